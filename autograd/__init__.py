@@ -1,0 +1,19 @@
+"""ringtape's core: reverse-mode automatic differentiation on a tape that knows layouts.
+
+Nothing here talks to another rank. ``import autograd as ag, autograd.numpy as np``.
+"""
+
+from __future__ import annotations
+
+from ._installed import refuse_two_owners
+
+refuse_two_owners()
+
+from . import events, random  # noqa: E402
+from .errors import *  # noqa: E402, F403
+from .layout import C, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
+from .ops import stop_gradient  # noqa: E402
+from .primitive import op, registry  # noqa: E402
+from .tape import Tape, no_grad  # noqa: E402
+from .tensor import Leaf, Parameter, Tensor, constant, tensor  # noqa: E402
+from .transforms import grad, jvp, value_and_grad, vjp  # noqa: E402

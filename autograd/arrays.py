@@ -1,0 +1,190 @@
+"""Arrays of any device, and arrays without values.
+
+The engine's operations are written against NumPy's functions, which hand an array of another library to that library
+(`__array_ufunc__`, `__array_function__`). So CuPy needs no branch in any operation. What does need one stands here:
+going to the host and back, which is always explicit, and `Shaped`, an array that has a shape and a dtype and no values.
+A value that lives on another rank (`Rooted`) and a value in a world of shapes only are both of this kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import AbsentError, DtypeError, SavedArrayError
+
+__all__ = ["Guarded", "Shaped", "as_array", "is_array", "is_inexact", "move", "register_device", "to_host"]
+
+_to_host: dict[type, Callable[[Any], np.ndarray]] = {}
+_from_host: dict[type, Callable[[np.ndarray], Any]] = {}
+
+
+class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array with a shape and a dtype and no values; reading a value raises `AbsentError` with the reason given.
+
+    Examples
+    --------
+    >>> a = Shaped((2, 3), "float32")
+    >>> (a @ Shaped((3, 5), "float32")).shape, np.tanh(a).dtype.name
+    ((2, 5), 'float32')
+    """
+
+    __slots__ = ("dtype", "shape", "why")
+
+    def __init__(self, shape: Sequence[int], dtype: Any = np.float64, why: str = "it has a shape only"):
+        self.shape = tuple(int(n) for n in shape)
+        self.dtype = np.dtype(dtype)
+        self.why = why
+
+    ndim = property(lambda self: len(self.shape))
+    size = property(lambda self: math.prod(self.shape))
+    nbytes = property(lambda self: self.size * self.dtype.itemsize)
+    T = property(lambda self: Shaped(self.shape[::-1], self.dtype, self.why))
+
+    def _no_value(self, *args: Any, **kwargs: Any) -> Any:
+        raise AbsentError(f"the value {self!r} cannot be read here: {self.why}")
+
+    __array__ = __float__ = __int__ = __bool__ = __index__ = __complex__ = item = tolist = tobytes = _no_value
+    __setitem__ = _no_value
+
+    def __repr__(self) -> str:
+        return f"Shaped({self.shape}, {self.dtype.name})"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Shaped:
+        return Shaped(_stand_in(self)[key].shape, self.dtype, self.why)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Shaped:
+        return Shaped(self.shape, dtype, self.why)
+
+    def reshape(self, *shape: Any) -> Shaped:
+        return Shaped(_stand_in(self).reshape(*shape).shape, self.dtype, self.why)
+
+    def copy(self) -> Shaped:
+        return self
+
+    def sum(self, **options: Any) -> Shaped:
+        return np.sum(self, **options)  # type: ignore[call-overload, no-any-return]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        why = next(x.why for x in inputs if isinstance(x, Shaped))
+        if method != "__call__" or ufunc.nout != 1 or ufunc.signature is not None:
+            return _wrap(getattr(ufunc, method)(*map(_stand_in, inputs), **options), why)
+        weak = (bool, int, float, complex)
+        dtypes = [type(x) if type(x) in weak else np.asarray(_stand_in(x)).dtype for x in inputs]
+        shape = np.broadcast_shapes(*(np.shape(_stand_in(x)) for x in inputs))
+        return Shaped(shape, ufunc.resolve_dtypes((*dtypes, None))[-1], why)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _wrap(function(*_stand_ins(args), **{k: _stand_ins(v) for k, v in kwargs.items()}), self.why)
+
+
+def _stand_in(x: Any) -> Any:
+    """A real array of the same shape that takes no memory (all strides are zero), to ask NumPy for a result's shape."""
+    return np.broadcast_to(np.zeros((), x.dtype), x.shape) if isinstance(x, Shaped) else x
+
+
+def _stand_ins(x: Any) -> Any:
+    if isinstance(x, list | tuple):
+        return type(x)(_stand_ins(item) for item in x)
+    return _stand_in(x)
+
+
+def _wrap(result: Any, why: str) -> Any:
+    if isinstance(result, list | tuple):
+        return type(result)(_wrap(item, why) for item in result)
+    if isinstance(result, np.ndarray | np.generic):
+        return Shaped(result.shape, result.dtype, why)
+    return result
+
+
+class Guarded(np.ndarray):
+    """What `Tensor.data` hands out while a tape needs the array: writing raises `SavedArrayError`, reading is plain."""
+
+    def _write(self, name: str) -> None:
+        if not self.flags.writeable:
+            raise SavedArrayError(
+                f"{name} on an array of shape {self.shape} that a tape still needs for its backward pass. "
+                "Needed: an array that nothing has saved. Fix: write to a copy, or after tape.backward(...), "
+                "which releases it"
+            )
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._write("assignment")
+        super().__setitem__(key, value)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        for target in out or ():
+            if isinstance(target, Guarded):
+                target._write(f"{ufunc.__name__} with out=")
+        if method == "at" and isinstance(inputs[0], Guarded):
+            inputs[0]._write(f"{ufunc.__name__}.at")
+        plain = [x.view(np.ndarray) if isinstance(x, Guarded) else x for x in inputs]
+        if out:
+            options["out"] = tuple(x.view(np.ndarray) if isinstance(x, Guarded) else x for x in out)
+        result = getattr(ufunc, method)(*plain, **options)
+        return out[0] if out and len(out) == 1 else result
+
+    def fill(self, value: Any) -> None:
+        self._write("fill")
+        super().fill(value)
+
+    def sort(self, *args: Any, **kwargs: Any) -> None:
+        self._write("sort")
+        super().sort(*args, **kwargs)
+
+
+def register_device(kind: type, to_host: Callable[[Any], np.ndarray], from_host: Callable[[np.ndarray], Any]) -> None:
+    """Teach ringtape an array type: how its values come to the host, and how a host array becomes one."""
+    _to_host[kind] = to_host
+    _from_host[kind] = from_host
+
+
+def _find_device(kind: type) -> bool:
+    if kind in _to_host:
+        return True
+    if kind.__module__.partition(".")[0] == "cupy":  # the one place where CuPy enters; it is loaded already
+        import cupy  # type: ignore[import-not-found]
+
+        register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray)
+        return kind in _to_host
+    return False
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array of some library that ringtape computes on (0-d NumPy scalars included)."""
+    return isinstance(x, np.ndarray | np.generic | Shaped) or _find_device(type(x))
+
+
+def as_array(x: Any, dtype: Any = None) -> Any:
+    """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays."""
+    if is_array(x) and not isinstance(x, Guarded):
+        return x if dtype is None or x.dtype == dtype else x.astype(dtype)
+    result = np.asarray(x, dtype=dtype)
+    if result.dtype == object:
+        raise DtypeError(f"given {type(x).__name__}, which makes an array of objects; needed: numbers")
+    return result
+
+
+def to_host(x: Any) -> np.ndarray:
+    """The values of `x` as a NumPy array; the way from a device is explicit and only here."""
+    if isinstance(x, np.ndarray | np.generic):
+        return np.asarray(x)
+    if _find_device(type(x)):
+        return _to_host[type(x)](x)
+    return np.asarray(x)  # a Shaped raises here and says why
+
+
+def move(host: np.ndarray, like: Any) -> Any:
+    """`host` on the device on which `like` lives."""
+    return _from_host[type(like)](host) if _find_device(type(like)) else host
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Whether values of this dtype have derivatives (floating and complex ones do)."""
+    return bool(dtype.kind in "fc")

@@ -1,0 +1,145 @@
+"""Elementwise operations, NumPy's broadcasting throughout.
+
+A nonlinear operand is declared by its partial derivative; as the Jacobian is diagonal, that is adjoint and tangent.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..primitive import Primitive, broadcast, op
+
+Partial = Callable[..., Any]
+
+
+def elementwise(name: str, function: Callable[..., Any], derivative: Partial, saves: str) -> Primitive:
+    """An operation of one nonlinear operand; ``derivative(y, x)`` is dy/dx."""
+    return op(name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, operands="x")
+
+
+def _same(ct: Any, *_: Any) -> Any:
+    return ct
+
+
+def _minus(ct: Any, *_: Any) -> Any:
+    return -ct
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------------------
+add = op("add", "a a", operator.add, (_same, _same), dims=broadcast)
+subtract = op("subtract", "a a", operator.sub, (_same, _minus), dims=broadcast)
+negative = op("negative", "a", operator.neg, _minus, dims=broadcast)
+multiply = op(
+    "multiply", "a b", operator.mul, (lambda ct, y, a, b: ct * b, lambda ct, y, a, b: ct * a), saves="01", dims=broadcast
+)
+divide = op(
+    "divide", "a N", operator.truediv, (lambda ct, y, a, b: ct / b, lambda ct, y, a, b: -(ct * y) / b),
+    saves="y1", dims=broadcast,
+)  # fmt: skip
+
+
+def _power_base(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    return ct * (b * power(a, b - 1))
+
+
+def _power_exponent(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    # 0 ** b has derivative 0 in b for b > 0, where log(0) would make it nan
+    return ct * (y * log(where(a == 0, np.ones((), a.dtype)[()], a)))
+
+
+def _power(a: Any, b: Any) -> Any:
+    if b.__class__ is int and 0 <= b <= 4:  # products beat NumPy's power, in float32 by an order of magnitude
+        return (np.ones_like(a), a, a * a, a * a * a, (a * a) * (a * a))[b] if b > 1 else a**b
+    return a**b
+
+
+power = op("power", "N N", _power, (_power_base, _power_exponent), saves="y01", dims=broadcast)
+
+# -- functions of one operand ----------------------------------------------------------------------------------------
+exp = elementwise("exp", np.exp, lambda y, x: y, saves="y")
+expm1 = elementwise("expm1", np.expm1, lambda y, x: y + 1, saves="y")
+log = elementwise("log", np.log, lambda y, x: 1 / x, saves="0")
+log1p = elementwise("log1p", np.log1p, lambda y, x: 1 / (1 + x), saves="0")
+sqrt = elementwise("sqrt", np.sqrt, lambda y, x: 0.5 / y, saves="y")
+square = elementwise("square", np.square, lambda y, x: 2 * x, saves="0")
+reciprocal = elementwise("reciprocal", np.reciprocal, lambda y, x: -(y * y), saves="y")
+sin = elementwise("sin", np.sin, lambda y, x: cos(x), saves="0")
+cos = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0")
+tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y")
+sign = elementwise("sign", np.sign, lambda y, x: x * 0, saves="0")
+absolute = elementwise("absolute", np.absolute, lambda y, x: sign(x), saves="0")
+
+
+def _sigmoid(x: Any) -> Any:
+    return 0.5 * (np.tanh(0.5 * x) + 1)  # never overflows
+
+
+sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y")
+
+
+def _relu(x: Any) -> Any:
+    return np.maximum(x, 0)
+
+
+relu = op("relu", "N", _relu, lambda ct, y, x: ct * (y > 0), saves="y", dims=broadcast, operands="x")
+softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0")
+
+# -- choice; at a tie the cotangent is shared equally ----------------------------------------------------------------
+
+
+def _wins(a: Any, b: Any, like: Any) -> Any:
+    return (a > b) + 0.5 * (a == b) if like.dtype.itemsize == 8 else ((a > b) + 0.5 * (a == b)).astype(like.dtype)
+
+
+maximum = op(
+    "maximum", "N N", np.maximum,
+    (lambda ct, y, a, b: ct * _wins(a, b, ct), lambda ct, y, a, b: ct * _wins(b, a, ct)),
+    saves="01", dims=broadcast,
+)  # fmt: skip
+minimum = op(
+    "minimum", "N N", np.minimum,
+    (lambda ct, y, a, b: ct * _wins(b, a, ct), lambda ct, y, a, b: ct * _wins(a, b, ct)),
+    saves="01", dims=broadcast,
+)  # fmt: skip
+where = op(
+    "where", "S a a", np.where,
+    (None, lambda ct, y, c, a, b: where(c, ct, ct * 0), lambda ct, y, c, a, b: where(c, ct * 0, ct)),
+    saves="0", dims=broadcast, operands="condition x y",
+)  # fmt: skip
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    if x.dtype.kind == "c" and np.dtype(dtype).kind != "c":
+        x = x.real
+    return x.astype(dtype)
+
+
+def _astype_rule(ct: Any, y: Any, x: Any, dtype: Any, source: Any) -> Any:
+    return astype(ct, source)
+
+
+_astype = op(
+    "astype", "a", lambda x, dtype, source: _cast(x, dtype), _astype_rule, dims=broadcast, operands="x"
+)
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    """Convert to another dtype. Adjoint: convert the cotangent back (its real part where x is real)."""
+    dtype = np.dtype(dtype)
+    return x if x.dtype == dtype else _astype(x, options=(dtype, x.dtype))
+
+
+# -- without derivative ----------------------------------------------------------------------------------------------
+equal = op("equal", "S S", operator.eq, (None, None), dims=broadcast)
+not_equal = op("not_equal", "S S", operator.ne, (None, None), dims=broadcast)
+less = op("less", "S S", operator.lt, (None, None), dims=broadcast)
+less_equal = op("less_equal", "S S", operator.le, (None, None), dims=broadcast)
+greater = op("greater", "S S", operator.gt, (None, None), dims=broadcast)
+greater_equal = op("greater_equal", "S S", operator.ge, (None, None), dims=broadcast)
+logical_not = op("logical_not", "S", np.logical_not, (None,), dims=broadcast)
+isfinite = op("isfinite", "S", np.isfinite, (None,), dims=broadcast)
+stop_gradient = op("stop_gradient", "S", lambda x: x, (None,), dims=broadcast, operands="x")

@@ -1,0 +1,151 @@
+"""Operations that are one for speed or accuracy: log-sum-exp, softmax, cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DtypeError, ShapeError
+from ..layout import Mix
+from ..primitive import op
+from .elementwise import exp
+from .shape import expand_dims, reshape
+
+Shape = tuple[int, ...]
+
+
+def _rows_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    axis = options[0]
+    return [tuple(Mix if i == axis else i for i in range(len(shapes[0])))]
+
+
+def _reduced_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    axis = options[0]
+    return [tuple(Mix if i == axis else i - (i > axis) for i in range(len(shapes[0])))]
+
+
+def _logsumexp(x: Any, axis: int) -> Any:
+    top = np.max(x, axis=axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0)
+    return np.log(np.sum(np.exp(x - top), axis=axis)) + np.squeeze(top, axis)
+
+
+_logsumexp_op = op(
+    "logsumexp", "N", _logsumexp,
+    lambda ct, y, x, axis: expand_dims(ct, axis) * exp(x - expand_dims(y, axis)),
+    saves="y0", dims=_reduced_dims, operands="x",
+)  # fmt: skip
+
+
+def _softmax(x: Any, axis: int) -> Any:
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return e / np.sum(e, axis=axis, keepdims=True)
+
+
+def _softmax_rule(ct: Any, y: Any, x: Any, axis: int) -> Any:
+    weighted = ct * y
+    return weighted - y * weighted.sum(axis=axis, keepdims=True)
+
+
+_softmax_op = op(
+    "softmax", "N", _softmax, _softmax_rule, saves="y", dims=_rows_dims, operands="x",
+    tangent=(_softmax_rule,),  # the Jacobian diag(y) - y y' is symmetric
+)  # fmt: skip
+
+
+def _axis(x: Any, axis: int) -> int:
+    ndim = len((x.array if hasattr(x, "tape") else x).shape)
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"axis {axis} was given for an array of {ndim} dimensions")
+    return axis % ndim
+
+
+def logsumexp(x: Any, axis: int = -1) -> Any:
+    """log(sum(exp(x))) along an axis, without overflow; refused where that dimension is sharded."""
+    return _logsumexp_op(x, options=(_axis(x, axis),))
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    """exp(x) / sum(exp(x)) along an axis, without overflow; refused where that dimension is sharded."""
+    return _softmax_op(x, options=(_axis(x, axis),))
+
+
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    """log(softmax(x)), without overflow."""
+    axis = _axis(x, axis)
+    return x - expand_dims(logsumexp(x, axis), axis)
+
+
+# -- cross-entropy: the loss of each row, -log softmax(x)[row, label] ---------------------------------------------------
+
+
+def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    return [(0, Mix), (0,)]
+
+
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    top = np.max(logits, axis=1)
+    try:
+        picked = logits[np.arange(logits.shape[0]), labels]
+    except IndexError as error:
+        raise ShapeError(f"labels must lie in 0..{logits.shape[1] - 1}, one per class: {error}") from None
+    shifted = logits - top[:, None]
+    return np.log(np.add.reduce(np.exp(shifted, out=shifted) if type(shifted) is np.ndarray else np.exp(shifted),
+                                axis=1)) - (picked - top)
+
+
+def _one_hot_minus(ct: Any, y: Any, logits: Any, labels: Any) -> Any:
+    if type(ct) is np.ndarray and type(logits) is np.ndarray:
+        # softmax(x) - one-hot, times ct: one array, worked in place, because this is the first step of every backward
+        rows = np.arange(logits.shape[0])
+        g = logits - (y + logits[rows, labels])[:, None]  # y = logsumexp - picked
+        np.exp(g, out=g)
+        g[rows, labels] -= 1
+        g *= ct[:, None]
+        return g
+    hot = one_hot(labels, logits)
+    log_z = y + (logits * hot).sum(axis=1)
+    return reshape(ct, (*ct.shape, 1)) * (exp(logits - reshape(log_z, (*log_z.shape, 1))) - hot)
+
+
+def one_hot(labels: Any, like: Any) -> Any:
+    """Rows of zeros with a one at each label, of the shape and dtype of `like`."""
+    raw = labels.array if hasattr(labels, "tape") else labels
+    shape, dtype = like.shape, like.dtype
+    hot = np.asarray(raw[:, None] == np.arange(shape[1]), dtype) if isinstance(raw, np.ndarray) else (
+        (raw[:, None] == np.arange(shape[1])).astype(dtype))
+    return type(like)(hot, labels.layout) if hasattr(labels, "tape") else hot
+
+
+cross_entropy_op = op(
+    "cross_entropy", "N S", _cross_entropy, (_one_hot_minus, None), saves="y01", dims=_cross_entropy_dims,
+    operands="logits labels", promotes=False,
+)  # fmt: skip
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    """The loss of each row: ``-log softmax(logits)[row, labels[row]]``.
+
+    Parameters
+    ----------
+    logits : [n, classes]; the classes may not be sharded
+    labels : [n], integers
+
+    Returns
+    -------
+    [n]. Sum it and divide by the *global* count: no layer divides by anything.
+    """
+    raw = labels.array if hasattr(labels, "tape") else labels
+    array = logits.array if hasattr(logits, "tape") else logits
+    if getattr(raw, "dtype", np.dtype(float)).kind not in "iu":
+        raise DtypeError(f"labels of dtype {getattr(raw, 'dtype', type(raw))} were given; needed: integers")
+    if len(array.shape) != 2 or raw.shape != array.shape[:1]:
+        raise ShapeError(
+            f"logits of shape {array.shape} and labels of shape {raw.shape} were given; needed: [n, classes] and [n]"
+        )
+    return cross_entropy_op(logits, labels)
+
+
+__all__ = ["cross_entropy", "log_softmax", "logsumexp", "one_hot", "softmax"]

@@ -1,0 +1,92 @@
+"""Taking elements, and its adjoint, adding them back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..layout import Mix
+from ..primitive import op
+
+Shape = tuple[int, ...]
+
+
+def _plain(key: Any) -> tuple[Any, ...]:
+    """The key as a tuple of slices, integers, None, Ellipsis and index arrays."""
+    key = key if isinstance(key, tuple) else (key,)
+    result = []
+    for k in key:
+        if hasattr(k, "tape"):
+            k = k.array
+        if isinstance(k, list) or (isinstance(k, np.ndarray) and k.dtype == object):
+            k = np.asarray(k)
+        if isinstance(k, np.ndarray):
+            k = k.copy()  # the tape's own: a later write to the user's index must not reach it
+            k.flags.writeable = False
+        result.append(k)
+    return tuple(result)
+
+
+def _dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """Whole slices keep a dimension; anything else takes some of it, which a sharded dimension does not allow."""
+    shape, key = shapes[0], options[0]
+    if any(isinstance(k, np.ndarray) for k in key):
+        advanced = sum(isinstance(k, np.ndarray) for k in key)
+        if advanced > 1 or any(k is Ellipsis or k is None for k in key):
+            return [tuple([Mix] * len(shape))]
+    used = sum(k is not None and k is not Ellipsis for k in key)
+    if Ellipsis in [k if not isinstance(k, np.ndarray) else 0 for k in key]:
+        at = [k is Ellipsis for k in key].index(True)
+        key = key[:at] + (slice(None),) * (len(shape) - used) + key[at + 1 :]
+    else:
+        key = key + (slice(None),) * (len(shape) - used)
+    entries: list[Any] = []
+    out = 0
+    for k in key:
+        if k is None:
+            out += 1
+            continue
+        n = shape[len(entries)]
+        if isinstance(k, slice):
+            whole = k.indices(n) == (0, n, 1) and k.start in (None, 0) and k.stop is None
+            entries.append(out if whole else Mix)
+            out += 1
+        elif isinstance(k, np.ndarray):
+            entries.append(Mix)
+            out += k.ndim if k.dtype != bool else 1
+        else:
+            entries.append(Mix)
+    return [tuple(entries)]
+
+
+def _put(ct: Any, key: Any, shape: Shape) -> Any:
+    out = np.zeros_like(ct, shape=shape)
+    if any(isinstance(k, np.ndarray) for k in key):
+        np.add.at(out, key, ct)  # an element taken twice has two cotangents
+    else:
+        out[key] = ct
+    return out
+
+
+def _put_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    entries = _dims([options[1]], options)[0]
+    back: list[Any] = [Mix] * len(shapes[0])
+    for i, e in enumerate(entries):
+        if isinstance(e, int):
+            back[e] = i
+    return [tuple(back)]
+
+
+put = op("put", "a", _put, lambda ct, y, x, key, shape: _take(ct, options=(key, shape)), dims=_put_dims, operands="x")
+_take = op(
+    "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
+    dims=_dims, operands="x",
+)  # fmt: skip
+
+
+def getitem(x: Any, key: Any) -> Any:
+    """``x[key]``, NumPy's indexing. Adjoint: zeros with the cotangent added at the places taken."""
+    shape = (x.array if hasattr(x, "tape") else x).shape
+    return _take(x, options=(_plain(key), shape))

@@ -1,0 +1,171 @@
+"""Reshape, transpose, broadcast, concatenate: operations that move elements and are linear."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..layout import Mix
+from ..primitive import op, unbroadcast
+from .indexing import getitem
+
+Shape = tuple[int, ...]
+
+
+def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """Which dimensions survive: runs of equal product are matched; the outermost of a run may split or merge."""
+    (source,), target = shapes, tuple(int(n) for n in options[0])
+    entries: list[Any] = [Mix] * len(source)
+    i = j = 0
+    while i < len(source) and j < len(target):
+        a, b, m, n = i, j, source[i], target[j]
+        i, j = i + 1, j + 1
+        while m != n and (m < n and i < len(source) or m > n and j < len(target)):
+            if m < n:
+                m, i = m * source[i], i + 1
+            else:
+                n, j = n * target[j], j + 1
+        if m == n:
+            inner_source, inner_target = math.prod(source[a + 1 : i]), math.prod(target[b + 1 : j])
+            factor = Fraction(inner_source, inner_target) if inner_target else Fraction(1)
+            entries[a] = b if factor == 1 else (b, factor)
+    return [tuple(entries)]
+
+
+_reshape = op(
+    "reshape", "a", lambda x, shape, source: x.reshape(shape), lambda ct, y, x, shape, source: reshape(ct, source),
+    dims=_reshape_dims, operands="x",
+)  # fmt: skip
+
+
+def _raw(x: Any) -> Any:
+    return x.array if hasattr(x, "tape") else x
+
+
+def reshape(x: Any, shape: int | Sequence[int]) -> Any:
+    """The same elements in another shape; one extent may be -1. Adjoint: reshape back."""
+    source = _raw(x).shape
+    shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if shape == source:
+        return x
+    if -1 in shape:
+        known = math.prod(n for n in shape if n != -1)
+        if shape.count(-1) > 1 or known == 0 or math.prod(source) % known:
+            raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be filled in")
+        shape = tuple(math.prod(source) // known if n == -1 else n for n in shape)
+    if math.prod(shape) != math.prod(source):
+        raise ShapeError(f"reshape of {source} to {shape}: {math.prod(source)} elements do not fill it")
+    return _reshape(x, options=(shape, source))
+
+
+def _transpose_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    axes = options[0]
+    return [tuple(axes.index(i) for i in range(len(axes)))]
+
+
+_transpose = op(
+    "transpose", "a", lambda x, axes: np.transpose(x, axes),
+    lambda ct, y, x, axes: transpose(ct, tuple(int(i) for i in np.argsort(axes))), dims=_transpose_dims, operands="x",
+)  # fmt: skip
+
+
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
+    """Permute the dimensions (reverse them without `axes`). Adjoint: the inverse permutation."""
+    ndim = len(_raw(x).shape)
+    axes = tuple(range(ndim))[::-1] if axes is None else tuple(int(a) % ndim for a in axes)
+    if sorted(axes) != list(range(ndim)):
+        raise ShapeError(f"axes {axes} were given for an array of {ndim} dimensions; needed: each dimension once")
+    return _transpose(x, options=(axes,))
+
+
+def swapaxes(x: Any, a: int, b: int) -> Any:
+    """Exchange two dimensions."""
+    axes = list(range(len(_raw(x).shape)))
+    axes[a], axes[b] = axes[b], axes[a]
+    return transpose(x, axes)
+
+
+def moveaxis(x: Any, source: int, target: int) -> Any:
+    """Move one dimension to another place."""
+    ndim = len(_raw(x).shape)
+    axes = [i for i in range(ndim) if i != source % ndim]
+    axes.insert(target % ndim, source % ndim)
+    return transpose(x, axes)
+
+
+def _broadcast_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    (source,), target = shapes, options[0]
+    extra = len(target) - len(source)
+    return [tuple(i + extra if n == int(target[i + extra]) else Mix for i, n in enumerate(source))]
+
+
+_broadcast_to = op(
+    "broadcast_to", "a", lambda x, shape, source: np.broadcast_to(x, shape),
+    lambda ct, y, x, shape, source: unbroadcast(ct, source), dims=_broadcast_dims, operands="x",
+)  # fmt: skip
+
+
+def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
+    """Repeat to a shape by NumPy's rule. Adjoint: the sum over what was repeated."""
+    raw = _raw(x)
+    source = raw.shape if hasattr(raw, "shape") else ()
+    return _broadcast_to(x, options=(tuple(shape), source))
+
+
+def expand_dims(x: Any, axis: int) -> Any:
+    """A new dimension of extent 1."""
+    shape = list(_raw(x).shape)
+    shape.insert(axis % (len(shape) + 1), 1)
+    return reshape(x, shape)
+
+
+def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
+    """Remove dimensions of extent 1."""
+    shape = _raw(x).shape
+    drop = range(len(shape)) if axis is None else [a % len(shape) for a in ((axis,) if isinstance(axis, int) else axis)]
+    if axis is not None and any(shape[i] != 1 for i in drop):
+        raise ShapeError(f"squeeze of axis {axis} of {shape}; needed: extent 1")
+    return reshape(x, [n for i, n in enumerate(shape) if i not in drop or n != 1])
+
+
+def ravel(x: Any) -> Any:
+    """All elements in one dimension."""
+    return reshape(x, (-1,)) if _raw(x).size else reshape(x, (0,))
+
+
+def _concatenate_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    return [tuple(Mix if i == options[0] else i for i in range(len(shape))) for shape in shapes]
+
+
+def _piece(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tuple[int, ...]) -> Any:
+    start = 0
+    for n in extents[:i]:
+        start += n
+    return getitem(ct, (slice(None),) * axis + (slice(start, start + extents[i]),))
+
+
+_concatenate = op(
+    "concatenate", "a*", lambda *args: np.concatenate(args[:-2], axis=args[-2]), (_piece,), dims=_concatenate_dims
+)
+
+
+def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
+    """Join along an existing dimension. Adjoint: each operand's own slice of the cotangent."""
+    raws = [_raw(x) for x in xs]
+    if not raws:
+        raise ShapeError("concatenate of no arrays; needed: at least one")
+    ndim = len(raws[0].shape)
+    if not -ndim <= axis < ndim or any(len(r.shape) != ndim for r in raws):
+        raise ShapeError(f"concatenate of shapes {[r.shape for r in raws]} along axis {axis}")
+    axis %= ndim
+    return _concatenate(*xs, options=(axis, tuple(int(r.shape[axis]) for r in raws)))
+
+
+def stack(xs: Sequence[Any], axis: int = 0) -> Any:
+    """Join along a new dimension."""
+    return concatenate([expand_dims(x, axis) for x in xs], axis)

@@ -1,0 +1,504 @@
+"""How an operation is declared, and what happens when it is called.
+
+One declaration holds the function, the adjoint of each operand and the words that everything else follows from:
+
+    multiply = op("multiply", "a b", operator.mul, adjoint=(lambda ct, y, a, b: ct * b, lambda ct, y, a, b: ct * a),
+                  saves=("1", "0"), dims=broadcast)
+
+word     one letter per operand: the same letter = jointly linear, different letters = linear in each, N = nonlinear,
+         S = without a cotangent. A trailing ``*`` repeats the last letter for any number of operands.
+adjoint  one rule per operand, ``rule(ct, y, *operands, *options) -> cotangent of that operand``, written in
+         differentiable operations: on raw arrays at first order, on Tensors when the sweep itself is recorded.
+saves    what each rule reads: digits for operands, "y" for the output. What no rule reads is not kept.
+dims     how dimensions travel, for sharded operands: one tuple per operand with an entry per dimension (an output
+         dimension, `Sum` or `Mix`). `broadcast` marks elementwise operations.
+tangent  forward-mode rules for nonlinear operands that are not elementwise; without one, the adjoint is transposed.
+
+From it come reverse mode, forward mode, higher order, layout inference and the registry's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import events
+from .arrays import is_array, is_inexact
+from .errors import LayoutError
+from .layout import C, I, Layout, P, R, RankFloat, RankInt, V, infer, layout_of
+from .sites import call_site
+from .state import state
+from .tape import Node, Recording, Sweep, Tape, may_relabel, relabel
+from .tensor import TENSORS, Tensor
+
+__all__ = ["Primitive", "Signature", "broadcast", "op", "registry", "unbroadcast"]
+
+Rule = Callable[..., Any]
+Dims = Callable[[Sequence[tuple[int, ...]], Any], Any]
+
+registry: dict[str, Primitive] = {}
+"""Every operation by name: the test plan."""
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+    """The `dims` of elementwise operations: NumPy's broadcasting."""
+    ndim = max(map(len, shapes))
+    return [tuple(range(ndim - len(shape), ndim)) for shape in shapes]
+
+
+def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
+    """Sum a cotangent over the dimensions along which an operand of `shape` was repeated."""
+    if ct.shape == shape:
+        return ct
+    extra = ct.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(
+        i + extra for i, n in enumerate(shape) if n == 1 and int(ct.shape[i + extra]) != 1
+    )
+    if type(ct) is np.ndarray:
+        return np.add.reduce(ct, axis=axes).reshape(shape)
+    ct = ct.sum(axis=axes)
+    return ct if ct.shape == shape else ct.reshape(shape)
+
+
+class Signature:
+    """The labels of one use of an operation. Its rules are checked once with labelled Tensors; then raw arrays suffice."""
+
+    __slots__ = ("checked", "layouts", "out")
+
+    def __init__(self, layouts: tuple[Layout, ...], out: Layout):
+        self.layouts = layouts
+        self.out = out
+        self.checked = False
+
+
+class Primitive:
+    """A differentiable operation. Calling it with no Tensor among the operands runs the bare function."""
+
+    communicates = False
+
+    def __init__(
+        self,
+        name: str,
+        word: str,
+        function: Callable[..., Any],
+        adjoint: Sequence[Rule | None] = (),
+        *,
+        saves: str | Sequence[str] = "",
+        dims: Dims | None = None,
+        tangent: Sequence[Rule | None] = (),
+        operands: str = "x y z",
+        promotes: bool = True,
+    ):
+        self.name = name
+        self.words = word.rstrip("*").split()
+        self.variadic = word.endswith("*")
+        self.function = function
+        self.adjoint = tuple(adjoint)
+        self.dims = dims
+        self.tangent = tuple(tangent)
+        self.operands = operands.split()
+        self.promotes = promotes
+        self.elementwise = dims is broadcast
+        self.signatures: dict[Any, Signature] = {}
+        reads = "".join(saves)
+        self.keeps_y = "y" in reads
+        self.keeps = tuple(str(i) in reads for i in range(max(len(self.words), 3)))
+        registry[name] = self
+
+    def __repr__(self) -> str:
+        return f"<operation {self.name}: {' '.join(self.words)}{'*' if self.variadic else ''}>"
+
+    # -- what the word says ------------------------------------------------------------------------------------
+    def letters(self, n: int) -> str:
+        """One letter per operand of a call with n operands."""
+        return "".join(self.words) + (self.words[-1] * (n - len(self.words)) if self.variadic else "")
+
+    def operand_name(self, i: int) -> str:
+        """What errors call operand i."""
+        return self.operands[i] if i < len(self.operands) and not self.variadic else f"operand {i}"
+
+    def cotangent(self, i: int, ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+        """The adjoint with respect to operand i, before broadcasting is undone."""
+        if self.variadic:
+            return self.adjoint[0](ct, y, xs, i, *options)  # type: ignore[misc]
+        return self.adjoint[i](ct, y, *xs, *options)  # type: ignore[misc]
+
+    # -- the call ----------------------------------------------------------------------------------------------
+    def __call__(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
+        for x in xs:
+            if x.__class__ in TENSORS:
+                break
+        else:
+            return self.function(*xs, *options)
+        if events.listeners:
+            events.emit("begin", "forward", self.name)
+            y = self.apply(xs, options)
+            events.emit("end", "forward", self.name)
+            return y
+        return self.apply(xs, options)
+
+    def apply(self, xs: Sequence[Any], options: tuple[Any, ...]) -> Tensor:
+        """Any operands: promotion, layouts, the function, the record. The shortcuts below do the same for less."""
+        xs = self._promote(xs) if self.promotes and len(xs) > 1 else xs
+        arrays = tuple(x.array if x.__class__ in TENSORS else x for x in xs)
+        y = self.function(*arrays, *options)
+        signature = None
+        if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):
+            signature = self.sign(xs, arrays, options)
+        layout = None if signature is None else signature.out
+        recording = state.recording
+        if recording is None or not is_inexact(y.dtype):
+            return Tensor(y, layout)
+        places = []
+        letters = self.letters(len(xs))
+        for x, letter in zip(xs, letters, strict=True):
+            if x.__class__ in TENSORS:
+                tracked = letter != "S" and (x.tape is not None or x.requires_grad) and is_inexact(x.array.dtype)
+                places.append((x.node if x.tape is recording else recording.enter(x)) if tracked else -1)
+            else:
+                places.append(-1)
+        if max(places, default=-1) < 0:
+            return Tensor(y, layout)
+        return self.record(recording, y, arrays, tuple(places), options, signature, layout)
+
+    def record(self, recording: Recording, y: Any, arrays: tuple[Any, ...], places: tuple[int, ...],
+               options: tuple[Any, ...], signature: Signature | None, layout: Layout | None) -> Tensor:
+        """Append the node and return its output."""
+        shapes = None
+        if self.elementwise and len(arrays) > 1:
+            found = tuple(np.shape(a) for a in arrays)
+            shapes = None if all(s == y.shape for s in found) else found
+        if self.variadic:
+            kept: tuple[Any, ...] = arrays
+        else:
+            kept = tuple(a if keep else None for a, keep in zip(arrays, self.keeps, strict=False))
+        for a, place in zip(kept, places, strict=True):
+            if place < 0 and a is not None:
+                recording.lock(a)
+        nodes = recording.nodes
+        nodes.append((self, y if self.keeps_y else None, kept, places, options, shapes, signature))
+        return Tensor(y, layout, recording, len(nodes) - 1)
+
+    def _promote(self, xs: Sequence[Any]) -> Sequence[Any]:
+        """Bring differentiable operands to the result's dtype by a recorded cast, so that rules see one dtype."""
+        found = {x.array.dtype for x in xs if x.__class__ in TENSORS}
+        if len(found) == 1 and all(x.__class__ in TENSORS or x.__class__ in (int, float, bool) for x in xs):
+            return xs
+        letters = self.letters(len(xs))
+        taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S"]
+        weak = [x.array if x.__class__ in TENSORS else x for x in taking]
+        dtype = np.result_type(*(a if isinstance(a, int | float | complex) and not is_array(a) else a.dtype for a in
+                                 (w if is_array(w) or isinstance(w, int | float | complex) else np.asarray(w)
+                                  for w in weak)))
+        cast = registry["astype"]
+        return [
+            cast(x, options=(dtype,))
+            if letter != "S" and x.__class__ in TENSORS and is_inexact(x.array.dtype) and x.array.dtype != dtype
+            else x
+            for x, letter in zip(xs, letters, strict=True)
+        ]
+
+    # -- layouts -----------------------------------------------------------------------------------------------
+    def sign(self, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
+        """The signature of a call, inferred once for its labels (and, where parts are sharded, shapes)."""
+        grid = state.grid
+        for x in xs:
+            if x.__class__ in TENSORS and x.layout is not None:
+                grid = x.layout.grid
+                break
+        assert grid is not None
+        layouts = tuple(x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs)
+        real = tuple(x.__class__ in TENSORS and is_inexact(x.array.dtype) or is_array(x) and is_inexact(x.dtype)
+                     for x in xs)
+        ranked = rank_axes(options)
+        key: Any = (layouts, real, ranked)
+        special = any(x.special for x in layouts)
+        if special:
+            key = (layouts, real, ranked, tuple(np.shape(a) for a in arrays), _frozen(options))
+        signature = self.signatures.get(key)
+        if signature is None:
+            shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
+            operands = layouts
+            if ranked:  # an option that differs between ranks makes copies into values of their own
+                operands = tuple(_vary(x, ranked, self.name) for x in layouts)
+            out = infer(self, operands, shapes, real, options, arrays)
+            if len(self.signatures) > 4096:  # programs with ever new shapes must not grow for ever
+                self.signatures.clear()
+            signature = self.signatures[key] = Signature(layouts, out)
+        return signature
+
+    # -- the sweeps --------------------------------------------------------------------------------------------
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        """One step of the reverse sweep: the cotangent of every operand that needs one."""
+        _, y, xs, places, options, shapes, signature = node
+        if signature is not None and not signature.checked:
+            self.check(node, ct)
+        if sweep.record:
+            y, xs = self.lift(node, sweep)
+            ct = ct if signature is None else relabel(ct, signature.out.dual)
+        for i, place in enumerate(places):
+            if place >= 0:
+                g = self.cotangent(i, ct, y, xs, options)
+                if shapes is not None:
+                    g = unbroadcast(g, shapes[i])
+                if sweep.record and signature is not None:
+                    g = relabel(g, signature.layouts[i].dual)
+                sweep.add(place, g)
+
+    def lift(self, node: Node, sweep: Sweep | None) -> tuple[Any, tuple[Any, ...]]:
+        """The node's arrays as Tensors: connected to their tape for a recorded sweep, else labelled only."""
+        _, y, xs, places, _, _, signature = node
+        tape = None if sweep is None else sweep.recording
+        layouts = (None,) * len(xs) if signature is None else signature.layouts
+        lifted = tuple(
+            Tensor(a, layout, *((tape, p) if tape is not None and p >= 0 else ())) if is_array(a) else a
+            for a, p, layout in zip(xs, places, layouts, strict=True)
+        )
+        if y is not None:
+            y = Tensor(y, None if signature is None else signature.out, tape, -1 if sweep is None else sweep.place)
+        return y, lifted
+
+    def check(self, node: Node, ct: Any) -> None:
+        """Prove, once per signature, that each rule gives a cotangent of its operand's dual layout."""
+        _, _, _, places, options, shapes, signature = node
+        ct = Tensor(ct.array if ct.__class__ in TENSORS else ct, signature.out.dual)
+        y, xs = self.lift(node, None)
+        active, state.recording = state.recording, None
+        try:
+            for i, place in enumerate(places):
+                if place < 0:
+                    continue
+                g = self.cotangent(i, ct, y, xs, options)
+                g = g if shapes is None else unbroadcast(g, shapes[i])
+                for axis, have, need in zip(
+                    g.layout.grid.names, g.layout.labels, signature.layouts[i].dual.labels, strict=True
+                ):
+                    if not may_relabel(have, need):
+                        raise LayoutError(
+                            f"{self.name}'s adjoint for {self.operand_name(i)} is not linear in the cotangent: "
+                            f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"
+                        )
+        finally:
+            state.recording = active
+        signature.checked = True
+
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
+        """One step of forward mode: the output's tangent from the operands'."""
+        _, y, xs, places, options, shapes, signature = node
+        tangents = [carried[p - start] if p >= start else None for p in places]
+        if all(t is None for t in tangents):
+            return None
+        out_shape = None if shapes is None else np.broadcast_shapes(*shapes)
+        if record:
+            sweep = Sweep(recording, 0, 0, None, True)
+            sweep.place = place
+            y, xs = self.lift(node, sweep)
+        letters = self.letters(len(xs))
+        total = None
+        done = set()
+        for i, t in enumerate(tangents):
+            if t is None or letters[i] in done:
+                continue
+            if self.elementwise:
+                # a diagonal Jacobian is its own transpose, so the adjoint rule serves
+                t = t if out_shape is None or t.shape == out_shape else registry["broadcast_to"](
+                    t, options=(out_shape, t.shape))
+                dy = self.cotangent(i, t, y, xs, options)
+            elif letters[i] != "N":
+                joint = [j for j, letter in enumerate(letters) if letter == letters[i]]
+                done.add(letters[i])
+                operands = list(xs)
+                for j in joint:
+                    operands[j] = tangents[j] if tangents[j] is not None else xs[j] * 0
+                dy = self(*operands, options=options)
+            elif i < len(self.tangent) and self.tangent[i] is not None:
+                dy = self.tangent[i](t, y, *xs, *options)  # type: ignore[misc]
+            else:
+                dy = self._transposed(i, t, y, xs, options)
+            total = dy if total is None else total + dy
+        if record and signature is not None:
+            total = relabel(total, signature.out)
+        return total
+
+    def _transposed(self, i: int, t: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+        """The tangent rule of operand i as the transpose of its adjoint, which is linear in the cotangent."""
+        like = y if y is not None else self(*xs, options=options)
+        lifted = like.__class__ in TENSORS
+        with Tape() as tape:
+            zero = like * 0
+            ct = tape.watch(zero if lifted else Tensor(zero))
+            g = self.cotangent(i, ct, y, xs, options)
+        found = tape.backward([g], [t if t.__class__ in TENSORS else Tensor(t)], wanted=[ct], retain=True, record=lifted)
+        assert found is not None
+        return found[0]
+
+
+class Unary(Primitive):
+    """One operand: the same as `Primitive`, for less."""
+
+    def __call__(self, x: Any, options: tuple[Any, ...] = ()) -> Any:  # type: ignore[override]
+        if x.__class__ not in TENSORS:
+            return self.function(x, *options)
+        if events.listeners:
+            return super().__call__(x, options=options)
+        recording = state.recording
+        layout = x.layout
+        a = x.array
+        y = self.function(a, *options)
+        signature = None
+        if layout is not None or state.grid is not None:
+            signature = self.signatures.get(layout) if not options else None
+            if signature is None:
+                signature = self.sign((x,), (a,), options)
+                if not options and layout is not None and not layout.special and a.dtype.kind in "fc":
+                    self.signatures[layout] = signature
+            layout = signature.out
+        if recording is None:
+            return Tensor(y, layout)
+        place = x.node if x.tape is recording else recording.enter(x)
+        if place < 0 or y.dtype.kind not in "fc" or a.dtype.kind not in "fc":
+            return Tensor(y, layout)
+        nodes = recording.nodes
+        nodes.append((self, y if self.keeps_y else None, (a if self.keeps[0] else None,), (place,), options, None,
+                      signature))
+        return Tensor(y, layout, recording, len(nodes) - 1)
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        _, y, (a,), (place,), options, _, signature = node
+        if sweep.record or (signature is not None and not signature.checked):
+            return super().pull(node, ct, sweep)
+        g = self.adjoint[0](ct, y, a, *options)  # type: ignore[misc]
+        i = place - sweep.start
+        if i >= 0:
+            cts = sweep.cts
+            known = cts[i]
+            cts[i] = g if known is None else known + g
+        else:
+            sweep.add(place, g)
+        return None
+
+
+class Binary(Primitive):
+    """Two operands that are both Tensors of one dtype: the same as `Primitive`, for less."""
+
+    def __call__(self, x: Any, y: Any, options: tuple[Any, ...] = ()) -> Any:  # type: ignore[override]
+        if x.__class__ not in TENSORS or y.__class__ not in TENSORS or events.listeners or options:
+            return super().__call__(x, y, options=options)
+        a, b = x.array, y.array
+        if a.dtype is not b.dtype or a.dtype.kind not in "fc":
+            return self.apply((x, y), ())
+        recording = state.recording
+        lx, ly = x.layout, y.layout
+        out = self.function(a, b)
+        signature = None
+        if lx is not None or ly is not None or state.grid is not None:
+            signature = self.signatures.get((lx, ly))
+            if signature is None:
+                signature = self.sign((x, y), (a, b), ())
+                if lx is not None and ly is not None and not lx.special and not ly.special:
+                    self.signatures[lx, ly] = signature
+            layout = signature.out
+        else:
+            layout = None
+        if recording is None:
+            return Tensor(out, layout)
+        p = x.node if x.tape is recording else recording.enter(x)
+        q = y.node if y.tape is recording else recording.enter(y)
+        if (p < 0 and q < 0) or out.dtype.kind not in "fc":
+            return Tensor(out, layout)
+        keep_a, keep_b, _ = self.keeps
+        shapes = None
+        if self.elementwise:
+            sa, sb = a.shape, b.shape
+            if sa != sb:
+                shapes = (sa, sb)
+        nodes = recording.nodes
+        nodes.append((self, out if self.keeps_y else None, (a if keep_a else None, b if keep_b else None), (p, q), (),
+                      shapes, signature))
+        return Tensor(out, layout, recording, len(nodes) - 1)
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        _, y, (a, b), (p, q), options, shapes, signature = node
+        if sweep.record or (signature is not None and not signature.checked):
+            return super().pull(node, ct, sweep)
+        first, second = self.adjoint
+        start, cts = sweep.start, sweep.cts
+        if p >= 0:
+            g = first(ct, y, a, b, *options)  # type: ignore[misc]
+            if shapes is not None:
+                g = unbroadcast(g, shapes[0])
+            if p >= start:
+                known = cts[p - start]
+                cts[p - start] = g if known is None else known + g
+            else:
+                sweep.add(p, g)
+        if q >= 0:
+            g = second(ct, y, a, b, *options)  # type: ignore[misc]
+            if shapes is not None:
+                g = unbroadcast(g, shapes[1])
+            if q >= start:
+                known = cts[q - start]
+                cts[q - start] = g if known is None else known + g
+            else:
+                sweep.add(q, g)
+        return None
+
+
+def rank_axes(options: Any) -> frozenset[str]:
+    """The axes on which some integer among an operation's options differs between ranks."""
+    if isinstance(options, RankInt | RankFloat):
+        return options.axes
+    if isinstance(options, slice):
+        return rank_axes((options.start, options.stop, options.step))
+    if isinstance(options, tuple | list):
+        return frozenset().union(*map(rank_axes, options)) if options else frozenset()
+    return frozenset()
+
+
+def _vary(layout: Layout, axes: frozenset[str], name: str) -> Layout:
+    """Copies that are used with a rank-dependent option are values of their own."""
+    labels = list(layout.labels)
+    for axis in axes:
+        k = layout.grid.axis(axis)
+        if labels[k] is I or labels[k] is P:
+            raise LayoutError(
+                f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: "
+                f"x is {labels[k].word}, and each rank would take something else of it. Needed: Replicated or Varying\n"
+                f"  fix: {'cast(x, ' if labels[k] is I else 'all_reduce(x, '}{axis!r}, to=R)" + call_site()
+            )
+        if labels[k] is R or labels[k] is C:
+            labels[k] = V
+    return layout.grid.layout(labels)
+
+
+def _frozen(x: Any) -> Any:
+    """Options as a dictionary key."""
+    if isinstance(x, slice):
+        return ("slice", x.start, x.stop, x.step)
+    if isinstance(x, tuple | list):
+        return tuple(map(_frozen, x))
+    if isinstance(x, np.ndarray):
+        return (x.shape, x.dtype.str, x.tobytes())
+    return x
+
+
+def op(name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Rule | None] | Rule = (),
+       **words: Any) -> Primitive:
+    """Declare an operation; see the module's text for the words.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd.primitive import op, broadcast
+    >>> cube = op("cube (example)", "N", lambda x: x * x * x, lambda ct, y, x: ct * (3 * x * x), saves="0",
+    ...           dims=broadcast)
+    >>> import autograd as ag
+    >>> float(ag.grad(cube)(2.0))
+    12.0
+    """
+    rules = (adjoint,) if callable(adjoint) else tuple(adjoint)
+    count = len(word.rstrip("*").split())
+    kind = Primitive if word.endswith("*") or "S" in word else {1: Unary, 2: Binary}.get(count, Primitive)
+    return kind(name, word, function, rules, **words)

@@ -1,0 +1,32 @@
+"""What belongs to a thread: the recording that operations append to, and the mesh they run under.
+
+Ranks may be threads of one process, so nothing of this is global. Reading it costs one attribute of a `threading.local`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .layout import Grid
+    from .tape import Recording
+
+__all__ = ["state"]
+
+
+class State(threading.local):
+    """Per-thread state. The class attributes are every thread's start."""
+
+    recording: Recording | None = None
+    """The flat list that operations append to; None while nothing is recorded."""
+    grid: Grid | None = None
+    """The current mesh's names, sizes and this rank's place; None without a mesh."""
+    mesh: Any = None
+    """The current mesh itself, which `autograd` hands on without looking inside."""
+    poke: Callable[[], None] | None = None
+    """Called after each node of a sweep, so that pending communication makes progress."""
+
+
+state = State()

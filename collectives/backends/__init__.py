@@ -1,0 +1,1 @@
+"""Transports: one file for each kind of world."""

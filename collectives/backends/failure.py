@@ -1,0 +1,208 @@
+"""A rank that raises, exits early or is killed ends the whole mpiexec job, with its name; nothing hangs.
+
+- It raises: the exception hooks print the traceback and the rank, and end the job.
+- It leaves early, by ``sys.exit`` or by the end of its script: `farewell` tells the others at exit.
+- It is killed, or leaves by ``os._exit``: `referee`, a process beside the ranks, says which rank it was.
+
+`guard` puts this in place when the package is imported: a rank that fails before it ever made a world would leave the
+others waiting in MPI's initialisation. Nothing here imports mpi4py, and on one rank nothing is done at all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from collectives.backends.farewell import Farewell
+from collectives.backends.referee import RefereeClient, connect
+
+__all__ = ["attach", "end_job", "guard", "launched_rank", "launched_size", "leave", "say_doing"]
+
+# What launchers tell a process: (rank, number of ranks). PMIX_RANK alone does not tell the size; Slurm's step does.
+_VARIABLES = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
+)
+_MARK = "RINGTAPE_RANK_PID"  # set by a rank, so that the processes it starts do not take themselves for ranks
+
+
+class _State:
+    """What is known of this process; one per process."""
+
+    rank = 0
+    size = 1
+    pid = 0  # of the process that called guard: a fork is not a rank
+    referee: RefereeClient | None = None
+    farewell: Farewell | None = None
+    abort: Callable[[int], None] | None = None
+    progress: Callable[[], None] | None = None
+    has_left = False
+
+
+_state = _State()
+_ending = threading.Lock()
+
+
+def _launched(environment: Mapping[str, str]) -> tuple[int, int]:
+    if environment.get(_MARK, str(os.getpid())) != str(os.getpid()):
+        return 0, 1
+    for rank, size in _VARIABLES:
+        if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
+            return int(environment[rank]), int(environment[size])
+    return 0, 1
+
+
+def launched_size() -> int:
+    """The number of ranks that mpiexec started, from the environment: 1 outside mpiexec. Imports nothing."""
+    return _launched(os.environ)[1]
+
+
+def launched_rank() -> int:
+    """This process's rank among `launched_size`; 0 outside mpiexec."""
+    return _launched(os.environ)[0]
+
+
+def guard() -> None:
+    """Put the handling of failures in place if mpiexec started this process as one of several ranks.
+
+    Called by importing the package and again by making a world; only the first call does something. Takes a few
+    milliseconds under mpiexec and some microseconds elsewhere.
+    """
+    if _state.pid == os.getpid():
+        return
+    rank, size = _launched(os.environ)
+    if size < 2:
+        return
+    _state.rank, _state.size, _state.pid = rank, size, os.getpid()
+    os.environ[_MARK] = str(_state.pid)
+    _state.referee = connect(rank, size)
+    _install_hooks()
+    atexit.register(leave)
+
+
+def attach(farewell: Farewell, abort: Callable[[int], None], progress: Callable[[], None]) -> None:
+    """Tell of the world that was made: its control communicator, its Abort, and what completes its sends."""
+    _state.farewell, _state.abort, _state.progress = farewell, abort, progress
+
+
+def say_doing(text: str) -> None:
+    """Tell the referee, if there is one, what this rank is doing; "" for nothing worth telling."""
+    if _state.referee is not None:
+        _state.referee.say_doing(text)
+
+
+def end_job(text: str, code: int = 1, is_told_once: bool = False) -> None:
+    """Print ``ringtape: <text>`` and end the job on all ranks. Does not return.
+
+    With `is_told_once` only the first rank of a host prints: for what all of them find out at the same time.
+    """
+    if not _ending.acquire(blocking=False):
+        threading.Event().wait()  # another thread is at it
+    is_first = _state.referee is None or _state.referee.say_ending()
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError):
+        pass
+    # one write, so that the lines of several ranks do not mix
+    if is_first or not is_told_once:
+        os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
+    # MPI may be stuck in another thread. A death by signal ends the job under every launcher, even before MPI_Init.
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2.0)
+    except (AttributeError, OSError):
+        pass
+    if _state.abort is not None:
+        _state.abort(code)
+    _abort_foreign(code)
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _abort_foreign(code: int) -> None:
+    """Abort through an MPI that the user's program initialised without us."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.COMM_WORLD.Abort(code)
+
+
+# -- a rank that raises ----------------------------------------------------------------------------------------
+def _install_hooks() -> None:
+    previous = sys.excepthook
+    previous_thread = threading.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if os.getpid() == _state.pid and not hasattr(sys, "ps1"):
+            if previous is sys.__excepthook__:
+                _fail(kind, error, trace, "")
+            _show(lambda: previous(kind, error, trace))
+            _fail(kind, error, None, "")
+        previous(kind, error, trace)
+
+    def thread_hook(args: threading.ExceptHookArgs) -> None:
+        # A rank without one of its threads is a rank whose communications may never be made.
+        if os.getpid() == _state.pid and args.exc_type is not SystemExit and args.exc_value is not None:
+            name = f" in thread {args.thread.name!r}" if args.thread is not None else ""
+            if previous_thread is threading.__excepthook__:
+                _fail(args.exc_type, args.exc_value, args.exc_traceback, name)
+            _show(lambda: previous_thread(args))
+            _fail(args.exc_type, args.exc_value, None, name)
+        previous_thread(args)
+
+    sys.excepthook = hook
+    threading.excepthook = thread_hook
+
+
+def _show(print_error: Callable[[], Any]) -> None:
+    try:
+        print_error()
+        sys.stderr.flush()
+    except Exception:
+        pass
+
+
+def _fail(kind: type[BaseException], error: BaseException, trace: Any, where: str) -> None:
+    lines = "".join(traceback.format_exception_only(kind, error)).strip().splitlines() or [kind.__name__]
+    text = f"rank {_state.rank} of {_state.size} raised{where} {lines[0]}; the job ends"
+    if trace is not None:
+        full = "".join(traceback.format_exception(kind, error, trace)).rstrip()
+        text += "\n" + "\n".join(f"[rank {_state.rank}] {line}" for line in full.splitlines())
+    end_job(text)
+
+
+# -- a rank that leaves ----------------------------------------------------------------------------------------
+def leave() -> None:
+    """At exit, before MPI is finalized: wait for the others, or let them know."""
+    if os.getpid() != _state.pid or _state.has_left:
+        return
+    _state.has_left = True
+    for stream in (sys.stdout, sys.stderr):
+        _show(stream.flush)
+    # The interpreter sets these for an uncaught exception, also where a hook of the user's replaced ours.
+    error = getattr(sys, "last_value", None)
+    if error is not None and not hasattr(sys, "ps1"):
+        _fail(type(error), error, None, "")
+    if _state.farewell is None:
+        _join_late()
+    if _state.farewell is not None and _state.progress is not None:
+        _state.farewell.leave(_state.progress)
+    if _state.referee is not None:
+        _state.referee.close()
+
+
+def _join_late() -> None:
+    """Make the world now, as the others may be waiting for this rank in its making."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_finalized():
+        return
+    try:
+        from collectives.backends.mpi import mpi_world
+    except ImportError:
+        return
+    mpi_world(is_leaving=True)

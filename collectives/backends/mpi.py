@@ -1,0 +1,445 @@
+"""Ranks as processes under mpiexec: the transport over mpi4py's upper-case (buffer) calls, for MPICH and Open MPI.
+
+This is the one file that imports mpi4py, and only when `mpi_world` is called. What happens when a rank fails is in
+`failure` and `farewell`; here every call is counted, and every wait is written down where their monitor reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.errors import CollectiveMismatch, CommunicationError, DtypeError, MeshError, ShapeError
+from collectives import checking
+from collectives.backends import failure
+from collectives.backends.farewell import Channel, Farewell, Wait, Waiting, describe
+from collectives.communicator import Array, Communicator, Pending
+
+__all__ = ["MpiCommunicator", "mpi_world"]
+
+MPI: Any = None  # mpi4py.MPI once `mpi_world` was called
+
+
+class _Plan(NamedTuple):
+    """A collective, ready to run: mpi4py's name of it, its arguments, the result, what is left to do to the result."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    result: Any
+    finish: Callable[[Any], Any] | None = None
+
+
+class _Process:
+    """What the communicators of this process share."""
+
+    def __init__(self) -> None:
+        self.waiting: Waiting = {}
+        self.channels: dict[str, Channel] = {}
+        # Requests own the copies that are being sent. They are kept here, as a communicator may be dropped earlier.
+        self.sends: deque[Any] = deque()
+        self.world: MpiCommunicator | None = None
+        self.datatypes: dict[np.dtype[Any], Any] = {}
+
+    def reap(self) -> None:
+        """Forget the sends that are complete; the oldest first, so that a call costs one test at most."""
+        while self.sends and self.sends[0].Test():
+            self.sends.popleft()
+
+
+_process = _Process()
+
+
+def _type_of(x: Array) -> Any:
+    """The MPI datatype that moves an array's elements."""
+    datatype = _process.datatypes.get(x.dtype)
+    if datatype is None:
+        kinds = "?bBhHiIlLqQfdgFDG"
+        datatype = MPI.UINT16_T if x.dtype == np.float16 else None
+        if x.dtype.isnative and x.dtype.char in kinds:
+            datatype = MPI._typedict[x.dtype.char]
+        if datatype is None or datatype == MPI.DATATYPE_NULL:
+            raise DtypeError(f"dtype {x.dtype} cannot be communicated; needed: a native numeric or boolean dtype")
+        _process.datatypes[x.dtype] = datatype
+    return datatype
+
+
+def _widen(x: Array) -> Array:
+    """MPI has no sum of float16: it is taken in float32 and rounded once."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def _narrow(result: Array) -> Array:
+    return result.astype(np.float16)
+
+
+def _sum_of(x: Array) -> Any:
+    return MPI.LOR if x.dtype == np.bool_ else MPI.SUM  # as numpy adds booleans
+
+
+class MpiCommunicator(Communicator):
+    """A channel between processes. `mpi_world` and `subgroup` make them.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm or None
+        A communicator of its own; None for a single rank, which makes no MPI calls.
+    channel : Channel
+        Name, world ranks and counts.
+    rank : int
+        This process's place.
+    """
+
+    def __init__(self, comm: Any, channel: Channel, rank: int):
+        self.rank = rank
+        self.size = len(channel.ranks)
+        self.ranks = channel.ranks
+        self.name = channel.name
+        self._comm = comm
+        self._channel = channel
+        self._waiting = _process.waiting
+        self._agreed = 0
+        self._groups: dict[str, int] = {}  # how often a subgroup was made
+        self._to_self: deque[Array] = deque()  # messages of a single rank to itself
+        _process.channels[channel.key] = channel
+
+    def __repr__(self) -> str:
+        return f"MpiCommunicator('{self.name}', rank {self.rank} of {self.size})"
+
+    # -- groups ------------------------------------------------------------------------------------------------
+    def subgroup(self, members: Sequence[int], name: str) -> MpiCommunicator:
+        members = [self._checked_rank("member", int(member)) for member in members]
+        if self.rank not in members or len(set(members)) < len(members):
+            raise MeshError(f"'{name}' of ranks {members} of '{self.name}' repeats a rank or leaves out rank {self.rank}")
+        ranks = tuple(self.ranks[member] for member in members)
+        text = f"{self._channel.key}/{name}/{ranks}"
+        self._groups[text] = ordinal = self._groups.get(text, 0) + 1
+        digest = _digest(f"{text}/{ordinal}")
+        channel = Channel(f"{digest:016x}", name, ranks)
+        comm = None
+        if len(members) > 1:
+            group = self._comm.Get_group()
+            chosen = group.Incl(members)
+            tag = digest % (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1)
+            _process.channels[channel.key] = channel
+            channel.calls = 1
+            comm = _while_waiting((channel, "subgroup", 1, None), self._comm.Create_group, chosen, tag)
+            chosen.Free()
+            group.Free()
+        return MpiCommunicator(comm, channel, members.index(self.rank))
+
+    # -- agreement ---------------------------------------------------------------------------------------------
+    @property
+    def checking(self) -> bool:
+        return self.size > 1 and checking.is_checked(self._agreed)
+
+    def agree(self, call: str) -> None:
+        if not self.checking:
+            return
+        self._agreed += 1
+        digest = _digest(call)
+        # max(~h) is ~min(h): one reduction tells both
+        mine = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
+        most = np.empty_like(mine)
+        self._run(call, _Plan("Allreduce", (mine, most, MPI.MAX), most))
+        if most[0] != ~most[1]:
+            calls = [text.decode() for text in self.exchange(call.encode())]
+            raise CollectiveMismatch(checking.mismatch_text(self.name, self.ranks, calls))
+
+    # -- calls -------------------------------------------------------------------------------------------------
+    def broadcast(self, x: Array, root: int) -> Array:
+        return self._call("broadcast", x, root)
+
+    def reduce(self, x: Array, root: int) -> Array | None:
+        return self._call("reduce", x, root)
+
+    def all_reduce(self, x: Array) -> Array:
+        return self._call("all_reduce", x)
+
+    def gather(self, x: Array, counts: Sequence[int], root: int) -> Array | None:
+        return self._call("gather", x, counts, root)
+
+    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
+        return self._call("all_gather", x, counts)
+
+    def scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> Array:
+        return self._call("scatter", x, counts, root, dtype)
+
+    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
+        return self._call("reduce_scatter", x, counts)
+
+    def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
+        return self._call("all_to_all", x, send_counts, receive_counts)
+
+    def barrier(self) -> None:
+        self._call("barrier")
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        if self.size == 1:
+            return [bytes(data)]
+        counts = np.empty(self.size, np.int64)
+        self._run("exchange", _Plan("Allgather", (np.array([len(data)], np.int64), counts), counts))
+        sizes = counts.tolist()
+        parts = self.all_gather(np.frombuffer(data, np.uint8), sizes).tobytes()
+        ends = np.cumsum(counts).tolist()
+        return [parts[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+    def send(self, x: Array, dst: int) -> None:
+        self._checked_rank("dst", dst)
+        content = _checked_array(x).copy()
+        if self._comm is None:
+            self._to_self.append(content)
+            return
+        _process.reap()
+        sent, target = self._channel.sent, self.ranks[dst]
+        _process.sends.append(self._comm.Isend([content, _type_of(content)], dst))
+        sent[target] = sent.get(target, 0) + 1
+
+    def recv(self, buffer: Array, src: int) -> Array:
+        return self._start_recv(buffer, src).wait()
+
+    # -- start/wait --------------------------------------------------------------------------------------------
+    def start(self, call: str, *args: Any) -> Pending[Any]:
+        if call == "recv":
+            return self._start_recv(*args)
+        plan_of = _PLANS.get(call)
+        if plan_of is None or self.size == 1:  # send, which is nonblocking; exchange, which is two calls
+            return Pending.done(getattr(self, call)(*args))
+        # The caller may write to its array before the end: the pending call works on a copy.
+        plan = plan_of(self, *(arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args))
+        channel = self._channel
+        channel.calls = number = channel.calls + 1
+        function = plan.function
+        started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
+        request = _Request(started, (channel, call, number, None))
+
+        def finish() -> Any:
+            request.wait()
+            return plan.result if plan.finish is None else plan.finish(plan.result)
+
+        return Pending(request.test, finish)
+
+    def _start_recv(self, buffer: Array, src: int) -> Pending[Array]:
+        self._checked_rank("src", src)
+        _checked_array(buffer)
+        if self._comm is None:
+            return Pending(None, lambda: self._from_self(buffer))
+        _process.reap()
+        received, source = self._channel.received, self.ranks[src]
+        received[source] = number = received.get(source, 0) + 1
+        datatype = _type_of(buffer)
+        request = _Request(self._comm.Irecv([buffer, datatype], src), (self._channel, "recv", number, source))
+
+        def finish() -> Array:
+            request.wait()
+            count = request.status.Get_count(datatype)
+            if count != buffer.size:
+                raise CommunicationError(
+                    f"recv #{number} from rank {source} on '{self.name}': {count} elements came, needed {buffer.size}"
+                )
+            return buffer
+
+        return Pending(request.test, finish)
+
+    def _from_self(self, buffer: Array) -> Array:
+        if not self._to_self:
+            raise CommunicationError(f"recv on '{self.name}': its single rank has sent itself nothing")
+        buffer[...] = self._to_self.popleft()
+        return buffer
+
+    # -- how calls run -----------------------------------------------------------------------------------------
+    def _call(self, call: str, *args: Any) -> Any:
+        plan = _PLANS[call](self, *args)
+        if self._comm is None:
+            return args[0].copy() if args else None
+        return self._run(call, plan)
+
+    def _run(self, call: str, plan: _Plan) -> Any:
+        channel = self._channel
+        channel.calls = number = channel.calls + 1
+        _while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
+        return plan.result if plan.finish is None else plan.finish(plan.result)
+
+    # -- what the calls are for mpi4py; arguments are checked here, on a single rank too ---------------------------
+    def _broadcast(self, x: Array, root: int) -> _Plan:
+        # the root's array is only read, but the result must not be the caller's array
+        if self._checked_rank("root", root) == self.rank:
+            return _Plan("Bcast", ([x, _type_of(_checked_array(x))], root), x, np.copy)
+        if not x.flags.writeable:
+            raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
+        return _Plan("Bcast", ([x, _type_of(_checked_array(x))], root), x)
+
+    def _reduce(self, x: Array, root: int) -> _Plan:
+        wide = _widen(_checked_array(x))
+        datatype = _type_of(wide)
+        out = np.empty_like(wide) if self._checked_rank("root", root) == self.rank else None
+        receive = None if out is None else [out, datatype]
+        finish = _narrow if out is not None and wide is not x else None
+        return _Plan("Reduce", ([wide, datatype], receive, _sum_of(wide), root), out, finish)
+
+    def _all_reduce(self, x: Array) -> _Plan:
+        wide = _widen(_checked_array(x))
+        datatype = _type_of(wide)
+        out = np.empty_like(wide)
+        finish = _narrow if wide is not x else None
+        return _Plan("Allreduce", ([wide, datatype], [out, datatype], _sum_of(wide)), out, finish)
+
+    def _gather(self, x: Array, counts: Sequence[int], root: int) -> _Plan:
+        counts = self._checked_counts("counts", counts)
+        datatype = _type_of(_checked_size(x, counts[self.rank], f"counts[{self.rank}]"))
+        out = np.empty(sum(counts), x.dtype) if self._checked_rank("root", root) == self.rank else None
+        return _Plan("Gatherv", ([x, datatype], None if out is None else [out, counts, datatype], root), out)
+
+    def _all_gather(self, x: Array, counts: Sequence[int]) -> _Plan:
+        counts = self._checked_counts("counts", counts)
+        datatype = _type_of(_checked_size(x, counts[self.rank], f"counts[{self.rank}]"))
+        out = np.empty(sum(counts), x.dtype)
+        return _Plan("Allgatherv", ([x, datatype], [out, counts, datatype]), out)
+
+    def _scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> _Plan:
+        counts = self._checked_counts("counts", counts)
+        out = np.empty(counts[self.rank], dtype)
+        datatype = _type_of(out)
+        send = None
+        if self._checked_rank("root", root) == self.rank:
+            if x is None:
+                raise ShapeError(f"scatter needs an array on its root, rank {root} of '{self.name}'")
+            if x.dtype != out.dtype:
+                raise DtypeError(f"scatter was given {x.dtype} on its root and dtype {out.dtype}")
+            send = [_checked_size(x, sum(counts), "the sum of counts"), counts, datatype]
+        return _Plan("Scatterv", (send, [out, datatype], root), out)
+
+    def _reduce_scatter(self, x: Array, counts: Sequence[int]) -> _Plan:
+        counts = self._checked_counts("counts", counts)
+        wide = _widen(_checked_size(x, sum(counts), "the sum of counts"))
+        datatype = _type_of(wide)
+        out = np.empty(counts[self.rank], wide.dtype)
+        finish = _narrow if wide is not x else None
+        return _Plan("Reduce_scatter", ([wide, datatype], [out, datatype], counts, _sum_of(wide)), out, finish)
+
+    def _all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> _Plan:
+        send_counts = self._checked_counts("send_counts", send_counts)
+        receive_counts = self._checked_counts("receive_counts", receive_counts)
+        datatype = _type_of(_checked_size(x, sum(send_counts), "the sum of send_counts"))
+        out = np.empty(sum(receive_counts), x.dtype)
+        return _Plan("Alltoallv", ([x, send_counts, datatype], [out, receive_counts, datatype]), out)
+
+    def _barrier(self) -> _Plan:
+        return _Plan("Barrier", (), None)
+
+    def _checked_rank(self, role: str, rank: int) -> int:
+        if not 0 <= rank < self.size:
+            raise MeshError(f"{role} {rank} is no rank of '{self.name}', whose ranks are 0 to {self.size - 1}")
+        return rank
+
+    def _checked_counts(self, what: str, counts: Sequence[int]) -> list[int]:
+        if len(counts) != self.size or min(counts) < 0:
+            raise ShapeError(f"{what} on '{self.name}' must be {self.size} counts >= 0, not {list(map(int, counts))}")
+        return list(counts)
+
+
+_PLANS: dict[str, Callable[..., _Plan]] = {
+    "broadcast": MpiCommunicator._broadcast,
+    "reduce": MpiCommunicator._reduce,
+    "all_reduce": MpiCommunicator._all_reduce,
+    "gather": MpiCommunicator._gather,
+    "all_gather": MpiCommunicator._all_gather,
+    "scatter": MpiCommunicator._scatter,
+    "reduce_scatter": MpiCommunicator._reduce_scatter,
+    "all_to_all": MpiCommunicator._all_to_all,
+    "barrier": MpiCommunicator._barrier,
+}
+
+
+def _checked_array(x: Array) -> Array:
+    if x.ndim != 1 or not x.flags.c_contiguous:
+        raise ShapeError(f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first")
+    return x
+
+
+def _checked_size(x: Array, needed: int, meaning: str) -> Array:
+    if _checked_array(x).size != needed:
+        raise ShapeError(f"the array has {x.size} elements where {meaning} is {int(needed)}")
+    return x
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _while_waiting(wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a blocking call of mpi4py, with what it waits for written down for the monitor."""
+    thread = get_ident()
+    _process.waiting[thread] = wait
+    try:
+        return function(*args)
+    except MPI.Exception as error:
+        raise CommunicationError(f"{describe(wait)}: {error}") from error
+    finally:
+        _process.waiting.pop(thread, None)
+
+
+class _Request:
+    """A started call."""
+
+    __slots__ = ("_is_done", "_request", "_wait", "status")
+
+    def __init__(self, request: Any, wait: Wait):
+        self._request = request
+        self._wait = wait
+        self._is_done = False  # once done, the request is null and a further test would empty the status
+        self.status = MPI.Status()
+
+    def test(self) -> bool:
+        if not self._is_done:
+            thread = get_ident()
+            self._is_done = self._request.Test(self.status)
+            if self._is_done:
+                _process.waiting.pop(thread, None)
+            else:
+                _process.waiting[thread] = self._wait  # a loop over `test` waits as well
+        return self._is_done
+
+    def wait(self) -> None:
+        if not self._is_done:
+            _while_waiting(self._wait, self._request.Wait, self.status)
+            self._is_done = True
+
+
+# -- the world -------------------------------------------------------------------------------------------------
+def mpi_world(is_leaving: bool = False) -> MpiCommunicator:
+    """The communicator of all ranks that mpiexec started: the same object at every call.
+
+    It is a duplicate of ``COMM_WORLD``, so that the program's own MPI calls cannot be mistaken for ringtape's.
+    Collective at its first call. `is_leaving` is for the exit handler, when no thread can be started any more.
+    """
+    if _process.world is not None:
+        return _process.world
+    failure.guard()
+    global MPI
+    from mpi4py import MPI as loaded
+
+    MPI = loaded
+    size, rank = MPI.COMM_WORLD.Get_size(), MPI.COMM_WORLD.Get_rank()
+    channel = Channel("world", "world", tuple(range(size)))
+    if size == 1:
+        _process.world = MpiCommunicator(None, channel, 0)
+        return _process.world
+    control = MPI.COMM_WORLD.Dup()
+    farewell = Farewell(control, MPI.BYTE, _process.waiting, _process.channels, failure.end_job, failure.say_doing)
+    failure.attach(farewell, MPI.COMM_WORLD.Abort, _process.reap)
+    _process.world = MpiCommunicator(MPI.COMM_WORLD.Dup(), channel, rank)
+    if not is_leaving and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        farewell.start_monitor()
+    _leave_before_finalize()
+    return _process.world
+
+
+def _leave_before_finalize() -> None:
+    """A program that calls ``MPI.Finalize`` itself leaves there: the attributes of COMM_SELF go first."""
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: failure.leave())
+    MPI.COMM_SELF.Set_attr(keyval, True)

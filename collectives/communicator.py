@@ -1,0 +1,150 @@
+"""The protocol that every transport implements: a dozen calls on arrays, each blocking or as start/wait.
+
+A communicator is a *channel*: an ordered group of ranks and a purpose. A transport knows nothing of tapes, layouts or
+meshes. Its arrays are one-dimensional, C-contiguous host arrays of a numeric or boolean dtype; counts are numbers of
+elements, one per rank of the group, and may be zero or differ. No call keeps or changes an array that it was given,
+and every result is owned by the caller. All reductions are sums.
+
+======================  ==========================================  ==========================================
+call                    arguments                                   result
+======================  ==========================================  ==========================================
+broadcast               x (written on other ranks: a buffer), root  x of the root
+reduce                  x, root                                     the sum on root, None elsewhere
+all_reduce              x                                           the sum
+gather                  x, counts, root                             parts in order of rank on root, None elsewhere
+all_gather              x, counts                                   parts in order of rank
+scatter                 x (None off the root), counts, root, dtype  this rank's part
+reduce_scatter          x, counts                                   this rank's part of the sum
+all_to_all              x, send_counts, receive_counts              parts received, in order of rank
+send                    x, dst                                      None; nonblocking inside, owns a copy
+recv                    buffer, src                                 the buffer, filled
+exchange                data: bytes                                 list of every rank's bytes
+barrier                 -                                           None
+======================  ==========================================  ==========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+
+
+class Pending(Generic[T]):
+    """A communication that was started. `wait` returns its result (once or many times); `test` makes progress."""
+
+    __slots__ = ("_finish", "_result", "_test")
+
+    def __init__(self, test: Callable[[], bool] | None, finish: Callable[[], T] | None, result: T | None = None):
+        self._test = test
+        self._finish = finish
+        self._result = result
+
+    @classmethod
+    def done(cls, result: T) -> Pending[T]:
+        """A communication that was complete when it started."""
+        return cls(None, None, result)
+
+    def test(self) -> bool:
+        """True once `wait` would return at once; makes progress, never blocks."""
+        return self._finish is None or self._test is None or self._test()
+
+    def wait(self) -> T:
+        """Block until the communication is complete and return its result."""
+        if self._finish is not None:
+            self._result = self._finish()
+            self._finish = self._test = None
+        return self._result  # type: ignore[return-value]
+
+
+class Communicator:
+    """A channel between the ranks of one group. See the module's table for the calls.
+
+    Attributes
+    ----------
+    rank, size : int
+        This rank's place in the group and the number of ranks in it.
+    ranks : tuple of int
+        The world rank of every member, in order.
+    name : str
+        What error messages call it: ``world``, or the axis and the purpose.
+    """
+
+    rank: int
+    size: int
+    ranks: tuple[int, ...]
+    name: str
+
+    # -- groups ------------------------------------------------------------------------------------------------
+    def subgroup(self, members: Sequence[int], name: str) -> Communicator:
+        """The channel of some of this group's ranks, in the order given. Only the members call it."""
+        raise NotImplementedError
+
+    def duplicate(self, purpose: str) -> Communicator:
+        """The same ranks on a channel of their own, so that its order is independent of this one's."""
+        return self.subgroup(range(self.size), f"{self.name}/{purpose}")
+
+    # -- agreement ---------------------------------------------------------------------------------------------
+    @property
+    def checking(self) -> bool:
+        """Whether the next `agree` would compare. The same on all ranks of the group."""
+        raise NotImplementedError
+
+    def agree(self, call: str) -> None:
+        """Compare a fingerprint (one line of text) with the other ranks', while checking is on.
+
+        Raises
+        ------
+        CollectiveMismatch
+            On every rank, naming the ranks that differ and what each of them called.
+        """
+        raise NotImplementedError
+
+    # -- calls, blocking; a transport overrides what it has -----------------------------------------------------
+    def broadcast(self, x: Array, root: int) -> Array:
+        raise NotImplementedError
+
+    def reduce(self, x: Array, root: int) -> Array | None:
+        raise NotImplementedError
+
+    def all_reduce(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def gather(self, x: Array, counts: Sequence[int], root: int) -> Array | None:
+        raise NotImplementedError
+
+    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
+        raise NotImplementedError
+
+    def scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> Array:
+        raise NotImplementedError
+
+    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
+        raise NotImplementedError
+
+    def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
+        raise NotImplementedError
+
+    def send(self, x: Array, dst: int) -> None:
+        raise NotImplementedError
+
+    def recv(self, buffer: Array, src: int) -> Array:
+        raise NotImplementedError
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        raise NotImplementedError
+
+    def barrier(self) -> None:
+        raise NotImplementedError
+
+    # -- start/wait --------------------------------------------------------------------------------------------
+    def start(self, call: str, *args: Any) -> Pending[Any]:
+        """Start the named call and return at once. The order of starts is part of the channel's order.
+
+        A transport without a nonblocking form completes the call before it returns.
+        """
+        return Pending.done(getattr(self, call)(*args))
