@@ -9,7 +9,7 @@ from ._installed import refuse_two_owners
 
 refuse_two_owners()
 
-from . import events, random  # noqa: E402
+from . import events, nn, optim, random  # noqa: E402
 from .errors import *  # noqa: E402, F403
 from .layout import C, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
 from .ops import stop_gradient  # noqa: E402

@@ -133,6 +133,10 @@ class RankInt(int):
     def __reduce__(self) -> Any:
         return RankInt, (int(self), self.axes)
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
+        # a plain int to NumPy, which alone is weak in promotion; the array that results is V, as every array is
+        return getattr(ufunc, method)(*(int(x) if isinstance(x, RankInt) else x for x in xs), **options)
+
 
 def _keeping_axes(name: str) -> Any:
     plain = getattr(int, name)

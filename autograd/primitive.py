@@ -188,13 +188,10 @@ class Primitive:
             return xs
         letters = self.letters(len(xs))
         taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S"]
-        weak = [x.array if x.__class__ in TENSORS else x for x in taking]
-        dtype = np.result_type(*(a if isinstance(a, int | float | complex) and not is_array(a) else a.dtype for a in
-                                 (w if is_array(w) or isinstance(w, int | float | complex) else np.asarray(w)
-                                  for w in weak)))
+        dtype = np.result_type(*map(_kind, taking))
         cast = registry["astype"]
         return [
-            cast(x, options=(dtype,))
+            cast(x, options=(dtype, x.array.dtype))
             if letter != "S" and x.__class__ in TENSORS and is_inexact(x.array.dtype) and x.array.dtype != dtype
             else x
             for x, letter in zip(xs, letters, strict=True)
@@ -444,6 +441,16 @@ class Binary(Primitive):
             else:
                 sweep.add(q, g)
         return None
+
+
+def _kind(x: Any) -> Any:
+    """What decides promotion: an array's dtype, a Python number's (weak) self."""
+    if x.__class__ in TENSORS:
+        return x.array.dtype
+    for kind in (bool, int, float, complex):
+        if isinstance(x, kind) and not is_array(x):
+            return kind(x)
+    return np.asarray(x).dtype if not is_array(x) else x.dtype
 
 
 def rank_axes(options: Any) -> frozenset[str]:

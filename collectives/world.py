@@ -84,7 +84,7 @@ def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
     """
     local = LocalWorld(ranks)
     results: list[Any] = [None] * ranks
-    errors: list[BaseException | None] = [None] * ranks
+    errors: dict[int, BaseException] = {}
 
     def rank_main(rank: int) -> None:
         _here.communicator = local.communicator(rank)
@@ -108,9 +108,8 @@ def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
         raise
     if local.failed_rank is not None:
         first = type(errors[local.failed_rank])
-        rank = next(rank for rank, error in enumerate(errors) if type(error) is first)
+        rank = min(rank for rank, error in errors.copy().items() if type(error) is first)
         chosen = errors[rank]
-        assert chosen is not None
         try:
             if isinstance(chosen, SystemExit):  # to pass it on would end this process, with a code 0 even in silence
                 raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen

@@ -39,7 +39,7 @@ def _dims(entry: Any) -> Any:
         result, at = [], 0
         for i in range(len(shapes[0])):
             if i in axes:
-                result.append(entry)
+                result.append(entry(i))
                 at += bool(keepdims)
             else:
                 result.append(at)
@@ -61,7 +61,7 @@ def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
 
 
 _sum_op = op(
-    "sum", "a", _sum, lambda ct, y, x, axes, keepdims, shape: _spread(ct, axes, shape), dims=_dims(Sum()), operands="x"
+    "sum", "a", _sum, lambda ct, y, x, axes, keepdims, shape: _spread(ct, axes, shape), dims=_dims(Sum), operands="x"
 )
 
 
@@ -71,7 +71,7 @@ def _mean_rule(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple
 
 _mean_op = op(
     "mean", "a", lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims), _mean_rule,
-    dims=_dims(Mix), operands="x",
+    dims=_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 
 
@@ -95,15 +95,15 @@ def _extreme_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape:
 
 _max_op = op(
     "max", "N", lambda x, axes, keepdims, shape: np.max(x, axis=axes, keepdims=keepdims), _extreme_rule,
-    saves="y0", dims=_dims(Mix), operands="x", tangent=(_extreme_tangent,),
+    saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
 )  # fmt: skip
 _min_op = op(
     "min", "N", lambda x, axes, keepdims, shape: np.min(x, axis=axes, keepdims=keepdims), _extreme_rule,
-    saves="y0", dims=_dims(Mix), operands="x", tangent=(_extreme_tangent,),
+    saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
 )  # fmt: skip
 _argmax_op = op(
     "argmax", "S", lambda x, axes, keepdims, shape: np.argmax(x, axis=axes[0] if len(axes) == 1 else None), (None,),
-    dims=_dims(Mix), operands="x",
+    dims=_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import stat
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from collectives.backends.farewell import Farewell
-from collectives.backends.referee import RefereeClient, connect
+from collectives.backends.referee_client import RefereeClient, connect
 
 __all__ = ["attach", "end_job", "guard", "launched_rank", "launched_size", "leave", "say_doing"]
 
@@ -91,6 +93,8 @@ def guard() -> None:
 def attach(farewell: Farewell, abort: Callable[[int], None], progress: Callable[[], None]) -> None:
     """Tell of the world that was made: its control communicator, its Abort, and what completes its sends."""
     _state.farewell, _state.abort, _state.progress = farewell, abort, progress
+    if _state.referee is not None:
+        _state.referee.wait_until_watched()
 
 
 def say_doing(text: str) -> None:
@@ -106,23 +110,41 @@ def end_job(text: str, code: int = 1, is_told_once: bool = False) -> None:
     """
     if not _ending.acquire(blocking=False):
         threading.Event().wait()  # another thread is at it
-    is_first = _state.referee is None or _state.referee.say_ending()
+    if _state.referee is not None and not _state.referee.say_ending() and is_told_once:
+        time.sleep(1.0)  # the rank that was first prints and ends this one too
     try:
         sys.stdout.flush()
     except (OSError, ValueError, AttributeError):
         pass
     # one write, so that the lines of several ranks do not mix
-    if is_first or not is_told_once:
-        os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
+    os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
     # MPI may be stuck in another thread. A death by signal ends the job under every launcher, even before MPI_Init.
     try:
         signal.setitimer(signal.ITIMER_REAL, 2.0)
     except (AttributeError, OSError):
         pass
+    _drain()
     if _state.abort is not None:
         _state.abort(code)
     _abort_foreign(code)
     os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _drain() -> None:
+    """Wait until the launcher has read what this rank printed: when it hears of the abort it may drop the rest."""
+    import fcntl
+    import termios
+
+    for number in (1, 2):
+        try:
+            limit = time.monotonic() + 1.0
+            while stat.S_ISFIFO(os.fstat(number).st_mode) and time.monotonic() < limit:
+                if fcntl.ioctl(number, termios.FIONREAD, b"\0\0\0\0") == b"\0\0\0\0":
+                    break
+                time.sleep(0.002)
+        except OSError:
+            pass
+    time.sleep(0.05)
 
 
 def _abort_foreign(code: int) -> None:

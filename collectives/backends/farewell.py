@@ -131,7 +131,9 @@ class Farewell:
                     self._check(thread, wait)
             # What has lasted a whole period is worth knowing if a rank is killed; the rest would only cost.
             doing = "; ".join(
-                f"waiting {describe(wait)}{_site_of(thread)}" for thread, wait in now.items() if before.get(thread) is wait
+                f"waiting {describe(wait)}{_site_of(thread)}"
+                for thread, wait in now.items()
+                if before.get(thread) is wait
             )
             if doing != told:
                 self._say_doing(doing)
@@ -178,15 +180,17 @@ class Farewell:
 
     def _poll(self, barrier: Any, progress: Callable[[], None], is_first: bool) -> None:
         start = time.monotonic()
-        goodbyes: list[Any] | None = None
+        goodbyes: list[Any] = []
+        is_said = not is_first
         pause = 0.0002
         while True:
             self._hear()
             progress()
-            if barrier.Test() and all([request.Test() for request in goodbyes or ()]):
+            goodbyes = [request for request in goodbyes if not request.Test()]
+            if barrier.Test() and not goodbyes:
                 return
-            if is_first and goodbyes is None and time.monotonic() - start > _GRACE_S:
-                goodbyes = self._say_goodbye()
+            if not is_said and time.monotonic() - start > _GRACE_S:
+                goodbyes, is_said = self._say_goodbye(), True
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
 

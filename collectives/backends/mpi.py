@@ -10,28 +10,20 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from autograd.errors import CollectiveMismatch, CommunicationError, DtypeError, MeshError, ShapeError
+from autograd.errors import CollectiveMismatch, CommunicationError, MeshError
 from collectives import checking
 from collectives.backends import failure
 from collectives.backends.farewell import Channel, Farewell, Wait, Waiting, describe
+from collectives.backends.mpi_plans import PLANS, Kind, Plan, checked_array, checked_rank, kind_of, kinds
 from collectives.communicator import Array, Communicator, Pending
 
 __all__ = ["MpiCommunicator", "mpi_world"]
 
 MPI: Any = None  # mpi4py.MPI once `mpi_world` was called
-
-
-class _Plan(NamedTuple):
-    """A collective, ready to run: mpi4py's name of it, its arguments, the result, what is left to do to the result."""
-
-    function: str
-    arguments: tuple[Any, ...]
-    result: Any
-    finish: Callable[[Any], Any] | None = None
 
 
 class _Process:
@@ -43,7 +35,6 @@ class _Process:
         # Requests own the copies that are being sent. They are kept here, as a communicator may be dropped earlier.
         self.sends: deque[Any] = deque()
         self.world: MpiCommunicator | None = None
-        self.datatypes: dict[np.dtype[Any], Any] = {}
 
     def reap(self) -> None:
         """Forget the sends that are complete; the oldest first, so that a call costs one test at most."""
@@ -52,33 +43,6 @@ class _Process:
 
 
 _process = _Process()
-
-
-def _type_of(x: Array) -> Any:
-    """The MPI datatype that moves an array's elements."""
-    datatype = _process.datatypes.get(x.dtype)
-    if datatype is None:
-        kinds = "?bBhHiIlLqQfdgFDG"
-        datatype = MPI.UINT16_T if x.dtype == np.float16 else None
-        if x.dtype.isnative and x.dtype.char in kinds:
-            datatype = MPI._typedict[x.dtype.char]
-        if datatype is None or datatype == MPI.DATATYPE_NULL:
-            raise DtypeError(f"dtype {x.dtype} cannot be communicated; needed: a native numeric or boolean dtype")
-        _process.datatypes[x.dtype] = datatype
-    return datatype
-
-
-def _widen(x: Array) -> Array:
-    """MPI has no sum of float16: it is taken in float32 and rounded once."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
-
-
-def _narrow(result: Array) -> Array:
-    return result.astype(np.float16)
-
-
-def _sum_of(x: Array) -> Any:
-    return MPI.LOR if x.dtype == np.bool_ else MPI.SUM  # as numpy adds booleans
 
 
 class MpiCommunicator(Communicator):
@@ -112,9 +76,11 @@ class MpiCommunicator(Communicator):
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> MpiCommunicator:
-        members = [self._checked_rank("member", int(member)) for member in members]
+        members = [checked_rank(self, "member", int(member)) for member in members]
         if self.rank not in members or len(set(members)) < len(members):
-            raise MeshError(f"'{name}' of ranks {members} of '{self.name}' repeats a rank or leaves out rank {self.rank}")
+            raise MeshError(
+                f"'{name}' of ranks {members} of '{self.name}' repeats a rank or leaves out rank {self.rank}"
+            )
         ranks = tuple(self.ranks[member] for member in members)
         text = f"{self._channel.key}/{name}/{ranks}"
         self._groups[text] = ordinal = self._groups.get(text, 0) + 1
@@ -145,7 +111,7 @@ class MpiCommunicator(Communicator):
         # max(~h) is ~min(h): one reduction tells both
         mine = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
         most = np.empty_like(mine)
-        self._run(call, _Plan("Allreduce", (mine, most, MPI.MAX), most))
+        self._run(call, Plan("Allreduce", (mine, most, MPI.MAX), most))
         if most[0] != ~most[1]:
             calls = [text.decode() for text in self.exchange(call.encode())]
             raise CollectiveMismatch(checking.mismatch_text(self.name, self.ranks, calls))
@@ -182,21 +148,21 @@ class MpiCommunicator(Communicator):
         if self.size == 1:
             return [bytes(data)]
         counts = np.empty(self.size, np.int64)
-        self._run("exchange", _Plan("Allgather", (np.array([len(data)], np.int64), counts), counts))
+        self._run("exchange", Plan("Allgather", (np.array([len(data)], np.int64), counts), counts))
         sizes = counts.tolist()
         parts = self.all_gather(np.frombuffer(data, np.uint8), sizes).tobytes()
         ends = np.cumsum(counts).tolist()
         return [parts[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def send(self, x: Array, dst: int) -> None:
-        self._checked_rank("dst", dst)
-        content = _checked_array(x).copy()
+        checked_rank(self, "dst", dst)
+        content = checked_array(x).copy()
         if self._comm is None:
             self._to_self.append(content)
             return
         _process.reap()
         sent, target = self._channel.sent, self.ranks[dst]
-        _process.sends.append(self._comm.Isend([content, _type_of(content)], dst))
+        _process.sends.append(self._comm.Isend([content, kind_of(content.dtype).move], dst))
         sent[target] = sent.get(target, 0) + 1
 
     def recv(self, buffer: Array, src: int) -> Array:
@@ -206,11 +172,11 @@ class MpiCommunicator(Communicator):
     def start(self, call: str, *args: Any) -> Pending[Any]:
         if call == "recv":
             return self._start_recv(*args)
-        plan_of = _PLANS.get(call)
+        plan_of = PLANS.get(call)
         if plan_of is None or self.size == 1:  # send, which is nonblocking; exchange, which is two calls
             return Pending.done(getattr(self, call)(*args))
         # The caller may write to its array before the end: the pending call works on a copy.
-        plan = plan_of(self, *(arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args))
+        plan = plan_of(self, *(checked_array(arg).copy() if isinstance(arg, np.ndarray) else arg for arg in args))
         channel = self._channel
         channel.calls = number = channel.calls + 1
         function = plan.function
@@ -224,14 +190,14 @@ class MpiCommunicator(Communicator):
         return Pending(request.test, finish)
 
     def _start_recv(self, buffer: Array, src: int) -> Pending[Array]:
-        self._checked_rank("src", src)
-        _checked_array(buffer)
+        checked_rank(self, "src", src)
+        checked_array(buffer)
         if self._comm is None:
             return Pending(None, lambda: self._from_self(buffer))
         _process.reap()
         received, source = self._channel.received, self.ranks[src]
         received[source] = number = received.get(source, 0) + 1
-        datatype = _type_of(buffer)
+        datatype = kind_of(buffer.dtype).move
         request = _Request(self._comm.Irecv([buffer, datatype], src), (self._channel, "recv", number, source))
 
         def finish() -> Array:
@@ -253,118 +219,16 @@ class MpiCommunicator(Communicator):
 
     # -- how calls run -----------------------------------------------------------------------------------------
     def _call(self, call: str, *args: Any) -> Any:
-        plan = _PLANS[call](self, *args)
+        plan = PLANS[call](self, *args)
         if self._comm is None:
             return args[0].copy() if args else None
         return self._run(call, plan)
 
-    def _run(self, call: str, plan: _Plan) -> Any:
+    def _run(self, call: str, plan: Plan) -> Any:
         channel = self._channel
         channel.calls = number = channel.calls + 1
         _while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
         return plan.result if plan.finish is None else plan.finish(plan.result)
-
-    # -- what the calls are for mpi4py; arguments are checked here, on a single rank too ---------------------------
-    def _broadcast(self, x: Array, root: int) -> _Plan:
-        # the root's array is only read, but the result must not be the caller's array
-        if self._checked_rank("root", root) == self.rank:
-            return _Plan("Bcast", ([x, _type_of(_checked_array(x))], root), x, np.copy)
-        if not x.flags.writeable:
-            raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
-        return _Plan("Bcast", ([x, _type_of(_checked_array(x))], root), x)
-
-    def _reduce(self, x: Array, root: int) -> _Plan:
-        wide = _widen(_checked_array(x))
-        datatype = _type_of(wide)
-        out = np.empty_like(wide) if self._checked_rank("root", root) == self.rank else None
-        receive = None if out is None else [out, datatype]
-        finish = _narrow if out is not None and wide is not x else None
-        return _Plan("Reduce", ([wide, datatype], receive, _sum_of(wide), root), out, finish)
-
-    def _all_reduce(self, x: Array) -> _Plan:
-        wide = _widen(_checked_array(x))
-        datatype = _type_of(wide)
-        out = np.empty_like(wide)
-        finish = _narrow if wide is not x else None
-        return _Plan("Allreduce", ([wide, datatype], [out, datatype], _sum_of(wide)), out, finish)
-
-    def _gather(self, x: Array, counts: Sequence[int], root: int) -> _Plan:
-        counts = self._checked_counts("counts", counts)
-        datatype = _type_of(_checked_size(x, counts[self.rank], f"counts[{self.rank}]"))
-        out = np.empty(sum(counts), x.dtype) if self._checked_rank("root", root) == self.rank else None
-        return _Plan("Gatherv", ([x, datatype], None if out is None else [out, counts, datatype], root), out)
-
-    def _all_gather(self, x: Array, counts: Sequence[int]) -> _Plan:
-        counts = self._checked_counts("counts", counts)
-        datatype = _type_of(_checked_size(x, counts[self.rank], f"counts[{self.rank}]"))
-        out = np.empty(sum(counts), x.dtype)
-        return _Plan("Allgatherv", ([x, datatype], [out, counts, datatype]), out)
-
-    def _scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> _Plan:
-        counts = self._checked_counts("counts", counts)
-        out = np.empty(counts[self.rank], dtype)
-        datatype = _type_of(out)
-        send = None
-        if self._checked_rank("root", root) == self.rank:
-            if x is None:
-                raise ShapeError(f"scatter needs an array on its root, rank {root} of '{self.name}'")
-            if x.dtype != out.dtype:
-                raise DtypeError(f"scatter was given {x.dtype} on its root and dtype {out.dtype}")
-            send = [_checked_size(x, sum(counts), "the sum of counts"), counts, datatype]
-        return _Plan("Scatterv", (send, [out, datatype], root), out)
-
-    def _reduce_scatter(self, x: Array, counts: Sequence[int]) -> _Plan:
-        counts = self._checked_counts("counts", counts)
-        wide = _widen(_checked_size(x, sum(counts), "the sum of counts"))
-        datatype = _type_of(wide)
-        out = np.empty(counts[self.rank], wide.dtype)
-        finish = _narrow if wide is not x else None
-        return _Plan("Reduce_scatter", ([wide, datatype], [out, datatype], counts, _sum_of(wide)), out, finish)
-
-    def _all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> _Plan:
-        send_counts = self._checked_counts("send_counts", send_counts)
-        receive_counts = self._checked_counts("receive_counts", receive_counts)
-        datatype = _type_of(_checked_size(x, sum(send_counts), "the sum of send_counts"))
-        out = np.empty(sum(receive_counts), x.dtype)
-        return _Plan("Alltoallv", ([x, send_counts, datatype], [out, receive_counts, datatype]), out)
-
-    def _barrier(self) -> _Plan:
-        return _Plan("Barrier", (), None)
-
-    def _checked_rank(self, role: str, rank: int) -> int:
-        if not 0 <= rank < self.size:
-            raise MeshError(f"{role} {rank} is no rank of '{self.name}', whose ranks are 0 to {self.size - 1}")
-        return rank
-
-    def _checked_counts(self, what: str, counts: Sequence[int]) -> list[int]:
-        if len(counts) != self.size or min(counts) < 0:
-            raise ShapeError(f"{what} on '{self.name}' must be {self.size} counts >= 0, not {list(map(int, counts))}")
-        return list(counts)
-
-
-_PLANS: dict[str, Callable[..., _Plan]] = {
-    "broadcast": MpiCommunicator._broadcast,
-    "reduce": MpiCommunicator._reduce,
-    "all_reduce": MpiCommunicator._all_reduce,
-    "gather": MpiCommunicator._gather,
-    "all_gather": MpiCommunicator._all_gather,
-    "scatter": MpiCommunicator._scatter,
-    "reduce_scatter": MpiCommunicator._reduce_scatter,
-    "all_to_all": MpiCommunicator._all_to_all,
-    "barrier": MpiCommunicator._barrier,
-}
-
-
-def _checked_array(x: Array) -> Array:
-    if x.ndim != 1 or not x.flags.c_contiguous:
-        raise ShapeError(f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first")
-    return x
-
-
-def _checked_size(x: Array, needed: int, meaning: str) -> Array:
-    if _checked_array(x).size != needed:
-        raise ShapeError(f"the array has {x.size} elements where {meaning} is {int(needed)}")
-    return x
 
 
 def _digest(text: str) -> int:
@@ -424,6 +288,7 @@ def mpi_world(is_leaving: bool = False) -> MpiCommunicator:
     from mpi4py import MPI as loaded
 
     MPI = loaded
+    _fill_kinds()
     size, rank = MPI.COMM_WORLD.Get_size(), MPI.COMM_WORLD.Get_rank()
     channel = Channel("world", "world", tuple(range(size)))
     if size == 1:
@@ -437,6 +302,16 @@ def mpi_world(is_leaving: bool = False) -> MpiCommunicator:
         farewell.start_monitor()
     _leave_before_finalize()
     return _process.world
+
+
+def _fill_kinds() -> None:
+    for char in "bBhHiIlLqQfdgFDG":
+        datatype = MPI._typedict.get(char, MPI.DATATYPE_NULL)
+        if datatype != MPI.DATATYPE_NULL:
+            kinds[np.dtype(char)] = Kind(datatype, datatype, MPI.SUM)
+    kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, MPI.C_BOOL, MPI.LOR)  # as numpy adds booleans
+    # MPI has no sum of float16: it is taken in float32 and rounded once
+    kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, MPI.FLOAT, MPI.SUM, np.dtype(np.float32))
 
 
 def _leave_before_finalize() -> None:

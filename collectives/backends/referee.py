@@ -7,13 +7,12 @@ them apart, which is why this is one process per host and not one per rank.
 
 A rank has three connections. Two tell of its death, and nothing else must be under way on them: a rank says ``hello``,
 and much later ``ending`` before it ends the job itself, or ``done`` when it leaves as it should. They are two because a
-kernel closes a dying process's files from the lowest to the highest number or the other way round, and the launcher's,
-somewhere between, must not be the first: the launcher could kill another rank before the dying one goes on. On the third
-connection a rank says what it is ``doing`` when it waits for long. The first rank of a host to bind the
-socket's name starts the referee. The name is in Linux's abstract namespace, so that nothing is left in a file system;
-elsewhere there is no referee and a killed rank is not named.
+kernel closes a dying process's files from the lowest number to the highest or the other way round, and the launcher's,
+somewhere between, must not be the first: the launcher could kill another rank before the dying one goes on. On the
+third connection a rank says what it is ``doing`` when it waits for long.
 
-This file is also the referee's program, so that it imports the standard library alone.
+This file is the referee's program and is started by its path, so it imports the standard library alone. The side of the
+ranks is `referee_client`.
 """
 
 from __future__ import annotations
@@ -22,142 +21,14 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 
-__all__ = ["RefereeClient", "connect"]
+__all__ = ["FIRST", "LATER", "WATCHED"]
 
-FIRST, LATER = b"f", b"l"  # answers to ``ending``
+WATCHED, FIRST, LATER = b"w", b"f", b"l"  # answers to ``hello``, and to ``ending``
 _END_S = 1.0  # how long the launcher has to end the others
 _LATE_S = 60.0  # how long ranks that are still starting are waited for, after a death
-
-
-# -- the side of a rank ----------------------------------------------------------------------------------------
-
-
-class RefereeClient:
-    """A rank's connections to the referee of its host. Its methods never raise: reports must not break a program."""
-
-    def __init__(self, lives: list[socket.socket], talk: socket.socket, process: subprocess.Popen[bytes] | None):
-        self._lives = lives
-        self._talk = talk
-        self._process = process
-
-    def say_doing(self, text: str) -> None:
-        """Tell what this rank is doing; it is printed if a rank is killed."""
-        _send(self._talk, f"doing {text}")
-
-    def say_ending(self) -> bool:
-        """Tell that this rank ends the job, so that the deaths which follow are not reported as the cause.
-
-        Returns
-        -------
-        bool
-            Whether this rank is the first of its host to say so.
-        """
-        _send(self._lives[0], "ending")
-        try:
-            self._lives[0].settimeout(0.3)
-            return self._lives[0].recv(1) != LATER
-        except OSError:
-            pass
-        return True
-
-    def close(self) -> None:
-        """Leave in good order, and collect the referee if this rank started it, so that no zombie is left."""
-        for life in self._lives:
-            _send(life, "done")
-            life.close()
-        self._talk.close()
-        if self._process is not None:
-            try:
-                self._process.wait(timeout=0.5)
-            except (subprocess.TimeoutExpired, OSError):
-                pass
-
-
-def _send(connection: socket.socket, line: str) -> None:
-    try:
-        connection.sendall((line.replace("\n", " ") + "\n").encode())
-    except OSError:
-        pass
-
-
-def _job_address() -> str:
-    """The same name for all ranks of a job on this host, another one for other jobs: their parent and its birth."""
-    parent = os.getppid()
-    try:
-        with open(f"/proc/{parent}/stat") as file:
-            born = file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        born = "0"
-    return f"\0ringtape-{os.getuid()}-{parent}-{born}"
-
-
-def connect(rank: int, size: int) -> RefereeClient | None:
-    """Connect to this host's referee, starting it if there is none; None where the platform has no way to."""
-    if not sys.platform.startswith("linux"):
-        return None
-    address = _job_address()
-    process = None
-    try:
-        for _ in range(100):
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                listener.bind(address)
-                listener.listen(1024)
-                process = _start(listener)
-            except OSError:
-                pass  # another rank was first
-            finally:
-                listener.close()
-            connections = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
-            try:
-                for connection in connections:
-                    connection.connect(address)
-            except OSError:
-                for connection in connections:
-                    connection.close()  # bound and not listening yet, or just leaving
-                time.sleep(0.005)
-                continue
-            low, high, talk = connections
-            high = _with_high_number(high)
-            for life in (low, high):
-                _send(life, f"hello {rank} {size} {os.getpid()}")
-            talk.settimeout(0.1)
-            _send(talk, f"talk {rank}")
-            return RefereeClient([low, high], talk, process)
-    except (OSError, subprocess.SubprocessError):
-        pass
-    return None
-
-
-def _with_high_number(connection: socket.socket) -> socket.socket:
-    import fcntl  # not everywhere, as abstract sockets
-
-    try:
-        number = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 240)
-    except OSError:
-        return connection  # few files are allowed
-    connection.close()
-    return socket.socket(fileno=number)
-
-
-def _start(listener: socket.socket) -> subprocess.Popen[bytes]:
-    # A session of its own, so that signals to the rank's process group leave it alone; no file of the rank but stderr.
-    number = listener.fileno()
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", os.path.abspath(__file__), str(number), str(os.getppid())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(number,),
-        start_new_session=True,
-        cwd="/",
-    )
-
-
-# -- the side of the referee -----------------------------------------------------------------------------------
 
 
 class _Peer:
@@ -178,7 +49,9 @@ class _Peer:
             try:
                 data = self.connection.recv(65536)
             except BlockingIOError:
-                self.is_seen = True
+                if self.pid and not self.is_seen:
+                    self.is_seen = True
+                    self.answer(WATCHED)
                 return False
             except OSError:
                 return True
@@ -187,6 +60,13 @@ class _Peer:
             *lines, self.text = (self.text + data).split(b"\n")
             for line in lines:
                 self._hear(line.decode(errors="replace"))
+
+    def answer(self, answer: bytes) -> None:
+        """Send one of the three answers."""
+        try:
+            self.connection.send(answer)
+        except OSError:
+            pass
 
     def _hear(self, line: str) -> None:
         word, _, rest = line.partition(" ")
@@ -257,10 +137,7 @@ class _Referee:
             self._doing[peer.rank] = peer.doing
         if peer.is_ending:
             peer.is_ending = False
-            try:
-                peer.connection.send(FIRST if self._ended is None else LATER)
-            except OSError:
-                pass
+            peer.answer(FIRST if self._ended is None else LATER)
             self._ended = self._ended or time.monotonic()
         if not has_ended:
             return None

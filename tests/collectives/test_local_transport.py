@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -266,6 +267,24 @@ def test_pendings_are_waited_for_in_any_order():
             assert pendings[nth].wait().tolist() == [10.0 * nth] * 3
 
     run(program, 4)
+
+
+def test_a_meeting_keeps_no_reference_to_a_result():
+    def program():
+        pending = world().start("all_reduce", np.ones(1))
+        held = weakref.ref(pending.wait())
+        del pending
+        gone = held() is None
+        world().barrier()
+        late = world().start("all_reduce", np.ones(1))
+        if world().rank == 0:
+            held = weakref.ref(late.wait())
+            del late  # while the other rank still has its pending
+            gone = gone and held() is None
+        world().barrier()
+        return gone
+
+    assert run(program, 2) == [True, True]
 
 
 def test_start_does_not_block_and_test_tells_when():
@@ -618,9 +637,12 @@ def test_what_a_failed_rank_had_sent_still_arrives():
             time.sleep(0.001)
         with pytest.raises(RankFailed, match="gone"):
             pending.wait()
+        came_to_its_end.append(True)
 
+    came_to_its_end = []
     with pytest.raises(KeyError):
         run(program, 2)
+    assert came_to_its_end
 
 
 def test_the_first_failure_wins_over_what_it_caused():
@@ -651,9 +673,11 @@ def test_a_rank_that_exits_early(code):
 def test_a_rank_that_computes_on_does_not_hold_up_the_failure(monkeypatch):
     monkeypatch.setattr(world_module, "_GRACE_S", 0.1)
     go_on = threading.Event()
+    left_behind = []
 
     def program():
         if world().rank == 0:
+            left_behind.append(threading.current_thread())
             go_on.wait(20)
         raise ValueError("boom")
 
@@ -663,6 +687,7 @@ def test_a_rank_that_computes_on_does_not_hold_up_the_failure(monkeypatch):
     assert error.value.__notes__ == ["raised on rank 1 of 2"]
     assert time.monotonic() - before < 5
     go_on.set()
+    left_behind[0].join()  # it ends without a complaint of its own
 
 
 def test_an_interrupt_of_the_main_thread_ends_the_ranks(monkeypatch):

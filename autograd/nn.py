@@ -1,0 +1,215 @@
+"""Modules, small: parameters by stable names, `state_dict`, save and load.
+
+A module is a class with a `forward`; its Parameters and sub-modules are found by attribute, in order of assignment, and
+named by their path ("0.weight"). Nothing here divides by anything: losses are per example, and the program sums them and
+divides by the global count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import ops, random
+from .arrays import is_inexact, move, to_host
+from .errors import DtypeError, ShapeError, TapeError
+from .ops import cross_entropy
+from .tensor import Parameter, Tensor
+
+__all__ = ["Linear", "Module", "ReLU", "Sequential", "Sigmoid", "Tanh", "cross_entropy", "load", "save"]
+
+
+class Module:
+    """The base of all modules: override `forward`, assign Parameters and Modules as attributes.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import nn
+    >>> class Scale(nn.Module):
+    ...     def __init__(self):
+    ...         self.weight = ag.Parameter([2.0])
+    ...     def forward(self, x):
+    ...         return x * self.weight
+    >>> [name for name, _ in Scale().named_parameters()]
+    ['weight']
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
+        """(path, owner, attribute, Parameter) of every parameter, in order of assignment."""
+        for attribute, value in vars(self).items():
+            if isinstance(value, Parameter):
+                yield prefix + attribute, self, attribute, value
+            elif isinstance(value, Module):
+                yield from value.named_owners(f"{prefix}{attribute}.")
+            elif isinstance(value, list | tuple):
+                for i, item in enumerate(value):
+                    if isinstance(item, Module):
+                        yield from item.named_owners(f"{prefix}{attribute}.{i}.")
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """(name, Parameter) pairs, each parameter once; the parameters learn their names."""
+        seen: set[int] = set()
+        for path, _, _, parameter in self.named_owners():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                parameter.name = parameter.name or path
+                yield path, parameter
+
+    def parameters(self) -> list[Parameter]:
+        """All parameters, each once, in order of assignment."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters():
+            parameter.zero_grad()
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters on the host, by name."""
+        return {name: np.array(to_host(p.array)) for name, p in self.named_parameters()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set all parameters; nothing is changed unless every name, shape and dtype fits.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            Names missing or unknown, or an array that does not fit.
+        TapeError
+            A tape still needs a parameter.
+        """
+        mine = dict(self.named_parameters())
+        missing, unknown = sorted(set(mine) - set(state)), sorted(set(state) - set(mine))
+        if missing or unknown:
+            raise ShapeError(f"load_state_dict: missing {missing or 'none'}, unknown {unknown or 'none'}; needed: {list(mine)}")
+        arrays = {}
+        for name, p in mine.items():
+            value = np.asarray(state[name])
+            if value.shape != p.array.shape:
+                raise ShapeError(f"load_state_dict: {name} has shape {value.shape}; needed: {p.array.shape}")
+            if is_inexact(value.dtype) != is_inexact(p.array.dtype):
+                raise DtypeError(f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}")
+            if type(p.array) is np.ndarray and not p.array.flags.writeable:
+                raise TapeError(f"load_state_dict: a tape still needs {name}. Fix: load after backward")
+            arrays[name] = move(value.astype(p.array.dtype), p.array)
+        for name, p in mine.items():
+            p.array = arrays[name]
+
+
+class Linear(Module):
+    """``y = x @ weight + bias``, weight stored [inputs, outputs].
+
+    Weights are uniform in +-1/sqrt(inputs), from the thread's seed and the count of Linears made so far, so that every
+    rank that builds the same program starts from the same numbers.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+    bias : bool
+    dtype : dtype
+    key : random.Key, optional
+        In the place of the thread's.
+
+    Examples
+    --------
+    >>> from autograd import nn
+    >>> nn.Linear(3, 2).weight.shape
+    (3, 2)
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, *, dtype: Any = np.float32,
+                 key: random.Key | None = None):
+        key = random.next_key("Linear") if key is None else key
+        bound = 1.0 / max(inputs, 1) ** 0.5
+        weight = random.uniform(key.fold("weight"), (inputs, outputs), low=-bound, high=bound, dtype=dtype)
+        self.weight = Parameter(weight)
+        self.bias = Parameter(random.uniform(key.fold("bias"), (outputs,), low=-bound, high=bound, dtype=dtype)) if bias else None
+
+    def forward(self, x: Any) -> Tensor:
+        y = x @ self.weight
+        return y if self.bias is None else y + self.bias  # type: ignore[no-any-return]
+
+
+class Sequential(Module):
+    """Modules one after the other; parameters are named by their place ("0.weight").
+
+    Examples
+    --------
+    >>> from autograd import nn
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> [name for name, _ in model.named_parameters()]
+    ['0.weight', '0.bias', '2.weight', '2.bias']
+    """
+
+    def __init__(self, *modules: Module):
+        self.modules = modules
+
+    def forward(self, x: Any) -> Any:
+        for module in self.modules:
+            x = module.forward(x)
+        return x
+
+    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
+        for i, module in enumerate(self.modules):
+            yield from module.named_owners(f"{prefix}{i}.")
+
+
+class ReLU(Module):
+    """max(x, 0)."""
+
+    def forward(self, x: Any) -> Any:
+        return ops.relu(x)
+
+
+class Tanh(Module):
+    """tanh(x)."""
+
+    def forward(self, x: Any) -> Any:
+        return ops.tanh(x)
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: Any) -> Any:
+        return ops.sigmoid(x)
+
+
+def save(module: Module, path: str | os.PathLike[str]) -> None:
+    """Write this process's parameters to an ``.npz`` file, whole or not at all.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> from autograd import nn
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = nn.Linear(2, 1)
+    ...     nn.save(model, os.path.join(folder, "model.npz"))
+    ...     nn.load(model, os.path.join(folder, "model.npz"))
+    """
+    target = os.fspath(path)
+    part = f"{target}.{os.getpid()}.part"
+    try:
+        with open(part, "wb") as file:
+            np.savez(file, **module.state_dict())  # type: ignore[arg-type]
+        os.replace(part, target)
+    finally:
+        if os.path.exists(part):
+            os.remove(part)
+
+
+def load(module: Module, path: str | os.PathLike[str]) -> None:
+    """Read parameters that `save` wrote into a module of the same names and shapes."""
+    with np.load(path, allow_pickle=False) as file:
+        module.load_state_dict({name: file[name] for name in file.files})

@@ -1,0 +1,174 @@
+"""Optimizers: SGD with momentum, Adam.
+
+`step` refuses a gradient whose layout is not its parameter's (Partial is "never reduced"), and compares the copies of
+replicated parameters at the first step and every so often, so that replicas that drifted apart are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .arrays import Shaped, is_inexact
+from .errors import DtypeError, LayoutError, RingtapeError, ShapeError
+from .layout import C, describe
+from .sites import call_site
+from .state import state
+from .tape import may_relabel, step_check
+from .tensor import Leaf
+
+__all__ = ["SGD", "Adam", "Optimizer"]
+
+
+class Optimizer:
+    """What optimizers share: the parameters, the checks, `zero_grad`.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+    digest_every : int
+        Under a mesh, replicas are compared at the first step and every so many; 0 for never.
+    """
+
+    def __init__(self, parameters: Iterable[Leaf], digest_every: int = 100):
+        self.parameters = list(parameters)
+        if not self.parameters:
+            raise ShapeError("an optimizer of no parameters; needed: at least one, like model.parameters()")
+        for p in self.parameters:
+            if not isinstance(p, Leaf):
+                raise RingtapeError(f"an optimizer was given {type(p).__name__}; needed: Parameters")
+            if not is_inexact(p.array.dtype):
+                raise DtypeError(f"an optimizer was given a parameter of dtype {p.array.dtype}; needed: a floating dtype")
+        self.digest_every = digest_every
+        self.steps = 0
+        self._accepted: dict[int, Any] = {}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for p in self.parameters:
+            p._grad = None
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient.
+
+        Raises
+        ------
+        LayoutError
+            A gradient whose layout is not its parameter's.
+        SavedArrayError
+            A tape still needs a parameter.
+        ReplicaMismatch
+            Copies of a replicated parameter differ between ranks.
+        """
+        mesh = state.mesh
+        if mesh is not None and self.digest_every and self.steps % self.digest_every == 0:
+            mesh.check_replicas(self.parameters)
+        self.steps += 1
+        for i, p in enumerate(self.parameters):
+            g = p._grad
+            if g is None or type(p.array) is Shaped:
+                continue
+            pair = (p.layout, g.layout)
+            if pair[0] is not pair[1] and self._accepted.get(i) != pair:
+                refuse_foreign_gradient(p, i)
+                self._accepted[i] = pair
+            a = p.array
+            if type(a) is np.ndarray and not a.flags.writeable:
+                step_check(p)
+            self.update(i, p, g.array)
+
+    def update(self, i: int, p: Leaf, g: Any) -> None:
+        """Change the i-th parameter in place, given its gradient."""
+        raise NotImplementedError
+
+
+def refuse_foreign_gradient(p: Leaf, i: int) -> None:
+    """Raise LayoutError unless the gradient of a parameter has the parameter's own layout."""
+    g = p.grad
+    assert g is not None
+    if g.array.shape != p.array.shape:
+        raise ShapeError(f"{p.name or f'parameter {i}'} has shape {p.array.shape}, its gradient {g.array.shape}")
+    if p.layout is None or g.layout is None:
+        return
+    for axis, size, have, need in zip(p.layout.grid.names, p.layout.grid.sizes, g.layout.labels, p.layout.labels, strict=True):
+        if have is not need and have != need and need is not C and not (have.letter in "VS" and may_relabel(have, need)):
+            name = p.name or f"parameter {i}"
+            never = f": the sum over {size} ranks was never taken" if have.letter == "P" else ""
+            raise LayoutError(
+                f"step({name}: {describe(p.array, p.array.shape, p.layout)}, its gradient: "
+                f"{describe(g.array, g.array.shape, g.layout)})\n  axis {axis!r}: the parameter is {need.word}, its gradient "
+                f"{have.word}{never}\n  fix: make the parameter Invariant (leave the label out) and enter it by cast({name}, "
+                f"{axis!r}, to=R), whose adjoint is the all-reduce" + call_site()
+            )
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent: ``v = momentum v + g (+ weight_decay p); p -= lr v``.
+
+    Source: Sutskever et al. 2013, in torch's form (the learning rate outside the velocity).
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import optim
+    >>> w = ag.Parameter([1.0])
+    >>> opt = optim.SGD([w], lr=0.5)
+    >>> with ag.Tape() as tape:
+    ...     loss = (w * w).sum()
+    >>> tape.backward(loss); opt.step(); w.numpy()
+    array([0.])
+    """
+
+    def __init__(self, parameters: Iterable[Leaf], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
+                 *, digest_every: int = 100):
+        super().__init__(parameters, digest_every)
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self.velocity: list[Any] = [None] * len(self.parameters)
+
+    def update(self, i: int, p: Leaf, g: Any) -> None:
+        if self.weight_decay:
+            g = g + self.weight_decay * p.array
+        if self.momentum:
+            v = self.velocity[i]
+            if v is None:
+                v = self.velocity[i] = g.copy()
+            else:
+                v *= self.momentum
+                v += g
+            g = v
+        _decrease(p, self.lr * g)
+
+
+def _decrease(p: Leaf, change: Any) -> None:
+    if isinstance(p.array, np.generic):
+        p.array = p.array - change
+    else:
+        p.array -= change
+
+
+class Adam(Optimizer):
+    """Adam: moving averages of the gradient and its square, corrected for their start at zero.
+
+    Source: Kingma & Ba 2015, algorithm 1; defaults are torch's.
+    """
+
+    def __init__(self, parameters: Iterable[Leaf], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, *, digest_every: int = 100):
+        super().__init__(parameters, digest_every)
+        self.lr, self.betas, self.eps = lr, betas, eps
+        self.first: list[Any] = [None] * len(self.parameters)
+        self.second: list[Any] = [None] * len(self.parameters)
+        self.counts = [0] * len(self.parameters)
+
+    def update(self, i: int, p: Leaf, g: Any) -> None:
+        b1, b2 = self.betas
+        if self.first[i] is None:
+            self.first[i], self.second[i] = g * 0, (g * g.conj() if g.dtype.kind == "c" else g * g) * 0
+        m, v = self.first[i], self.second[i]
+        self.counts[i] += 1
+        t = self.counts[i]
+        m = self.first[i] = b1 * m + (1 - b1) * g
+        v = self.second[i] = b2 * v + (1 - b2) * (g * g)
+        _decrease(p, (self.lr / (1 - b1**t)) * m / (np.sqrt(v) / (1 - b2**t) ** 0.5 + self.eps))

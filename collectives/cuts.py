@@ -1,0 +1,100 @@
+"""Cutting and joining along a dimension: whose part lies where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays import Shaped
+from autograd.errors import LayoutError, ShapeError
+from autograd.layout import Layout, Shard, describe, parts
+from autograd.sites import call_site
+from autograd.tensor import Tensor
+
+from .mesh import Axis, Mesh
+
+__all__ = ["check_inner", "check_outer", "extents_along", "joined", "nested_parts", "normal_dim", "split"]
+
+
+def normal_dim(dim: int, shape: Sequence[int], name: str) -> int:
+    """A dimension as a non-negative number."""
+    if not isinstance(dim, int | np.integer) or not -len(shape) <= dim < len(shape):
+        raise ShapeError(f"{name}: dim={dim!r} was given for an array of shape {tuple(shape)}" + call_site())
+    return int(dim) % len(shape)
+
+
+def nested_parts(extent: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Every rank's extent where a dimension is cut by several axes, the outer one first (array_split at each)."""
+    found = [extent]
+    for size in sizes:
+        found = [n for whole in found for n in parts(whole, size)[0]]
+    return tuple(found)
+
+
+def split(x: Any, extents: Sequence[int], dim: int, rank: int) -> Any:
+    """One rank's part of a whole array, as an array of its own."""
+    start = sum(extents[:rank])
+    part = x[(slice(None),) * dim + (slice(start, start + extents[rank]),)]
+    return part if type(part) is Shaped else part.copy()
+
+
+def joined(flat: np.ndarray, shapes: Sequence[tuple[int, ...]], dim: int) -> np.ndarray:
+    """Parts that lie one after the other in a flat array, concatenated along a dimension."""
+    pieces, start = [], 0
+    for shape in shapes:
+        n = int(np.prod(shape, dtype=np.int64))
+        pieces.append(flat[start : start + n].reshape(shape))
+        start += n
+    return np.concatenate(pieces, axis=dim)
+
+
+def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, name: str) -> tuple[int, ...]:
+    """Every rank's extent of `dim`: known where the operand is Shard there, else the ranks tell each other."""
+    mine = int(x.array.shape[dim])
+    labels = [layout[a] for a in axis.names]
+    for a, label in zip(axis.names, labels, strict=True):
+        if isinstance(label, Shard) and label.dim != dim:
+            raise LayoutError(
+                f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {a!r}, dim={dim})\n"
+                f"  axis {a!r}: x is {label!r}: its parts lie along dimension {label.dim}, not along {dim}\n"
+                f"  fix: {name}(x, {a!r}, dim={label.dim})" + call_site()
+            )
+    if axis.size == 1:
+        return (mine,)
+    if all(isinstance(label, Shard) and label.extent is not None for label in labels):
+        found = nested_parts(labels[0].extent, [mesh.sizes[mesh.grid.axis(a)] for a in axis.names])  # type: ignore[attr-defined]
+        if found[axis.group.rank] == mine:
+            return found
+    told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
+    return tuple(int(n) for n in told)
+
+
+def check_outer(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:
+    """Before parts are joined: no inner axis may still cut the same dimension."""
+    grid = layout.grid
+    last = max(grid.axis(a) for a in axis.names)
+    for k in range(last + 1, len(grid.names)):
+        label = layout.labels[k]
+        if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
+            raise LayoutError(
+                f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
+                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r} there too, and it is the inner axis: joining the "
+                f"outer parts first would interleave them\n  fix: {name} over {grid.names[k]!r} first, or over the tuple "
+                f"of both axes" + call_site()
+            )
+
+
+def check_inner(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:
+    """Before a dimension is cut: no inner axis may have cut it already."""
+    grid = layout.grid
+    first = min(grid.axis(a) for a in axis.names)
+    for k in range(first + 1, len(grid.names)):
+        label = layout.labels[k]
+        if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
+            raise LayoutError(
+                f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
+                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r}: the inner axis has cut this dimension already, and "
+                f"the mesh's earlier axis is the outer one\n  fix: cut along {axis.names[0]!r} first" + call_site()
+            )

@@ -1,0 +1,162 @@
+"""Mesh: the ranks of a world arranged on named axes.
+
+Ranks are laid out in row-major order: the axis named first is the outer one, and ranks that differ only in the last axis
+are neighbours. Operations name an axis, or a tuple of axes, which is flattened in the mesh's order.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from autograd.errors import MeshError
+from autograd.layout import Grid, RankInt
+from autograd.state import state
+
+from .communicator import Communicator
+from .world import world
+
+__all__ = ["Axis", "Mesh", "current_mesh"]
+
+
+class Axis:
+    """One axis, or several flattened into one.
+
+    Attributes
+    ----------
+    names : tuple of str
+    size : int
+    rank : RankInt
+        This rank's place; an integer that knows on which axes it differs.
+    group : Communicator
+        The ranks along the axis, in order.
+    """
+
+    __slots__ = ("group", "names", "rank", "size")
+
+    def __init__(self, names: tuple[str, ...], group: Communicator):
+        self.names = names
+        self.group = group
+        self.size = group.size
+        self.rank = RankInt(group.rank, names)
+
+    def __repr__(self) -> str:
+        return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
+
+
+class Mesh:
+    """Named axes over the ranks of a world; ``with mesh:`` makes it current.
+
+    Parameters
+    ----------
+    over : Communicator, optional
+        The ranks; the whole world without it.
+    **sizes : int
+        The axes in order, outermost first. At most one may be -1, which takes what is left.
+
+    Raises
+    ------
+    MeshError
+        Sizes that do not multiply to the number of ranks.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> mesh = cc.Mesh(dp=1, tp=1)
+    >>> mesh.axis("dp").size
+    1
+    """
+
+    def __init__(self, over: Communicator | None = None, **sizes: int):
+        ranks = world() if over is None else over
+        if not sizes:
+            raise MeshError("a mesh without axes was asked for; needed: at least one, like Mesh(dp=-1)")
+        shape = list(sizes.values())
+        shown = ", ".join(f"{k}={v}" for k, v in sizes.items())
+        if any(not isinstance(n, int) or n == 0 or n < -1 for n in shape) or shape.count(-1) > 1:
+            raise MeshError(f"Mesh({shown}): sizes must be positive integers, and at most one -1")
+        known = math.prod(n for n in shape if n != -1)
+        if -1 in shape and ranks.size % known == 0:
+            shape[shape.index(-1)] = ranks.size // known
+        if -1 in shape or math.prod(shape) != ranks.size:
+            raise MeshError(
+                f"Mesh({shown}) was asked for in a world of {ranks.size} ranks; needed: sizes whose product is "
+                f"{ranks.size}. Fix: start {known} ranks, or give one axis the size -1"
+            )
+        self.names = tuple(sizes)
+        self.sizes = tuple(shape)
+        place, rest = [], ranks.rank
+        for n in reversed(shape):
+            rest, at = divmod(rest, n)
+            place.append(at)
+        self.place = tuple(reversed(place))
+        self.ranks = ranks
+        self.grid = Grid.of(self.names, self.sizes, self.place)
+        self._axes: dict[Any, Axis] = {}
+        self._outer: list[tuple[Any, Any]] = []
+        self._thread = threading.get_ident()
+        for name in self.names:
+            self.axis(name)
+
+    def __repr__(self) -> str:
+        return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"
+
+    def normal(self, axes: str | Sequence[str]) -> tuple[str, ...]:
+        """Axis names as a tuple in the mesh's order."""
+        named = (axes,) if isinstance(axes, str) else tuple(axes)
+        for name in named:
+            self.grid.axis(name)
+        if not named or len(set(named)) != len(named):
+            raise MeshError(f"axes {named} were given; needed: each axis once, and at least one")
+        return tuple(n for n in self.names if n in named)
+
+    def axis(self, axes: str | Sequence[str]) -> Axis:
+        """An axis by name, or a tuple of axes flattened; its communicator is made once, by the ranks along it."""
+        found = self._axes.get(axes if isinstance(axes, str) else tuple(axes))
+        if found is None:
+            names = self.normal(axes)
+            found = self._axes.get(names)
+            if found is None:
+                members = self._members(names)
+                group = self.ranks.subgroup(members, f"{'*'.join(names)}@{members[0]}")
+                found = Axis(names, group)
+            self._axes[names] = found
+            self._axes[axes if isinstance(axes, str) else tuple(axes)] = found
+        return found
+
+    def _members(self, names: Sequence[str]) -> list[int]:
+        """Ranks that share this one's place on all other axes, in row-major order of the axes named."""
+        strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
+        members = [sum(p * s for n, p, s in zip(self.names, self.place, strides, strict=True) if n not in names)]
+        for name in names:
+            k = self.grid.axis(name)
+            members = [m + i * strides[k] for m in members for i in range(self.sizes[k])]
+        return members
+
+    def __enter__(self) -> Mesh:
+        if threading.get_ident() != self._thread:
+            raise MeshError("a mesh was entered on another thread (rank) than it was made on. Fix: make it inside run(...)")
+        self._outer.append((state.mesh, state.grid))
+        state.mesh, state.grid = self, self.grid
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        state.mesh, state.grid = self._outer.pop()
+
+    def check_replicas(self, tensors: Any) -> None:
+        """Compare copies that should be equal; see `collectives.replicas.check_replicas`."""
+        from .replicas import check_replicas
+
+        check_replicas(tensors, self)
+
+
+def current_mesh() -> Mesh:
+    """The mesh that is current; MeshError without one."""
+    if state.mesh is None:
+        raise MeshError(
+            "a collective was called and no mesh is current. Needed: named axes. "
+            "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)"
+        )
+    return state.mesh  # type: ignore[no-any-return]

@@ -1,0 +1,1008 @@
+"""The collectives, each beside its adjoint. All reductions are sums; `axis` is a mesh axis or a tuple of them.
+
+==================================  ================  =====================================  ==================
+forward                             layouts           adjoint                                cotangent
+==================================  ================  =====================================  ==================
+all_reduce(to=R)                    P -> R            all_reduce(to=R)                       P -> R
+all_reduce(to=I)                    P -> I            cast(to=R), free                       I -> R
+cast(to=R)                          I -> R            all_reduce(to=I)                       P -> I
+cast(to=I)                          R -> I            cast(to=P)                             I -> P
+cast(to=P)                          I -> P, R -> P    free; the same                         R -> I, R -> P
+all_gather(to=R)                    V -> R            reduce_scatter                         P -> V
+all_gather(to=I)                    V -> I            shard                                  I -> V
+reduce_scatter                      P -> V            all_gather(to=R)                       V -> R
+shard                               R -> V            pad with zeros                         V -> P
+shard                               I -> V            all_gather(to=I)                       V -> I
+all_to_all                          V -> V            all_to_all, dimensions exchanged       V -> V
+permute, send/recv                  V -> V            the inverse permutation                V -> V
+broadcast                           root -> R         reduce                                 P -> root
+broadcast(to=I)                     root -> I         the root keeps its own                 I -> root
+reduce                              P -> root         broadcast                              root -> R
+scatter                             root -> V         gather                                 V -> root
+gather                              V -> root         scatter                                root -> V
+declare_partial                     V -> P            free                                   R -> V
+==================================  ================  =====================================  ==================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays import Shaped, is_inexact, move, to_host
+from autograd.errors import LayoutError, MeshError, ShapeError
+from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describe, parts
+from autograd.sites import call_site
+from autograd.state import state
+from autograd.tensor import TENSORS, Tensor, tensor
+
+from . import headers
+from .cuts import check_inner, check_outer, extents_along, joined, nested_parts, normal_dim, split
+from .mesh import Axis, Mesh, current_mesh
+from .primitive import Call, Collective, back, host_flat
+
+__all__ = [
+    "all_gather", "all_reduce", "all_to_all", "broadcast", "cast", "declare_partial", "gather", "mean", "permute",
+    "recv", "reduce", "reduce_scatter", "scatter", "send", "shard",
+]  # fmt: skip
+
+
+def _to(call: Call, layout: Layout, k: int, shape: Any) -> Label:
+    return call.to
+
+
+def _rooted(call: Call, layout: Layout, k: int, shape: Any) -> Label:
+    """Rooted at the root's coordinate on the k-th axis."""
+    return Rooted(_coordinates(call.root, [layout.grid.sizes[layout.grid.axis(a)] for a in call.axes])[k])
+
+
+def _coordinates(rank: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(rank, tuple(sizes)))
+
+
+def _zeros(x: Any) -> Any:
+    zeros = x * 0 if type(x) is Shaped else np.zeros_like(x)  # x * 0 would keep a nan
+    return zeros[()] if isinstance(x, np.generic) else zeros
+
+
+def _elsewhere(shape: Sequence[int], dtype: Any, call: Call) -> Shaped:
+    return Shaped(shape, dtype, f"it is rooted on rank {call.root} of axis {'*'.join(call.axes)!r}")
+
+
+def _front(x: Any, dim: int) -> tuple[np.ndarray, tuple[int, ...], int]:
+    """The host array with `dim` in front, flat; the shape of one row, and its number of elements."""
+    host = np.moveaxis(to_host(x), dim, 0)
+    row = host.shape[1:]
+    return np.ascontiguousarray(host).reshape(-1), row, int(np.prod(row, dtype=np.int64))
+
+
+def _unfront(flat: np.ndarray, row: tuple[int, ...], extent: int, dim: int, like: Any) -> Any:
+    host = np.moveaxis(flat.reshape((extent, *row)), 0, dim)
+    return move(np.ascontiguousarray(host), like)
+
+
+def _counts(extents: Sequence[int], row: int) -> list[int]:
+    return [int(n) * row for n in extents]
+
+
+# -- sums --------------------------------------------------------------------------------------------------------------
+
+_all_reduce = Collective("all_reduce", (P, V, Shard), _to)
+
+
+@_all_reduce.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size == 1:
+        return x
+    return back(call.group.all_reduce(host_flat(x)), x.shape, x)
+
+
+@_all_reduce.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if call.to is R:
+        return _all_reduce(ct, call.but(source=P))
+    return _enter(ct, call.but(source=I, to=R))
+
+
+_enter = Collective("cast I->R", (I, C), _to, silent=True)
+
+
+@_enter.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _all_reduce(ct, call.but(source=P, to=I))
+
+
+_leave = Collective("cast R->I", (R, C), _to, silent=True)
+
+
+@_leave.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _keep_first(ct, call.but(source=I, to=P))
+
+
+_keep_first = Collective("cast to P", (I, R, C), _to, silent=True)
+
+
+@_keep_first.forward
+def _(x: Any, call: Call) -> Any:
+    return x if call.group.rank == 0 else _zeros(x)
+
+
+@_keep_first.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if call.source is R:
+        return _keep_first(ct, call.but(source=R, to=P))
+    return _leave(ct, call.but(source=R, to=I))
+
+
+_relabel = Collective("relabel", (V, R, Shard, C), _to, free=True)  # V->P, R->V, Shard<->V: nothing moves
+
+
+@_relabel.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return ct
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------------
+
+
+def _cut_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
+    """The label of this rank's part on the k-th axis: earlier axes are the outer ones."""
+    grid = layout.grid
+    extent, offset = sum(call.extents), 0
+    for axis in call.axes[: k + 1]:
+        at, whole = grid.axis(axis), extent
+        extents, offsets = parts(whole, grid.sizes[at])
+        extent, offset = extents[grid.place[at]], offsets[grid.place[at]]
+    return Shard(call.dim, whole, offset)
+
+
+_all_gather = Collective("all_gather", (V, Shard), _to)
+
+
+@_all_gather.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size == 1:
+        return x
+    flat, row, n = _front(x, call.dim)
+    return _unfront(call.group.all_gather(flat, _counts(call.extents, n)), row, sum(call.extents), call.dim, x)
+
+
+@_all_gather.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if call.to is R:
+        return _reduce_scatter(ct, call.but(source=P, to=V))
+    return _shard(ct, call.but(source=I, to=V))
+
+
+_reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label)
+
+
+@_reduce_scatter.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size == 1:
+        return x
+    flat, row, n = _front(x, call.dim)
+    part = call.group.reduce_scatter(flat, _counts(call.extents, n))
+    return _unfront(part, row, call.extents[call.group.rank], call.dim, x)
+
+
+@_reduce_scatter.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _all_gather(ct, call.but(source=V, to=R))
+
+
+_shard = Collective("shard", (R, I), _cut_label, silent=True)
+
+
+@_shard.forward
+def _(x: Any, call: Call) -> Any:
+    return split(x, call.extents, call.dim, call.group.rank)
+
+
+@_shard.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if call.source is I:
+        return _all_gather(ct, call.but(source=V, to=I))
+    return _pad(ct, call.but(source=V, to=P))
+
+
+_pad = Collective("pad", (V, Shard), _to, silent=True)
+
+
+@_pad.forward
+def _(x: Any, call: Call) -> Any:
+    shape = list(x.shape)
+    shape[call.dim] = sum(call.extents)
+    if type(x) is Shaped:
+        return Shaped(shape, x.dtype, x.why)
+    whole = np.zeros_like(x, shape=tuple(shape))
+    start = sum(call.extents[: call.group.rank])
+    whole[(slice(None),) * call.dim + (slice(start, start + x.shape[call.dim]),)] = x
+    return whole
+
+
+@_pad.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _shard(ct, call.but(source=R, to=V))
+
+
+def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
+    if type(layout[call.axes[k]]) is Shard:
+        return _cut_label(call, layout, k, shape)
+    return V
+
+
+_all_to_all = Collective("all_to_all", (V, Shard), _swap_label)
+
+
+@_all_to_all.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size == 1:
+        return x
+    group, me = call.group, call.group.rank
+    blocks = [host_flat(split(x, call.extents, call.dim, r)) for r in range(group.size)]
+    rest = list(x.shape)
+    rest[call.dim] = call.extents[me]
+    shapes = []
+    for n in call.extents2:
+        rest[call.dim2] = n
+        shapes.append(tuple(rest))
+    received = group.all_to_all(
+        np.concatenate(blocks), [b.size for b in blocks], [int(np.prod(s, dtype=np.int64)) for s in shapes]
+    )
+    return move(joined(received, shapes, call.dim2), x)
+
+
+@_all_to_all.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _all_to_all(ct, call.but(dim=call.dim2, extents=call.extents2, dim2=call.dim, extents2=call.extents))
+
+
+# -- one rank to another ---------------------------------------------------------------------------------------------------
+
+
+def _varying(call: Call, layout: Layout, k: int, shape: Any) -> Label:
+    return V
+
+
+_permute = Collective("permute", (V, Shard), _varying)
+
+
+@_permute.forward
+def _(x: Any, call: Call) -> Any:
+    group, me = call.group, call.group.rank
+    flat = host_flat(x)
+    for source, target in call.pairs:
+        if source == me and target != me:
+            group.send(flat, target)
+    for source, target in call.pairs:
+        if target == me:
+            return back(flat.copy() if source == me else group.recv(np.empty_like(flat), source), x.shape, x)
+    return _zeros(x)
+
+
+@_permute.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _permute(ct, call.but(pairs=tuple((t, s) for s, t in call.pairs)))
+
+
+class _PointToPoint(Collective):
+    """Only two ranks take part, so there is no fingerprint of the group: the header says what was sent."""
+
+    def run(self, x: Any, call: Call, recorded: bool | None) -> Any:
+        return self._forward(x, call)
+
+    def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:
+        if self is not _recv:
+            return self(t, call)
+        return _received(call, out) if record else self.run(None, call, None)
+
+
+_send = _PointToPoint("send", (V, Shard), _varying)
+_recv = _PointToPoint("recv", (V,), _varying)
+
+
+@_send.forward
+def _(x: Any, call: Call) -> Any:
+    call.group.send(host_flat(x), call.root)
+    return np.zeros(0, x.dtype)  # a send has no result; nothing can depend on it
+
+
+@_send.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if ct.__class__ in TENSORS:
+        return _received(call, ct.layout)
+    return _recv.run(None, call, None)
+
+
+@_recv.forward
+def _(x: Any, call: Call) -> Any:
+    flat = np.empty(int(np.prod(call.shape, dtype=np.int64)), call.dtype)
+    y = call.group.recv(flat, call.root).reshape(call.shape)
+    return move(y, call.like) if call.like is not None else y
+
+
+@_recv.adjoint
+def _(ct: Any, call: Call) -> Any:
+    _send(ct, call)  # the operand of a recv is on the other rank
+
+
+def _received(call: Call, layout: Layout) -> Tensor:
+    """Receive, and record that: the only collective without an operand of its own."""
+    y = _recv.run(None, call, None)
+    if state.recording is None or not is_inexact(y.dtype):
+        return Tensor(y, layout)
+    return _recv.record(None, layout, y, layout, call)
+
+
+# -- from and to one root ----------------------------------------------------------------------------------------------------
+
+_broadcast = Collective("broadcast", (Rooted, V), _to)
+
+
+@_broadcast.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size == 1:
+        return x
+    flat = host_flat(x) if call.group.rank == call.root else np.empty(int(np.prod(call.shape, dtype=np.int64)), call.dtype)
+    y = call.group.broadcast(flat, call.root).reshape(call.shape)
+    like = x if x is not None and type(x) is not Shaped else call.like
+    return y if like is None else back(y.reshape(-1), call.shape, like)
+
+
+@_broadcast.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if call.to is R:
+        return _reduce(ct, call.but(source=P, to=Rooted(call.root)))
+    return _keep_root(ct, call.but(source=I, to=Rooted(call.root)))
+
+
+_keep_root = Collective("keep on the root", (I, C), _rooted, silent=True)
+
+
+@_keep_root.forward
+def _(x: Any, call: Call) -> Any:
+    return x if call.group.rank == call.root else _elsewhere(x.shape, x.dtype, call)
+
+
+@_keep_root.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _broadcast(ct, call.but(source=Rooted(call.root), to=I, shape=ct.shape, dtype=ct.dtype))
+
+
+_reduce = Collective("reduce", (P, V, Shard), _rooted)
+
+
+@_reduce.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size == 1:
+        return x
+    total = call.group.reduce(host_flat(x), call.root)
+    return _elsewhere(x.shape, x.dtype, call) if total is None else back(total, x.shape, x)
+
+
+@_reduce.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _broadcast(ct, call.but(source=Rooted(call.root), to=R, shape=ct.shape, dtype=ct.dtype))
+
+
+_scatter = Collective("scatter", (Rooted, V), _cut_label)
+
+
+@_scatter.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size == 1:
+        return x
+    shape = list(call.shape)
+    row = (*shape[: call.dim], *shape[call.dim + 1 :])
+    n = int(np.prod(row, dtype=np.int64))
+    flat = _front(x, call.dim)[0] if call.group.rank == call.root else None
+    part = call.group.scatter(flat, _counts(call.extents, n), call.root, call.dtype)
+    like = x if x is not None and type(x) is not Shaped else call.like
+    return _unfront(part, row, call.extents[call.group.rank], call.dim, part if like is None else like)
+
+
+@_scatter.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _gather(ct, call.but(source=V, to=Rooted(call.root), shape=()))
+
+
+_gather = Collective("gather", (V, Shard), _rooted)
+
+
+@_gather.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size == 1:
+        return x
+    flat, row, n = _front(x, call.dim)
+    whole = call.group.gather(flat, _counts(call.extents, n), call.root)
+    total = sum(call.extents)
+    if whole is None:
+        return _elsewhere((*row[: call.dim], total, *row[call.dim :]), x.dtype, call)
+    return _unfront(whole, row, total, call.dim, x)
+
+
+@_gather.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return _scatter(ct, call.but(source=Rooted(call.root), to=V, shape=ct.shape, dtype=ct.dtype))
+
+
+# -- what users call -----------------------------------------------------------------------------------------------------------
+
+AxisName = str | Sequence[str]
+
+
+def _operand(x: Any, name: str) -> Tensor:
+    """The operand as a Tensor under the current mesh; a plain array is V."""
+    mesh = current_mesh()
+    if x is None:
+        raise ShapeError(f"{name} was given None; needed: an array or Tensor on every rank" + call_site())
+    x = x if x.__class__ in TENSORS else tensor(x)
+    if x.layout is None:
+        x.layout = x.labelled(mesh.grid)
+    elif x.layout.grid is not mesh.grid:
+        raise LayoutError(f"{name}: x has layout {x.layout!r} of another mesh; the current one is {mesh!r}" + call_site())
+    return x  # type: ignore[no-any-return]
+
+
+def _begin(x: Any, axis: AxisName, name: str, root: int | None = None) -> tuple[Tensor, Axis, Mesh]:
+    mesh = current_mesh()
+    found = mesh.axis(axis)
+    if root is not None:
+        _check_rank(root, found, name, "root")
+    return _operand(x, name), found, mesh
+
+
+def _check_rank(rank: Any, axis: Axis, name: str, what: str) -> None:
+    if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < axis.size:
+        raise MeshError(
+            f"{name}: {what}={rank!r} was given; axis {'*'.join(axis.names)!r} has ranks 0 to {axis.size - 1}" + call_site()
+        )
+
+
+def _check_to(to: Label, allowed: tuple[Label, ...], name: str) -> None:
+    if not any(to is x for x in allowed):
+        raise LayoutError(f"{name}: to={to!r} was given; needed: to={' or to='.join(map(repr, allowed))}" + call_site())
+
+
+def all_reduce(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+    """P (or V) -> R or I: the sum over the ranks of an axis.
+
+    Formula: ``y = sum_r x_r``. Adjoint: with ``to=R`` the cotangents of the separately used copies are summed,
+    ``ct_x = sum_r ct_r`` (P -> R); with ``to=I`` the one cotangent is handed on, free (I -> R).
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape and dtype, the same on all ranks. A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    to : R or I
+        R where the ranks go on separately with the result, I where they repeat one computation.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R or I: equal copies, whose sum is the number of ranks times the value.
+
+    Notes
+    -----
+    About ``2 n (p-1)/p`` bytes and ``2 (p-1)`` messages a rank with a ring. In the literature: Megatron-LM's g
+    (``to=I``; Shoeybi et al. 2019, section 3), psum in JAX.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=3):
+    ...         x = cc.world().rank + 1.0
+    ...         return cc.all_reduce(ag.tensor([x]), "dp").numpy().tolist()
+    >>> import autograd as ag
+    >>> cc.run(program, ranks=3)
+    [[6.0], [6.0], [6.0]]
+    """
+    _check_to(to, (R, I), "all_reduce")
+    x, on, _ = _begin(x, axis, "all_reduce")
+    return _all_reduce(x, Call(on.names, on.group, to=to))
+
+
+def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+    """P (or V) -> R or I: the sum over the ranks divided by their number.
+
+    Formula: ``y = sum_r x_r / p``; the division is recorded, so the adjoint is that of `all_reduce`, divided by p. It is
+    the mean of what the ranks hold: of *local means* it is the global mean only where all ranks count the same.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         return float(cc.mean(ag.tensor(float(cc.world().rank)), "dp"))
+    >>> cc.run(program, ranks=2)
+    [0.5, 0.5]
+    """
+    return all_reduce(x, axis, to) / current_mesh().axis(axis).size  # type: ignore[no-any-return]
+
+
+def cast(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+    """State another layout for the same value; forward it moves nothing.
+
+    ======  =========  ==========================================  =======================================
+    from    to         forward                                     adjoint
+    ======  =========  ==========================================  =======================================
+    I       R          the identity                                all-reduce (P -> I): Megatron-LM's f
+    R       I          the identity                                kept on the first rank (I -> P)
+    I, R    P          kept on the first rank, zeros elsewhere     the identity (R -> I); the same (R -> P)
+    V       P          the identity: `declare_partial`             the identity
+    R       V          the identity                                the identity (V is P: the addends)
+    Shard   V          the identity                                the identity
+    V       Shard(d)   the identity, parts equal on all ranks      the identity
+    ======  =========  ==========================================  =======================================
+
+    Raises
+    ------
+    LayoutError
+        P to anything (the sum must be taken), V to R or I (nothing says that the values are equal).
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> with cc.Mesh(dp=1):
+    ...     w = ag.Parameter([1.0])
+    ...     print(w.layout, cc.cast(w, "dp", to=cc.R).layout)
+    {dp: I} {dp: R}
+    """
+    x, on, mesh = _begin(x, axis, "cast")
+    if not isinstance(to, Label):
+        raise LayoutError(f"cast: to={to!r} was given; needed: R, I, P, V or Shard(dim)" + call_site())
+    assert x.layout is not None
+    labels = {x.layout[a] for a in on.names}
+    if len(labels) > 1:  # one axis at a time
+        for name in on.names:
+            x = cast(x, name, to)
+        return x
+    (have,) = labels
+    call = Call(on.names, on.group, to=to, source=have)
+    if have is to or (isinstance(have, Shard) and isinstance(to, Shard) and have == to):
+        return x
+    if have is C and (to is R or to is I or to is V):
+        return Tensor(x.array, x.layout.replace(on.names, to))
+    if have is I and to is R:
+        return _enter(x, call)
+    if have is R and to is I:
+        return _leave(x, call)
+    if to is P and (have is I or have is R or have is C):
+        return _keep_first(x, call)
+    if have is I and to is V:
+        return cast(cast(x, axis, R), axis, V)
+    if (to is V and (have is R or isinstance(have, Shard))) or (to is P and have is V):
+        return _relabel(x, call)
+    if isinstance(to, Shard) and have is V:
+        return _relabel(x, call.but(to=_equal_shard(x, on, to)))
+    raise LayoutError(
+        f"cast({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}, to={to!r})\n"
+        f"  axis {'*'.join(on.names)!r}: x is {have.word}, and {_CAST_WHY.get(have.letter, 'no free cast leads there')}\n"
+        f"  fix: {_CAST_FIX.get((have.letter, to.letter), 'name the collective that is meant')}" + call_site()
+    )
+
+
+_CAST_WHY = {
+    "P": "its sum is not taken: nothing short of a reduction makes it anything else",
+    "V": "nothing says that the ranks' values are equal",
+    "S": "its parts differ",
+    "O": "the other ranks hold no data",
+}
+_CAST_FIX = {
+    ("P", "R"): "all_reduce(x, axis, to=R)",
+    ("P", "I"): "all_reduce(x, axis, to=I)",
+    ("P", "V"): "reduce_scatter(x, axis, dim=...)",
+    ("P", "S"): "reduce_scatter(x, axis, dim=...)",
+    ("V", "R"): "all_reduce(x, axis, to=R) for the sum, all_gather(x, axis) for the parts, broadcast(x, axis) for one",
+    ("V", "I"): "all_reduce(x, axis, to=I) for the sum, all_gather(x, axis, to=I) for the parts",
+    ("S", "R"): "all_gather(x, axis, dim=..., to=R)",
+    ("S", "I"): "all_gather(x, axis, dim=..., to=I)",
+    ("R", "S"): "shard(x, axis, dim=...)",
+    ("I", "S"): "shard(x, axis, dim=...)",
+    ("O", "R"): "broadcast(x, axis, root=..., to=R)",
+    ("O", "I"): "broadcast(x, axis, root=..., to=I)",
+    ("O", "V"): "scatter(x, axis, root=...) or broadcast(x, axis, root=...)",
+}
+
+
+def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
+    if len(on.names) > 1:
+        raise LayoutError(f"cast to Shard over {on.names}; needed: one axis at a time, the inner one first" + call_site())
+    dim = normal_dim(to.dim, x.array.shape, "cast")
+    n = int(x.array.shape[dim])
+    return Shard(dim, n * on.size, n * int(on.rank)) if to.extent is None else to
+
+
+def declare_partial(x: Any, axis: AxisName) -> Tensor:
+    """V -> P: state that the ranks' values are addends of one value. Free; adjoint R -> V, free.
+
+    Raises
+    ------
+    LayoutError
+        `x` is anything but V: R or I would be counted once per rank.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> with cc.Mesh(tp=1):
+    ...     print(cc.declare_partial(ag.tensor([1.0]), "tp").layout)
+    {tp: P}
+    """
+    x, on, _ = _begin(x, axis, "declare_partial")
+    assert x.layout is not None
+    for a in on.names:
+        if x.layout[a] is not V and not isinstance(x.layout[a], Shard):
+            raise LayoutError(
+                f"declare_partial({describe(x.array, x.array.shape, x.layout)}, axis {a!r})\n  axis {a!r}: x is "
+                f"{x.layout[a].word}; needed: Varying\n  fix: cast(x, {a!r}, to=P)   (one copy, kept on the first rank)"
+                + call_site()
+            )
+    return _relabel(x, Call(on.names, on.group, to=P))
+
+
+def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R) -> Tensor:
+    """V -> R or I: every rank's part, concatenated along `dim` in order of rank. Uneven parts are legal.
+
+    Formula: ``y = concatenate(x_0, ..., x_{p-1})``. Adjoint: with ``to=R`` a reduce-scatter (P -> V), with ``to=I``
+    this rank's own slice, free (I -> V).
+
+    Parameters
+    ----------
+    x : Tensor or array, V or Shard(dim)
+        The same dtype and shape on all ranks, but for the extent of `dim`.
+    to : R or I
+
+    Raises
+    ------
+    LayoutError
+        `x` is R, I (it is whole already) or P (addends, not parts), or is sharded along another dimension, or an inner
+        axis still cuts `dim`.
+
+    Notes
+    -----
+    ``n (p-1)/p`` bytes of the result a rank. FSDP's and ZeRO-3's parameter gather (Rajbhandari et al. 2020).
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         return cc.all_gather(ag.tensor([float(cc.world().rank)]), "dp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[0.0, 1.0], [0.0, 1.0]]
+    """
+    _check_to(to, (R, I), "all_gather")
+    x, on, mesh = _begin(x, axis, "all_gather")
+    dim = normal_dim(dim, x.array.shape, "all_gather")
+    assert x.layout is not None
+    _all_gather.check(x, on)
+    check_outer(x, x.layout, on, dim, "all_gather")
+    extents = extents_along(x, x.layout, on, mesh, dim, "all_gather")
+    return _all_gather(x, Call(on.names, on.group, to=to, dim=dim, extents=extents))
+
+
+def reduce_scatter(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
+    """P (or V) -> Shard(dim): this rank's part of the sum, by numpy's array_split rule.
+
+    Formula: ``y_r = part_r(sum_s x_s)``. Adjoint: all_gather (V -> R).
+
+    Notes
+    -----
+    ``n (p-1)/p`` bytes a rank. The exit of sequence parallelism (Korthikanti et al. 2022).
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(tp=2):
+    ...         return cc.reduce_scatter(ag.tensor([1.0, 2.0, 3.0]), "tp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[2.0, 4.0], [6.0]]
+    """
+    x, on, mesh = _begin(x, axis, "reduce_scatter")
+    dim = normal_dim(dim, x.array.shape, "reduce_scatter")
+    assert x.layout is not None
+    _reduce_scatter.check(x, on)
+    check_inner(x, x.layout, on, dim, "reduce_scatter")
+    return _reduce_scatter(x, Call(on.names, on.group, to=V, dim=dim, extents=_cut(x, on, mesh, dim)))
+
+
+def shard(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
+    """R or I -> Shard(dim): keep this rank's part, by numpy's array_split rule. Forward it moves nothing.
+
+    Adjoint: of R, the cotangent padded with zeros (V -> P); of I, all_gather(to=I) (V -> I), Megatron-LM's scatter.
+
+    Raises
+    ------
+    LayoutError
+        `x` is P: a slice of an addend is not a slice of the sum (use `reduce_scatter`); or V.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(tp=2):
+    ...         x = ag.tensor([1.0, 2.0, 3.0], layout={"tp": cc.R})
+    ...         return cc.shard(x, "tp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[1.0, 2.0], [3.0]]
+    """
+    x, on, mesh = _begin(x, axis, "shard")
+    dim = normal_dim(dim, x.array.shape, "shard")
+    assert x.layout is not None
+    _shard.check(x, on)
+    check_inner(x, x.layout, on, dim, "shard")
+    labels = {x.layout[a] for a in on.names}
+    if len(labels) > 1:
+        raise LayoutError(
+            f"shard({describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}): the labels on these axes "
+            "differ\n  fix: cast the Invariant ones to R first" + call_site()
+        )
+    call = Call(on.names, on.group, to=V, source=labels.pop(), dim=dim, extents=_cut(x, on, mesh, dim))
+    return _shard(x, call)
+
+
+def _cut(x: Tensor, on: Axis, mesh: Mesh, dim: int) -> tuple[int, ...]:
+    return nested_parts(int(x.array.shape[dim]), [mesh.sizes[mesh.grid.axis(a)] for a in on.names])
+
+
+def all_to_all(x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1) -> Tensor:
+    """V -> V, or Shard(concat_dim) -> Shard(split_dim): cut along one dimension, join along another.
+
+    Rank r sends its s-th part along `split_dim` to rank s, and joins what it receives along `concat_dim` in order of
+    rank. Adjoint: the same with the two dimensions exchanged.
+
+    Notes
+    -----
+    ``n (p-1)/p`` bytes a rank. DeepSpeed-Ulysses (Jacobs et al. 2023), expert dispatch (Lepikhin et al. 2020).
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(sp=2):
+    ...         x = ag.tensor([[cc.world().rank * 10.0], [cc.world().rank * 10.0 + 1]])
+    ...         return cc.all_to_all(x, "sp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[[0.0, 10.0]], [[1.0, 11.0]]]
+    """
+    x, on, mesh = _begin(x, axis, "all_to_all")
+    split_dim = normal_dim(split_dim, x.array.shape, "all_to_all")
+    concat_dim = normal_dim(concat_dim, x.array.shape, "all_to_all")
+    if split_dim == concat_dim:
+        raise ShapeError(f"all_to_all: split_dim and concat_dim are both {split_dim}; needed: two dimensions" + call_site())
+    assert x.layout is not None
+    _all_to_all.check(x, on)
+    check_inner(x, x.layout, on, split_dim, "all_to_all")
+    check_outer(x, x.layout, on, concat_dim, "all_to_all")
+    joins = extents_along(x, x.layout, on, mesh, concat_dim, "all_to_all")
+    call = Call(on.names, on.group, to=V, dim=split_dim, extents=_cut(x, on, mesh, split_dim), dim2=concat_dim,
+                extents2=joins)  # fmt: skip
+    return _all_to_all(x, call)
+
+
+def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """V -> V: for every (src, dst), rank dst gets rank src's value; who gets none gets zeros.
+
+    Adjoint: the same with every pair reversed.
+
+    Parameters
+    ----------
+    pairs : sequence of (src, dst)
+        The same on all ranks; each rank at most once as src and once as dst.
+
+    Raises
+    ------
+    MeshError
+        A rank out of range, or named twice.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(pp=3):
+    ...         x = ag.tensor([float(cc.world().rank)])
+    ...         return cc.permute(x, "pp", [(0, 1), (1, 2), (2, 0)]).numpy().tolist()
+    >>> cc.run(program, ranks=3)
+    [[2.0], [0.0], [1.0]]
+    """
+    x, on, _ = _begin(x, axis, "permute")
+    given = tuple((s, t) for s, t in pairs)
+    for pair in given:
+        for rank in pair:
+            _check_rank(rank, on, "permute", "a rank of pairs")
+    for side, what in ((0, "source"), (1, "destination")):
+        ranks = [pair[side] for pair in given]
+        if len(set(ranks)) != len(ranks):
+            raise MeshError(f"permute: a rank is a {what} twice in {list(given)}; needed: at most once" + call_site())
+    given = tuple((int(s), int(t)) for s, t in given)
+    return _permute(x, Call(on.names, on.group, pairs=given))
+
+
+def send(x: Any, axis: AxisName, dst: int) -> None:
+    """V -> (there): send this rank's value to rank `dst`, which calls `recv`. Returns nothing, and does not block.
+
+    Adjoint: receives the cotangent from `dst` in the backward sweep, whether or not the value reached the loss there.
+    Shape, dtype and the labels on the other axes travel with it.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(pp=2) as mesh:
+    ...         if mesh.axis("pp").rank == 0:
+    ...             cc.send(ag.tensor([1.0, 2.0]), "pp", 1)
+    ...         else:
+    ...             return cc.recv("pp", 0).numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [None, [1.0, 2.0]]
+    """
+    x, on, _ = _begin(x, axis, "send")
+    _check_rank(dst, on, "send", "dst")
+    if dst == on.group.rank:
+        raise MeshError(f"send: dst={dst} is this rank itself; needed: another rank" + call_site())
+    assert x.layout is not None
+    _send.check(x, on)
+    recorded = state.recording is not None
+    others = x.layout.replace(on.names, V)
+    on.group.send(headers.write(x.array, others, recorded, "send/recv"), int(dst))
+    _send(x, Call(on.names, on.group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
+
+
+def recv(axis: AxisName, src: int) -> Tensor:
+    """(there) -> V: receive the value that rank `src` sends; blocks until it is here.
+
+    Adjoint: sends the cotangent to `src`, zeros where the value did not reach the loss. See `send` for an example.
+
+    Raises
+    ------
+    CollectiveMismatch
+        One of the two ranks records and the other does not.
+    """
+    mesh = current_mesh()
+    on = mesh.axis(axis)
+    _check_rank(src, on, "recv", "src")
+    if src == on.group.rank:
+        raise MeshError(f"recv: src={src} is this rank itself; needed: another rank" + call_site())
+    data = on.group.recv(np.empty(headers.HEADER_BYTES, np.uint8), int(src))
+    shape, dtype, labels = headers.read(data, state.recording is not None, "send/recv", f"rank {src}")
+    layout = mesh.grid.layout([labels.get(a, V) for a in mesh.names]).replace(on.names, V)
+    return _received(Call(on.names, on.group, root=int(src), shape=shape, dtype=dtype), layout)
+
+
+def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Mesh, Any, Any]:
+    """The operand of broadcast or scatter: off the root it may be None, and the root's header tells the rest."""
+    mesh = current_mesh()
+    on = mesh.axis(axis)
+    _check_rank(root, on, name, "root")
+    at_root = on.group.rank == root
+    if at_root and x is None:
+        raise ShapeError(f"{name}: None was given on the root, rank {root}; needed: the value" + call_site())
+    recorded = state.recording is not None
+    if x is not None:
+        x = _operand(x, name)
+    if like is not None:
+        shape, dtype = tuple(like.shape), np.dtype(like.dtype)
+        labels = dict(like.layout) if like.__class__ in TENSORS and like.layout is not None else {}
+    elif on.size == 1:
+        shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
+    else:
+        if on.group.checking:
+            on.group.agree(f"{name}(axis={'*'.join(on.names)!r} root={root}) {'recorded' if recorded else 'not recorded'}")
+        data = headers.write(x.array, x.layout, recorded, name) if at_root else np.empty(headers.HEADER_BYTES, np.uint8)
+        data = on.group.broadcast(data, root)
+        shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
+    sizes = [mesh.sizes[mesh.grid.axis(a)] for a in on.names]
+    rooted = dict(zip(on.names, map(Rooted, _coordinates(root, sizes)), strict=True))
+    if x is None:
+        layout = mesh.grid.layout([rooted.get(a) or labels.get(a, V) for a in mesh.names])
+        x = Tensor(Shaped(shape, dtype, f"it is rooted on rank {root} of axis {'*'.join(on.names)!r}"), layout)
+    for a in on.names:
+        have = x.layout[a]
+        if isinstance(have, Rooted) and have != rooted[a]:
+            raise LayoutError(
+                f"{name}({describe(x.array, x.array.shape, x.layout)}, axis {a!r}, root={root})\n  axis {a!r}: x is "
+                f"{have!r}, and the root asked for is {rooted[a]!r}\n  fix: root={have.root}" + call_site()
+            )
+    return x, on, mesh, shape, dtype
+
+
+def broadcast(x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None) -> Tensor:
+    """Rooted -> R or I: the root's value on every rank. Elsewhere `x` may be None.
+
+    Adjoint: with ``to=R`` the sum of the cotangents, on the root (P -> Rooted): broadcast <-> reduce. With ``to=I`` the
+    root keeps its cotangent and the others drop theirs, free (I -> Rooted).
+
+    Parameters
+    ----------
+    x : Tensor, array, or None off the root
+    root : int
+        The rank along the axis.
+    like : Tensor or array, optional
+        On all ranks: shape, dtype and labels, so that the root need not send them first.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=3):
+    ...         x = ag.tensor([7.0]) if cc.world().rank == 1 else None
+    ...         return cc.broadcast(x, "dp", root=1).numpy().tolist()
+    >>> cc.run(program, ranks=3)
+    [[7.0], [7.0], [7.0]]
+    """
+    _check_to(to, (R, I), "broadcast")
+    x, on, _, shape, dtype = _from_root(x, axis, root, "broadcast", like)
+    return _broadcast(x, Call(on.names, on.group, to=to, root=int(root), shape=shape, dtype=dtype))
+
+
+def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = None) -> Tensor:
+    """Rooted -> Shard(dim): every rank's part of the root's value, by numpy's array_split rule.
+
+    Elsewhere `x` may be None. Adjoint: gather (V -> Rooted). `like` as in `broadcast`.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         x = ag.tensor([1.0, 2.0, 3.0]) if cc.world().rank == 0 else None
+    ...         return cc.scatter(x, "dp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[1.0, 2.0], [3.0]]
+    """
+    x, on, mesh, shape, dtype = _from_root(x, axis, root, "scatter", like)
+    dim = normal_dim(dim, shape, "scatter")
+    extents = nested_parts(int(shape[dim]), [mesh.sizes[mesh.grid.axis(a)] for a in on.names])
+    call = Call(on.names, on.group, root=int(root), dim=dim, extents=extents, shape=shape, dtype=dtype)
+    return _scatter(x, call)
+
+
+def reduce(x: Any, axis: AxisName, root: int = 0) -> Tensor:
+    """P (or V) -> Rooted: the sum over the ranks, on the root only; elsewhere the result is absent.
+
+    Adjoint: broadcast (Rooted -> R): reduce <-> broadcast.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         y = cc.reduce(ag.tensor([1.0]), "dp", root=1)
+    ...         return y.data
+    >>> cc.run(program, ranks=2)
+    [None, array([2.])]
+    """
+    x, on, _ = _begin(x, axis, "reduce", root)
+    return _reduce(x, Call(on.names, on.group, to=Rooted(int(root)), root=int(root)))
+
+
+def gather(x: Any, axis: AxisName, root: int = 0, dim: int = 0) -> Tensor:
+    """V -> Rooted: every rank's part, concatenated along `dim` on the root; elsewhere the result is absent.
+
+    Uneven parts are legal. Adjoint: scatter (Rooted -> V).
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         y = cc.gather(ag.tensor([float(cc.world().rank)]), "dp")
+    ...         return y.data
+    >>> cc.run(program, ranks=2)
+    [array([0., 1.]), None]
+    """
+    x, on, mesh = _begin(x, axis, "gather", root)
+    dim = normal_dim(dim, x.array.shape, "gather")
+    assert x.layout is not None
+    _gather.check(x, on)
+    check_outer(x, x.layout, on, dim, "gather")
+    extents = extents_along(x, x.layout, on, mesh, dim, "gather")
+    return _gather(x, Call(on.names, on.group, to=Rooted(int(root)), root=int(root), dim=dim, extents=extents))

@@ -1,0 +1,251 @@
+"""How a collective is declared: what it does with this rank's array, the layouts it takes, and its adjoint.
+
+    all_gather = Collective("all_gather", takes=(V, Shard), gives=...)
+    @all_gather.forward
+    def _(x, call): ...                                      # raw arrays
+    @all_gather.adjoint
+    def _(ct, call): return reduce_scatter(ct, call)         # other collectives, so that it can be recorded too
+
+The layout of the adjoint follows by duality and is never written. A collective is linear, so its forward mode is the
+collective itself. On an active tape it is recorded whatever its operand requires (DESIGN: the order of communications is
+the same on all ranks), and a sweep runs its adjoint even where no cotangent arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from autograd import events
+from autograd.arrays import Shaped, is_inexact, move, to_host
+from autograd.errors import LayoutError
+from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describe, fixes
+from autograd.sites import call_site, find_site
+from autograd.state import state
+from autograd.tape import Node, Recording, Sweep, relabel
+from autograd.tensor import TENSORS, Tensor
+
+from .communicator import Communicator
+
+__all__ = ["Call", "Collective", "collectives"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Everything about one use of a collective but its operand; the adjoint's call is this one, mirrored.
+
+    Attributes
+    ----------
+    axes, group : the axes named, in the mesh's order, and the ranks along them
+    root : the root's rank in the group
+    dim, extents : the dimension that is cut or joined, and every rank's extent of it
+    dim2, extents2 : the same of the dimension that all_to_all joins
+    source, to : the operand's label on the axes, and the result's
+    pairs : who sends to whom (permute)
+    shape, dtype : of the whole value where this rank's operand does not tell (broadcast, scatter, recv)
+    """
+
+    axes: tuple[str, ...]
+    group: Communicator
+    to: Label = V
+    source: Label = V
+    root: int = 0
+    dim: int = 0
+    extents: tuple[int, ...] = ()
+    dim2: int = 0
+    extents2: tuple[int, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
+    like: Any = field(default=None, compare=False)
+    site: tuple[str, int] = ("", 0)
+
+    def but(self, **changes: Any) -> Call:
+        """This call with some of it changed."""
+        return replace(self, **changes)
+
+
+collectives: dict[str, Collective] = {}
+"""Every collective by name: the test plan."""
+
+
+class Collective:
+    """A linear operation between ranks, with its adjoint."""
+
+    def __init__(self, name: str, takes: tuple[Any, ...], gives: Callable[[Call, Layout, int, Any], Label],
+                 *, silent: bool = False, free: bool = False):
+        self.name = name
+        self.free = free  # whether neither direction sends anything
+        self.communicates = not free
+        self.takes = takes
+        self.gives = gives
+        self.silent = silent  # whether the forward direction sends nothing
+        self._forward: Callable[[Any, Call], Any] = lambda x, call: x
+        self._adjoint: Callable[[Any, Call], Any] = lambda ct, call: ct
+        collectives[name] = self
+
+    def __repr__(self) -> str:
+        return f"<collective {self.name}>"
+
+    def forward(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
+        """Decorator: what it does with raw arrays."""
+        self._forward = function
+        return function
+
+    def adjoint(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
+        """Decorator: its adjoint, in collectives."""
+        self._adjoint = function
+        return function
+
+    # -- the call ----------------------------------------------------------------------------------------------
+    def __call__(self, x: Any, call: Call) -> Any:
+        """Run it: on a raw array (a sweep at first order) without labels, on a Tensor with labels and record."""
+        if x.__class__ not in TENSORS:
+            return self.run(x, call, None)
+        layout = x.labelled(state.grid) if x.layout is None else x.layout
+        out = self.label(x, layout, call)
+        array = x.array
+        recorded = state.recording is not None and is_inexact(array.dtype)
+        y = self.run(array, call, recorded)
+        return self.record(x, layout, y, out, call) if recorded else Tensor(y, out)
+
+    def run(self, x: Any, call: Call, recorded: bool | None) -> Any:
+        """The transport's part, with the fingerprint before it and events around it."""
+        group = call.group
+        if group.size > 1 and not self.free and not (self.silent and recorded is None) and group.checking:
+            group.agree(self.fingerprint(x, call, recorded))
+        if events.listeners:
+            events.emit("begin", "forward", self.name)
+            y = self._forward(x, call)
+            events.emit("end", "forward", self.name)
+            return y
+        return self._forward(x, call)
+
+    def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
+        """What must be the same on all ranks of the group, as one line."""
+        shape: list[Any] = list(call.shape or x.shape)
+        if call.extents and len(shape) > call.dim and not call.shape:
+            shape[call.dim] = "*"
+        if call.extents2 and len(shape) > call.dim2:
+            shape[call.dim2] = "*"
+        sizes = f" extents={list(call.extents)}" if call.extents else ""
+        root = f" root={call.root}" if call.to is not V and isinstance(call.to, Rooted) or self.name in _ROOTED else ""
+        dtype = call.dtype if call.dtype is not None else x.dtype
+        how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
+        pairs = f" pairs={list(call.pairs)}" if call.pairs else ""
+        return (f"{self.name}(axis={'*'.join(call.axes)!r} shape=[{','.join(map(str, shape))}] dtype={np.dtype(dtype)}"
+                f"{sizes}{root}{pairs} to={call.to!r}) {how}")
+
+    def record(self, x: Any, layout: Layout | None, y: Any, out: Layout, call: Call) -> Tensor:
+        """Append the node; an operand that nothing depends on is recorded too."""
+        recording = state.recording
+        assert recording is not None
+        place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
+        call = call.but(site=find_site()) if state.grid is not None else call
+        operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
+        result = (y.shape, y.dtype, type(y) is Shaped)
+        if not isinstance(y, np.ndarray | np.generic | Shaped):
+            call = call.but(like=np.empty_like(y, shape=(0,)))  # zeros for a missing cotangent go where y lives
+        recording.communicates |= self.communicates
+        nodes = recording.nodes
+        nodes.append((self, None, (), (place,), (call, layout, out, result, operand), None, None))
+        return Tensor(y, out, recording, len(nodes) - 1)
+
+    def check(self, x: Tensor, on: Any) -> None:
+        """Refuse an operand whose label on one of the axes is not taken, before anything is sent."""
+        assert x.layout is not None
+        for axis in on.names:
+            have = x.layout[axis]
+            if not any(have is t or (isinstance(t, type) and type(have) is t) for t in self.takes):
+                raise LayoutError(self._refusal(x, x.layout, axis, have))
+
+    def label(self, x: Any, layout: Layout, call: Call) -> Layout:
+        """The result's layout; LayoutError if an axis' label is not one that this collective takes."""
+        result = layout
+        for k, axis in enumerate(call.axes):
+            have = layout[axis]
+            if not any(have is t or (isinstance(t, type) and type(have) is t) for t in self.takes):
+                raise LayoutError(self._refusal(x, layout, axis, have))
+            result = result.replace((axis,), self.gives(call, layout, k, x.array.shape))
+        return result
+
+    def _refusal(self, x: Any, layout: Layout, axis: str, have: Label) -> str:
+        words = " or ".join(dict.fromkeys(t.word if isinstance(t, Label) else t.__name__ for t in self.takes))
+        name = x.name or "x"
+        lines = [f"{self.name}({name}: {describe(x.array, x.array.shape, layout)}, axis {axis!r})",
+                 f"  axis {axis!r}: {name} is {have.word}; {self.name} takes {words}{_WHY.get((self.name, have.letter), '')}"]
+        for label, how, cost in fixes(have):
+            if any(label is t for t in self.takes):
+                d = getattr(have, "dim", 0)
+                lines.append(f"  fix: {how.format(x=name, a=axis, d=d)}   ({cost})")
+                break
+        else:
+            lines.append(f"  fix: {_INSTEAD.get((self.name, have.letter), _instead(name, axis, have))}")
+        return "\n".join(lines) + call_site()
+
+    # -- the sweeps --------------------------------------------------------------------------------------------
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        """One step of the reverse sweep; without a cotangent the ranks still communicate, zeros."""
+        (place,), (call, layout, out, (shape, dtype, absent), operand) = node[3], node[4]
+        if ct is None:
+            ct = Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype)
+            ct = move(ct, call.like) if call.like is not None and not absent else ct
+        if sweep.record:
+            ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)
+        g = self._adjoint(ct, call)
+        if place < 0 or g is None:
+            return
+        raw = g.array if g.__class__ in TENSORS else g
+        if type(raw) is Shaped and not operand[2]:  # dropped here: this rank's operand was not the root's
+            g = Tensor(np.zeros(operand[0], operand[1]), layout.dual) if sweep.record else np.zeros(operand[0], operand[1])
+        sweep.add(place, relabel(g, layout.dual) if sweep.record else g)
+
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
+        """One step of forward mode: the same collective on the tangent, on zeros where there is none."""
+        (place,), (call, layout, out, _, operand) = node[3], node[4]
+        t = carried[place - start] if place >= start else None
+        if t is None and operand is not None:
+            t = Shaped(operand[0], operand[1], "it is rooted elsewhere") if operand[2] else np.zeros(*operand[:2])
+            t = Tensor(t, layout) if record else t
+        return self.tangent(t, call, out, record)
+
+    def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:
+        """Forward mode's step: linear, so the collective itself."""
+        return self(t, call)
+
+
+_ROOTED = {"broadcast", "reduce", "scatter", "gather"}
+_WHY = {
+    ("all_reduce", "R"): ": the sum over ranks of equal copies is the value times the number of ranks",
+    ("all_reduce", "I"): ": the sum over ranks of equal copies is the value times the number of ranks",
+    ("shard", "P"): ": a slice of an addend is not a slice of the sum",
+    ("all_gather", "P"): ": the ranks hold addends, not parts",
+}
+_INSTEAD = {
+    ("shard", "P"): "reduce_scatter(x, axis, dim=...)   (takes the sum and keeps this rank's part of it)",
+}
+
+
+def _instead(name: str, axis: str, have: Label) -> str:
+    if have is R or have is I or have is C:
+        return (f"leave the collective out, since {name} is the same on all ranks; or say what is meant: "
+                f"cast({name}, {axis!r}, to=P)   (one copy, kept on the first rank)")
+    if have is P:
+        return f"reduce_scatter({name}, {axis!r}) or all_reduce({name}, {axis!r}, to=R) first"
+    if type(have) is Shard:
+        return f"cast({name}, {axis!r}, to=V)   (free; says that the parts are values of their own)"
+    return f"bring {name} to a layout that it takes"
+
+
+def host_flat(x: Any) -> np.ndarray:
+    """The operand as the transports want it: on the host, contiguous, one-dimensional."""
+    return np.ascontiguousarray(to_host(x)).reshape(-1)
+
+
+def back(flat: np.ndarray, shape: tuple[int, ...], like: Any) -> Any:
+    """A transport's result in its shape, on the operand's device; a scalar stays a scalar."""
+    y = move(flat.reshape(shape), like)
+    return y[()] if shape == () and isinstance(like, np.generic) else y

@@ -1,0 +1,201 @@
+"""Data parallelism: every rank runs the whole module on its part of the batch.
+
+The parameters enter by one recorded operation, the cast I -> R of all of them together. Its adjoint is the all-reduce
+P -> I, so that gradients are summed by the tape itself: nothing is hooked, nothing is divided, and no rank can forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays import is_inexact
+from autograd.errors import LayoutError
+from autograd.layout import C, I, Layout, R, describe
+from autograd.nn import Module
+from autograd.sites import call_site
+from autograd.state import state
+from autograd.tape import Node, Recording, Sweep
+from autograd.tensor import TENSORS, Parameter, Tensor
+from collectives import all_reduce, current_mesh
+from collectives.primitive import back, host_flat
+
+__all__ = ["DataParallel", "enter"]
+
+
+class _Entered:
+    """One parameter's place on the tape after the entry: hands its cotangent to the entry."""
+
+    name = "entered parameter"
+    communicates = False
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        cts, k = node[4]
+        cts[k] = ct
+
+    def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
+        (place,) = node[3]
+        return carried[place - start] if place >= start else None
+
+
+class _Entry:
+    """The entry of parameters: cast I -> R forward, all-reduce in backward, in order of registration."""
+
+    name = "parameter entry"
+    communicates = True
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        tensors, places, cts, axis, out = node[2], node[3], *node[4]
+        given, cts[:] = list(cts), [None] * len(cts)
+        # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here counts zero
+        used = np.array([g is not None for g in given], np.float32)
+        if axis.size > 1:
+            if axis.group.checking:
+                axis.group.agree(f"gradients of {len(given)} parameters (axis={'*'.join(axis.names)!r}) in a backward sweep")
+            used = axis.group.all_reduce(used)
+        for i in reversed(range(len(given))):
+            if not used[i]:
+                continue
+            (shape, dtype), g = tensors[i], given[i]
+            if g is None:
+                g = np.zeros(shape, dtype)
+            if sweep.record:
+                g = g if g.__class__ in TENSORS else Tensor(g, out[i].dual)
+                g = all_reduce(g, axis.names, to=I)
+            elif axis.size > 1:
+                g = back(axis.group.all_reduce(host_flat(g)), shape, g)
+            if places[i] >= 0:
+                sweep.add(places[i], g)
+
+    def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
+        return None
+
+
+_ENTRY, _ENTERED = _Entry(), _Entered()
+
+
+def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tensor]:
+    """I -> R for all parameters of an entry, recorded together; adjoint: one all-reduce each, P -> I.
+
+    Parameters
+    ----------
+    parameters : sequence of Tensor
+        I on `axis`, in the same order on every rank.
+
+    Raises
+    ------
+    LayoutError
+        A parameter that is not I on `axis`.
+    """
+    mesh = current_mesh()
+    on = mesh.axis(axis)
+    layouts: list[Layout] = []
+    for i, p in enumerate(parameters):
+        layout = p.labelled(mesh.grid) if p.layout is None else p.layout
+        for a in on.names:
+            if layout[a] is not I and layout[a] is not C:
+                raise LayoutError(
+                    f"DataParallel({p.name or f'parameter {i}'}: {describe(p.array, p.array.shape, layout)}, axis {a!r})\n"
+                    f"  axis {a!r}: the parameter is {layout[a].word}; data parallelism takes Invariant ones\n"
+                    f"  fix: leave the label of axis {a!r} out of the Parameter's layout" + call_site()
+                )
+        layouts.append(layout.replace(on.names, R))
+    recording = state.recording
+    if on.size > 1 and on.group.checking:
+        said = "recorded" if recording is not None else "not recorded"
+        shapes = ";".join(f"{p.array.dtype}{list(p.array.shape)}" for p in parameters)
+        on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
+    if recording is None:
+        return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
+    places = tuple(
+        (p.node if p.tape is recording else recording.enter(p)) if is_inexact(p.array.dtype) else -1 for p in parameters
+    )
+    cts: list[Any] = [None] * len(parameters)
+    recording.communicates |= on.size > 1
+    facts = tuple((p.array.shape, p.array.dtype) for p in parameters)
+    recording.append((_ENTRY, None, facts, places, (cts, on, layouts), None, None))
+    entered = []
+    for k, (p, out) in enumerate(zip(parameters, layouts, strict=True)):
+        node = recording.append((_ENTERED, None, (), (places[k],), (cts, k), None, None))
+        entered.append(Tensor(p.array, out, recording, node))
+    return entered
+
+
+class DataParallel(Module):
+    """A module whose parameters enter as I -> R along `axis`; its gradients are summed over the ranks.
+
+    The batch is the user's to share out: ``x`` is V or Shard(0) along `axis`. The loss carries the normalisation: sum the
+    losses over the ranks and divide by the *global* count.
+
+    Parameters
+    ----------
+    module : Module
+    axis : str or tuple of str
+
+    Raises
+    ------
+    ReplicaMismatch
+        At the first call, if the ranks' parameters are not equal.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc, numpy
+    >>> from autograd import nn
+    >>> from parallel import DataParallel
+    >>> def program():
+    ...     with cc.Mesh(dp=2) as mesh:
+    ...         model = DataParallel(nn.Linear(1, 1, bias=False), "dp")
+    ...         x = ag.tensor(numpy.ones((2, 1), "float32") * (mesh.axis("dp").rank + 1), layout={"dp": cc.Shard(0)})
+    ...         with ag.Tape() as tape:
+    ...             loss = cc.all_reduce(model(x).sum(), "dp", to=cc.I)
+    ...         tape.backward(loss)
+    ...         return model.parameters()[0].grad.item()
+    >>> cc.run(program, ranks=2)
+    [6.0, 6.0]
+    """
+
+    def __init__(self, module: Module, axis: str | Sequence[str]):
+        self.module = module
+        self.axis = axis
+        self._owners: list[tuple[dict[str, Any], str, int]] | None = None
+        self._entered: list[Parameter] = []
+        self._checked = False
+
+    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
+        yield from self.module.named_owners(prefix)
+
+    def _register(self) -> None:
+        """Find every attribute that holds a parameter; a parameter in two places enters once."""
+        index: dict[int, int] = {}
+        self._owners = []
+        for path, owner, attribute, parameter in self.module.named_owners():
+            if id(parameter) not in index:
+                index[id(parameter)] = len(self._entered)
+                parameter.name = parameter.name or path
+                self._entered.append(parameter)
+            self._owners.append((vars(owner), attribute, index[id(parameter)]))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._owners is None:
+            self._register()
+        owners, parameters = self._owners or [], self._entered
+        if not self._checked:
+            current_mesh().check_replicas([p for p in parameters if _labelled(p)])
+            self._checked = True
+        entered = enter(parameters, self.axis)
+        try:
+            for attributes, name, k in owners:
+                attributes[name] = entered[k]
+            return self.module.forward(*args, **kwargs)
+        finally:
+            for attributes, name, k in owners:
+                attributes[name] = parameters[k]
+
+
+def _labelled(p: Parameter) -> bool:
+    p.labelled(current_mesh().grid)
+    return True
+
+

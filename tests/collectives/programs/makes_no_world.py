@@ -1,0 +1,14 @@
+"""Nothing fails: no rank makes a world, and the processes that the ranks start are no ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from collectives.backends import failure
+
+failure.guard()
+CHILD = "from collectives.backends import failure; failure.guard(); assert failure.launched_size() == 1"
+if __name__ == "__main__":
+    subprocess.run([sys.executable, "-c", CHILD], check=True)
+    print("child of rank", flush=True)
