@@ -126,6 +126,7 @@ class SGD(Optimizer):
         super().__init__(parameters, digest_every)
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.velocity: list[Any] = [None] * len(self.parameters)
+        self._scratch: list[Any] = [None] * len(self.parameters)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
@@ -138,7 +139,14 @@ class SGD(Optimizer):
                 v *= self.momentum
                 v += g
             g = v
-        _decrease(p, self.lr * g)
+        if type(g) is np.ndarray and type(p.array) is np.ndarray:
+            scratch = self._scratch[i]
+            if scratch is None:
+                scratch = self._scratch[i] = np.empty_like(g)
+            np.multiply(g, self.lr, out=scratch)
+            p.array -= scratch
+        else:
+            _decrease(p, self.lr * g)
 
 
 def _decrease(p: Leaf, change: Any) -> None:

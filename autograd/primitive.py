@@ -12,6 +12,7 @@ adjoint  one rule per operand, ``rule(ct, y, *operands, *options) -> cotangent o
 saves    what each rule reads: digits for operands, "y" for the output. What no rule reads is not kept.
 dims     how dimensions travel, for sharded operands: one tuple per operand with an entry per dimension (an output
          dimension, `Sum` or `Mix`). `broadcast` marks elementwise operations.
+ranked   that its options may hold integers that differ between ranks (an index, a shape)
 tangent  forward-mode rules for nonlinear operands that are not elementwise; without one, the adjoint is transposed.
 
 From it come reverse mode, forward mode, higher order, layout inference and the registry's tests.
@@ -27,6 +28,7 @@ import numpy as np
 from . import events
 from .arrays import is_array, is_inexact
 from .errors import LayoutError
+from .events import listeners
 from .layout import C, I, Layout, P, R, RankFloat, RankInt, V, infer, layout_of
 from .sites import call_site
 from .state import state
@@ -90,6 +92,7 @@ class Primitive:
         tangent: Sequence[Rule | None] = (),
         operands: str = "x y z",
         promotes: bool = True,
+        ranked: bool = False,
     ):
         self.name = name
         self.words = word.rstrip("*").split()
@@ -100,6 +103,7 @@ class Primitive:
         self.tangent = tuple(tangent)
         self.operands = operands.split()
         self.promotes = promotes
+        self.ranked = ranked
         self.elementwise = dims is broadcast
         self.signatures: dict[Any, Signature] = {}
         reads = "".join(saves)
@@ -132,7 +136,7 @@ class Primitive:
                 break
         else:
             return self.function(*xs, *options)
-        if events.listeners:
+        if listeners:
             events.emit("begin", "forward", self.name)
             y = self.apply(xs, options)
             events.emit("end", "forward", self.name)
@@ -206,17 +210,19 @@ class Primitive:
                 grid = x.layout.grid
                 break
         assert grid is not None
-        layouts = tuple(x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs)
-        real = tuple(x.__class__ in TENSORS and is_inexact(x.array.dtype) or is_array(x) and is_inexact(x.dtype)
-                     for x in xs)
-        ranked = rank_axes(options)
-        key: Any = (layouts, real, ranked)
-        special = any(x.special for x in layouts)
-        if special:
-            key = (layouts, real, ranked, tuple(np.shape(a) for a in arrays), _frozen(options))
+        layouts = tuple([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs])
+        kinds = tuple([a.dtype.kind if hasattr(a, "dtype") else "" for a in arrays])
+        ranked = rank_axes(options) if self.ranked else frozenset()
+        key: Any = (layouts, kinds, ranked)
+        for x in layouts:
+            if x.special:
+                shapes = tuple([a.shape if hasattr(a, "shape") else () for a in arrays])
+                key = (layouts, kinds, ranked, shapes, _frozen(options) if self.ranked else options)
+                break
         signature = self.signatures.get(key)
         if signature is None:
-            shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
+            shapes = tuple(tuple(int(n) for n in np.shape(a)) for a in arrays)
+            real = [kind in ("f", "c") for kind in kinds]
             operands = layouts
             if ranked:  # an option that differs between ranks makes copies into values of their own
                 operands = tuple(_vary(x, ranked, self.name) for x in layouts)
@@ -338,19 +344,24 @@ class Unary(Primitive):
     def __call__(self, x: Any, options: tuple[Any, ...] = ()) -> Any:  # type: ignore[override]
         if x.__class__ not in TENSORS:
             return self.function(x, *options)
-        if events.listeners:
+        if listeners:
             return super().__call__(x, options=options)
         recording = state.recording
         layout = x.layout
         a = x.array
         y = self.function(a, *options)
         signature = None
-        if layout is not None or state.grid is not None:
-            signature = self.signatures.get(layout) if not options else None
+        if layout is not None:
+            # options of operations that are not ranked are plain and hashable; shapes matter where parts are sharded
+            key = (layout, a.shape, options) if layout.special or options else layout
+            signature = self.signatures.get(key) if not self.ranked else None
             if signature is None:
                 signature = self.sign((x,), (a,), options)
-                if not options and layout is not None and not layout.special and a.dtype.kind in "fc":
-                    self.signatures[layout] = signature
+                if not self.ranked and a.dtype.kind in "fc":
+                    self.signatures[key] = signature
+            layout = signature.out
+        elif state.grid is not None:
+            signature = self.sign((x,), (a,), options)
             layout = signature.out
         if recording is None:
             return Tensor(y, layout)
@@ -381,34 +392,38 @@ class Binary(Primitive):
     """Two operands that are both Tensors of one dtype: the same as `Primitive`, for less."""
 
     def __call__(self, x: Any, y: Any, options: tuple[Any, ...] = ()) -> Any:  # type: ignore[override]
-        if x.__class__ not in TENSORS or y.__class__ not in TENSORS or events.listeners or options:
+        kind = y.__class__
+        number = kind is float or kind is int
+        if x.__class__ not in TENSORS or not (number or kind in TENSORS) or listeners or options:
             return super().__call__(x, y, options=options)
-        a, b = x.array, y.array
-        if a.dtype is not b.dtype or a.dtype.kind not in "fc":
+        a, lx = x.array, x.layout
+        b, ly = (y, kind) if number else (y.array, y.layout)
+        dtype = a.dtype
+        if dtype.kind not in "fc" or not (number or dtype is b.dtype or dtype == b.dtype):
             return self.apply((x, y), ())
         recording = state.recording
-        lx, ly = x.layout, y.layout
         out = self.function(a, b)
-        signature = None
-        if lx is not None or ly is not None or state.grid is not None:
-            signature = self.signatures.get((lx, ly))
+        signature = layout = None
+        if lx is not None and ly is not None:
+            special = lx.special or (not number and ly.special)
+            key = (lx, ly, a.shape, () if number else b.shape) if special else (lx, ly)
+            signature = self.signatures.get(key)
             if signature is None:
-                signature = self.sign((x, y), (a, b), ())
-                if lx is not None and ly is not None and not lx.special and not ly.special:
-                    self.signatures[lx, ly] = signature
+                signature = self.signatures[key] = self.sign((x, y), (a, b), ())
             layout = signature.out
-        else:
-            layout = None
+        elif state.grid is not None or lx is not None or (ly is not None and not number):
+            signature = self.sign((x, y), (a, b), ())
+            layout = signature.out
         if recording is None:
             return Tensor(out, layout)
         p = x.node if x.tape is recording else recording.enter(x)
-        q = y.node if y.tape is recording else recording.enter(y)
+        q = -1 if number else y.node if y.tape is recording else recording.enter(y)
         if (p < 0 and q < 0) or out.dtype.kind not in "fc":
             return Tensor(out, layout)
         keep_a, keep_b, _ = self.keeps
         shapes = None
         if self.elementwise:
-            sa, sb = a.shape, b.shape
+            sa, sb = a.shape, () if number else b.shape
             if sa != sb:
                 shapes = (sa, sb)
         nodes = recording.nodes

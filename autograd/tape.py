@@ -87,33 +87,38 @@ class Recording:
         return len(self.nodes) - 1
 
     def lock(self, array: Any) -> None:
-        """Make an array read-only until the list is released."""
+        """Make an array read-only until the list is released (until the last of several lists is)."""
         if type(array) is np.ndarray:
-            with _locks:
-                count = _locked.get(id(array), 0)
-                if count or array.flags.writeable:
-                    array.flags.writeable = False
+            flags = array.flags
+            if flags.writeable:
+                flags.writeable = False
+                _locked[id(array)] = 1
+                self.locked.append(array)
+            else:
+                count = _locked.get(id(array))
+                if count is not None:
                     _locked[id(array)] = count + 1
                     self.locked.append(array)
 
     def release(self) -> None:
         """Give the arrays back."""
-        with _locks:
-            for array in self.locked:
-                count = _locked.pop(id(array)) - 1
-                if count:
-                    _locked[id(array)] = count
-                elif array.base is None or not isinstance(array.base, np.ndarray) or array.base.flags.writeable:
-                    array.flags.writeable = True
-        self.locked = []
+        locked, self.locked = self.locked, []
+        for array in locked:
+            count = _locked.get(id(array), 1)
+            if count > 1:
+                _locked[id(array)] = count - 1
+                continue
+            _locked.pop(id(array), None)
+            base = array.base
+            if base is None or type(base) is not np.ndarray or base.flags.writeable:
+                array.flags.writeable = True
 
     def __del__(self) -> None:
         if self.locked:
             self.release()
 
 
-_locks = threading.Lock()
-_locked: dict[int, int] = {}
+_locked: dict[int, int] = {}  # how many lists keep an array read-only, by its id; they hold it, so the id stays its own
 
 
 class _Leaf:

@@ -14,8 +14,7 @@ the same on all ranks), and a sweep runs its adjoint even where no cotangent arr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +32,7 @@ from .communicator import Communicator
 __all__ = ["Call", "Collective", "collectives"]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """Everything about one use of a collective but its operand; the adjoint's call is this one, mirrored.
 
     Attributes
@@ -60,12 +58,11 @@ class Call:
     pairs: tuple[tuple[int, int], ...] = ()
     shape: tuple[int, ...] = ()
     dtype: Any = None
-    like: Any = field(default=None, compare=False)
-    site: tuple[str, int] = ("", 0)
+    like: Any = None
 
     def but(self, **changes: Any) -> Call:
         """This call with some of it changed."""
-        return replace(self, **changes)
+        return self._replace(**changes)
 
 
 collectives: dict[str, Collective] = {}
@@ -80,6 +77,7 @@ class Collective:
         self.name = name
         self.free = free  # whether neither direction sends anything
         self.communicates = not free
+        self._labels: dict[Any, Layout] = {}
         self.takes = takes
         self.gives = gives
         self.silent = silent  # whether the forward direction sends nothing
@@ -144,14 +142,13 @@ class Collective:
         recording = state.recording
         assert recording is not None
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
-        call = call.but(site=find_site()) if state.grid is not None else call
         operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
         result = (y.shape, y.dtype, type(y) is Shaped)
         if not isinstance(y, np.ndarray | np.generic | Shaped):
             call = call.but(like=np.empty_like(y, shape=(0,)))  # zeros for a missing cotangent go where y lives
         recording.communicates |= self.communicates
         nodes = recording.nodes
-        nodes.append((self, None, (), (place,), (call, layout, out, result, operand), None, None))
+        nodes.append((self, None, (), (place,), (call, layout, out, result, operand, find_site()), None, None))
         return Tensor(y, out, recording, len(nodes) - 1)
 
     def check(self, x: Tensor, on: Any) -> None:
@@ -164,12 +161,18 @@ class Collective:
 
     def label(self, x: Any, layout: Layout, call: Call) -> Layout:
         """The result's layout; LayoutError if an axis' label is not one that this collective takes."""
+        key = (layout, call.axes, call.to, call.root) if self.gives.__name__ == "_to" else None
+        known = self._labels.get(key) if key is not None else None
+        if known is not None:
+            return known
         result = layout
         for k, axis in enumerate(call.axes):
             have = layout[axis]
             if not any(have is t or (isinstance(t, type) and type(have) is t) for t in self.takes):
                 raise LayoutError(self._refusal(x, layout, axis, have))
             result = result.replace((axis,), self.gives(call, layout, k, x.array.shape))
+        if key is not None and not isinstance(call.to, Shard):
+            self._labels[key] = result
         return result
 
     def _refusal(self, x: Any, layout: Layout, axis: str, have: Label) -> str:
@@ -189,7 +192,7 @@ class Collective:
     # -- the sweeps --------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """One step of the reverse sweep; without a cotangent the ranks still communicate, zeros."""
-        (place,), (call, layout, out, (shape, dtype, absent), operand) = node[3], node[4]
+        (place,), (call, layout, out, (shape, dtype, absent), operand, _) = node[3], node[4]
         if ct is None:
             ct = Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype)
             ct = move(ct, call.like) if call.like is not None and not absent else ct
@@ -205,7 +208,7 @@ class Collective:
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
         """One step of forward mode: the same collective on the tangent, on zeros where there is none."""
-        (place,), (call, layout, out, _, operand) = node[3], node[4]
+        (place,), (call, layout, out, _, operand, _) = node[3], node[4]
         t = carried[place - start] if place >= start else None
         if t is None and operand is not None:
             t = Shaped(operand[0], operand[1], "it is rooted elsewhere") if operand[2] else np.zeros(*operand[:2])

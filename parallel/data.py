@@ -20,6 +20,7 @@ from autograd.state import state
 from autograd.tape import Node, Recording, Sweep
 from autograd.tensor import TENSORS, Parameter, Tensor
 from collectives import all_reduce, current_mesh
+from collectives.mesh import Axis
 from collectives.primitive import back, host_flat
 
 __all__ = ["DataParallel", "enter"]
@@ -50,8 +51,9 @@ class _Entry:
         tensors, places, cts, axis, out = node[2], node[3], *node[4]
         given, cts[:] = list(cts), [None] * len(cts)
         # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here counts zero
-        used = np.array([g is not None for g in given], np.float32)
+        used: Any = [g is not None for g in given]
         if axis.size > 1:
+            used = np.array(used, np.float32)
             if axis.group.checking:
                 axis.group.agree(f"gradients of {len(given)} parameters (axis={'*'.join(axis.names)!r}) in a backward sweep")
             used = axis.group.all_reduce(used)
@@ -89,6 +91,12 @@ def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tenso
     LayoutError
         A parameter that is not I on `axis`.
     """
+    on, layouts = _plan(parameters, axis)
+    return _enter(parameters, on, layouts)
+
+
+def _plan(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> tuple[Axis, list[Layout]]:
+    """The axis and the layouts that the parameters have inside, checked."""
     mesh = current_mesh()
     on = mesh.axis(axis)
     layouts: list[Layout] = []
@@ -102,6 +110,10 @@ def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tenso
                     f"  fix: leave the label of axis {a!r} out of the Parameter's layout" + call_site()
                 )
         layouts.append(layout.replace(on.names, R))
+    return on, layouts
+
+
+def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> list[Tensor]:
     recording = state.recording
     if on.size > 1 and on.group.checking:
         said = "recorded" if recording is not None else "not recorded"
@@ -162,6 +174,7 @@ class DataParallel(Module):
         self._owners: list[tuple[dict[str, Any], str, int]] | None = None
         self._entered: list[Parameter] = []
         self._checked = False
+        self._plan: Any = None  # what `_plan` found, for the mesh and layouts that it was asked about
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
@@ -184,7 +197,13 @@ class DataParallel(Module):
         if not self._checked:
             current_mesh().check_replicas([p for p in parameters if _labelled(p)])
             self._checked = True
-        entered = enter(parameters, self.axis)
+        mesh = current_mesh()
+        if self._plan is None or self._plan[0] is not mesh or any(
+            p.layout is not have for p, have in zip(parameters, self._plan[1], strict=True)
+        ):
+            on, layouts = _plan(parameters, self.axis)
+            self._plan = (mesh, [p.layout for p in parameters], on, layouts)
+        entered = _enter(parameters, *self._plan[2:])
         try:
             for attributes, name, k in owners:
                 attributes[name] = entered[k]

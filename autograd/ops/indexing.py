@@ -79,10 +79,10 @@ def _put_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(back)]
 
 
-put = op("put", "a", _put, lambda ct, y, x, key, shape: _take(ct, options=(key, shape)), dims=_put_dims, operands="x")
+put = op("put", "a", _put, lambda ct, y, x, key, shape: _take(ct, options=(key, shape)), dims=_put_dims, operands="x", ranked=True)
 _take = op(
     "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
-    dims=_dims, operands="x",
+    dims=_dims, operands="x", ranked=True,
 )  # fmt: skip
 
 

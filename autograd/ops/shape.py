@@ -39,7 +39,7 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 _reshape = op(
     "reshape", "a", lambda x, shape, source: x.reshape(shape), lambda ct, y, x, shape, source: reshape(ct, source),
-    dims=_reshape_dims, operands="x",
+    dims=_reshape_dims, operands="x", ranked=True,
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def _broadcast_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 _broadcast_to = op(
     "broadcast_to", "a", lambda x, shape, source: np.broadcast_to(x, shape),
-    lambda ct, y, x, shape, source: unbroadcast(ct, source), dims=_broadcast_dims, operands="x",
+    lambda ct, y, x, shape, source: unbroadcast(ct, source), dims=_broadcast_dims, operands="x", ranked=True,
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class _State:
     farewell: Farewell | None = None
     abort: Callable[[int], None] | None = None
     progress: Callable[[], None] | None = None
+    hook: Callable[..., Any] | None = None
     has_left = False
 
 
@@ -177,7 +178,7 @@ def _install_hooks() -> None:
             _fail(args.exc_type, args.exc_value, None, name)
         previous_thread(args)
 
-    sys.excepthook = hook
+    sys.excepthook = _state.hook = hook
     threading.excepthook = thread_hook
 
 
@@ -206,9 +207,10 @@ def leave() -> None:
     _state.has_left = True
     for stream in (sys.stdout, sys.stderr):
         _show(stream.flush)
-    # The interpreter sets these for an uncaught exception, also where a hook of the user's replaced ours.
+    # The interpreter sets this for an uncaught exception. It counts only where a hook of the user's has replaced ours,
+    # as test runners set it too.
     error = getattr(sys, "last_value", None)
-    if error is not None and not hasattr(sys, "ps1"):
+    if error is not None and sys.excepthook is not _state.hook and not hasattr(sys, "ps1"):
         _fail(type(error), error, None, "")
     if _state.farewell is None:
         _join_late()

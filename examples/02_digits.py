@@ -1,0 +1,118 @@
+"""Handwritten digits, data parallel: every rank has the whole model and its own part of each batch.
+
+    python examples/02_digits.py                        one process
+    python examples/02_digits.py --ranks 4              four threads of one process
+    mpiexec -n 4 python examples/02_digits.py           four processes
+
+All three learn the same thing, because nothing below depends on the number of ranks: the batches are those of the whole
+program, the loss is divided by the *global* count, and gradients are summed where the parameters entered.
+
+    --plot digits.png     draw the loss curve
+    --verify              first compare every gradient with the same model on one rank, in float64
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # ranks share the cores already; numpy reads this when it is imported
+
+import numpy as np
+from sklearn.datasets import load_digits
+from tqdm import tqdm
+
+import autograd as ag
+import autograd.numpy as anp
+import collectives as cc
+from autograd import nn, optim, random
+from parallel import DataParallel
+from parallel.verify import verify
+
+parser = argparse.ArgumentParser(description="Train a digit classifier on any number of ranks.")
+parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
+parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--batch", type=int, default=64, help="examples in a global batch, over all ranks")
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--dtype", choices=["float32", "float64"], help="float32, but float64 with --verify")
+parser.add_argument("--verify", action="store_true", help="compare every gradient with one rank's in float64")
+parser.add_argument("--plot", nargs="?", const="digits.png", metavar="FILE", help="draw the loss curve as a PNG")
+parser.add_argument("--losses", metavar="FILE", help="write the loss of every step as JSON")
+
+
+def share(rows: np.ndarray) -> ag.Tensor:
+    """This rank's part of rows that all ranks have: R -> Shard(0). Uneven parts are fine, and empty ones too."""
+    return cc.shard(ag.tensor(rows, layout={"dp": cc.R}), "dp")
+
+
+def mean_loss(model: nn.Module, x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
+    """This rank's share of the mean loss of the whole batch: a Partial number, to be summed over the ranks."""
+    return nn.cross_entropy(model(x), y).sum() / y.global_shape[0]
+
+
+def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
+    """The part of all rows that is classified right; every rank counts its own rows."""
+    with ag.no_grad():
+        right = anp.argmax(model(share(x)), axis=1) == share(y)
+        return cc.all_reduce(right.sum(), "dp").item() / len(y)
+
+
+def program(options: argparse.Namespace) -> None:
+    """What every rank runs."""
+    dtype = np.dtype(options.dtype or ("float64" if options.verify else "float32"))
+    pixels, digits = load_digits(return_X_y=True)
+    pixels = (pixels / 16).astype(dtype)
+    test, train = np.split(random.permutation(random.Key(options.seed, "split"), len(digits)), [360])
+
+    random.seed(options.seed)  # so that every rank makes the same parameters
+    with cc.Mesh(dp=-1) as mesh:
+        layers = nn.Linear(64, 128, dtype=dtype), nn.ReLU(), nn.Linear(128, 10, dtype=dtype)
+        model = DataParallel(nn.Sequential(*layers), "dp")
+        optimizer = optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+        first = mesh.ranks.rank == 0
+        if options.verify:
+            report = verify(model, mean_loss, share(pixels[train]), share(digits[train]))
+            if first:
+                print(report)
+            report.require()
+
+        losses = []
+        for epoch in tqdm(range(options.epochs), unit="epoch", disable=not first):
+            order = train[random.permutation(random.Key(options.seed, "shuffle", epoch), len(train))]
+            for batch in (order[i : i + options.batch] for i in range(0, len(order), options.batch)):
+                x, y = share(pixels[batch]), share(digits[batch])
+                optimizer.zero_grad()
+                with ag.Tape() as tape:
+                    loss = cc.all_reduce(mean_loss(model, x, y), "dp", to=cc.I)
+                tape.backward(loss)
+                optimizer.step()
+                losses.append(loss.item())
+
+        mine = share(digits[test]).shape[0]
+        cc.in_order(f"{mine} of {len(test)} test images")
+        tested = accuracy(model, pixels[test], digits[test])
+        if first:
+            print(f"test accuracy: {tested:.2%}")
+            if options.losses:
+                with open(options.losses, "w") as file:
+                    json.dump(losses, file)
+            if options.plot:
+                plot(losses, options)
+
+
+def plot(losses: list[float], options: argparse.Namespace) -> None:
+    """Draw the loss of every step, and its running mean, into a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+
+if __name__ == "__main__":
+    options = parser.parse_args()
+    if options.ranks:
+        cc.run(program, options.ranks, options)
+    else:
+        program(options)

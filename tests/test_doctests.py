@@ -1,0 +1,33 @@
+"""Every example in a docstring runs, as written."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+PACKAGES = ("autograd", "collectives", "parallel")
+NEEDS_MPI = {"collectives.backends.mpi"}  # importing it is what a world of more than one process does
+
+
+def _modules() -> list[str]:
+    names = list(PACKAGES)
+    for package in PACKAGES:
+        path = importlib.import_module(package).__path__
+        names += [m.name for m in pkgutil.walk_packages(path, package + ".") if not m.name.endswith("__main__")]
+    return [n for n in names if n not in NEEDS_MPI]
+
+
+@pytest.mark.parametrize("name", _modules())
+def test_examples_in_docstrings(name: str) -> None:
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS, verbose=False)
+    assert result.failed == 0, f"{result.failed} of {result.attempted} examples of {name} failed"
+
+
+def test_there_are_examples() -> None:
+    finder = doctest.DocTestFinder()
+    count = sum(bool(t.examples) for n in _modules() for t in finder.find(importlib.import_module(n)))
+    assert count > 30

@@ -1,0 +1,45 @@
+"""What a user gets by importing: the names of the contract, quickly, and nothing that was not asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_loads_neither_mpi_nor_gpu() -> None:
+    loaded = run("import sys, autograd, collectives, parallel; print(sorted(m.split('.')[0] for m in sys.modules))")
+    assert "mpi4py" not in loaded
+    assert "cupy" not in loaded
+
+
+def test_a_world_of_one_loads_no_mpi() -> None:
+    loaded = run(
+        "import sys, autograd as ag, collectives as cc\n"
+        "with cc.Mesh(dp=1): y = cc.all_reduce(ag.tensor([1.0]), 'dp')\n"
+        "print([m for m in sys.modules if 'mpi4py' in m])"
+    )
+    assert loaded.strip() == "[]"
+
+
+def test_names_of_the_contract() -> None:
+    import autograd as ag
+    import autograd.numpy as np
+    import collectives as cc
+
+    for name in ("tensor", "Parameter", "Tape", "grad", "value_and_grad", "vjp", "jvp", "RingtapeError"):
+        assert hasattr(ag, name)
+    for name in (
+        "Mesh world run broadcast reduce scatter gather all_gather reduce_scatter all_reduce all_to_all permute send recv "
+        "shard cast declare_partial mean LayoutError CollectiveMismatch DeadlockError R I V P Shard"
+    ).split():
+        assert hasattr(cc, name)
+    assert hasattr(np, "tanh")
