@@ -244,14 +244,17 @@ class Layout(Mapping[str, Label]):
         In order of the mesh's axes.
     special : bool
         Whether a Shard is among them, so that shapes take part in inference.
+    rooted : bool
+        Whether a Rooted is among them, so that the value may be absent here.
     """
 
-    __slots__ = ("_dual", "grid", "labels", "special")
+    __slots__ = ("_dual", "grid", "labels", "rooted", "special")
 
     def __init__(self, grid: Grid, labels: tuple[Label, ...]):
         self.grid = grid
         self.labels = labels
         self.special = any(type(x) is Shard for x in labels)
+        self.rooted = any(type(x) is Rooted for x in labels)
         self._dual: Layout | None = None
 
     def __getitem__(self, axis: str) -> Label:
@@ -291,9 +294,12 @@ class Layout(Mapping[str, Label]):
             labels[self.grid.axis(axis)] = label
         return self.grid.layout(labels)
 
-    def present(self) -> bool:
-        """Whether this rank holds data (it does unless it is off the root of a rooted axis)."""
-        return all(x.root == at for x, at in zip(self.labels, self.grid.place, strict=True) if type(x) is Rooted)
+    def absent_beyond(self, axes: Sequence[str]) -> bool:
+        """Whether an axis not named roots the value on another rank, so that a whole line of `axes` is without data."""
+        return self.rooted and any(
+            type(x) is Rooted and x.root != at and name not in axes
+            for name, x, at in zip(self.grid.names, self.labels, self.grid.place, strict=True)
+        )
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """`shape` with the extents of sharded dimensions as integers that know their axes."""

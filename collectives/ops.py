@@ -87,6 +87,25 @@ def _counts(extents: Sequence[int], row: int) -> list[int]:
     return [int(n) * row for n in extents]
 
 
+def _joined_shape(shape: list[int], call: Call) -> list[int]:
+    shape[call.dim] = sum(call.extents)
+    return shape
+
+
+def _cut_shape(shape: list[int], call: Call) -> list[int]:
+    shape[call.dim] = call.extents[call.group.rank]
+    return shape
+
+
+def _swapped_shape(shape: list[int], call: Call) -> list[int]:
+    shape[call.dim], shape[call.dim2] = call.extents[call.group.rank], sum(call.extents2)
+    return shape
+
+
+def _nothing(shape: list[int], call: Call) -> list[int]:
+    return [0]
+
+
 # -- sums --------------------------------------------------------------------------------------------------------------
 
 _all_reduce = Collective("all_reduce", (P, V, Shard), _to)
@@ -159,7 +178,7 @@ def _cut_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return Shard(call.dim, whole, offset)
 
 
-_all_gather = Collective("all_gather", (V, Shard), _to)
+_all_gather = Collective("all_gather", (V, Shard), _to, shape=_joined_shape)
 
 
 @_all_gather.forward
@@ -177,7 +196,7 @@ def _(ct: Any, call: Call) -> Any:
     return _shard(ct, call.but(source=I, to=V))
 
 
-_reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label)
+_reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label, shape=_cut_shape)
 
 
 @_reduce_scatter.forward
@@ -194,7 +213,7 @@ def _(ct: Any, call: Call) -> Any:
     return _all_gather(ct, call.but(source=V, to=R))
 
 
-_shard = Collective("shard", (R, I), _cut_label, silent=True)
+_shard = Collective("shard", (R, I), _cut_label, silent=True, shape=_cut_shape)
 
 
 @_shard.forward
@@ -209,7 +228,7 @@ def _(ct: Any, call: Call) -> Any:
     return _pad(ct, call.but(source=V, to=P))
 
 
-_pad = Collective("pad", (V, Shard), _to, silent=True)
+_pad = Collective("pad", (V, Shard), _to, silent=True, shape=_joined_shape)
 
 
 @_pad.forward
@@ -235,7 +254,7 @@ def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return V
 
 
-_all_to_all = Collective("all_to_all", (V, Shard), _swap_label)
+_all_to_all = Collective("all_to_all", (V, Shard), _swap_label, shape=_swapped_shape)
 
 
 @_all_to_all.forward
@@ -293,7 +312,7 @@ class _PointToPoint(Collective):
     """Only two ranks take part, so there is no fingerprint of the group: the header says what was sent."""
 
     def run(self, x: Any, call: Call, recorded: bool | None) -> Any:
-        return self._forward(x, call)
+        return super().run(x, call, recorded) if call.elsewhere else self._forward(x, call)
 
     def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:
         if self is not _recv:
@@ -301,7 +320,7 @@ class _PointToPoint(Collective):
         return _received(call, out) if record else self.run(None, call, None)
 
 
-_send = _PointToPoint("send", (V, Shard), _varying)
+_send = _PointToPoint("send", (V, Shard), _varying, shape=_nothing)
 _recv = _PointToPoint("recv", (V,), _varying)
 
 
@@ -332,6 +351,7 @@ def _(ct: Any, call: Call) -> Any:
 
 def _received(call: Call, layout: Layout) -> Tensor:
     """Receive, and record that: the only collective without an operand of its own."""
+    call = call.but(elsewhere=layout.absent_beyond(call.axes))
     y = _recv.run(None, call, None)
     if state.recording is None or not is_inexact(y.dtype):
         return Tensor(y, layout)
@@ -389,7 +409,7 @@ def _(ct: Any, call: Call) -> Any:
     return _broadcast(ct, call.but(source=Rooted(call.root), to=R, shape=ct.shape, dtype=ct.dtype))
 
 
-_scatter = Collective("scatter", (Rooted, V), _cut_label)
+_scatter = Collective("scatter", (Rooted, V), _cut_label, shape=_cut_shape)
 
 
 @_scatter.forward
@@ -410,7 +430,7 @@ def _(ct: Any, call: Call) -> Any:
     return _gather(ct, call.but(source=V, to=Rooted(call.root), shape=()))
 
 
-_gather = Collective("gather", (V, Shard), _rooted)
+_gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape)
 
 
 @_gather.forward

@@ -44,6 +44,7 @@ class Call(NamedTuple):
     source, to : the operand's label on the axes, and the result's
     pairs : who sends to whom (permute)
     shape, dtype : of the whole value where this rank's operand does not tell (broadcast, scatter, recv)
+    elsewhere : whether another axis roots the value elsewhere, so that nobody along these axes has data to send
     """
 
     axes: tuple[str, ...]
@@ -59,6 +60,7 @@ class Call(NamedTuple):
     shape: tuple[int, ...] = ()
     dtype: Any = None
     like: Any = None
+    elsewhere: bool = False
 
     def but(self, **changes: Any) -> Call:
         """This call with some of it changed."""
@@ -73,13 +75,14 @@ class Collective:
     """A linear operation between ranks, with its adjoint."""
 
     def __init__(self, name: str, takes: tuple[Any, ...], gives: Callable[[Call, Layout, int, Any], Label],
-                 *, silent: bool = False, free: bool = False):
+                 *, silent: bool = False, free: bool = False, shape: Callable[[list[int], Call], Any] | None = None):
         self.name = name
         self.free = free  # whether neither direction sends anything
         self.communicates = not free
         self._labels: dict[Any, Layout] = {}
         self.takes = takes
         self.gives = gives
+        self.shape = shape  # the result's shape, where it is not the operand's
         self.silent = silent  # whether the forward direction sends nothing
         self._forward: Callable[[Any, Call], Any] = lambda x, call: x
         self._adjoint: Callable[[Any, Call], Any] = lambda ct, call: ct
@@ -106,6 +109,8 @@ class Collective:
         layout = x.labelled(state.grid) if x.layout is None else x.layout
         out = self.label(x, layout, call)
         array = x.array
+        if layout.rooted and layout.absent_beyond(call.axes):
+            call = call.but(elsewhere=True)
         recorded = state.recording is not None and is_inexact(array.dtype)
         y = self.run(array, call, recorded)
         return self.record(x, layout, y, out, call) if recorded else Tensor(y, out)
@@ -113,6 +118,10 @@ class Collective:
     def run(self, x: Any, call: Call, recorded: bool | None) -> Any:
         """The transport's part, with the fingerprint before it and events around it."""
         group = call.group
+        if call.elsewhere:
+            shape = list(call.shape if x is None else x.shape)
+            shape = shape if self.shape is None else self.shape(shape, call)
+            return Shaped(shape, call.dtype if x is None else x.dtype, "it is rooted elsewhere on another axis")
         if group.size > 1 and not self.free and not (self.silent and recorded is None) and group.checking:
             group.agree(self.fingerprint(x, call, recorded))
         if events.listeners:

@@ -1,0 +1,476 @@
+"""Proof that a collective keeps the pairing: the machinery of ringtape's own tests, for collectives of your own.
+
+A `Case` is one collective on one pair of layouts, with a dense serial reference: plain functions from the list of all
+ranks' operands to the list of all ranks' results, and from all cotangents back. A `Setting` says along which axes of
+which mesh it runs, and what it holds on the other axes. `check` runs cases in a local world and returns what failed:
+
+==========  ==================================================================================================
+check       what it proves
+==========  ==================================================================================================
+forward     the result equals the dense reference's
+adjoint     the cotangent of the operand equals the dense reference's
+pairing     ``<F* ct, x'> = <ct, F x'>`` with x' independent of the point: summed over the ranks, once for I
+tangent     forward mode gives ``F x'``
+second      a Hessian-vector product through the collective, reverse over reverse, equals the dense one
+mixed       the same, forward over reverse
+layout      the result's labels are the case's, and the adjoint leads to what a sweep may relabel to the dual
+ownership   no input was written to, and the gradient shares no memory with an input
+error       nothing was raised on any rank
+==========  ==================================================================================================
+
+Operands, tangents and cotangents are random, non-contiguous, and differ between the ranks wherever their layout says
+that ranks may differ: equal copies only for R and I.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import autograd as ag
+from autograd.arrays import Shaped
+from autograd.errors import CommunicationError
+from autograd.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label
+from autograd.state import state
+from autograd.tape import may_relabel
+from autograd.tensor import Tensor
+
+from .mesh import Mesh
+from .ops import _PointToPoint, all_reduce
+from .primitive import Collective, collectives
+from .world import run, world
+
+__all__ = ["Case", "Failure", "Setting", "Skip", "check", "check_everywhere", "judge", "mutated", "observe", "prepare",
+           "run_cases"]  # fmt: skip
+
+Values = list[Any]
+"""One array per rank; None where the value is absent."""
+
+
+class Skip(NamedTuple):
+    """A case that does not exist, and why."""
+
+    name: str
+    reason: str
+
+
+class Failure(NamedTuple):
+    """What a case did not keep."""
+
+    case: str
+    check: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One collective on one pair of layouts, with its dense serial reference.
+
+    Attributes
+    ----------
+    name : str
+        The collective, the labels and the options: what a failure is called.
+    covers : tuple of str
+        The names in `collectives.primitive.collectives` that the case is about.
+    takes, gives : Label
+        Of operand and result along the axes. A Rooted's root is the rank in the (flattened) group.
+    call : callable
+        ``call(x, axis)`` on a Tensor, on every rank; returns a Tensor.
+    forward, adjoint : callable
+        Lists of arrays in order of rank along the axes, None where absent: operands -> results, cotangents -> cotangents.
+    shapes : tuple of shapes
+        Of every rank's operand along the axes.
+    """
+
+    name: str
+    covers: tuple[str, ...]
+    takes: Label
+    gives: Label
+    call: Callable[[Any, tuple[str, ...]], Any]
+    forward: Callable[[Values], Values]
+    adjoint: Callable[[Values], Values]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: Any = np.float64
+
+
+class Setting:
+    """A mesh, the axes that a case runs along, and the operand's labels on the others.
+
+    Parameters
+    ----------
+    sizes : mapping from axis to int
+        The mesh, outermost axis first.
+    axes : sequence of str
+        In the mesh's order; several are flattened.
+    others : mapping from axis to Label
+        V, R, P, I or Rooted for each axis that is not among `axes`; V without it.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], axes: Sequence[str], others: Mapping[str, Label] | None = None):
+        self.sizes = dict(sizes)
+        self.names = tuple(self.sizes)
+        self.axes = tuple(axes)
+        self.others = dict(others or {})
+        self.ranks = math.prod(self.sizes.values())
+        self.places = [tuple(int(i) for i in p) for p in np.ndindex(*self.sizes.values())]
+        self.along = [self.names.index(a) for a in self.axes]
+        self.extents = tuple(self.sizes[a] for a in self.axes)
+        self.size = math.prod(self.extents)
+
+    def __str__(self) -> str:
+        mesh = "x".join(map(str, self.sizes.values()))
+        return f"on {'*'.join(self.axes)} of {mesh}" + "".join(f", {a}: {x!r}" for a, x in self.others.items())
+
+    def groups(self, along: Sequence[int]) -> list[list[int]]:
+        """The ranks that differ only in their places on some axes, in order of those places; every such group."""
+        found: dict[Any, list[int]] = {}
+        for rank, place in enumerate(self.places):
+            found.setdefault(tuple(i for k, i in enumerate(place) if k not in along), []).append(rank)
+        return list(found.values())
+
+    def apply(self, function: Callable[[Values], Values], values: Values) -> Values:
+        """A dense function on every group along the axes."""
+        result: Values = [None] * self.ranks
+        for group in self.groups(self.along):
+            for rank, y in zip(group, function([values[r] for r in group]), strict=True):
+                result[rank] = y
+        return result
+
+    def labels(self, label: Label) -> list[Label]:
+        """All axes' labels of a value that has `label` along the axes."""
+        result = [self.others.get(name, V) for name in self.names]
+        places = np.unravel_index(label.root, self.extents) if isinstance(label, Rooted) else ()
+        for i, k in enumerate(self.along):
+            result[k] = Rooted(int(places[i])) if isinstance(label, Rooted) else label
+        return result
+
+
+@dataclass
+class Plan:
+    """A case's operand x, tangent dx, cotangent ct and weights c on all ranks, and the dense answers y, dy, g, hv."""
+
+    x: Values
+    dx: Values
+    ct: Values
+    c: Values
+    y: Values
+    dy: Values
+    g: Values
+    hv: Values
+    shapes: list[tuple[int, ...]]
+    second_scale: float
+
+
+def prepare(case: Case, setting: Setting) -> Plan:
+    """The data of a case and the dense reference's answers; the same on every rank, without communication."""
+    takes, gives = setting.labels(case.takes), setting.labels(case.gives)
+    shapes: list[Any] = [None] * setting.ranks
+    for group in setting.groups(setting.along):
+        for rank, shape in zip(group, case.shapes, strict=True):
+            shapes[rank] = shape
+    seed = zlib.crc32(f"{case.name} {setting}".encode())
+    x, dx = (_fill(setting, takes, shapes, case.dtype, seed + i) for i in (0, 1))
+    y, dy = setting.apply(case.forward, x), setting.apply(case.forward, dx)
+    out = [None if a is None else a.shape for a in y]
+    ct = _fill(setting, [dual_label(label) for label in gives], out, case.dtype, seed + 2)
+    c = _fill(setting, [V if label is R or label is P else label for label in gives], out, case.dtype, seed + 3)
+    # the objective <c, u^3>, u being y with its open sums taken: its second derivative in the direction dx
+    partial = [k for k, label in enumerate(gives) if label is P]
+    u, du = _summed(setting, y, partial), _summed(setting, dy, partial)
+    t = [None if c[r] is None else 6 * c[r] * u[r] * du[r] for r in range(setting.ranks)]
+    t = _summed(setting, t, partial)
+    return Plan(x, dx, ct, c, y, dy, setting.apply(case.adjoint, ct), setting.apply(case.adjoint, t), shapes,
+                _norm(t) * setting.ranks)
+
+
+def _fill(setting: Setting, labels: Sequence[Label], shapes: Sequence[Any], dtype: Any, seed: int) -> Values:
+    """Random values of a layout: equal along R and I, absent off a root, else different on every rank."""
+    values: Values = []
+    for place, shape in zip(setting.places, shapes, strict=True):
+        present = all(label.root == at for label, at in zip(labels, place, strict=True) if isinstance(label, Rooted))
+        if shape is None or not present:
+            values.append(None)
+            continue
+        key = [0 if label is R or label is I else at + 1 for label, at in zip(labels, place, strict=True)]
+        values.append(_random(np.random.default_rng([seed, *key]), shape, np.dtype(dtype)))
+    return values
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Normal numbers that do not lie one after the other in memory."""
+    wide = (*shape[:-1], 2 * shape[-1])[::-1] if shape else ()
+    base = np.asarray(rng.standard_normal(wide), dtype)
+    if dtype.kind == "c":
+        base = base + dtype.type(1j) * np.asarray(rng.standard_normal(wide), dtype)
+    return base.T[..., ::2] if shape else np.asarray(base)
+
+
+def _summed(setting: Setting, values: Values, along: Sequence[int]) -> Values:
+    """The sum over some axes, on every rank of them."""
+    if not along:
+        return values
+    result: Values = [None] * setting.ranks
+    for group in setting.groups(along):
+        total = None if values[group[0]] is None else sum(values[r] for r in group)
+        for rank in group:
+            result[rank] = total
+    return result
+
+
+def _norm(values: Values) -> float:
+    return math.sqrt(sum(float((abs(a) ** 2).sum()) for a in values if a is not None))
+
+
+# -- on the ranks ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Observed:
+    """What one rank saw."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    faults: list[tuple[str, str]] = field(default_factory=list)
+
+
+def observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh) -> Observed:
+    """Run a case on this rank; all ranks of the mesh call it, inside ``with mesh:``."""
+    seen = Observed()
+    try:
+        _observe(case, setting, plan, mesh, seen)
+    except CommunicationError as error:  # the transport may be out of step: no further case can run
+        error.add_note(f"in case {case.name} {setting}")
+        raise
+    except Exception:
+        seen.faults.append(("error", traceback.format_exc(limit=-4)))
+    return seen
+
+
+def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observed) -> None:
+    rank, axes, grid = mesh.ranks.rank, setting.axes, mesh.grid
+    kept = []
+
+    def value(values: Values, layout: Layout, shape: tuple[int, ...]) -> Tensor:
+        if values[rank] is None:
+            return Tensor(Shaped(shape, case.dtype, "it is rooted elsewhere"), layout)
+        # a copy of its own for every rank, with the strides of the original
+        array = values[rank].copy(order="K") if values[rank].ndim == 0 else _apart(values[rank])
+        kept.append((array, values[rank]))
+        return Tensor(array, layout)
+
+    def function(x: Any) -> Any:
+        return case.call(x, axes)
+
+    takes = _operand_layout(case, setting, mesh)
+    x = ag.tensor(value(plan.x, takes, plan.shapes[rank]).array, layout=takes, requires_grad=True)
+    with ag.Tape() as tape:
+        y = function(x)
+    seen.found["y"] = _plain(y)
+    want = setting.labels(case.gives)
+    if y.layout is None or list(y.layout.labels) != want:
+        seen.faults.append(("layout", f"the result is {y.layout!r}; needed: {want}"))
+    if plan.y[rank] is not None and y.shape != plan.y[rank].shape:
+        raise AssertionError(f"the result has shape {y.shape}; needed: {plan.y[rank].shape}")
+    ct = value(plan.ct, y.layout.dual, y.shape)
+    if y.tape is not None:
+        tape.backward([y], [ct], retain=True)
+        seen.faults += _adjoint_layouts(tape)
+    else:
+        tape.backward((), retain=True)
+    seen.found["g"] = None if x.grad is None else _plain(x.grad)
+    if x.grad is not None:
+        if x.grad.layout is not takes.dual:
+            seen.faults.append(("layout", f"the gradient is {x.grad.layout!r}; needed: {takes.dual!r}"))
+        if any(np.may_share_memory(_plain(x.grad), a) for a, _ in kept):
+            seen.faults.append(("ownership", "the gradient shares memory with an input"))
+
+    x = Tensor(x.array, takes)
+    dx = value(plan.dx, takes, plan.shapes[rank])
+    seen.found["dy"] = _plain(ag.jvp(function, (x,), (dx,))[1])
+
+    c = value(plan.c, grid.layout([V if a is R or a is P else a for a in y.layout.labels]), y.shape)
+
+    def objective(x: Any) -> Any:
+        u = function(x)
+        partial = [a for a in mesh.names if u.layout[a] is P]
+        u = all_reduce(u, partial, to=R) if partial else u
+        return _one_number((c * (u * u * u)).sum())
+
+    seen.found["second"] = _plain(ag.grad(lambda x: _one_number((dx * ag.grad(objective)(x)).sum()))(x))
+    seen.found["mixed"] = _plain(ag.jvp(ag.grad(objective), (x,), (dx,))[1])
+    if any(not np.array_equal(array, original) for array, original in kept):
+        seen.faults.append(("ownership", "an input was written to"))
+
+
+def _apart(array: np.ndarray) -> np.ndarray:
+    """A copy that does not lie in one piece either."""
+    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1])[::-1], array.dtype)
+    view = wide.T[..., ::2]
+    view[...] = array
+    return view
+
+
+def _plain(x: Any) -> Any:
+    array = x.array if isinstance(x, Tensor) else x
+    return None if type(array) is Shaped else np.array(array)
+
+
+def _one_number(s: Any) -> Any:
+    """A local sum as the objective that backward takes: the sum over the ranks wherever they differ."""
+    open_axes = [a for a, label in s.layout.items() if label is V or label is P or isinstance(label, Shard)]
+    return all_reduce(s, open_axes, to=I) if open_axes else s
+
+
+def _operand_layout(case: Case, setting: Setting, mesh: Mesh) -> Layout:
+    """The operand's layout, with extents and offsets along sharded axes."""
+    labels = dict(zip(setting.names, setting.labels(case.takes), strict=True))
+    shape = case.shapes[int(mesh.axis(setting.axes).rank)]
+    if not isinstance(case.takes, Shard):
+        return mesh.grid.layout(list(labels.values()))
+    whole = list(shape)
+    whole[case.takes.dim] = sum(s[case.takes.dim] for s in case.shapes)
+    layout = ag.tensor(np.empty(shape), layout=labels, global_shape=whole).layout
+    assert layout is not None
+    return layout
+
+
+def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
+    """The label law of each recorded collective: its adjoint of a cotangent of the dual layout gives the operand's."""
+    faults = []
+    for node in reversed(tape.recording.nodes):
+        if node is None or not isinstance(node[0], Collective) or isinstance(node[0], _PointToPoint):
+            continue
+        call, layout, out, (shape, dtype, absent), _ = node[4]
+        ct = Tensor(Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype), out.dual)
+        with ag.no_grad():
+            g = node[0]._adjoint(ct, call)
+        if not all(may_relabel(a, b) for a, b in zip(g.layout.labels, layout.dual.labels, strict=True)):
+            faults.append(("layout", f"the adjoint of {node[0].name} gives {g.layout!r}; needed: {layout.dual!r}"))
+    return faults
+
+
+def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None = None) -> list[Observed]:
+    """Run cases on this rank of the current world, all ranks the same list; see `judge`.
+
+    Parameters
+    ----------
+    work : sequence of (Case, Setting)
+    plans : sequence of Plan, optional
+        What `prepare` gave, where ranks are threads and can share it.
+    """
+    meshes: dict[Any, Mesh] = {}
+    seen = []
+    for i, (case, setting) in enumerate(work):
+        plan = prepare(case, setting) if plans is None else plans[i]
+        key = tuple(setting.sizes.items())
+        if key not in meshes:
+            meshes[key] = Mesh(**setting.sizes)
+        with meshes[key]:
+            seen.append(observe(case, setting, plan, meshes[key]))
+    assert state.recording is None
+    return seen
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def judge(case: Case, setting: Setting, plan: Plan, ranks: Sequence[Observed]) -> list[Failure]:
+    """Compare what all ranks saw with the dense reference and with the pairing."""
+    name = f"{case.name} {setting}"
+    failures = [Failure(name, kind, f"rank {r}: {text}") for r, seen in enumerate(ranks) for kind, text in seen.faults]
+    if any(kind == "error" for _, kind, _ in failures):
+        return failures
+    tolerance = 1e-5 if np.dtype(case.dtype).itemsize <= 4 else 1e-12
+    got = {key: [seen.found[key] for seen in ranks] for key in ("y", "g", "dy", "second", "mixed")}
+    sized = [("forward", "y", plan.y, _norm(plan.x)), ("tangent", "dy", plan.dy, _norm(plan.dx)),
+             ("adjoint", "g", plan.g, _norm(plan.ct)), ("second", "second", plan.hv, plan.second_scale),
+             ("mixed", "mixed", plan.hv, plan.second_scale)]  # fmt: skip
+    for kind, key, want, scale in sized:
+        fault = _compare(got[key], want, tolerance * max(scale, _norm(want)))
+        if fault:
+            failures.append(Failure(name, kind, fault))
+    if not any(kind in ("forward", "adjoint", "tangent") and " holds " in text for _, kind, text in failures):
+        left = _pairing(setting, setting.labels(case.takes), got["g"], plan.dx)
+        right = _pairing(setting, setting.labels(case.gives), plan.ct, got["dy"])
+        scale = _norm(got["g"]) * _norm(plan.dx) + _norm(plan.ct) * _norm(got["dy"])
+        if abs(left - right) > tolerance * scale:
+            failures.append(Failure(name, "pairing", f"<F* ct, x'> = {left:.12g}, <ct, F x'> = {right:.12g}"))
+    return failures
+
+
+def _compare(got: Values, want: Values, allowed: float) -> str | None:
+    for rank, (a, b) in enumerate(zip(got, want, strict=True)):
+        if (a is None) != (b is None):
+            return f"rank {rank} holds {'nothing' if a is None else 'a value'}; needed: {'nothing' if b is None else 'one'}"
+        if a is None:
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"rank {rank} holds {a.dtype}{a.shape}; needed: {b.dtype}{b.shape}"
+        error = _norm([a - b])
+        if not error <= allowed:
+            return f"rank {rank}: off by {error:.3g}, allowed {allowed:.3g}"
+    return None
+
+
+def _pairing(setting: Setting, labels: Sequence[Label], cts: Values, xs: Values) -> Any:
+    """<ct, x>: local dot products summed over the ranks, once along an Invariant axis; without conjugation."""
+    total: Any = 0.0
+    for place, ct, x in zip(setting.places, cts, xs, strict=True):
+        counted = all(at == 0 for label, at in zip(labels, place, strict=True) if label is I)
+        if counted and ct is not None and x is not None:
+            total = total + (ct.astype(np.result_type(ct, np.float64)) * x).sum()
+    return total
+
+
+def check(work: Sequence[tuple[Case, Setting]], ranks: int) -> list[Failure]:
+    """Run cases in a local world, one thread a rank, and return what failed.
+
+    Parameters
+    ----------
+    work : sequence of (Case, Setting)
+        The settings' meshes all have `ranks` ranks.
+    ranks : int
+    """
+    plans = [prepare(case, setting) for case, setting in work]
+    try:
+        seen = run(lambda: run_cases(work, plans), ranks)
+    except CommunicationError as error:
+        where = next((n for n in getattr(error, "__notes__", ()) if n.startswith("in case ")), "in case ?")
+        return [Failure(where.removeprefix("in case "), "error", f"{type(error).__name__}: {error}")]
+    return [failure for i, (case, setting) in enumerate(work)
+            for failure in judge(case, setting, plans[i], [of_rank[i] for of_rank in seen])]
+
+
+def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
+    """`check` for ranks that are processes: every rank of the current world calls it and gets all failures."""
+    mine = run_cases(work)
+    seen = [pickle.loads(data) for data in world().exchange(pickle.dumps(mine))]
+    return [failure for i, (case, setting) in enumerate(work)
+            for failure in judge(case, setting, prepare(case, setting), [of_rank[i] for of_rank in seen])]
+
+
+@contextmanager
+def mutated(name: str, *, forward: Any = None, adjoint: Any = None) -> Iterator[None]:
+    """Replace a collective's forward or adjoint inside the block: to show that a check fails when it should.
+
+    Examples
+    --------
+    >>> from collectives.testing import mutated
+    >>> with mutated("all_reduce", adjoint=lambda ct, call: ct):
+    ...     pass  # here the checks of all_reduce must fail
+    """
+    collective = collectives[name]
+    before = collective._forward, collective._adjoint
+    collective._forward = before[0] if forward is None else forward
+    collective._adjoint = before[1] if adjoint is None else adjoint
+    try:
+        yield
+    finally:
+        collective._forward, collective._adjoint = before

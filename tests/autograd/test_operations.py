@@ -1,0 +1,752 @@
+"""Every operation of the registry: its value against NumPy's, its derivatives in both modes to order 2.
+
+The table below is complete by construction: `test_every_operation_has_cases` fails where the registry has an operation
+that has neither a case here nor a reason in `WITHOUT_DERIVATIVE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
+
+import autograd as ag
+import autograd.numpy as np
+from autograd import nn, ops
+from autograd.primitive import registry
+from autograd.testing import GradientMismatch, check_adjoint, check_grads
+from autograd.testing import numeric_gradient as slopes
+
+Array = Any
+
+WITHOUT_DERIVATIVE = {
+    "equal": "its result is boolean",
+    "not_equal": "its result is boolean",
+    "less": "its result is boolean",
+    "less_equal": "its result is boolean",
+    "greater": "its result is boolean",
+    "greater_equal": "its result is boolean",
+    "logical_not": "its result is boolean",
+    "isfinite": "its result is boolean",
+    "argmax": "its result is an integer",
+    "stop_gradient": "cuts the derivative, which is what it is for",
+}
+
+# -- arguments -----------------------------------------------------------------------------------------------------------
+
+
+def normal(*shape: int) -> Callable[[numpy.random.Generator], Array]:
+    return lambda rng: rng.standard_normal(shape)
+
+
+def positive(*shape: int) -> Callable[[numpy.random.Generator], Array]:
+    return lambda rng: rng.uniform(0.5, 2.0, shape)
+
+
+def apart(*shape: int) -> Callable[[numpy.random.Generator], Array]:
+    """Distinct values, away from each other and from zero: no kink is near."""
+
+    def make(rng: numpy.random.Generator) -> Array:
+        n = int(numpy.prod(shape))
+        return ((rng.permutation(n) - n // 2 + 0.5) * 0.2).reshape(shape)
+
+    return make
+
+
+def strided(make: Callable[[numpy.random.Generator], Array]) -> Callable[[numpy.random.Generator], Array]:
+    """The same values with every dimension reversed in memory and a gap after each element."""
+
+    def made(rng: numpy.random.Generator) -> Array:
+        x = make(rng)
+        wide = numpy.zeros(tuple(2 * n for n in x.shape[::-1]))
+        view = wide[tuple(slice(None, None, 2) for _ in x.shape)].T
+        view[...] = x
+        assert x.ndim < 2 or x.size < 2 or not view.flags.c_contiguous
+        return view
+
+    return made
+
+
+@dataclass(frozen=True)
+class Case:
+    """One use of an operation: what it computes on Tensors, NumPy's own way, and how its arguments are drawn."""
+
+    operation: str
+    label: str
+    f: Callable[..., Any]
+    numpy: Callable[..., Any]
+    args: tuple[Callable[[numpy.random.Generator], Array], ...]
+
+    def draw(self, seed: int = 1) -> list[Array]:
+        rng = numpy.random.default_rng(seed)
+        return [make(rng) for make in self.args]
+
+
+CASES: list[Case] = []
+
+
+def case(operation: str, label: str, f: Any, numpys: Any, *args: Any) -> None:
+    CASES.append(Case(operation, label, f, numpys, args))
+
+
+def softplus(x: Array) -> Array:
+    return numpy.log1p(numpy.exp(x))
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + numpy.exp(-x))
+
+
+UNARY: dict[str, tuple[Any, Any]] = {
+    "negative": (numpy.negative, normal),
+    "exp": (numpy.exp, normal),
+    "expm1": (numpy.expm1, normal),
+    "log": (numpy.log, positive),
+    "log1p": (numpy.log1p, positive),
+    "sqrt": (numpy.sqrt, positive),
+    "square": (numpy.square, normal),
+    "reciprocal": (numpy.reciprocal, positive),
+    "sin": (numpy.sin, normal),
+    "cos": (numpy.cos, normal),
+    "tanh": (numpy.tanh, normal),
+    "sign": (numpy.sign, apart),
+    "absolute": (numpy.absolute, apart),
+    "sigmoid": (sigmoid, normal),
+    "relu": (lambda x: numpy.maximum(x, 0), apart),
+    "softplus": (softplus, normal),
+}
+for _name, (_numpy, _domain) in UNARY.items():
+    for _shape in ((), (3,), (2, 3), (0,), (2, 0, 3)):
+        case(_name, str(_shape), registry[_name], _numpy, _domain(*_shape))
+    case(_name, "strided (2, 3)", registry[_name], _numpy, strided(_domain(2, 3)))
+
+BINARY: dict[str, tuple[Any, Any, Any]] = {
+    "add": (numpy.add, normal, normal),
+    "subtract": (numpy.subtract, normal, normal),
+    "multiply": (numpy.multiply, normal, normal),
+    "divide": (numpy.divide, normal, positive),
+    "power": (numpy.power, positive, normal),
+}
+_PAIRS = [((), ()), ((3,), (3,)), ((2, 3), (3,)), ((3,), (2, 1)), ((2, 1), (1, 3)), ((), (2, 2)), ((2, 2), ()),
+          ((1,), ()), ((0, 3), (3,)), ((0,), (1,)), ((2, 1, 3), (4, 1))]  # fmt: skip
+for _name, (_numpy, _left, _right) in BINARY.items():
+    for _a, _b in _PAIRS:
+        case(_name, f"{_a} {_b}", registry[_name], _numpy, _left(*_a), _right(*_b))
+    case(_name, "strided", registry[_name], _numpy, strided(_left(2, 3)), strided(_right(2, 3)))
+    case(_name, "number right", lambda x, f=registry[_name]: f(x, 1.5), lambda x, f=_numpy: f(x, 1.5), _left(2, 2))
+    case(_name, "number left", lambda x, f=registry[_name]: f(1.5, x), lambda x, f=_numpy: f(1.5, x), _right(2, 2))
+    case(_name, "array right", lambda x, f=registry[_name]: f(x, numpy.array([1.5, 2.5])),
+         lambda x, f=_numpy: f(x, numpy.array([1.5, 2.5])), _left(2, 1))  # fmt: skip
+    case(_name, "the same operand twice", lambda x, f=registry[_name]: f(x, x), lambda x, f=_numpy: f(x, x), positive(3))
+for _n in (0, 1, 2, 3, 4, 5, -1, -2):
+    case("power", f"integer {_n}", lambda x, n=_n: x**n, lambda x, n=_n: x ** float(n), apart(2, 3))
+    case("power", f"0-d integer {_n}", lambda x, n=_n: x**n, lambda x, n=_n: x ** float(n), apart())
+case("power", "a base of zero", lambda x: x**3, lambda x: x**3, lambda rng: numpy.array([0.0, 1.0]))
+case("power", "half", lambda x: x**0.5, lambda x: x**0.5, positive(3))
+for _name, _numpy in (("maximum", numpy.maximum), ("minimum", numpy.minimum)):
+    for _a, _b in (((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (3,)), ((0, 2), (2,))):
+        # odd multiples of 0.1 on one side, of 0.1 + 0.05 on the other: never a tie
+        case(_name, f"{_a} {_b}", registry[_name], _numpy, apart(*_a), lambda rng, b=_b: apart(*b)(rng) + 0.05)
+    case(_name, "number", lambda x, f=registry[_name]: f(x, 0.0), lambda x, f=_numpy: f(x, 0.0), apart(2, 3))
+_MASK = numpy.array([[True, False, True], [False, False, True]])
+for _a, _b in (((2, 3), (2, 3)), ((3,), (2, 1)), ((), (3,)), ((2, 3), ())):
+    case("where", f"{_a} {_b}", lambda a, b: np.where(_MASK, a, b), lambda a, b: numpy.where(_MASK, a, b), normal(*_a),
+         normal(*_b))  # fmt: skip
+case("where", "one row of conditions", lambda a, b: np.where(_MASK[0], a, b), lambda a, b: numpy.where(_MASK[0], a, b),
+     normal(2, 3), normal(3))  # fmt: skip
+case("where", "number", lambda a: np.where(a > 0, a, 0.0), lambda a: numpy.where(a > 0, a, 0.0), apart(2, 3))
+case("astype", "to complex", lambda x: x.astype(complex) * (1 + 2j), lambda x: x.astype(complex) * (1 + 2j), normal(2, 3))
+case("astype", "to its own", lambda x: x.astype(float) * 2, lambda x: x * 2, normal(3))
+
+# -- indexing ------------------------------------------------------------------------------------------------------------
+_KEYS: dict[str, Any] = {
+    "integer": 1,
+    "negative": -1,
+    "slice": slice(1, None),
+    "steps": slice(None, None, -2),
+    "empty slice": slice(2, 2),
+    "tuple": (1, slice(None), 2),
+    "all integers": (0, 1, 2),
+    "ellipsis": (..., 0),
+    "newaxis": (None, 1, None),
+    "index array": numpy.array([0, 2, 2, -1]),
+    "list": [2, 0],
+    "2-d index array": numpy.array([[0, 1], [2, 2]]),
+    "two index arrays": (numpy.array([0, 2, 0]), numpy.array([1, 1, 1])),
+    "index arrays apart": (numpy.array([0, 1]), slice(None), numpy.array([3, 3])),
+    "array and slice": (slice(None), numpy.array([1, 1]), slice(0, 2)),
+    "mask": numpy.array([True, False, True]),
+    "full mask": numpy.arange(24).reshape(3, 2, 4) % 3 == 0,
+    "mask of nothing": numpy.zeros((3, 2), bool),
+    "whole": (),
+}
+for _label, _key in _KEYS.items():
+    case("getitem", _label, lambda x, k=_key: x[k], lambda x, k=_key: x[k], normal(3, 2, 4))
+case("getitem", "strided", lambda x: x[1:, ::2], lambda x: x[1:, ::2], strided(normal(3, 4)))
+
+
+def put(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
+    return registry["put"](x, options=(ops.indexing._plain(key), shape))
+
+
+def numpy_put(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
+    out = numpy.zeros(shape, x.dtype)
+    numpy.add.at(out, key, x)
+    return out
+
+
+for _label, _key, _part in (("slice", slice(1, 3), (2, 2)), ("twice", numpy.array([0, 0, 2]), (3, 2)),
+                            ("mask", numpy.array([True, False, True, False]), (2, 2)), ("nothing", slice(0, 0), (0, 2))):
+    case("put", _label, lambda x, k=_key: put(x, k, (4, 2)), lambda x, k=_key: numpy_put(x, k, (4, 2)), normal(*_part))
+
+# -- shape ---------------------------------------------------------------------------------------------------------------
+for _from, _to in (((2, 3), (6,)), ((2, 3), (3, -1)), ((), (1, 1)), ((1,), ()), ((0, 3), (3, 0)), ((4, 3), (2, 2, 3))):
+    case("reshape", f"{_from} {_to}", lambda x, s=_to: np.reshape(x, s), lambda x, s=_to: numpy.reshape(x, s),
+         normal(*_from))  # fmt: skip
+case("reshape", "strided", lambda x: np.reshape(x, (3, 2)), lambda x: numpy.reshape(x, (3, 2)), strided(normal(2, 3)))
+case("reshape", "ravel", np.ravel, numpy.ravel, normal(2, 3))
+case("reshape", "ravel of nothing", np.ravel, numpy.ravel, normal(2, 0))
+case("reshape", "expand_dims", lambda x: np.expand_dims(x, 1), lambda x: numpy.expand_dims(x, 1), normal(2, 3))
+case("reshape", "expand_dims at the end", lambda x: np.expand_dims(x, -1), lambda x: numpy.expand_dims(x, -1), normal(2, 3))
+case("reshape", "squeeze", lambda x: np.squeeze(x, 1), lambda x: numpy.squeeze(x, 1), normal(2, 1, 3))
+case("reshape", "squeeze all", np.squeeze, numpy.squeeze, normal(1, 3, 1))
+case("reshape", "method", lambda x: x.reshape(3, 2).reshape((6,)), lambda x: x.reshape(6), normal(2, 3))
+for _axes in (None, (0, 1, 2), (1, 2, 0), (2, 0, 1), (-1, 0, 1)):
+    case("transpose", str(_axes), lambda x, a=_axes: np.transpose(x, a), lambda x, a=_axes: numpy.transpose(x, a),
+         normal(2, 3, 4))  # fmt: skip
+case("transpose", "T", lambda x: x.T, lambda x: x.T, strided(normal(2, 3)))
+case("transpose", "0-d", lambda x: np.transpose(x), lambda x: x, normal())
+case("transpose", "swapaxes", lambda x: np.swapaxes(x, 0, -1), lambda x: numpy.swapaxes(x, 0, -1), normal(2, 3, 4))
+case("transpose", "moveaxis", lambda x: np.moveaxis(x, 0, -1), lambda x: numpy.moveaxis(x, 0, -1), normal(2, 3, 4))
+for _from, _to in (((3,), (2, 3)), ((2, 1), (2, 3)), ((), (2, 2)), ((1, 1), (4, 2, 3)), ((0,), (2, 0)), ((3,), (0, 3)),
+                   ((3,), (3,))):
+    case("broadcast_to", f"{_from} {_to}", lambda x, s=_to: np.broadcast_to(x, s),
+         lambda x, s=_to: numpy.broadcast_to(x, s), normal(*_from))  # fmt: skip
+case("concatenate", "rows", lambda a, b: np.concatenate([a, b]), lambda a, b: numpy.concatenate([a, b]), normal(2, 3),
+     normal(1, 3))  # fmt: skip
+case("concatenate", "columns, one empty", lambda a, b, c: np.concatenate([a, b, c], -1),
+     lambda a, b, c: numpy.concatenate([a, b, c], -1), normal(2, 3), normal(2, 0), normal(2, 1))  # fmt: skip
+case("concatenate", "itself", lambda a: np.concatenate([a, a]), lambda a: numpy.concatenate([a, a]), normal(3))
+case("concatenate", "with an array", lambda a: np.concatenate([a, numpy.ones(2)]),
+     lambda a: numpy.concatenate([a, numpy.ones(2)]), normal(3))  # fmt: skip
+case("concatenate", "one", lambda a: np.concatenate([a]), lambda a: a, normal(3))
+case("concatenate", "stack", lambda a, b: np.stack([a, b], 1), lambda a, b: numpy.stack([a, b], 1), normal(2, 3),
+     normal(2, 3))  # fmt: skip
+case("concatenate", "stack of numbers", lambda a, b: np.stack([a, b]), lambda a, b: numpy.stack([a, b]), normal(), normal())
+
+# -- linear algebra ------------------------------------------------------------------------------------------------------
+for _a, _b in (((2, 3), (3, 4)), ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
+               ((2, 3), (5, 3, 4)), ((2, 1, 2, 3), (4, 3, 2)), ((3,), (5, 3, 4)), ((5, 2, 3), (3,)), ((0, 3), (3, 4)),
+               ((2, 0), (0, 4)), ((1, 1), (1, 1)), ((3, 2, 3), (1, 3, 2))):
+    case("matmul", f"{_a} {_b}", lambda a, b: a @ b, numpy.matmul, normal(*_a), normal(*_b))
+case("matmul", "strided", lambda a, b: a @ b, numpy.matmul, strided(normal(2, 3)), strided(normal(3, 4)))
+case("matmul", "with its transpose", lambda a: a @ a.T, lambda a: a @ a.T, normal(2, 3))
+case("matmul", "array left", lambda b: numpy.ones((2, 3)) @ b, lambda b: numpy.ones((2, 3)) @ b, normal(3, 2))
+case("matmul", "dot", np.dot, numpy.dot, normal(2, 3), normal(3))
+
+# -- reductions ----------------------------------------------------------------------------------------------------------
+for _name, _numpy, _domain in (("sum", numpy.sum, normal), ("mean", numpy.mean, normal), ("max", numpy.max, apart),
+                               ("min", numpy.min, apart)):  # fmt: skip
+    for _shape, _axis, _keep in (((2, 3), None, False), ((2, 3), 0, False), ((2, 3), -1, True), ((2, 3), (0, 1), True),
+                                 ((2, 3, 2), (0, 2), False), ((2, 3, 2), (2, 0), False), ((), None, False),
+                                 ((3,), None, True), ((1, 1), 0, False), ((2, 3), (), False)):
+        case(_name, f"{_shape} axis={_axis} keepdims={_keep}",
+             lambda x, f=getattr(np, _name), a=_axis, k=_keep: f(x, axis=a, keepdims=k),
+             lambda x, f=_numpy, a=_axis, k=_keep: f(x, axis=a, keepdims=k), _domain(*_shape))  # fmt: skip
+    case(_name, "strided", lambda x, f=getattr(np, _name): f(x, 1), lambda x, f=_numpy: f(x, 1), strided(_domain(2, 3)))
+    case(_name, "method", lambda x, n=_name: getattr(x, n)(axis=1), lambda x, f=_numpy: f(x, 1), _domain(2, 3))
+case("sum", "of nothing", np.sum, numpy.sum, normal(0))
+case("sum", "over an empty axis", lambda x: np.sum(x, 1), lambda x: numpy.sum(x, 1), normal(2, 0))
+case("sum", "over a full axis of an empty array", lambda x: np.sum(x, 0), lambda x: numpy.sum(x, 0), normal(2, 0))
+case("max", "over a full axis of an empty array", lambda x: np.max(x, 0), lambda x: numpy.max(x, 0), normal(2, 0))
+
+
+# -- fused ---------------------------------------------------------------------------------------------------------------
+def numpy_softmax(x: Array, axis: int = -1) -> Array:
+    e = numpy.exp(x)
+    return e / e.sum(axis=axis, keepdims=True)
+
+
+for _shape, _axis in (((3,), -1), ((2, 3), -1), ((2, 3), 0), ((2, 3, 2), 1), ((0, 3), 1), ((2, 1), 1)):
+    case("softmax", f"{_shape} axis={_axis}", lambda x, a=_axis: ops.softmax(x, a),
+         lambda x, a=_axis: numpy_softmax(x, a), normal(*_shape))  # fmt: skip
+    case("logsumexp", f"{_shape} axis={_axis}", lambda x, a=_axis: ops.logsumexp(x, a),
+         lambda x, a=_axis: numpy.log(numpy.exp(x).sum(axis=a)), normal(*_shape))  # fmt: skip
+case("logsumexp", "log_softmax", lambda x: ops.log_softmax(x), lambda x: numpy.log(numpy_softmax(x)), normal(2, 3))
+
+
+def numpy_cross_entropy(x: Array, labels: Array) -> Array:
+    return -numpy.log(numpy_softmax(x))[numpy.arange(len(labels)), labels]
+
+
+for _rows, _labels in (((3, 4), [0, 3, 3]), ((1, 1), [0]), ((0, 3), []), ((2, 2), [1, 1])):
+    _labels = numpy.array(_labels, numpy.int64)
+    case("cross_entropy", f"{_rows}", lambda x, t=_labels: ops.cross_entropy(x, t),
+         lambda x, t=_labels: numpy_cross_entropy(x, t), normal(*_rows))  # fmt: skip
+case("cross_entropy", "strided", lambda x: ops.cross_entropy(x, numpy.array([1, 0])),
+     lambda x: numpy_cross_entropy(x, numpy.array([1, 0])), strided(normal(2, 3)))  # fmt: skip
+
+
+def named(c: Case) -> str:
+    return f"{c.operation} {c.label}"
+
+
+every = pytest.mark.parametrize("c", CASES, ids=named)
+plain = pytest.mark.filterwarnings("error")
+
+
+def raw(x: Any) -> Array:
+    return numpy.asarray(x.array if isinstance(x, ag.Tensor) else x)
+
+
+# -- the tests of each case ----------------------------------------------------------------------------------------------
+
+
+def test_every_operation_has_cases() -> None:
+    tested = {c.operation for c in CASES}
+    declared = {name for name in registry if "example" not in name}  # docstrings declare examples
+    missing = sorted(declared - tested - set(WITHOUT_DERIVATIVE))
+    assert not missing, f"operations without cases in tests/autograd/test_operations.py: {missing}"
+    assert not (tested | set(WITHOUT_DERIVATIVE)) - declared, "cases of operations that do not exist"
+    print(f"\n{len(CASES)} cases of {len(tested)} operations; without derivative:")
+    for name, reason in WITHOUT_DERIVATIVE.items():
+        print(f"  {name}: {reason}")
+
+
+@every
+def test_value_is_numpys(c: Case) -> None:
+    args = c.draw()
+    with numpy.errstate(all="ignore"):
+        expected = numpy.asarray(c.numpy(*args))
+        on_tensors = c.f(*map(ag.tensor, args))
+        on_arrays = c.f(*args)
+    assert isinstance(on_tensors, ag.Tensor)
+    assert not isinstance(on_arrays, ag.Tensor)
+    for found in (raw(on_tensors), numpy.asarray(on_arrays)):
+        assert found.dtype == expected.dtype
+        assert found.shape == expected.shape
+        numpy.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
+
+
+@every
+def test_derivatives_to_order_2(c: Case) -> None:
+    check_grads(c.f, *c.draw(), order=2)
+
+
+@every
+def test_adjoint_against_forward_mode(c: Case) -> None:
+    for seed in (1, 2):
+        check_adjoint(c.f, *c.draw(seed), seed=seed)
+
+
+@every
+def test_second_adjoint_against_second_forward_mode(c: Case) -> None:
+    """The dot-product test of the gradient itself, as a function."""
+    args = c.draw(3)
+    y = raw(c.f(*args))
+    ct = numpy.random.default_rng(5).standard_normal(y.shape)
+    for i in range(len(args)):
+        check_adjoint(lambda *xs, i=i: _nth(ag.vjp(c.f, *xs)[1](ct), i, len(xs)), *args)
+
+
+def _nth(found: Any, i: int, n: int) -> Any:
+    return found if n == 1 else found[i]
+
+
+@every
+def test_float32_stays_float32(c: Case) -> None:
+    args = [a.astype(numpy.float32) for a in c.draw()]
+    with numpy.errstate(all="ignore"):
+        expected = numpy.asarray(c.numpy(*args))
+    with ag.Tape() as tape:
+        xs = [ag.tensor(a, requires_grad=True) for a in args]
+        y = c.f(*xs)
+    assert raw(y).dtype == expected.dtype
+    tape.backward(y, numpy.ones(y.shape, y.dtype), retain=True)
+    for x in xs:
+        assert x.grad is not None
+        assert raw(x.grad).dtype == numpy.float32
+        assert raw(x.grad).shape == raw(x).shape
+    tangents = tape.forward(xs, [numpy.ones_like(a) for a in args], [y]) if c.operation else []
+    assert all(t is None or raw(t).dtype == raw(y).dtype for t in tangents)
+    for x, a in zip(xs, args, strict=True):
+        wide = ag.vjp(c.f, *(b.astype(float) for b in args))[1](numpy.ones(y.shape, y.dtype))
+        wide = _nth(wide, xs.index(x) if len(xs) == 1 else next(i for i, z in enumerate(xs) if z is x), len(xs))
+        numpy.testing.assert_allclose(raw(x.grad), wide, rtol=2e-3, atol=2e-4)
+
+
+@every
+def test_adjoint_leaves_its_inputs_alone(c: Case) -> None:
+    args = c.draw()
+    y, pullback = ag.vjp(c.f, *args)
+    ct = numpy.random.default_rng(0).standard_normal(numpy.shape(y)).astype(raw(y).dtype)
+    before = [a.copy() for a in (*args, ct)]
+    first = pullback(ct)
+    second = pullback(ct)
+    for a, b in zip((*args, ct), before, strict=True):
+        assert numpy.array_equal(a, b)
+    for a, b in zip(_all(first), _all(second), strict=True):
+        assert numpy.array_equal(a, b), "the second pullback differs from the first"
+
+
+def _all(found: Any) -> list[Array]:
+    return [raw(g) for g in (found if isinstance(found, tuple) else (found,))]
+
+
+# -- shapes drawn at random ----------------------------------------------------------------------------------------------
+settled = hypothesis.settings(max_examples=25, deadline=None, derandomize=True, database=None)
+
+
+def along(f: Callable[..., Any], *args: Array) -> None:
+    """Both modes agree, and forward mode agrees with one central difference."""
+    check_adjoint(f, *args)
+    check_grads(f, *args, order=1, modes=["forward"])
+
+
+@pytest.mark.parametrize("name", BINARY)
+@settled
+@given(shapes=mutually_broadcastable_shapes(num_shapes=2, min_side=0, max_side=3, max_dims=4))
+def test_broadcasting(name: str, shapes: Any) -> None:
+    expected, left, right = BINARY[name]
+    rng = numpy.random.default_rng(0)
+    a, b = (d(*s)(rng) for d, s in zip((left, right), shapes.input_shapes, strict=True))
+    assert numpy.array_equal(registry[name](ag.tensor(a), ag.tensor(b)).numpy(), expected(a, b))
+    along(registry[name], a, b)
+
+
+@settled
+@given(shapes=mutually_broadcastable_shapes(num_shapes=3, min_side=0, max_side=3, max_dims=3), seed=st.integers(0, 9))
+def test_where_broadcasts_three_ways(shapes: Any, seed: int) -> None:
+    rng = numpy.random.default_rng(seed)
+    c, a, b = shapes.input_shapes
+    mask = rng.random(c) < 0.5
+    along(lambda x, y: np.where(mask, x, y), rng.standard_normal(a), rng.standard_normal(b))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
+@settled
+@given(data=st.data(), shape=array_shapes(min_dims=0, max_dims=4, max_side=3), keepdims=st.booleans())
+def test_reductions_over_any_axes(name: str, data: Any, shape: tuple[int, ...], keepdims: bool) -> None:
+    axes = data.draw(st.none() | st.lists(st.sampled_from(range(len(shape))), unique=True).map(tuple)) if shape else None
+    x = apart(*shape)(numpy.random.default_rng(0))
+    along(lambda z: getattr(np, name)(z, axis=axes, keepdims=keepdims), x)
+
+
+@settled
+@given(shapes=mutually_broadcastable_shapes(signature=numpy.matmul.signature, min_side=0, max_side=3, max_dims=2))
+def test_matmul_of_any_shapes(shapes: Any) -> None:
+    rng = numpy.random.default_rng(0)
+    a, b = (rng.standard_normal(s) for s in shapes.input_shapes)
+    assert numpy.allclose((ag.tensor(a) @ ag.tensor(b)).numpy(), a @ b)
+    along(lambda x, y: x @ y, a, b)
+
+
+@settled
+@given(data=st.data(), shape=array_shapes(min_dims=1, max_dims=4, max_side=3))
+def test_transpose_and_reshape_of_any_shape(data: Any, shape: tuple[int, ...]) -> None:
+    axes = data.draw(st.permutations(range(len(shape))))
+    x = numpy.random.default_rng(0).standard_normal(shape)
+    along(lambda z: np.reshape(np.transpose(z, axes), (-1,)), x)
+    assert numpy.array_equal(np.transpose(ag.tensor(x), axes).numpy(), x.transpose(axes))
+
+
+@settled
+@given(data=st.data(), shape=array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4))
+def test_indexing_with_any_basic_key(data: Any, shape: tuple[int, ...]) -> None:
+    from hypothesis.extra.numpy import basic_indices
+
+    key = data.draw(basic_indices(shape, allow_newaxis=True))
+    x = numpy.random.default_rng(0).standard_normal(shape)
+    assert numpy.array_equal(ag.tensor(x)[key].numpy(), x[key])
+    along(lambda z: z[key], x)
+
+
+# -- dtypes --------------------------------------------------------------------------------------------------------------
+KINDS: list[Any] = [numpy.float32, numpy.float64, numpy.complex64, numpy.complex128, numpy.int64, numpy.int32, numpy.bool_]
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "divide", "maximum", "where"])
+@pytest.mark.parametrize("left", KINDS[:4], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("right", KINDS, ids=lambda k: k.__name__)
+def test_promotion_is_numpys_and_gradients_have_their_operands_dtype(name: str, left: Any, right: Any) -> None:
+    if name == "maximum" and "c" in (numpy.dtype(left).kind, numpy.dtype(right).kind):
+        pytest.skip("complex numbers have no order")
+    mask = numpy.array([True, False])
+    f = {"where": lambda a, b: np.where(mask, a, b)}.get(name, registry[name])
+    g = {"where": lambda a, b: numpy.where(mask, a, b)}.get(name, getattr(numpy, name))
+    a, b = numpy.array([1, 2]).astype(left), numpy.array([3, 1]).astype(right)
+    for order in (1, -1):
+        x, y = ag.tensor(a, requires_grad=True), ag.tensor(b)
+        y.requires_grad = y.dtype.kind in "fc"
+        operands = (x, y)[::order]
+        with ag.Tape() as tape:
+            z = f(*operands)
+        expected = g(*(a, b)[::order])
+        assert z.dtype == expected.dtype
+        assert numpy.array_equal(z.numpy(), expected)
+        tape.backward(z, numpy.ones(2, z.dtype))
+        assert x.grad is not None and x.grad.dtype == left
+        assert (y.grad is None) == (y.dtype.kind not in "fc")
+        assert y.grad is None or y.grad.dtype == right
+
+
+@pytest.mark.parametrize("number", [True, 2, 2.5])
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "power", "maximum"])
+def test_python_numbers_are_weak(name: str, number: Any) -> None:
+    x = ag.Parameter(numpy.array([1.0, 4.0], numpy.float32))
+    f, g = registry[name], getattr(numpy, name)
+    for ours, theirs in ((lambda: f(x, number), lambda: g(x.numpy(), number)),
+                         (lambda: f(number, x), lambda: g(number, x.numpy()))):  # fmt: skip
+        x.zero_grad()
+        with ag.Tape() as tape:
+            y = ours()
+        if name == "subtract" and number is True:
+            assert y.dtype == numpy.float32
+        assert y.dtype == numpy.float32 == theirs().dtype
+        numpy.testing.assert_allclose(y.numpy(), theirs(), rtol=1e-6)
+        tape.backward(y, numpy.ones(2, numpy.float32))
+        assert x.grad is not None and x.grad.dtype == numpy.float32
+
+
+def test_numpy_scalars_are_not_weak() -> None:
+    x = ag.Parameter(numpy.ones(2, numpy.float32))
+    assert (x * numpy.float64(2)).dtype == numpy.float64
+    assert (numpy.float64(2) * x).dtype == numpy.float64
+    assert (x * numpy.array(2.0)).dtype == numpy.float64
+    with ag.Tape() as tape:
+        y = (numpy.float64(2) * x).sum()
+    tape.backward(y)
+    assert x.grad is not None and x.grad.dtype == numpy.float32
+
+
+def test_integers_become_floats_where_numpy_says_so() -> None:
+    x = ag.tensor(numpy.array([1, 4]))
+    assert (x / 2).dtype == numpy.float64
+    assert np.sqrt(x).dtype == numpy.float64
+    assert np.mean(x).dtype == numpy.float64
+    assert (x + 1).dtype == numpy.int64
+    assert np.sum(ag.tensor(numpy.array([True, True]))).dtype == numpy.int64
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "square", "tanh", "reciprocal", "negative", "log", "sqrt", "expm1"])
+def test_holomorphic_functions_of_complex_numbers(name: str) -> None:
+    rng = numpy.random.default_rng(0)
+    z = rng.uniform(0.5, 1.5, (2, 2)) + 1j * rng.uniform(0.5, 1.5, (2, 2))
+    check_grads(registry[name], z, order=2)
+    check_adjoint(registry[name], z)
+
+
+def test_products_of_complex_numbers_are_bilinear() -> None:
+    rng = numpy.random.default_rng(0)
+    a, b = (rng.standard_normal((2, 2)) + 1j * rng.standard_normal((2, 2)) for _ in range(2))
+    for f in (lambda x, y: x * y, lambda x, y: x / y, lambda x, y: x @ y, lambda x, y: (x * y).sum()):
+        check_grads(f, a, b, order=2)
+        check_adjoint(f, a, b)
+    g = ag.vjp(lambda x: x * (2 + 3j), a)[1](numpy.ones((2, 2), complex))
+    assert numpy.allclose(g, 2 + 3j), "no conjugate: the convention of HIPS autograd"
+
+
+def test_a_real_operand_of_a_complex_product_gets_a_real_gradient() -> None:
+    x = numpy.array([1.0, 2.0])
+    check_grads(lambda z: z * (2 + 3j), x)
+    check_grads(lambda z: np.exp(z * 1j), x)
+
+
+# -- kinks, ties, edges --------------------------------------------------------------------------------------------------
+
+
+def test_ties_share_the_cotangent() -> None:
+    x = numpy.array([1.0, 3.0, 3.0])
+    assert ag.grad(lambda z: np.max(z))(x).tolist() == [0, 0.5, 0.5]
+    assert ag.grad(lambda z: np.min(-z))(x).tolist() == [0, -0.5, -0.5]
+    assert ag.grad(lambda z: np.maximum(z, 3.0).sum())(x).tolist() == [0, 0.5, 0.5]
+    a, b = ag.grad(lambda p, q: np.minimum(p, q).sum(), (0, 1))(x, x)
+    assert a.tolist() == b.tolist() == [0.5, 0.5, 0.5]
+    for f in (lambda z: np.max(z, keepdims=True), lambda z: np.maximum(z, 3.0)):
+        check_adjoint(f, x)
+
+
+def test_kinks() -> None:
+    zero = numpy.array([0.0, -0.0])
+    assert ag.grad(lambda z: ops.relu(z).sum())(zero).tolist() == [0, 0]
+    assert ag.grad(lambda z: np.absolute(z).sum())(zero).tolist() == [0, 0]
+    assert ag.grad(lambda z: np.sign(z).sum())(numpy.array([2.0, -1.0])).tolist() == [0, 0]
+
+
+def test_power_at_zero() -> None:
+    x = numpy.array([0.0, 2.0])
+    assert ag.grad(lambda z: (z**2).sum())(x).tolist() == [0, 4]
+    assert ag.grad(lambda z: (z**1).sum())(x).tolist() == [1, 1]
+    assert ag.grad(lambda z: (z**0).sum())(x).tolist() == [0, 0]
+    assert ag.grad(lambda b: (numpy.array([0.0, 2.0]) ** b).sum())(numpy.array([2.0, 1.0]))[0] == 0
+    two = ag.grad(lambda z: ag.grad(lambda w: (w**2).sum())(z).sum())
+    assert two(x).tolist() == [2, 2]
+
+
+def test_large_arguments_do_not_overflow() -> None:
+    big = numpy.array([[1000.0, 0.0], [-1000.0, 0.0]])
+    with numpy.errstate(over="raise", invalid="raise"):
+        assert ops.softmax(ag.tensor(big)).numpy().tolist() == [[1, 0], [0, 1]]
+        assert ops.logsumexp(ag.tensor(big)).numpy().tolist() == [1000, 0]
+        assert ops.cross_entropy(ag.tensor(big), numpy.array([0, 0])).numpy().tolist() == [0, 1000]
+        assert ops.sigmoid(ag.tensor(big)).numpy().tolist() == [[1, 0.5], [0, 0.5]]
+        assert ops.softplus(ag.tensor(big)).numpy()[0, 0] == 1000
+        g = ag.grad(lambda z: ops.cross_entropy(z, numpy.array([0, 0])).sum())(big)
+        assert g.tolist() == [[0, 0], [-1, 1]]
+        assert ag.grad(lambda z: ops.sigmoid(z).sum())(big).tolist() == [[0, 0.25], [0, 0.25]]
+
+
+def test_logsumexp_of_minus_infinity() -> None:
+    x = numpy.array([[-numpy.inf, 0.0], [-numpy.inf, -numpy.inf]])
+    with numpy.errstate(divide="ignore"):
+        assert ops.logsumexp(ag.tensor(x)).numpy().tolist() == [0, -numpy.inf]
+    assert ag.grad(lambda z: ops.logsumexp(z[0]))(x).tolist() == [[0, 1], [0, 0]]
+
+
+def test_a_masked_branch_does_not_leak_nan() -> None:
+    """The classic guard: where(mask, f(x), 0) with f undefined off the mask, guarded inside as well."""
+    x = numpy.array([0.0, 4.0])
+
+    def guarded(z: Any) -> Any:
+        safe = np.where(z > 0, z, 1.0)
+        return np.where(z > 0, np.log(safe) / safe, 0.0).sum()
+
+    assert numpy.isfinite(ag.grad(guarded)(x)).all()
+
+
+def test_no_gradient_means_zero_whatever_the_value() -> None:
+    x = numpy.array([numpy.inf, numpy.nan, 1.0])
+    assert ag.grad(lambda z: np.sum(ops.stop_gradient(z)) * 0 + 1.0)(x).tolist() == [0, 0, 0]
+    assert ag.grad(lambda z, w: (w * w).sum())(x, numpy.ones(2)).tolist() == [0, 0, 0]
+    assert ag.grad(lambda z: np.where(numpy.array([False, False, True]), z, 0.0).sum())(x).tolist() == [0, 0, 1]
+    assert ag.jvp(lambda z: ops.stop_gradient(z), (x,), (numpy.ones(3),))[1].tolist() == [0, 0, 0]
+
+
+def test_an_element_taken_twice_counts_twice() -> None:
+    g = ag.grad(lambda z: (z[numpy.array([0, 0, 1])] * numpy.array([1.0, 2.0, 3.0])).sum())(numpy.zeros(3))
+    assert g.tolist() == [3, 3, 0]
+
+
+def test_the_users_index_array_may_change_afterwards() -> None:
+    key = numpy.array([0, 1])
+    x = ag.Parameter(numpy.arange(3.0))
+    with ag.Tape() as tape:
+        y = x[key].sum()
+    key[:] = 2
+    tape.backward(y)
+    assert x.grad is not None and x.grad.numpy().tolist() == [1, 1, 0]
+
+
+def test_a_tensor_as_an_index() -> None:
+    x = ag.Parameter(numpy.arange(3.0))
+    with ag.Tape() as tape:
+        y = x[ag.tensor([2, 2])].sum()
+    tape.backward(y)
+    assert x.grad is not None and x.grad.numpy().tolist() == [0, 0, 2]
+
+
+@pytest.mark.parametrize("name", WITHOUT_DERIVATIVE)
+def test_operations_without_derivative(name: str) -> None:
+    a, b = numpy.array([1.0, 2.0, numpy.inf]), numpy.array([2.0, 2.0, 2.0])
+    x = ag.Parameter(a)
+    with ag.Tape() as tape:
+        if name == "argmax":
+            y, expected = np.argmax(x), numpy.argmax(a)
+        elif name == "stop_gradient":
+            y, expected = ops.stop_gradient(x), a
+        elif name in ("logical_not", "isfinite"):
+            y, expected = registry[name](x), getattr(numpy, name)(a)
+        else:
+            y, expected = registry[name](x, b), getattr(numpy, name)(a, b)
+    assert numpy.array_equal(y.numpy(), expected)
+    assert y.dtype == numpy.asarray(expected).dtype
+    assert y.tape is None and not y.requires_grad
+    assert len(tape.recording.nodes) == 0
+
+
+def test_operators_and_methods_are_the_operations() -> None:
+    rng = numpy.random.default_rng(0)
+    a, b = rng.uniform(0.5, 2, (2, 2)), rng.uniform(0.5, 2, (2, 2))
+    x, y = ag.tensor(a), ag.tensor(b)
+    for ours, theirs in (
+        (x + y, a + b), (x - y, a - b), (x * y, a * b), (x / y, a / b), (x @ y, a @ b), (x**y, a**b), (-x, -a),
+        (abs(-x), a), (2 + x, 2 + a), (2 - x, 2 - a), (2 * x, 2 * a), (2 / x, 2 / a), (2**x, 2**a), (b @ x, b @ a),
+        (b + x, b + a), (b - x, b - a), (b * x, b * a), (b / x, b / a), (b**x, b**a), (x == x, a == a), (x != y, a != b),
+        (x < y, a < b), (x <= y, a <= b), (x > y, a > b), (x >= y, a >= b), (x.T, a.T), (x.sum(0), a.sum(0)),
+        (x.mean(), a.mean()), (x.max(1), a.max(1)), (x.min(), a.min()), (x.reshape(4), a.reshape(4)),
+        (x.reshape(-1, 1), a.reshape(-1, 1)), (x.transpose(1, 0), a.T), (x.transpose(), a.T), (x.swapaxes(0, 1), a.T),
+        (x.astype("float32"), a.astype("float32")), (x.argmax(1), a.argmax(1)), (x[0], a[0]), (numpy.exp(x), numpy.exp(a)),
+        (numpy.add(a, y), a + b), (nn.ReLU()(x - 1), numpy.maximum(a - 1, 0)), (nn.Sigmoid()(x), sigmoid(a)),
+    ):  # fmt: skip
+        assert isinstance(ours, ag.Tensor)
+        assert raw(ours).dtype == theirs.dtype
+        numpy.testing.assert_allclose(raw(ours), theirs, rtol=1e-14)
+
+
+# -- the checks themselves -----------------------------------------------------------------------------------------------
+
+
+def wrong(name: str, word: str, function: Any, adjoint: Any, **words: Any) -> Any:
+    """An operation with a planted fault; it leaves the registry at once."""
+    from autograd.primitive import op
+
+    made = op(name, word, function, adjoint, **words)
+    del registry[name]
+    return made
+
+
+def test_the_checks_see_a_wrong_factor() -> None:
+    from autograd.primitive import broadcast
+
+    bad = wrong("bad", "N", lambda x: x * x, lambda ct, y, x: ct * x, saves="0", dims=broadcast)
+    with pytest.raises(GradientMismatch, match=r"(?s)reverse mode, order 1, argument 0 of shape \(2,\): 2 of 2.*element \[1\]"):
+        check_grads(bad, numpy.array([1.0, 2.0]), order=1)
+    with pytest.raises(GradientMismatch, match=r"forward mode, order 1, the value of shape \(2,\)"):
+        check_grads(bad, numpy.array([1.0, 2.0]), order=1, modes=["forward"])
+
+
+def test_the_checks_see_a_wrong_second_derivative() -> None:
+    from autograd.primitive import broadcast
+
+    bad = wrong("bad", "N", lambda x: x**3, lambda ct, y, x: ct * (3 * ops.stop_gradient(x) ** 2), saves="0", dims=broadcast)
+    check_grads(bad, numpy.array([1.0, 2.0]), order=1)
+    with pytest.raises(GradientMismatch, match="order 2"):
+        check_grads(bad, numpy.array([1.0, 2.0]), order=2)
+
+
+def test_the_dot_product_test_sees_an_adjoint_that_is_not_the_tangents() -> None:
+    bad = wrong("bad", "a", lambda x: x[::-1].copy(), lambda ct, y, x: ct * 1.0,
+                dims=lambda shapes, options: [(ag.layout.Mix,)], operands="x")  # fmt: skip
+    with pytest.raises(GradientMismatch, match="argument 0 of shape"):
+        check_adjoint(bad, numpy.array([1.0, 2.0, 4.0]))
+
+
+def test_the_checks_see_a_wrong_dtype() -> None:
+    bad = wrong("bad", "a", lambda x: x * 2, lambda ct, y, x: (ct * 2).astype("float64"),
+                dims=lambda shapes, options: [(ag.layout.Mix,)], operands="x")  # fmt: skip
+    with pytest.raises(GradientMismatch, match="float64"):
+        check_grads(bad, numpy.ones(2, numpy.float32), order=1)
+
+
+def test_the_checks_refuse_what_they_cannot_check() -> None:
+    with pytest.raises(ag.DtypeError, match="int64"):
+        check_grads(lambda x: x, numpy.array([1, 2]))
+    with pytest.raises(ag.RingtapeError, match="modes"):
+        check_grads(lambda x: x, numpy.ones(1), modes=["backward"])
+    with pytest.raises(ag.ShapeError, match="no arguments"):
+        check_adjoint(lambda: 1.0)
+    with pytest.raises(ag.ShapeError, match="2 values"):
+        check_grads(lambda x: (x, x), numpy.ones(1))
+
+
+def test_finite_differences_themselves() -> None:
+    x = numpy.array([[1.0, 2.0]])
+    g = slopes(lambda z: z**3, [x], 0, numpy.array([[1.0, 10.0]]), 1e-5)
+    numpy.testing.assert_allclose(g, [[3.0, 120.0]], rtol=1e-8)
