@@ -141,6 +141,9 @@ class Communicator:
     def barrier(self) -> None:
         raise NotImplementedError
 
+    poke: Callable[[], None] | None = None
+    """Makes progress on sends that are under way, where the transport makes none by itself; the tape calls it."""
+
     # -- start/wait --------------------------------------------------------------------------------------------
     def start(self, call: str, *args: Any) -> Pending[Any]:
         """Start the named call and return at once. The order of starts is part of the channel's order.

@@ -138,12 +138,12 @@ class Mesh:
     def __enter__(self) -> Mesh:
         if threading.get_ident() != self._thread:
             raise MeshError("a mesh was entered on another thread (rank) than it was made on. Fix: make it inside run(...)")
-        self._outer.append((state.mesh, state.grid))
-        state.mesh, state.grid = self, self.grid
+        self._outer.append((state.mesh, state.grid, state.poke))
+        state.mesh, state.grid, state.poke = self, self.grid, self.ranks.poke if self.ranks.size > 1 else None
         return self
 
     def __exit__(self, *error: Any) -> None:
-        state.mesh, state.grid = self._outer.pop()
+        state.mesh, state.grid, state.poke = self._outer.pop()
 
     def check_replicas(self, tensors: Any) -> None:
         """Compare copies that should be equal; see `collectives.replicas.check_replicas`."""

@@ -75,6 +75,10 @@ class MpiCommunicator(Communicator):
         return f"MpiCommunicator('{self.name}', rank {self.rank} of {self.size})"
 
     # -- groups ------------------------------------------------------------------------------------------------
+    def poke(self) -> None:
+        """Make progress on sends that are under way; MPI makes none while the program computes."""
+        _process.reap()
+
     def subgroup(self, members: Sequence[int], name: str) -> MpiCommunicator:
         members = [checked_rank(self, "member", int(member)) for member in members]
         if self.rank not in members or len(set(members)) < len(members):
