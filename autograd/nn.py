@@ -136,9 +136,9 @@ class Linear(Module):
         self.weight = Parameter(weight)
         self.bias = Parameter(random.uniform(key.fold("bias"), (outputs,), low=-bound, high=bound, dtype=dtype)) if bias else None
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Any) -> Any:
         y = x @ self.weight
-        return y if self.bias is None else y + self.bias  # type: ignore[no-any-return]
+        return y if self.bias is None else y + self.bias
 
 
 class Sequential(Module):
@@ -202,7 +202,7 @@ def save(module: Module, path: str | os.PathLike[str]) -> None:
     part = f"{target}.{os.getpid()}.part"
     try:
         with open(part, "wb") as file:
-            np.savez(file, **module.state_dict())  # type: ignore[arg-type]
+            np.savez(file, **module.state_dict())
         os.replace(part, target)
     finally:
         if os.path.exists(part):

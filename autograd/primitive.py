@@ -192,6 +192,8 @@ class Primitive:
             return xs
         letters = self.letters(len(xs))
         taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S"]
+        if not taking:
+            return xs
         dtype = np.result_type(*map(_kind, taking))
         cast = registry["astype"]
         return [
@@ -304,7 +306,9 @@ class Primitive:
         for i, t in enumerate(tangents):
             if t is None or letters[i] in done:
                 continue
-            if self.elementwise:
+            if i < len(self.tangent) and self.tangent[i] is not None:
+                dy = self.tangent[i](t, y, *xs, *options)  # type: ignore[misc]
+            elif self.elementwise:
                 # a diagonal Jacobian is its own transpose, so the adjoint rule serves
                 t = t if out_shape is None or t.shape == out_shape else registry["broadcast_to"](
                     t, options=(out_shape, t.shape))
@@ -316,13 +320,11 @@ class Primitive:
                 for j in joint:
                     operands[j] = tangents[j] if tangents[j] is not None else xs[j] * 0
                 dy = self(*operands, options=options)
-            elif i < len(self.tangent) and self.tangent[i] is not None:
-                dy = self.tangent[i](t, y, *xs, *options)  # type: ignore[misc]
             else:
                 dy = self._transposed(i, t, y, xs, options)
             total = dy if total is None else total + dy
         if record and signature is not None:
-            total = relabel(total, signature.out)
+            return relabel(total, signature.out)  # type: ignore[arg-type]
         return total
 
     def _transposed(self, i: int, t: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
@@ -462,7 +464,8 @@ def _kind(x: Any) -> Any:
     """What decides promotion: an array's dtype, a Python number's (weak) self."""
     if x.__class__ in TENSORS:
         return x.array.dtype
-    for kind in (bool, int, float, complex):
+    kinds: tuple[Any, ...] = (bool, int, float, complex)
+    for kind in kinds:
         if isinstance(x, kind) and not is_array(x):
             return kind(x)
     return np.asarray(x).dtype if not is_array(x) else x.dtype

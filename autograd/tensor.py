@@ -59,12 +59,12 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         """The shape of this rank's part; the extent of a sharded dimension knows on which axes it differs."""
         shape = self.array.shape
-        return shape if self.layout is None or not self.layout.special else self.layout.shape(shape)  # type: ignore[no-any-return]
+        return shape if self.layout is None or not self.layout.special else self.layout.shape(shape)
 
     @property
     def global_shape(self) -> tuple[int, ...]:
         """The shape of the whole value."""
-        return self.array.shape if self.layout is None else self.layout.global_shape(self.array.shape)  # type: ignore[no-any-return]
+        return self.array.shape if self.layout is None else self.layout.global_shape(self.array.shape)
 
     dtype = property(lambda self: self.array.dtype)
     ndim = property(lambda self: len(self.array.shape))
@@ -103,7 +103,7 @@ class Tensor:
             Where this rank does not hold the value.
         """
         array = to_host(self.array)
-        return _tape.guarded(self) if array is self.array else array  # type: ignore[no-any-return]
+        return _tape.guarded(self) if array is self.array else array
 
     def labelled(self, grid: Grid) -> Layout:
         """Its layout under a mesh; a leaf without labels is given them for good when a mesh first meets it."""
@@ -363,7 +363,7 @@ class Parameter(Leaf):
         super().__init__(array, _layout(array, layout, I, global_shape), requires_grad, name)
 
 
-TENSORS = frozenset((Tensor, Leaf, Parameter))
+TENSORS: frozenset[Any] = frozenset((Tensor, Leaf, Parameter))
 _tape._tensor_type = Tensor
 
 

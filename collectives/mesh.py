@@ -95,7 +95,7 @@ class Mesh:
         self.ranks = ranks
         self.grid = Grid.of(self.names, self.sizes, self.place)
         self._axes: dict[Any, Axis] = {}
-        self._outer: list[tuple[Any, Any]] = []
+        self._outer: list[tuple[Any, Any, Any]] = []
         self._thread = threading.get_ident()
         for name in self.names:
             self.axis(name)
@@ -159,4 +159,5 @@ def current_mesh() -> Mesh:
             "a collective was called and no mesh is current. Needed: named axes. "
             "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)"
         )
-    return state.mesh  # type: ignore[no-any-return]
+    mesh: Mesh = state.mesh
+    return mesh

@@ -31,426 +31,23 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays import Shaped, is_inexact, move, to_host
+from autograd.arrays import Shaped
 from autograd.errors import LayoutError, MeshError, ShapeError
-from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describe, parts
+from autograd.layout import C, I, Label, P, R, Rooted, Shard, V, describe
 from autograd.sites import call_site
 from autograd.state import state
 from autograd.tensor import TENSORS, Tensor, tensor
 
 from . import headers
-from .cuts import check_inner, check_outer, extents_along, joined, nested_parts, normal_dim, split
+from . import pairs as pair
+from .cuts import check_inner, check_outer, extents_along, nested_parts, normal_dim
 from .mesh import Axis, Mesh, current_mesh
-from .primitive import Call, Collective, back, host_flat
+from .primitive import Call
 
 __all__ = [
     "all_gather", "all_reduce", "all_to_all", "broadcast", "cast", "declare_partial", "gather", "mean", "permute",
     "recv", "reduce", "reduce_scatter", "scatter", "send", "shard",
 ]  # fmt: skip
-
-
-def _to(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    return call.to
-
-
-def _rooted(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    """Rooted at the root's coordinate on the k-th axis."""
-    return Rooted(_coordinates(call.root, [layout.grid.sizes[layout.grid.axis(a)] for a in call.axes])[k])
-
-
-def _coordinates(rank: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(rank, tuple(sizes)))
-
-
-def _zeros(x: Any) -> Any:
-    zeros = x * 0 if type(x) is Shaped else np.zeros_like(x)  # x * 0 would keep a nan
-    return zeros[()] if isinstance(x, np.generic) else zeros
-
-
-def _elsewhere(shape: Sequence[int], dtype: Any, call: Call) -> Shaped:
-    return Shaped(shape, dtype, f"it is rooted on rank {call.root} of axis {'*'.join(call.axes)!r}")
-
-
-def _front(x: Any, dim: int) -> tuple[np.ndarray, tuple[int, ...], int]:
-    """The host array with `dim` in front, flat; the shape of one row, and its number of elements."""
-    host = np.moveaxis(to_host(x), dim, 0)
-    row = host.shape[1:]
-    return np.ascontiguousarray(host).reshape(-1), row, int(np.prod(row, dtype=np.int64))
-
-
-def _unfront(flat: np.ndarray, row: tuple[int, ...], extent: int, dim: int, like: Any) -> Any:
-    host = np.moveaxis(flat.reshape((extent, *row)), 0, dim)
-    return move(np.ascontiguousarray(host), like)
-
-
-def _counts(extents: Sequence[int], row: int) -> list[int]:
-    return [int(n) * row for n in extents]
-
-
-def _joined_shape(shape: list[int], call: Call) -> list[int]:
-    shape[call.dim] = sum(call.extents)
-    return shape
-
-
-def _cut_shape(shape: list[int], call: Call) -> list[int]:
-    shape[call.dim] = call.extents[call.group.rank]
-    return shape
-
-
-def _swapped_shape(shape: list[int], call: Call) -> list[int]:
-    shape[call.dim], shape[call.dim2] = call.extents[call.group.rank], sum(call.extents2)
-    return shape
-
-
-def _nothing(shape: list[int], call: Call) -> list[int]:
-    return [0]
-
-
-# -- sums --------------------------------------------------------------------------------------------------------------
-
-_all_reduce = Collective("all_reduce", (P, V, Shard), _to)
-
-
-@_all_reduce.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    return back(call.group.all_reduce(host_flat(x)), x.shape, x)
-
-
-@_all_reduce.adjoint
-def _(ct: Any, call: Call) -> Any:
-    if call.to is R:
-        return _all_reduce(ct, call.but(source=P))
-    return _enter(ct, call.but(source=I, to=R))
-
-
-_enter = Collective("cast I->R", (I, C), _to, silent=True)
-
-
-@_enter.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _all_reduce(ct, call.but(source=P, to=I))
-
-
-_leave = Collective("cast R->I", (R, C), _to, silent=True)
-
-
-@_leave.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _keep_first(ct, call.but(source=I, to=P))
-
-
-_keep_first = Collective("cast to P", (I, R, C), _to, silent=True)
-
-
-@_keep_first.forward
-def _(x: Any, call: Call) -> Any:
-    return x if call.group.rank == 0 else _zeros(x)
-
-
-@_keep_first.adjoint
-def _(ct: Any, call: Call) -> Any:
-    if call.source is R:
-        return _keep_first(ct, call.but(source=R, to=P))
-    return _leave(ct, call.but(source=R, to=I))
-
-
-_relabel = Collective("relabel", (V, R, Shard, C), _to, free=True)  # V->P, R->V, Shard<->V: nothing moves
-
-
-@_relabel.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return ct
-
-
-# -- parts ---------------------------------------------------------------------------------------------------------------
-
-
-def _cut_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    """The label of this rank's part on the k-th axis: earlier axes are the outer ones."""
-    grid = layout.grid
-    extent, offset = sum(call.extents), 0
-    for axis in call.axes[: k + 1]:
-        at, whole = grid.axis(axis), extent
-        extents, offsets = parts(whole, grid.sizes[at])
-        extent, offset = extents[grid.place[at]], offsets[grid.place[at]]
-    return Shard(call.dim, whole, offset)
-
-
-_all_gather = Collective("all_gather", (V, Shard), _to, shape=_joined_shape)
-
-
-@_all_gather.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    flat, row, n = _front(x, call.dim)
-    return _unfront(call.group.all_gather(flat, _counts(call.extents, n)), row, sum(call.extents), call.dim, x)
-
-
-@_all_gather.adjoint
-def _(ct: Any, call: Call) -> Any:
-    if call.to is R:
-        return _reduce_scatter(ct, call.but(source=P, to=V))
-    return _shard(ct, call.but(source=I, to=V))
-
-
-_reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label, shape=_cut_shape)
-
-
-@_reduce_scatter.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    flat, row, n = _front(x, call.dim)
-    part = call.group.reduce_scatter(flat, _counts(call.extents, n))
-    return _unfront(part, row, call.extents[call.group.rank], call.dim, x)
-
-
-@_reduce_scatter.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _all_gather(ct, call.but(source=V, to=R))
-
-
-_shard = Collective("shard", (R, I), _cut_label, silent=True, shape=_cut_shape)
-
-
-@_shard.forward
-def _(x: Any, call: Call) -> Any:
-    return split(x, call.extents, call.dim, call.group.rank)
-
-
-@_shard.adjoint
-def _(ct: Any, call: Call) -> Any:
-    if call.source is I:
-        return _all_gather(ct, call.but(source=V, to=I))
-    return _pad(ct, call.but(source=V, to=P))
-
-
-_pad = Collective("pad", (V, Shard), _to, silent=True, shape=_joined_shape)
-
-
-@_pad.forward
-def _(x: Any, call: Call) -> Any:
-    shape = list(x.shape)
-    shape[call.dim] = sum(call.extents)
-    if type(x) is Shaped:
-        return Shaped(shape, x.dtype, x.why)
-    whole = np.zeros_like(x, shape=tuple(shape))
-    start = sum(call.extents[: call.group.rank])
-    whole[(slice(None),) * call.dim + (slice(start, start + x.shape[call.dim]),)] = x
-    return whole
-
-
-@_pad.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _shard(ct, call.but(source=R, to=V))
-
-
-def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    if type(layout[call.axes[k]]) is Shard:
-        return _cut_label(call, layout, k, shape)
-    return V
-
-
-_all_to_all = Collective("all_to_all", (V, Shard), _swap_label, shape=_swapped_shape)
-
-
-@_all_to_all.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    group, me = call.group, call.group.rank
-    blocks = [host_flat(split(x, call.extents, call.dim, r)) for r in range(group.size)]
-    rest = list(x.shape)
-    rest[call.dim] = call.extents[me]
-    shapes = []
-    for n in call.extents2:
-        rest[call.dim2] = n
-        shapes.append(tuple(rest))
-    received = group.all_to_all(
-        np.concatenate(blocks), [b.size for b in blocks], [int(np.prod(s, dtype=np.int64)) for s in shapes]
-    )
-    return move(joined(received, shapes, call.dim2), x)
-
-
-@_all_to_all.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _all_to_all(ct, call.but(dim=call.dim2, extents=call.extents2, dim2=call.dim, extents2=call.extents))
-
-
-# -- one rank to another ---------------------------------------------------------------------------------------------------
-
-
-def _varying(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    return V
-
-
-_permute = Collective("permute", (V, Shard), _varying)
-
-
-@_permute.forward
-def _(x: Any, call: Call) -> Any:
-    group, me = call.group, call.group.rank
-    flat = host_flat(x)
-    for source, target in call.pairs:
-        if source == me and target != me:
-            group.send(flat, target)
-    for source, target in call.pairs:
-        if target == me:
-            return back(flat.copy() if source == me else group.recv(np.empty_like(flat), source), x.shape, x)
-    return _zeros(x)
-
-
-@_permute.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _permute(ct, call.but(pairs=tuple((t, s) for s, t in call.pairs)))
-
-
-class _PointToPoint(Collective):
-    """Only two ranks take part, so there is no fingerprint of the group: the header says what was sent."""
-
-    def run(self, x: Any, call: Call, recorded: bool | None) -> Any:
-        return super().run(x, call, recorded) if call.elsewhere else self._forward(x, call)
-
-    def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:
-        if self is not _recv:
-            return self(t, call)
-        return _received(call, out) if record else self.run(None, call, None)
-
-
-_send = _PointToPoint("send", (V, Shard), _varying, shape=_nothing)
-_recv = _PointToPoint("recv", (V,), _varying)
-
-
-@_send.forward
-def _(x: Any, call: Call) -> Any:
-    call.group.send(host_flat(x), call.root)
-    return np.zeros(0, x.dtype)  # a send has no result; nothing can depend on it
-
-
-@_send.adjoint
-def _(ct: Any, call: Call) -> Any:
-    if ct.__class__ in TENSORS:
-        return _received(call, ct.layout)
-    return _recv.run(None, call, None)
-
-
-@_recv.forward
-def _(x: Any, call: Call) -> Any:
-    flat = np.empty(int(np.prod(call.shape, dtype=np.int64)), call.dtype)
-    y = call.group.recv(flat, call.root).reshape(call.shape)
-    return move(y, call.like) if call.like is not None else y
-
-
-@_recv.adjoint
-def _(ct: Any, call: Call) -> Any:
-    _send(ct, call)  # the operand of a recv is on the other rank
-
-
-def _received(call: Call, layout: Layout) -> Tensor:
-    """Receive, and record that: the only collective without an operand of its own."""
-    call = call.but(elsewhere=layout.absent_beyond(call.axes))
-    y = _recv.run(None, call, None)
-    if state.recording is None or not is_inexact(y.dtype):
-        return Tensor(y, layout)
-    return _recv.record(None, layout, y, layout, call)
-
-
-# -- from and to one root ----------------------------------------------------------------------------------------------------
-
-_broadcast = Collective("broadcast", (Rooted, V), _to)
-
-
-@_broadcast.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    flat = host_flat(x) if call.group.rank == call.root else np.empty(int(np.prod(call.shape, dtype=np.int64)), call.dtype)
-    y = call.group.broadcast(flat, call.root).reshape(call.shape)
-    like = x if x is not None and type(x) is not Shaped else call.like
-    return y if like is None else back(y.reshape(-1), call.shape, like)
-
-
-@_broadcast.adjoint
-def _(ct: Any, call: Call) -> Any:
-    if call.to is R:
-        return _reduce(ct, call.but(source=P, to=Rooted(call.root)))
-    return _keep_root(ct, call.but(source=I, to=Rooted(call.root)))
-
-
-_keep_root = Collective("keep on the root", (I, C), _rooted, silent=True)
-
-
-@_keep_root.forward
-def _(x: Any, call: Call) -> Any:
-    return x if call.group.rank == call.root else _elsewhere(x.shape, x.dtype, call)
-
-
-@_keep_root.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _broadcast(ct, call.but(source=Rooted(call.root), to=I, shape=ct.shape, dtype=ct.dtype))
-
-
-_reduce = Collective("reduce", (P, V, Shard), _rooted)
-
-
-@_reduce.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    total = call.group.reduce(host_flat(x), call.root)
-    return _elsewhere(x.shape, x.dtype, call) if total is None else back(total, x.shape, x)
-
-
-@_reduce.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _broadcast(ct, call.but(source=Rooted(call.root), to=R, shape=ct.shape, dtype=ct.dtype))
-
-
-_scatter = Collective("scatter", (Rooted, V), _cut_label, shape=_cut_shape)
-
-
-@_scatter.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    shape = list(call.shape)
-    row = (*shape[: call.dim], *shape[call.dim + 1 :])
-    n = int(np.prod(row, dtype=np.int64))
-    flat = _front(x, call.dim)[0] if call.group.rank == call.root else None
-    part = call.group.scatter(flat, _counts(call.extents, n), call.root, call.dtype)
-    like = x if x is not None and type(x) is not Shaped else call.like
-    return _unfront(part, row, call.extents[call.group.rank], call.dim, part if like is None else like)
-
-
-@_scatter.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _gather(ct, call.but(source=V, to=Rooted(call.root), shape=()))
-
-
-_gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape)
-
-
-@_gather.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    flat, row, n = _front(x, call.dim)
-    whole = call.group.gather(flat, _counts(call.extents, n), call.root)
-    total = sum(call.extents)
-    if whole is None:
-        return _elsewhere((*row[: call.dim], total, *row[call.dim :]), x.dtype, call)
-    return _unfront(whole, row, total, call.dim, x)
-
-
-@_gather.adjoint
-def _(ct: Any, call: Call) -> Any:
-    return _scatter(ct, call.but(source=Rooted(call.root), to=V, shape=ct.shape, dtype=ct.dtype))
-
-
-# -- what users call -----------------------------------------------------------------------------------------------------------
 
 AxisName = str | Sequence[str]
 
@@ -465,7 +62,7 @@ def _operand(x: Any, name: str) -> Tensor:
         x.layout = x.labelled(mesh.grid)
     elif x.layout.grid is not mesh.grid:
         raise LayoutError(f"{name}: x has layout {x.layout!r} of another mesh; the current one is {mesh!r}" + call_site())
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 def _begin(x: Any, axis: AxisName, name: str, root: int | None = None) -> tuple[Tensor, Axis, Mesh]:
@@ -526,7 +123,7 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     """
     _check_to(to, (R, I), "all_reduce")
     x, on, _ = _begin(x, axis, "all_reduce")
-    return _all_reduce(x, Call(on.names, on.group, to=to))
+    return pair.all_reduce(x, Call(on.names, on.group, to=to))
 
 
 def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
@@ -544,7 +141,7 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     >>> cc.run(program, ranks=2)
     [0.5, 0.5]
     """
-    return all_reduce(x, axis, to) / current_mesh().axis(axis).size  # type: ignore[no-any-return]
+    return all_reduce(x, axis, to) / current_mesh().axis(axis).size
 
 
 def cast(x: Any, axis: AxisName, to: Label = R) -> Tensor:
@@ -591,17 +188,17 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     if have is C and (to is R or to is I or to is V):
         return Tensor(x.array, x.layout.replace(on.names, to))
     if have is I and to is R:
-        return _enter(x, call)
+        return pair.enter(x, call)
     if have is R and to is I:
-        return _leave(x, call)
+        return pair.leave(x, call)
     if to is P and (have is I or have is R or have is C):
-        return _keep_first(x, call)
+        return pair.keep_first(x, call)
     if have is I and to is V:
         return cast(cast(x, axis, R), axis, V)
     if (to is V and (have is R or isinstance(have, Shard))) or (to is P and have is V):
-        return _relabel(x, call)
+        return pair.relabel(x, call)
     if isinstance(to, Shard) and have is V:
-        return _relabel(x, call.but(to=_equal_shard(x, on, to)))
+        return pair.relabel(x, call.but(to=_equal_shard(x, on, to)))
     raise LayoutError(
         f"cast({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}, to={to!r})\n"
         f"  axis {'*'.join(on.names)!r}: x is {have.word}, and {_CAST_WHY.get(have.letter, 'no free cast leads there')}\n"
@@ -664,7 +261,7 @@ def declare_partial(x: Any, axis: AxisName) -> Tensor:
                 f"{x.layout[a].word}; needed: Varying\n  fix: cast(x, {a!r}, to=P)   (one copy, kept on the first rank)"
                 + call_site()
             )
-    return _relabel(x, Call(on.names, on.group, to=P))
+    return pair.relabel(x, Call(on.names, on.group, to=P))
 
 
 def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R) -> Tensor:
@@ -702,10 +299,10 @@ def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R) -> Tensor:
     x, on, mesh = _begin(x, axis, "all_gather")
     dim = normal_dim(dim, x.array.shape, "all_gather")
     assert x.layout is not None
-    _all_gather.check(x, on)
+    pair.all_gather.check(x, on)
     check_outer(x, x.layout, on, dim, "all_gather")
     extents = extents_along(x, x.layout, on, mesh, dim, "all_gather")
-    return _all_gather(x, Call(on.names, on.group, to=to, dim=dim, extents=extents))
+    return pair.all_gather(x, Call(on.names, on.group, to=to, dim=dim, extents=extents))
 
 
 def reduce_scatter(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
@@ -729,9 +326,9 @@ def reduce_scatter(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
     x, on, mesh = _begin(x, axis, "reduce_scatter")
     dim = normal_dim(dim, x.array.shape, "reduce_scatter")
     assert x.layout is not None
-    _reduce_scatter.check(x, on)
+    pair.reduce_scatter.check(x, on)
     check_inner(x, x.layout, on, dim, "reduce_scatter")
-    return _reduce_scatter(x, Call(on.names, on.group, to=V, dim=dim, extents=_cut(x, on, mesh, dim)))
+    return pair.reduce_scatter(x, Call(on.names, on.group, to=V, dim=dim, extents=_cut(x, on, mesh, dim)))
 
 
 def shard(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
@@ -757,7 +354,7 @@ def shard(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
     x, on, mesh = _begin(x, axis, "shard")
     dim = normal_dim(dim, x.array.shape, "shard")
     assert x.layout is not None
-    _shard.check(x, on)
+    pair.shard.check(x, on)
     check_inner(x, x.layout, on, dim, "shard")
     labels = {x.layout[a] for a in on.names}
     if len(labels) > 1:
@@ -766,7 +363,7 @@ def shard(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
             "differ\n  fix: cast the Invariant ones to R first" + call_site()
         )
     call = Call(on.names, on.group, to=V, source=labels.pop(), dim=dim, extents=_cut(x, on, mesh, dim))
-    return _shard(x, call)
+    return pair.shard(x, call)
 
 
 def _cut(x: Tensor, on: Axis, mesh: Mesh, dim: int) -> tuple[int, ...]:
@@ -799,13 +396,13 @@ def all_to_all(x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1) 
     if split_dim == concat_dim:
         raise ShapeError(f"all_to_all: split_dim and concat_dim are both {split_dim}; needed: two dimensions" + call_site())
     assert x.layout is not None
-    _all_to_all.check(x, on)
+    pair.all_to_all.check(x, on)
     check_inner(x, x.layout, on, split_dim, "all_to_all")
     check_outer(x, x.layout, on, concat_dim, "all_to_all")
     joins = extents_along(x, x.layout, on, mesh, concat_dim, "all_to_all")
     call = Call(on.names, on.group, to=V, dim=split_dim, extents=_cut(x, on, mesh, split_dim), dim2=concat_dim,
                 extents2=joins)  # fmt: skip
-    return _all_to_all(x, call)
+    return pair.all_to_all(x, call)
 
 
 def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Tensor:
@@ -835,15 +432,15 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Tensor:
     """
     x, on, _ = _begin(x, axis, "permute")
     given = tuple((s, t) for s, t in pairs)
-    for pair in given:
-        for rank in pair:
+    for both in given:
+        for rank in both:
             _check_rank(rank, on, "permute", "a rank of pairs")
     for side, what in ((0, "source"), (1, "destination")):
-        ranks = [pair[side] for pair in given]
+        ranks = [both[side] for both in given]
         if len(set(ranks)) != len(ranks):
             raise MeshError(f"permute: a rank is a {what} twice in {list(given)}; needed: at most once" + call_site())
     given = tuple((int(s), int(t)) for s, t in given)
-    return _permute(x, Call(on.names, on.group, pairs=given))
+    return pair.permute(x, Call(on.names, on.group, pairs=given))
 
 
 def send(x: Any, axis: AxisName, dst: int) -> None:
@@ -869,11 +466,11 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     if dst == on.group.rank:
         raise MeshError(f"send: dst={dst} is this rank itself; needed: another rank" + call_site())
     assert x.layout is not None
-    _send.check(x, on)
+    pair.send.check(x, on)
     recorded = state.recording is not None
     others = x.layout.replace(on.names, V)
     on.group.send(headers.write(x.array, others, recorded, "send/recv"), int(dst))
-    _send(x, Call(on.names, on.group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
+    pair.send(x, Call(on.names, on.group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
 
 
 def recv(axis: AxisName, src: int) -> Tensor:
@@ -894,7 +491,7 @@ def recv(axis: AxisName, src: int) -> Tensor:
     data = on.group.recv(np.empty(headers.HEADER_BYTES, np.uint8), int(src))
     shape, dtype, labels = headers.read(data, state.recording is not None, "send/recv", f"rank {src}")
     layout = mesh.grid.layout([labels.get(a, V) for a in mesh.names]).replace(on.names, V)
-    return _received(Call(on.names, on.group, root=int(src), shape=shape, dtype=dtype), layout)
+    return pair.received(Call(on.names, on.group, root=int(src), shape=shape, dtype=dtype), layout)
 
 
 def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Mesh, Any, Any]:
@@ -915,12 +512,13 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
         shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
     else:
         if on.group.checking:
-            on.group.agree(f"{name}(axis={'*'.join(on.names)!r} root={root}) {'recorded' if recorded else 'not recorded'}")
+            said = "recorded" if recorded else "not recorded"
+            on.group.agree(f"{name}(axis={'*'.join(on.names)!r} root={root}) {said}")
         data = headers.write(x.array, x.layout, recorded, name) if at_root else np.empty(headers.HEADER_BYTES, np.uint8)
         data = on.group.broadcast(data, root)
         shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
     sizes = [mesh.sizes[mesh.grid.axis(a)] for a in on.names]
-    rooted = dict(zip(on.names, map(Rooted, _coordinates(root, sizes)), strict=True))
+    rooted = dict(zip(on.names, map(Rooted, pair.coordinates(root, sizes)), strict=True))
     if x is None:
         layout = mesh.grid.layout([rooted.get(a) or labels.get(a, V) for a in mesh.names])
         x = Tensor(Shaped(shape, dtype, f"it is rooted on rank {root} of axis {'*'.join(on.names)!r}"), layout)
@@ -960,7 +558,7 @@ def broadcast(x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any
     """
     _check_to(to, (R, I), "broadcast")
     x, on, _, shape, dtype = _from_root(x, axis, root, "broadcast", like)
-    return _broadcast(x, Call(on.names, on.group, to=to, root=int(root), shape=shape, dtype=dtype))
+    return pair.broadcast(x, Call(on.names, on.group, to=to, root=int(root), shape=shape, dtype=dtype))
 
 
 def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = None) -> Tensor:
@@ -982,7 +580,7 @@ def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = 
     dim = normal_dim(dim, shape, "scatter")
     extents = nested_parts(int(shape[dim]), [mesh.sizes[mesh.grid.axis(a)] for a in on.names])
     call = Call(on.names, on.group, root=int(root), dim=dim, extents=extents, shape=shape, dtype=dtype)
-    return _scatter(x, call)
+    return pair.scatter(x, call)
 
 
 def reduce(x: Any, axis: AxisName, root: int = 0) -> Tensor:
@@ -1001,7 +599,7 @@ def reduce(x: Any, axis: AxisName, root: int = 0) -> Tensor:
     [None, array([2.])]
     """
     x, on, _ = _begin(x, axis, "reduce", root)
-    return _reduce(x, Call(on.names, on.group, to=Rooted(int(root)), root=int(root)))
+    return pair.reduce(x, Call(on.names, on.group, to=Rooted(int(root)), root=int(root)))
 
 
 def gather(x: Any, axis: AxisName, root: int = 0, dim: int = 0) -> Tensor:
@@ -1022,7 +620,7 @@ def gather(x: Any, axis: AxisName, root: int = 0, dim: int = 0) -> Tensor:
     x, on, mesh = _begin(x, axis, "gather", root)
     dim = normal_dim(dim, x.array.shape, "gather")
     assert x.layout is not None
-    _gather.check(x, on)
+    pair.gather.check(x, on)
     check_outer(x, x.layout, on, dim, "gather")
     extents = extents_along(x, x.layout, on, mesh, dim, "gather")
-    return _gather(x, Call(on.names, on.group, to=Rooted(int(root)), root=int(root), dim=dim, extents=extents))
+    return pair.gather(x, Call(on.names, on.group, to=Rooted(int(root)), root=int(root), dim=dim, extents=extents))

@@ -44,7 +44,7 @@ from autograd.tape import may_relabel
 from autograd.tensor import Tensor
 
 from .mesh import Mesh
-from .ops import _PointToPoint, all_reduce
+from .ops import all_reduce
 from .primitive import Collective, collectives
 from .world import run, world
 
@@ -140,6 +140,9 @@ class Setting:
         """A dense function on every group along the axes."""
         result: Values = [None] * self.ranks
         for group in self.groups(self.along):
+            place = self.places[group[0]]
+            if any(isinstance(x, Rooted) and x.root != place[self.names.index(a)] for a, x in self.others.items()):
+                continue  # absent along the whole group
             for rank, y in zip(group, function([values[r] for r in group]), strict=True):
                 result[rank] = y
         return result
@@ -345,9 +348,9 @@ def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
     """The label law of each recorded collective: its adjoint of a cotangent of the dual layout gives the operand's."""
     faults = []
     for node in reversed(tape.recording.nodes):
-        if node is None or not isinstance(node[0], Collective) or isinstance(node[0], _PointToPoint):
+        if node is None or not isinstance(node[0], Collective) or node[0].name in ("send", "recv"):
             continue
-        call, layout, out, (shape, dtype, absent), _ = node[4]
+        call, layout, out, (shape, dtype, absent) = node[4][:4]
         ct = Tensor(Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype), out.dual)
         with ag.no_grad():
             g = node[0]._adjoint(ct, call)

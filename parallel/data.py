@@ -48,7 +48,8 @@ class _Entry:
     communicates = True
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        tensors, places, cts, axis, out = node[2], node[3], *node[4]
+        tensors, places = node[2], node[3]
+        cts, axis, out = node[4]
         given, cts[:] = list(cts), [None] * len(cts)
         # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here counts zero
         used: Any = [g is not None for g in given]

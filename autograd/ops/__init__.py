@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import tensor as _tensor
+from .. import tensor as tensor_module
 from ..errors import NotDifferentiable
 from ..primitive import registry
 from .elementwise import (
@@ -81,4 +81,4 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     return primitive(*xs)
 
 
-_tensor._ops = __import__(__name__, fromlist=["add"])
+tensor_module._ops = __import__(__name__, fromlist=["add"])

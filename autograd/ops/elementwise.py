@@ -68,7 +68,7 @@ sqrt = elementwise("sqrt", np.sqrt, lambda y, x: 0.5 / y, saves="y")
 square = elementwise("square", np.square, lambda y, x: 2 * x, saves="0")
 reciprocal = elementwise("reciprocal", np.reciprocal, lambda y, x: -(y * y), saves="y")
 sin = elementwise("sin", np.sin, lambda y, x: cos(x), saves="0")
-cos = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0")
+cos: Primitive = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0")
 tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y")
 sign = elementwise("sign", np.sign, lambda y, x: x * 0, saves="0")
 absolute = elementwise("absolute", np.absolute, lambda y, x: sign(x), saves="0")
@@ -105,7 +105,7 @@ minimum = op(
     (lambda ct, y, a, b: ct * _wins(b, a, ct), lambda ct, y, a, b: ct * _wins(a, b, ct)),
     saves="01", dims=broadcast,
 )  # fmt: skip
-where = op(
+where: Primitive = op(
     "where", "S a a", np.where,
     (None, lambda ct, y, c, a, b: where(c, ct, ct * 0), lambda ct, y, c, a, b: where(c, ct * 0, ct)),
     saves="0", dims=broadcast, operands="condition x y",

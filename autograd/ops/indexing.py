@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..layout import Mix
-from ..primitive import op
+from ..primitive import Primitive, op
 
 Shape = tuple[int, ...]
 
@@ -79,8 +79,8 @@ def _put_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(back)]
 
 
-put = op("put", "a", _put, lambda ct, y, x, key, shape: _take(ct, options=(key, shape)), dims=_put_dims, operands="x", ranked=True)
-_take = op(
+put: Primitive = op("put", "a", _put, lambda ct, y, x, key, shape: _take(ct, options=(key, shape)), dims=_put_dims, operands="x", ranked=True)
+_take: Primitive = op(
     "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
     dims=_dims, operands="x", ranked=True,
 )  # fmt: skip

@@ -54,9 +54,12 @@ def _spread(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
     return broadcast_to(reshape(ct, _kept(shape, axes)), shape)
 
 
+_add_reduce: Any = np.add.reduce  # np.sum without its wrapper
+
+
 def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
     if type(x) is np.ndarray:
-        return np.add.reduce(x, axis=axes, keepdims=keepdims)
+        return _add_reduce(x, axes, None, None, keepdims)
     return np.sum(x, axis=axes, keepdims=keepdims)
 
 
@@ -66,7 +69,7 @@ _sum_op = op(
 
 
 def _mean_rule(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
-    return _spread(ct * (1.0 / max(math.prod(shape[i] for i in axes), 1)), axes, shape)
+    return _spread(ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape)
 
 
 _mean_op = op(
