@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from .arrays import is_inexact
+import numpy as np
+
+from .arrays import Shaped, is_inexact
 from .errors import DtypeError, LayoutError, ShapeError, TapeError
 from .layout import describe, require_one_number
 from .state import state
@@ -33,6 +35,12 @@ def _lift(x: Any, what: str) -> Tensor:
     if state.grid is not None:
         x.layout = x.labelled(state.grid)
     return x
+
+
+def _zeros(array: Any) -> Any:
+    """Zeros of the same kind; not ``array * 0``, which keeps a nan."""
+    zeros = array * 0 if type(array) is Shaped else np.zeros_like(array)
+    return zeros[()] if isinstance(array, np.generic) else zeros
 
 
 class _Traced:
@@ -63,7 +71,7 @@ class _Traced:
         for x, g in zip(self.inputs, found, strict=True):
             layout = None if x.layout is None else x.layout.dual
             if g is None:
-                g = x.array * 0
+                g = _zeros(x.array)
             g = g if g.__class__ in TENSORS else Tensor(g, layout)
             results.append(self.out(relabel(g, layout) if layout is not None else g))
         return results
@@ -90,7 +98,7 @@ def value_and_grad(function: Function, argnum: int | Sequence[int] = 0) -> Funct
         traced = _Traced(function, args, argnums, kwargs)
         y = _scalar(traced.output)
         if y.tape is None and not traced.tape.recording.communicates:
-            gradients = [traced.out(Tensor(x.array * 0, None if x.layout is None else x.layout.dual))
+            gradients = [traced.out(Tensor(_zeros(x.array), None if x.layout is None else x.layout.dual))
                          for x in traced.inputs]
         else:
             gradients = traced.pull([y], None)
@@ -194,7 +202,7 @@ def jvp(function: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tup
     found = traced.tape.forward(traced.inputs, given, outputs, record=traced.nested)
     results = []
     for y, dy in zip(outputs, found, strict=True):
-        dy = y.array * 0 if dy is None else dy
+        dy = _zeros(y.array) if dy is None else dy
         results.append(traced.out(dy if dy.__class__ in TENSORS else Tensor(dy, y.layout)))
     values = [traced.out(y) for y in outputs]
     return (tuple(values), tuple(results)) if several else (values[0], results[0])

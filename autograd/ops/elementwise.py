@@ -5,6 +5,7 @@ A nonlinear operand is declared by its partial derivative; as the Jacobian is di
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -43,12 +44,14 @@ divide = op(
 
 
 def _power_base(ct: Any, y: Any, a: Any, b: Any) -> Any:
-    return ct * (b * power(a, b - 1))
+    # x**0 has derivative 0 everywhere, at 0 too, where 0 * 0**-1 would be nan
+    lower = (b - 1 if b else b) if isinstance(b, int | float) else where(b == 0, b, b - 1)
+    return ct * (b * power(a, lower))
 
 
 def _power_exponent(ct: Any, y: Any, a: Any, b: Any) -> Any:
     # 0 ** b has derivative 0 in b for b > 0, where log(0) would make it nan
-    return ct * (y * log(where(a == 0, np.ones((), a.dtype)[()], a)))
+    return ct * (y * (math.log(a) if a else 0.0) if isinstance(a, int | float) else y * log(where(a == 0, 1, a)))
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -105,9 +108,14 @@ minimum = op(
     (lambda ct, y, a, b: ct * _wins(b, a, ct), lambda ct, y, a, b: ct * _wins(a, b, ct)),
     saves="01", dims=broadcast,
 )  # fmt: skip
+def zero_like(x: Any) -> Any:
+    """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
+    return type(x)(np.zeros((), x.dtype), x.layout) if hasattr(x, "tape") else 0
+
+
 where: Primitive = op(
     "where", "S a a", np.where,
-    (None, lambda ct, y, c, a, b: where(c, ct, ct * 0), lambda ct, y, c, a, b: where(c, ct * 0, ct)),
+    (None, lambda ct, y, c, a, b: where(c, ct, zero_like(ct)), lambda ct, y, c, a, b: where(c, zero_like(ct), ct)),
     saves="0", dims=broadcast, operands="condition x y",
 )  # fmt: skip
 
@@ -123,8 +131,9 @@ def _astype_rule(ct: Any, y: Any, x: Any, dtype: Any, source: Any) -> Any:
 
 
 _astype = op(
-    "astype", "a", lambda x, dtype, source: _cast(x, dtype), _astype_rule, dims=broadcast, operands="x"
-)
+    "astype", "a", lambda x, dtype, source: _cast(x, dtype), _astype_rule, dims=broadcast, operands="x",
+    tangent=(lambda dx, y, x, dtype, source: astype(dx, dtype),),
+)  # fmt: skip
 
 
 def astype(x: Any, dtype: Any) -> Any:
