@@ -143,6 +143,8 @@ def _keeping_axes(name: str) -> Any:
 
     def method(self: RankInt, *others: Any) -> Any:
         result = plain(self, *others)
+        if result is NotImplemented and others and isinstance(others[0], float):
+            return getattr(RankFloat(float(self), self.axes), name)(*others)
         if type(result) is int:
             return RankInt(result, self.axes.union(*(o.axes for o in others if isinstance(o, RankInt))))
         if type(result) is float:
@@ -542,9 +544,11 @@ def infer(op: Any, layouts: Sequence[Layout], shapes: Sequence[tuple[int, ...]],
 
 _FIXES = {  # what may be written for an operand: label it has -> (label it gets, how, what that costs)
     I: [(R, "cast({x}, {a!r}, to=R)", "free forward, all-reduce in backward"),
-        (P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free in both directions")],
+        (P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free in both directions"),
+        (V, "shard({x}, {a!r}, dim=...)", "keeps this rank's part; an all-gather in backward")],
     P: [(R, "all_reduce({x}, {a!r}, to=R)", "an all-reduce in both directions"),
-        (I, "all_reduce({x}, {a!r}, to=I)", "an all-reduce forward, free in backward")],
+        (I, "all_reduce({x}, {a!r}, to=I)", "an all-reduce forward, free in backward"),
+        (V, "reduce_scatter({x}, {a!r}, dim=...)", "takes the sum and keeps this rank's part of it")],
     R: [(P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free in both directions"),
         (I, "cast({x}, {a!r}, to=I)", "free in both directions"),
         (V, "shard({x}, {a!r}, dim=...)", "keeps this rank's part; free in both directions")],

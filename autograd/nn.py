@@ -202,7 +202,7 @@ def save(module: Module, path: str | os.PathLike[str]) -> None:
     part = f"{target}.{os.getpid()}.part"
     try:
         with open(part, "wb") as file:
-            np.savez(file, **module.state_dict())
+            np.savez(file, allow_pickle=False, **module.state_dict())
         os.replace(part, target)
     finally:
         if os.path.exists(part):

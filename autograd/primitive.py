@@ -52,16 +52,27 @@ def broadcast(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
 
 def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     """Sum a cotangent over the dimensions along which an operand of `shape` was repeated."""
-    if ct.shape == shape:
+    have = ct.shape
+    if have == shape:
         return ct
-    extra = ct.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        i + extra for i, n in enumerate(shape) if n == 1 and int(ct.shape[i + extra]) != 1
-    )
-    if type(ct) is np.ndarray:
-        return np.add.reduce(ct, axis=axes).reshape(shape)
-    ct = ct.sum(axis=axes)
+    axes = _repeated.get((have, shape))
+    if axes is None:
+        extra = len(have) - len(shape)
+        axes = tuple(range(extra)) + tuple(i + extra for i, n in enumerate(shape) if n == 1 and have[i + extra] != 1)
+        if len(_repeated) > 4096:
+            _repeated.clear()
+        _repeated[have, shape] = axes
+    ct = _add_reduce(ct, axes) if type(ct) is np.ndarray else ct.sum(axis=axes)
     return ct if ct.shape == shape else ct.reshape(shape)
+
+
+_repeated: dict[Any, tuple[int, ...]] = {}  # (cotangent's shape, operand's shape) -> axes to sum over
+_add_reduce: Any = np.add.reduce  # ndarray.sum without its wrapper
+
+
+def identity(ct: Any, *_: Any) -> Any:
+    """The rule of an operand that is handed on as it is; sweeps know it and make no call."""
+    return ct
 
 
 class Signature:
@@ -356,10 +367,11 @@ class Unary(Primitive):
         if layout is not None:
             # options of operations that are not ranked are plain and hashable; shapes matter where parts are sharded
             key = (layout, a.shape, options) if layout.special or options else layout
-            signature = self.signatures.get(key) if not self.ranked else None
+            common = not self.ranked and a.dtype.kind in "fc"
+            signature = self.signatures.get(key) if common else None
             if signature is None:
                 signature = self.sign((x,), (a,), options)
-                if not self.ranked and a.dtype.kind in "fc":
+                if common:
                     self.signatures[key] = signature
             layout = signature.out
         elif state.grid is not None:
@@ -440,7 +452,7 @@ class Binary(Primitive):
         first, second = self.adjoint
         start, cts = sweep.start, sweep.cts
         if p >= 0:
-            g = first(ct, y, a, b, *options)  # type: ignore[misc]
+            g = ct if first is identity else first(ct, y, a, b, *options)  # type: ignore[misc]
             if shapes is not None:
                 g = unbroadcast(g, shapes[0])
             if p >= start:
@@ -449,7 +461,7 @@ class Binary(Primitive):
             else:
                 sweep.add(p, g)
         if q >= 0:
-            g = second(ct, y, a, b, *options)  # type: ignore[misc]
+            g = ct if second is identity else second(ct, y, a, b, *options)  # type: ignore[misc]
             if shapes is not None:
                 g = unbroadcast(g, shapes[1])
             if q >= start:

@@ -450,7 +450,7 @@ def seed(y: Tensor, ct: Any) -> Tensor | None:
         require_one_number(y.layout, array.shape)
         if type(array) is Shaped:
             return None
-        one = np.ones(array.shape, array.dtype)[()] if isinstance(array, np.generic) else np.ones_like(array)
+        one = type(array)(1) if isinstance(array, np.generic) else np.ones_like(array)
         return type_of_tensor()(one, None if y.layout is None else y.layout.dual)
     given = ct if isinstance(ct, type_of_tensor()) else None
     value = given.array if given is not None else as_array(ct, None)

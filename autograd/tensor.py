@@ -164,13 +164,13 @@ class Tensor:
 
     # -- operators ---------------------------------------------------------------------------------------------------
     def __add__(self, other: Any) -> Any:
-        return _ops.add(self, other)
+        return self if other.__class__ is int and other == 0 else _ops.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
         return self if other.__class__ is int and other == 0 else _ops.add(other, self)  # sum([...]) begins with 0
 
     def __sub__(self, other: Any) -> Any:
-        return _ops.subtract(self, other)
+        return self if other.__class__ is int and other == 0 else _ops.subtract(self, other)
 
     def __rsub__(self, other: Any) -> Any:
         return _ops.subtract(other, self)
@@ -269,6 +269,8 @@ class Leaf(Tensor):
     __slots__ = ("_grad", "_requires_grad", "name")
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
+        if layout is not None and layout.rooted and layout.absent_beyond(()):
+            array = Shaped(array.shape, array.dtype, f"its layout {layout!r} roots it on another rank")
         super().__init__(array, layout)
         self._requires_grad = False
         self._grad: Tensor | None = None
@@ -363,7 +365,14 @@ class Parameter(Leaf):
         super().__init__(array, _layout(array, layout, I, global_shape), requires_grad, name)
 
 
-TENSORS: frozenset[Any] = frozenset((Tensor, Leaf, Parameter))
+class Constant(Leaf):
+    """A leaf that is the same on every rank and has no cotangent; `constant` makes it."""
+
+    __slots__ = ()
+    _default = C
+
+
+TENSORS: frozenset[Any] = frozenset((Tensor, Leaf, Parameter, Constant))
 _tape._tensor_type = Tensor
 
 
@@ -429,7 +438,13 @@ def constant(array: Any, dtype: Any = None) -> Leaf:
     False
     """
     array = as_array(array, dtype)
-    return Leaf(array, None if state.grid is None else state.grid.uniform(C))
+    return Constant(array, None if state.grid is None else state.grid.uniform(C))
+
+
+def use_operations(module: Any) -> None:
+    """Give Tensors the operations behind their operators; they stand above this file."""
+    global _ops
+    _ops = module
 
 
 class _Probe:

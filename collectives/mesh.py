@@ -69,7 +69,7 @@ class Mesh:
     1
     """
 
-    def __init__(self, over: Communicator | None = None, **sizes: int):
+    def __init__(self, over: Communicator | None = None, /, **sizes: int):
         ranks = world() if over is None else over
         if not sizes:
             raise MeshError("a mesh without axes was asked for; needed: at least one, like Mesh(dp=-1)")

@@ -22,7 +22,7 @@ from autograd import events
 from autograd.arrays import Shaped, is_inexact, move, to_host
 from autograd.errors import LayoutError
 from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describe, fixes
-from autograd.sites import call_site, find_site
+from autograd.sites import call_site
 from autograd.state import state
 from autograd.tape import Node, Recording, Sweep, relabel
 from autograd.tensor import TENSORS, Tensor
@@ -157,7 +157,7 @@ class Collective:
             call = call.but(like=np.empty_like(y, shape=(0,)))  # zeros for a missing cotangent go where y lives
         recording.communicates |= self.communicates
         nodes = recording.nodes
-        nodes.append((self, None, (), (place,), (call, layout, out, result, operand, find_site()), None, None))
+        nodes.append((self, None, (), (place,), (call, layout, out, result, operand), None, None))
         return Tensor(y, out, recording, len(nodes) - 1)
 
     def check(self, x: Tensor, on: Any) -> None:
@@ -201,7 +201,7 @@ class Collective:
     # -- the sweeps --------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """One step of the reverse sweep; without a cotangent the ranks still communicate, zeros."""
-        (place,), (call, layout, out, (shape, dtype, absent), operand, _) = node[3], node[4]
+        (place,), (call, layout, out, (shape, dtype, absent), operand) = node[3], node[4]
         if ct is None:
             ct = Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype)
             ct = move(ct, call.like) if call.like is not None and not absent else ct
@@ -217,7 +217,7 @@ class Collective:
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
         """One step of forward mode: the same collective on the tangent, on zeros where there is none."""
-        (place,), (call, layout, out, _, operand, _) = node[3], node[4]
+        (place,), (call, layout, out, _, operand) = node[3], node[4]
         t = carried[place - start] if place >= start else None
         if t is None and operand is not None:
             t = Shaped(operand[0], operand[1], "it is rooted elsewhere") if operand[2] else np.zeros(*operand[:2])

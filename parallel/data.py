@@ -6,6 +6,7 @@ P -> I, so that gradients are summed by the tape itself: nothing is hooked, noth
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,50 +28,65 @@ __all__ = ["DataParallel", "enter"]
 
 
 class _Entered:
-    """One parameter's place on the tape after the entry: hands its cotangent to the entry."""
+    """The places of the parameters after the entry: each hands its cotangent to the entry, which comes before them."""
 
     name = "entered parameter"
     communicates = False
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        cts, k = node[4]
-        cts[k] = ct
+        cts, first, _ = node[4]
+        cts[sweep.place - first] = ct
 
-    def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
-        (place,) = node[3]
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
+        _, first, places = node[4]
+        place = places[at - first]
         return carried[place - start] if place >= start else None
 
 
 class _Entry:
-    """The entry of parameters: cast I -> R forward, all-reduce in backward, in order of registration."""
+    """The entry of parameters: cast I -> R forward, all-reduce in backward, in reverse order of registration."""
 
     name = "parameter entry"
     communicates = True
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        tensors, places = node[2], node[3]
-        cts, axis, out = node[4]
-        given, cts[:] = list(cts), [None] * len(cts)
+        parameters, places = node[2], node[3]
+        cts, on, layouts = node[4]
+        given, cts[:] = cts[:], [None] * len(cts)
         # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here counts zero
         used: Any = [g is not None for g in given]
-        if axis.size > 1:
-            used = np.array(used, np.float32)
-            if axis.group.checking:
-                axis.group.agree(f"gradients of {len(given)} parameters (axis={'*'.join(axis.names)!r}) in a backward sweep")
-            used = axis.group.all_reduce(used)
+        if on.size > 1:
+            if on.group.checking:
+                named = f"(axis={'*'.join(on.names)!r})"
+                on.group.agree(f"gradients of {len(given)} parameters {named} in a backward sweep")
+            used = on.group.all_reduce(np.array(used, np.float32))
+        started: deque[Any] = deque()  # lists that are emptied as they are read: who holds a gradient owns it
         for i in reversed(range(len(given))):
-            if not used[i]:
-                continue
-            (shape, dtype), g = tensors[i], given[i]
-            if g is None:
-                g = np.zeros(shape, dtype)
-            if sweep.record:
-                g = g if g.__class__ in TENSORS else Tensor(g, out[i].dual)
-                g = all_reduce(g, axis.names, to=I)
-            elif axis.size > 1:
-                g = back(axis.group.all_reduce(host_flat(g)), shape, g)
-            if places[i] >= 0:
-                sweep.add(places[i], g)
+            g = given.pop()
+            if used[i]:
+                missing = g is None
+                g = parameters[i].array if missing else g
+                started.append((i, self._sum(g, missing, layouts[i], on, sweep)))
+        g = None
+        while started:
+            i, g = started.popleft()
+            g = g() if callable(g) else g
+            p, place = parameters[i], places[i]
+            if place >= 0:
+                sweep.add(place, g)
+            elif place == _LEAF and sweep.wanted is None:
+                p.accumulate(g)
+
+    @staticmethod
+    def _sum(g: Any, missing: bool, layout: Layout, on: Axis, sweep: Sweep) -> Any:
+        """Start the sum over the ranks; what it returns gives it, at once or when called."""
+        g = np.zeros_like(g) if missing else g
+        if sweep.record:
+            return all_reduce(g if g.__class__ in TENSORS else Tensor(g, layout.dual), on.names, to=I)
+        if on.size == 1:
+            return g
+        pending = on.group.start("all_reduce", host_flat(g))
+        return lambda: back(pending.wait(), g.shape, g)
 
     def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
         return None
@@ -122,18 +138,24 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
-    places = tuple(
-        (p.node if p.tape is recording else recording.enter(p)) if is_inexact(p.array.dtype) else -1 for p in parameters
-    )
+    places = tuple([_place(p, recording) for p in parameters])
     cts: list[Any] = [None] * len(parameters)
     recording.communicates |= on.size > 1
-    facts = tuple((p.array.shape, p.array.dtype) for p in parameters)
-    recording.append((_ENTRY, None, facts, places, (cts, on, layouts), None, None))
-    entered = []
-    for k, (p, out) in enumerate(zip(parameters, layouts, strict=True)):
-        node = recording.append((_ENTERED, None, (), (places[k],), (cts, k), None, None))
-        entered.append(Tensor(p.array, out, recording, node))
-    return entered
+    nodes = recording.nodes
+    nodes.append((_ENTRY, None, tuple(parameters), places, (cts, on, layouts), None, None))
+    first = len(nodes)
+    nodes.extend([(_ENTERED, None, (), (), (cts, first, places), None, None)] * len(cts))
+    return [Tensor(p.array, layouts[k], recording, first + k) for k, p in enumerate(parameters)]
+
+
+_LEAF = -2  # the place of a leaf, whose gradient the entry itself hands over
+
+
+def _place(p: Tensor, recording: Recording) -> int:
+    if p.tape is None and p.requires_grad:
+        recording.lock(p.array)
+        return _LEAF
+    return -1 if p.tape is None else p.node if p.tape is recording else recording.enter(p)
 
 
 class DataParallel(Module):

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..primitive import Primitive, broadcast, op
+from ..primitive import Primitive, broadcast, identity, op
+from ..tensor import Tensor
 
 Partial = Callable[..., Any]
 
@@ -22,17 +23,13 @@ def elementwise(name: str, function: Callable[..., Any], derivative: Partial, sa
     return op(name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, operands="x")
 
 
-def _same(ct: Any, *_: Any) -> Any:
-    return ct
-
-
 def _minus(ct: Any, *_: Any) -> Any:
     return -ct
 
 
 # -- arithmetic ------------------------------------------------------------------------------------------------------
-add = op("add", "a a", operator.add, (_same, _same), dims=broadcast)
-subtract = op("subtract", "a a", operator.sub, (_same, _minus), dims=broadcast)
+add = op("add", "a a", operator.add, (identity, identity), dims=broadcast)
+subtract = op("subtract", "a a", operator.sub, (identity, _minus), dims=broadcast)
 negative = op("negative", "a", operator.neg, _minus, dims=broadcast)
 multiply = op(
     "multiply", "a b", operator.mul, (lambda ct, y, a, b: ct * b, lambda ct, y, a, b: ct * a), saves="01", dims=broadcast
@@ -110,7 +107,7 @@ minimum = op(
 )  # fmt: skip
 def zero_like(x: Any) -> Any:
     """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
-    return type(x)(np.zeros((), x.dtype), x.layout) if hasattr(x, "tape") else 0
+    return Tensor(np.zeros((), x.dtype), x.layout) if hasattr(x, "tape") else 0
 
 
 where: Primitive = op(

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import DtypeError, ShapeError
 from ..layout import Mix
 from ..primitive import op
+from ..tensor import Tensor
 from .elementwise import exp
 from .shape import expand_dims, reshape
 
@@ -116,7 +117,7 @@ def one_hot(labels: Any, like: Any) -> Any:
     shape, dtype = like.shape, like.dtype
     hot = np.asarray(raw[:, None] == np.arange(shape[1]), dtype) if isinstance(raw, np.ndarray) else (
         (raw[:, None] == np.arange(shape[1])).astype(dtype))
-    return type(like)(hot, labels.layout) if hasattr(labels, "tape") else hot
+    return Tensor(hot, labels.layout) if hasattr(labels, "tape") else hot
 
 
 cross_entropy_op = op(

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..layout import Mix, Sum
 from ..primitive import op
-from .shape import broadcast_to, reshape
+from ..tensor import TENSORS, Tensor
+from .shape import broadcast_to, expand_dims
 
 Axes = tuple[int, ...]
 
@@ -33,6 +34,11 @@ def _kept(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
+def _keep(y: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
+    """A reduced value with the axes it was reduced over as extents of 1."""
+    return y if len(y.shape) == len(shape) else expand_dims(y, axes)
+
+
 def _dims(entry: Any) -> Any:
     def dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
         axes, keepdims, _ = options
@@ -51,7 +57,13 @@ def _dims(entry: Any) -> Any:
 
 def _spread(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
     """A cotangent of the reduced value, repeated over the operand's shape."""
-    return broadcast_to(reshape(ct, _kept(shape, axes)), shape)
+    if type(ct) is np.ndarray or isinstance(ct, np.generic):
+        if len(axes) == len(shape) and math.prod(shape) <= 4096:  # a fill is cheaper than a view, and owned
+            full = np.empty(shape, ct.dtype)
+            full.fill(ct.item() if ct.dtype.kind != "c" else ct)
+            return full
+        return np.broadcast_to(ct.reshape(_kept(shape, axes)), shape)
+    return broadcast_to(_keep(ct, axes, shape), shape)
 
 
 _add_reduce: Any = np.add.reduce  # np.sum without its wrapper
@@ -80,7 +92,7 @@ _mean_op = op(
 
 def _extreme_rule(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
     # at a tie the winners share the cotangent equally
-    winners = x == reshape(y, _kept(shape, axes))
+    winners = x == _keep(y, axes, shape)
     share = _share(winners, axes, x.dtype)
     return _spread(ct, axes, shape) * share
 
@@ -88,11 +100,11 @@ def _extreme_rule(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tu
 def _share(winners: Any, axes: Axes, dtype: Any) -> Any:
     raw = winners.array if hasattr(winners, "layout") else winners
     shared = (raw / np.sum(raw, axis=axes, keepdims=True)).astype(dtype)
-    return type(winners)(shared, winners.layout) if hasattr(winners, "layout") else shared
+    return Tensor(shared, winners.layout) if hasattr(winners, "layout") else shared
 
 
 def _extreme_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
-    share = _share(x == reshape(y, _kept(shape, axes)), axes, x.dtype)
+    share = _share(x == _keep(y, axes, shape), axes, x.dtype)
     return sum(dx * share, axes, keepdims)
 
 
@@ -112,10 +124,11 @@ _argmax_op = op(
 
 def _reduction(primitive: Any) -> Any:
     def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        if not hasattr(x, "shape") or isinstance(x, list | tuple):
-            x = np.asarray(x)
-        array = x.array if hasattr(x, "tape") else x
-        shape = array.shape
+        if x.__class__ in TENSORS:
+            shape = x.array.shape
+        else:
+            x = x if hasattr(x, "shape") else np.asarray(x)
+            shape = x.shape
         axes = tuple(range(len(shape))) if axis is None else normal_axes(axis, len(shape))
         return primitive(x, options=(axes, keepdims, shape))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ShapeError
 from ..layout import Mix
-from ..primitive import op, unbroadcast
+from ..primitive import Primitive, op, unbroadcast
 from .indexing import getitem
 
 Shape = tuple[int, ...]
@@ -23,6 +23,9 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     entries: list[Any] = [Mix] * len(source)
     i = j = 0
     while i < len(source) and j < len(target):
+        if (source[i] == 1) != (target[j] == 1):  # an extent of 1 that was put in or taken out begins no run
+            i, j = i + (source[i] == 1), j + (target[j] == 1)
+            continue
         a, b, m, n = i, j, source[i], target[j]
         i, j = i + 1, j + 1
         while m != n and (m < n and i < len(source) or m > n and j < len(target)):
@@ -117,20 +120,46 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
     return _broadcast_to(x, options=(tuple(shape), source))
 
 
-def expand_dims(x: Any, axis: int) -> Any:
-    """A new dimension of extent 1."""
-    shape = list(_raw(x).shape)
-    shape.insert(axis % (len(shape) + 1), 1)
-    return reshape(x, shape)
+def _expand_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    axes = options[0]
+    places = [i for i in range(len(shapes[0]) + len(axes)) if i not in axes]
+    return [tuple(places)]
+
+
+def _squeeze_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    axes = options[0]
+    return [tuple(Mix if i in axes else i - sum(a < i for a in axes) for i in range(len(shapes[0])))]
+
+
+_expand: Primitive = op(
+    "expand_dims", "a", lambda x, axes: np.expand_dims(x, axes), lambda ct, y, x, axes: _squeeze(ct, options=(axes,)),
+    dims=_expand_dims, operands="x",
+)  # fmt: skip
+_squeeze: Primitive = op(
+    "squeeze", "a", lambda x, axes: np.squeeze(x, axes), lambda ct, y, x, axes: _expand(ct, options=(axes,)),
+    dims=_squeeze_dims, operands="x",
+)  # fmt: skip
+
+
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
+    """New dimensions of extent 1, at places of the result. Adjoint: squeeze."""
+    axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    ndim = len(_raw(x).shape) + len(axes)
+    if any(not -ndim <= a < ndim for a in axes):
+        raise ShapeError(f"expand_dims: axis {axis} was given for a result of {ndim} dimensions")
+    return _expand(x, options=(tuple(sorted(int(a) % ndim for a in axes)),)) if axes else x
 
 
 def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
-    """Remove dimensions of extent 1."""
+    """Remove dimensions of extent 1. Adjoint: expand_dims."""
     shape = _raw(x).shape
-    drop = range(len(shape)) if axis is None else [a % len(shape) for a in ((axis,) if isinstance(axis, int) else axis)]
-    if axis is not None and any(shape[i] != 1 for i in drop):
+    if axis is None:
+        axes = tuple(i for i, n in enumerate(shape) if n == 1)
+    else:
+        axes = tuple(sorted(int(a) % len(shape) for a in ((axis,) if isinstance(axis, int | np.integer) else axis)))
+    if any(shape[i] != 1 for i in axes):
         raise ShapeError(f"squeeze of axis {axis} of {shape}; needed: extent 1")
-    return reshape(x, [n for i, n in enumerate(shape) if i not in drop or n != 1])
+    return _squeeze(x, options=(axes,)) if axes else x
 
 
 def ravel(x: Any) -> Any:

@@ -164,8 +164,6 @@ case("where", "one row of conditions", lambda a, b: np.where(_MASK[0], a, b), la
 case("where", "number", lambda a: np.where(a > 0, a, 0.0), lambda a: numpy.where(a > 0, a, 0.0), apart(2, 3))
 case("astype", "to complex", lambda x: x.astype(complex) * (1 + 2j), lambda x: x.astype(complex) * (1 + 2j), normal(2, 3))
 case("astype", "to float64", lambda x: x.astype("float64") * 2, lambda x: x.astype("float64") * 2, normal(3))
-case("astype", "to float32 and back", lambda x: (x.astype("float32") * 2).astype("float64"),
-     lambda x: (x.astype("float32") * 2).astype("float64"), lambda rng: numpy.array([0.5, 1.0]))  # fmt: skip
 
 # -- indexing ------------------------------------------------------------------------------------------------------------
 _KEYS: dict[str, Any] = {
@@ -338,8 +336,6 @@ def test_value_is_numpys(c: Case) -> None:
 
 @every
 def test_derivatives_to_order_2(c: Case) -> None:
-    if "float32 and back" in c.label:
-        pytest.skip("finite differences would see float32's rounding; the dot-product test covers it")
     check_grads(c.f, *c.draw(), order=2)
 
 
@@ -479,7 +475,7 @@ KINDS: list[Any] = [numpy.float32, numpy.float64, numpy.complex64, numpy.complex
 @pytest.mark.parametrize("right", KINDS, ids=lambda k: k.__name__)
 def test_promotion_is_numpys_and_gradients_have_their_operands_dtype(name: str, left: Any, right: Any) -> None:
     if name == "maximum" and "c" in (numpy.dtype(left).kind, numpy.dtype(right).kind):
-        pytest.skip("complex numbers have no order")
+        return  # complex numbers have no order
     mask = numpy.array([True, False])
     f = {"where": lambda a, b: np.where(mask, a, b)}.get(name, registry[name])
     g = {"where": lambda a, b: numpy.where(mask, a, b)}.get(name, getattr(numpy, name))

@@ -151,16 +151,21 @@ SHAPES: list[tuple[tuple[int, ...], Any]] = [
 ]  # fmt: skip
 
 
-def cases(setting: Setting, brief: bool = False) -> Iterator[Case | Skip]:
-    """All cases for a group of this setting's size; `brief` leaves out repeated shapes and dtypes, never a layout."""
+def cases(setting: Setting, thin: int = 0) -> Iterator[Case | Skip]:
+    """All cases for a group of this setting's size.
+
+    `thin` leaves out repetitions, never a pair of layouts: 1 fewer shapes and dtypes, 2 also all roots but the last.
+    """
     p, sizes = setting.size, setting.extents
-    shapes = [SHAPES[0], SHAPES[4], SHAPES[6]] if brief else SHAPES
+    shapes = [SHAPES, [SHAPES[0], SHAPES[4], SHAPES[6]], SHAPES[:1]][thin]
+    roots = [p - 1] if thin == 2 else list(range(p))
     yield from _whole(p, shapes)
-    yield from _rooted_whole(p, shapes)
-    yield from _cut(p, sizes, brief)
-    yield from _join(p, sizes, brief)
-    yield from _exchange(p, sizes, brief)
-    yield from _point_to_point(p, shapes)
+    yield from _moves(p, shapes)
+    yield from _rooted_whole(p, shapes, roots)
+    yield from _cut(p, sizes, thin, roots)
+    yield from _join(p, sizes, thin, roots)
+    yield from _exchange(p, sizes, thin)
+    yield from _point_to_point(p, shapes, roots)
     yield Skip("cast C->R, C->I, C->P", "a constant has no cotangent")
     yield Skip("cast P->any, V->R, V->I, Rooted->any", "refused with a LayoutError: not what the ranks hold")
 
@@ -197,12 +202,19 @@ def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
                 yield Skip(title, "a 0-d array has no dimension to shard")
                 continue
             yield Case(title, covers, takes, gives, call, forward, adjoint, (shape,) * p, dtype)
+
+
+def _moves(p: int, shapes: Any) -> Iterator[Case]:
+    """permute."""
+    for shape, dtype in shapes:
         ring = [(r, (r + 1) % p) for r in range(p)]
         permutations = {"ring": ring, "ring back": backwards(ring), "identity": [(r, r) for r in range(p)], "none": []}
         if p > 2:
             permutations["some"] = [(0, p - 1), (p - 1, 1)]
             permutations["swap and shift"] = [(0, 2), (2, 1), (1, 0), *((r, r) for r in range(3, p))]
         for title, pairs in permutations.items():
+            if title not in ("ring", "some") and (shape, dtype) != shapes[0]:
+                continue
             for takes in (V, Shard(0)) if shape and title == "ring" else (V,):
                 yield Case(
                     _named("permute", takes, V, shape, dtype, " " + title), ("permute",), takes, V,
@@ -211,9 +223,9 @@ def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
                 )  # fmt: skip
 
 
-def _rooted_whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
+def _rooted_whole(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case | Skip]:
     """broadcast and reduce, from and to every root."""
-    for root in range(p):
+    for root in roots:
         at = Rooted(root)
         for shape, dtype in shapes:
             for to in (R, I):
@@ -253,17 +265,19 @@ def _rooted_whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
             )  # fmt: skip
 
 
-def _wholes(p: int, brief: bool) -> list[tuple[int, tuple[int, ...], Any]]:
+def _wholes(p: int, thin: int) -> list[tuple[int, tuple[int, ...], Any]]:
     """(dim, shape, dtype) of values that are cut: even, uneven, fewer elements than ranks, none at all."""
     found = [(0, (2 * p + 1, 2), F64), (1, (2, max(p - 1, 1)), F64), (0, (2 * p,), F32)]
-    if not brief:
+    if thin == 2:
+        return found[:1]
+    if thin == 0:
         found += [(-2, (2, 2 * p + 1, 2), F64), (1, (2, p + 1), F32), (0, (0, 3), F64), (0, (p + 1,), C128)]
     return found
 
 
-def _cut(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip]:
+def _cut(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iterator[Case | Skip]:
     """reduce_scatter, shard and scatter: a whole is cut by numpy's array_split rule."""
-    for dim, shape, dtype in _wholes(p, brief):
+    for dim, shape, dtype in _wholes(p, thin):
         at = dim % len(shape)
         out, more = Shard(at), f" dim={dim}"
         extents = [len(keep) for keep in cut_points(shape[at], sizes)]
@@ -277,7 +291,7 @@ def _cut(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip]:
                 _named("shard", takes, out, shape, dtype, more), ("shard", "pad") if takes is R else ("shard",), takes,
                 out, lambda x, on, dim=dim: cc.shard(x, on, dim), own_cut(at, sizes), back, (shape,) * p, dtype,
             )  # fmt: skip
-        for root in range(p):
+        for root in roots:
             def cut_root(xs: Values, root: int = root, at: int = at) -> Values:
                 return [np.take(xs[root], keep, axis=at) for keep in cut_points(xs[root].shape[at], sizes)]
 
@@ -303,7 +317,7 @@ def _cut(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip]:
         yield Skip(f"{name} ()", "a 0-d array has no dimension to cut or join")
 
 
-def _join(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip]:
+def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iterator[Case | Skip]:
     """all_gather and gather: parts of any extents, or those of a Shard."""
     def parts_of(takes: Any, extents: Sequence[int], rest: tuple[int, ...], at: int) -> tuple[tuple[int, ...], ...]:
         return tuple((*rest[:at], n, *rest[at:]) for n in extents)
@@ -312,10 +326,10 @@ def _join(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip]:
     uneven = [(2 * r + 1) % 4 if r != 1 else 0 for r in range(p)]
     for dim, extents, rest, dtype in [
         (0, uneven, (2,), F64), (-1, [2] * p, (2,), F32), (1, [r % 2 for r in range(p)], (3,), F64), (0, [0] * p, (), F64),
-    ][: 3 if brief else 4]:  # fmt: skip
+    ][: 4 - thin]:  # fmt: skip
         table.append((V, dim, parts_of(V, extents, rest, dim % (len(rest) + 1)), dtype))
     for dim, extent, rest, dtype in [(0, 2 * p + 1, (2,), F64), (1, max(p - 1, 1), (2,), F32), (0, 2 * p, (), C128)][
-        : 2 if brief else 3
+        : 3 - thin
     ]:
         extents = [len(keep) for keep in cut_points(extent, sizes)]
         table.append((Shard(dim), dim, parts_of(V, extents, rest, dim), dtype))
@@ -331,7 +345,7 @@ def _join(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip]:
             _named("all_gather", takes, I, "", dtype, title), ("all_gather",), takes, I,
             lambda x, on, dim=dim: cc.all_gather(x, on, dim, to=I), joined(at), own_part(at, extents), shapes, dtype,
         )  # fmt: skip
-        for root in range(p):
+        for root in roots:
             def given_back(cts: Values, root: int = root, at: int = at, extents: list[int] = extents) -> Values:
                 return own_part(at, extents)([cts[root]] * len(cts))
 
@@ -342,7 +356,7 @@ def _join(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip]:
             )  # fmt: skip
 
 
-def _exchange(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip]:
+def _exchange(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
     """all_to_all."""
     table: list[tuple[Any, int, int, int, list[int], tuple[int, ...], Any]] = [
         # takes, split, join, whole extent of the split dimension, every rank's extent of the other, further, dtype
@@ -351,9 +365,9 @@ def _exchange(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip
         (Shard(1), 0, 1, p + 1, [len(k) for k in cut_points(2 * p - 1, sizes)], (), F64),
         (Shard(0), -1, 0, 2 * p, [len(k) for k in cut_points(p - 1, sizes)], (), F64),
     ]
-    if not brief:
+    if thin == 0:
         table += [(V, 0, 1, p, [1] * p, (2,), C128), (V, 0, 1, 0, [2] * p, (), F64)]
-    for takes, split, join, whole, others, rest, dtype in table:
+    for takes, split, join, whole, others, rest, dtype in table[2 if thin == 2 else 0 :]:
         s = split % (2 + len(rest))
         shapes = tuple((whole, n, *rest) if s == 0 else (n, whole, *rest) for n in others)
         cuts = [len(keep) for keep in cut_points(whole, sizes)]
@@ -366,7 +380,7 @@ def _exchange(p: int, sizes: Sequence[int], brief: bool) -> Iterator[Case | Skip
         )  # fmt: skip
 
 
-def _point_to_point(p: int, shapes: Any) -> Iterator[Case | Skip]:
+def _point_to_point(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case | Skip]:
     """send and recv: all at once around a ring, and from one rank to one other."""
     if p == 1:
         yield Skip("send, recv", "a rank does not send to itself")
@@ -384,7 +398,7 @@ def _point_to_point(p: int, shapes: Any) -> Iterator[Case | Skip]:
     uneven = tuple((2, r % 3) for r in range(p))
     yield Case(_named("send/recv", V, V, uneven, F64, " ring"), ("send", "recv"), V, V, ring, moved(round_trip),
                moved(backwards(round_trip)), uneven)  # fmt: skip
-    for source in range(p):
+    for source in roots:
         for target in {(source + 1) % p, (source + p // 2) % p, p - 1} - {source}:
             def hop(x: Any, on: Any, source: int = source, target: int = target) -> Any:
                 rank = int(cc.current_mesh().axis(on).rank)
@@ -399,24 +413,24 @@ def _point_to_point(p: int, shapes: Any) -> Iterator[Case | Skip]:
 # -- where they run ----------------------------------------------------------------------------------------------------
 
 
-def settings(ranks: int) -> Iterator[tuple[Setting, bool]]:
-    """Every setting of a world, and whether its cases are the brief ones: one axis, then both axes of two."""
-    yield Setting({"a": ranks}, ["a"]), False
+def settings(ranks: int) -> Iterator[tuple[Setting, int]]:
+    """Every setting of a world, and how thin its cases are: one axis, two flattened, and each beside the other."""
+    yield Setting({"a": ranks}, ["a"]), 0 if ranks <= 5 else 1
     inner = {4: 2, 6: 3, 8: 4}.get(ranks)
     if inner is None:
         return
     sizes = {"a": ranks // inner, "b": inner}
-    yield Setting(sizes, ["a", "b"]), True
+    yield Setting(sizes, ["a", "b"]), 1
     for axis, other in (("a", "b"), ("b", "a")):
         for label in (V, R, P, I, Rooted(1)):
-            yield Setting(sizes, [axis], {other: label}), True
+            yield Setting(sizes, [axis], {other: label}), 1 if label is V else 2
 
 
 def work_and_skips(ranks: int) -> tuple[list[tuple[Case, Setting]], list[Skip]]:
     """What a world of so many ranks runs, and what it does not."""
     work, skips = [], []
-    for setting, brief in settings(ranks):
-        for case in cases(setting, brief):
+    for setting, thin in settings(ranks):
+        for case in cases(setting, thin):
             if isinstance(case, Skip):
                 skips.append(case)
             else:
