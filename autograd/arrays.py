@@ -156,9 +156,13 @@ def _find_device(kind: type) -> bool:
     return False
 
 
+_KNOWN = (np.ndarray, np.generic, Shaped)  # tuples: a union is made anew at each call
+_HOST = (np.ndarray, np.generic)
+
+
 def is_array(x: Any) -> bool:
     """Whether `x` is an array of some library that ringtape computes on (0-d NumPy scalars included)."""
-    return isinstance(x, np.ndarray | np.generic | Shaped) or _find_device(type(x))
+    return isinstance(x, _KNOWN) or _find_device(type(x))
 
 
 def as_array(x: Any, dtype: Any = None) -> Any:
@@ -173,7 +177,7 @@ def as_array(x: Any, dtype: Any = None) -> Any:
 
 def to_host(x: Any) -> np.ndarray:
     """The values of `x` as a NumPy array; the way from a device is explicit and only here."""
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, _HOST):
         return np.asarray(x)
     if _find_device(type(x)):
         return _to_host[type(x)](x)

@@ -116,6 +116,7 @@ class Primitive:
         self.promotes = promotes
         self.ranked = ranked
         self.elementwise = dims is broadcast
+        self.second_free = self.words[1:] == ["S"]  # no cotangent, so any dtype goes
         self.signatures: dict[Any, Signature] = {}
         reads = "".join(saves)
         self.keeps_y = "y" in reads
@@ -413,7 +414,7 @@ class Binary(Primitive):
         a, lx = x.array, x.layout
         b, ly = (y, kind) if number else (y.array, y.layout)
         dtype = a.dtype
-        if dtype.kind not in "fc" or not (number or dtype is b.dtype or dtype == b.dtype):
+        if dtype.kind not in "fc" or not (number or self.second_free or dtype is b.dtype or dtype == b.dtype):
             return self.apply((x, y), ())
         recording = state.recording
         out = self.function(a, b)
@@ -431,10 +432,12 @@ class Binary(Primitive):
         if recording is None:
             return Tensor(out, layout)
         p = x.node if x.tape is recording else recording.enter(x)
-        q = -1 if number else y.node if y.tape is recording else recording.enter(y)
+        q = -1 if number or self.second_free else y.node if y.tape is recording else recording.enter(y)
         if (p < 0 and q < 0) or out.dtype.kind not in "fc":
             return Tensor(out, layout)
         keep_a, keep_b, _ = self.keeps
+        if self.second_free and keep_b and not number:
+            recording.lock(b)
         shapes = None
         if self.elementwise:
             sa, sb = a.shape, () if number else b.shape
@@ -537,5 +540,7 @@ def op(name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Rul
     """
     rules = (adjoint,) if callable(adjoint) else tuple(adjoint)
     count = len(word.rstrip("*").split())
-    kind = Primitive if word.endswith("*") or "S" in word else {1: Unary, 2: Binary}.get(count, Primitive)
+    kind = {1: Unary, 2: Binary}.get(count, Primitive)
+    if word.endswith("*") or word.startswith("S"):
+        kind = Primitive
     return kind(name, word, function, rules, **words)

@@ -89,29 +89,27 @@ class Recording:
     def lock(self, array: Any) -> None:
         """Make an array read-only until the list is released (until the last of several lists is)."""
         if type(array) is np.ndarray:
-            flags = array.flags
-            if flags.writeable:
-                flags.writeable = False
+            count = _locked.get(id(array))
+            if count is not None:
+                _locked[id(array)] = count + 1
+            elif array.flags.writeable:
+                array.setflags(False)
                 _locked[id(array)] = 1
-                self.locked.append(array)
             else:
-                count = _locked.get(id(array))
-                if count is not None:
-                    _locked[id(array)] = count + 1
-                    self.locked.append(array)
+                return
+            self.locked.append(array)
 
     def release(self) -> None:
         """Give the arrays back."""
         locked, self.locked = self.locked, []
         for array in locked:
-            count = _locked.get(id(array), 1)
+            count = _locked.pop(id(array), 1)
             if count > 1:
                 _locked[id(array)] = count - 1
                 continue
-            _locked.pop(id(array), None)
             base = array.base
             if base is None or type(base) is not np.ndarray or base.flags.writeable:
-                array.flags.writeable = True
+                array.setflags(True)
 
     def __del__(self) -> None:
         if self.locked:
@@ -442,7 +440,7 @@ def seed(y: Tensor, ct: Any) -> Tensor | None:
     if not is_inexact(array.dtype):
         raise DtypeError(f"backward of a value of dtype {array.dtype}; needed: a floating or complex dtype")
     if ct is None:
-        if array.size != 1:
+        if array.shape and array.size != 1:
             raise ShapeError(
                 f"backward of a value of shape {array.shape} without a cotangent; needed: one number, or cotangents= "
                 f"of that shape. Fix: sum it" + call_site()

@@ -153,7 +153,7 @@ class Collective:
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
         operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
         result = (y.shape, y.dtype, type(y) is Shaped)
-        if not isinstance(y, np.ndarray | np.generic | Shaped):
+        if not isinstance(y, _PLAIN):
             call = call.but(like=np.empty_like(y, shape=(0,)))  # zeros for a missing cotangent go where y lives
         recording.communicates |= self.communicates
         nodes = recording.nodes
@@ -229,6 +229,7 @@ class Collective:
         return self(t, call)
 
 
+_PLAIN = (np.ndarray, np.generic, Shaped)
 _ROOTED = {"broadcast", "reduce", "scatter", "gather"}
 _WHY = {
     ("all_reduce", "R"): ": the sum over ranks of equal copies is the value times the number of ranks",

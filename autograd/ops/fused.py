@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import DtypeError, ShapeError
 from ..layout import Mix
 from ..primitive import op
-from ..tensor import Tensor
+from ..tensor import TENSORS, Tensor
 from .elementwise import exp
 from .shape import expand_dims, reshape
 
@@ -86,21 +86,43 @@ def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [(0, Mix), (0,)]
 
 
+def _rows(n: int) -> np.ndarray:
+    """0, ..., n-1, made once for each n."""
+    found = _row_numbers.get(n)
+    if found is None:
+        if len(_row_numbers) > 64:
+            _row_numbers.clear()
+        found = _row_numbers[n] = np.arange(n)
+    return found
+
+
+_row_numbers: dict[int, np.ndarray] = {}
+_max_reduce: Any = np.maximum.reduce  # np.max and np.sum without their wrappers
+_add_reduce: Any = np.add.reduce
+
+
 def _cross_entropy(logits: Any, labels: Any) -> Any:
-    top = np.max(logits, axis=1)
+    n, classes = logits.shape
     try:
-        picked = logits[np.arange(logits.shape[0]), labels]
+        picked = logits[_rows(n), labels]
     except IndexError as error:
-        raise ShapeError(f"labels must lie in 0..{logits.shape[1] - 1}, one per class: {error}") from None
+        raise ShapeError(f"labels must lie in 0..{classes - 1}, one per class: {error}") from None
+    if type(logits) is not np.ndarray:
+        top = np.max(logits, axis=1)
+        return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top)
+    top = _max_reduce(logits, axis=1)
     shifted = logits - top[:, None]
-    return np.log(np.add.reduce(np.exp(shifted, out=shifted) if type(shifted) is np.ndarray else np.exp(shifted),
-                                axis=1)) - (picked - top)
+    np.exp(shifted, out=shifted)
+    loss = np.log(_add_reduce(shifted, axis=1))
+    top -= picked
+    loss += top
+    return loss
 
 
 def _one_hot_minus(ct: Any, y: Any, logits: Any, labels: Any) -> Any:
     if type(ct) is np.ndarray and type(logits) is np.ndarray:
         # softmax(x) - one-hot, times ct: one array, worked in place, because this is the first step of every backward
-        rows = np.arange(logits.shape[0])
+        rows = _rows(len(labels))
         g = logits - (y + logits[rows, labels])[:, None]  # y = logsumexp - picked
         np.exp(g, out=g)
         g[rows, labels] -= 1
@@ -138,8 +160,8 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     -------
     [n]. Sum it and divide by the *global* count: no layer divides by anything.
     """
-    raw = labels.array if hasattr(labels, "tape") else labels
-    array = logits.array if hasattr(logits, "tape") else logits
+    raw = labels.array if labels.__class__ in TENSORS else labels
+    array = logits.array if logits.__class__ in TENSORS else logits
     if getattr(raw, "dtype", np.dtype(float)).kind not in "iu":
         raise DtypeError(f"labels of dtype {getattr(raw, 'dtype', type(raw))} were given; needed: integers")
     if len(array.shape) != 2 or raw.shape != array.shape[:1]:

@@ -57,7 +57,7 @@ def _dims(entry: Any) -> Any:
 
 def _spread(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
     """A cotangent of the reduced value, repeated over the operand's shape."""
-    if type(ct) is np.ndarray or isinstance(ct, np.generic):
+    if isinstance(ct, _HOST):
         if len(axes) == len(shape) and math.prod(shape) <= 4096:  # a fill is cheaper than a view, and owned
             full = np.empty(shape, ct.dtype)
             full.fill(ct.item() if ct.dtype.kind != "c" else ct)
@@ -66,6 +66,7 @@ def _spread(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
     return broadcast_to(_keep(ct, axes, shape), shape)
 
 
+_HOST = (np.ndarray, np.generic)
 _add_reduce: Any = np.add.reduce  # np.sum without its wrapper
 
 
