@@ -595,6 +595,8 @@ def _explain(op: Any, layouts: Any, shapes: Any, maps: Any, labels: Any, axis: s
 def describe(array: Any, shape: Any, layout: Layout | None) -> str:
     """``f32[8,64] {dp: V, tp: I}``"""
     dtype = getattr(array, "dtype", None)
+    if dtype is None and not shape:
+        return f"number {array}" + ("" if layout is None else f" {layout!r}")
     kind = {"f": "f", "c": "c", "i": "i", "u": "u", "b": "bool"}.get(getattr(dtype, "kind", ""), "")
     short = "bool" if kind == "bool" else f"{kind}{dtype.itemsize * 8}" if kind and dtype is not None else "number"
     where = "" if layout is None else f" {layout!r}"

@@ -27,9 +27,9 @@ import numpy as np
 
 from . import events
 from .arrays import is_array, is_inexact
-from .errors import LayoutError
+from .errors import LayoutError, RingtapeError, ShapeError
 from .events import listeners
-from .layout import C, I, Layout, P, R, RankFloat, RankInt, V, infer, layout_of
+from .layout import C, I, Layout, P, R, RankFloat, RankInt, V, describe, infer, layout_of
 from .sites import call_site
 from .state import state
 from .tape import Node, Recording, Sweep, Tape, may_relabel, relabel
@@ -141,6 +141,16 @@ class Primitive:
             return self.adjoint[0](ct, y, xs, i, *options)  # type: ignore[misc]
         return self.adjoint[i](ct, y, *xs, *options)  # type: ignore[misc]
 
+    def unfit(self, error: ValueError, xs: Sequence[Any]) -> Exception:
+        """What to raise where the function itself refused its operands: their shapes, names and the call site."""
+        if isinstance(error, RingtapeError):
+            return error
+        shown = []
+        for i, x in enumerate(xs):
+            array, layout = (x.array, x.layout) if x.__class__ in TENSORS else (x, None)
+            shown.append(f"{self.operand_name(i)}: {describe(array, np.shape(array), layout)}")
+        return ShapeError(f"{self.name}({', '.join(shown)}): {error}" + call_site())
+
     # -- the call ----------------------------------------------------------------------------------------------
     def __call__(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
         for x in xs:
@@ -159,7 +169,10 @@ class Primitive:
         """Any operands: promotion, layouts, the function, the record. The shortcuts below do the same for less."""
         xs = self._promote(xs) if self.promotes and len(xs) > 1 else xs
         arrays = tuple(x.array if x.__class__ in TENSORS else x for x in xs)
-        y = self.function(*arrays, *options)
+        try:
+            y = self.function(*arrays, *options)
+        except ValueError as error:
+            raise self.unfit(error, xs) from error
         signature = None
         if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):
             signature = self.sign(xs, arrays, options)
@@ -363,7 +376,10 @@ class Unary(Primitive):
         recording = state.recording
         layout = x.layout
         a = x.array
-        y = self.function(a, *options)
+        try:
+            y = self.function(a, *options)
+        except ValueError as error:
+            raise self.unfit(error, (x,)) from error
         signature = None
         if layout is not None:
             # options of operations that are not ranked are plain and hashable; shapes matter where parts are sharded
@@ -417,7 +433,10 @@ class Binary(Primitive):
         if dtype.kind not in "fc" or not (number or self.second_free or dtype is b.dtype or dtype == b.dtype):
             return self.apply((x, y), ())
         recording = state.recording
-        out = self.function(a, b)
+        try:
+            out = self.function(a, b)
+        except ValueError as error:
+            raise self.unfit(error, (x, y)) from error
         signature = layout = None
         if lx is not None and ly is not None:
             special = lx.special or (not number and ly.special)

@@ -245,7 +245,7 @@ class Sweep:
                     op.pull(node, ct, self)
                 if poke is not None:
                     poke()
-            if release:
+            if release and op is not LEAF and op is not IMPORT:  # those are places that later tapes may name again
                 nodes[place] = None
 
 
@@ -389,8 +389,12 @@ class Tape:
             assert places is not None
             return [places[x.node] for x in wanted]
         for place, ct in sweep.outside.items():
-            known = recording.pending.get(place)
-            recording.pending[place] = ct if known is None else known + ct
+            node = nodes[place]
+            if node is not None and (node[0] is LEAF or node[0] is IMPORT):
+                node[0].pull(node, ct, sweep)  # a leaf belongs to no tape, an import to the other one
+            else:
+                known = recording.pending.get(place)
+                recording.pending[place] = ct if known is None else known + ct
         return None
 
     def _check(self, y: Tensor, end: int) -> None:

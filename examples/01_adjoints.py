@@ -22,6 +22,7 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
+from autograd.layout import Label
 from collectives import I, P, R, Rooted, Shard
 
 parser = argparse.ArgumentParser(description="Show the collectives and their adjoints, rank by rank.")
@@ -33,7 +34,7 @@ class Pair(NamedTuple):
 
     name: str
     forward: Callable[[ag.Tensor], ag.Tensor]
-    operand: cc.Layout
+    operand: Label
     adjoint: str
     why: str
 
@@ -60,7 +61,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-def numbers(start: int, step: int, label: object) -> ag.Tensor:
+def numbers(start: int, step: int, label: Label) -> ag.Tensor:
     """A value of as many digits as there are ranks, and one more, so that it does not divide evenly.
 
     Addends (P) are made to differ from rank to rank: their tens digit tells the rank.
@@ -110,7 +111,7 @@ def show(pair: Pair) -> None:
 def program() -> None:
     """What every rank runs."""
     with cc.Mesh(ranks=-1):
-        say(f"{cc.world().size} ranks. R Replicated, P Partial (addends), I Invariant, Shard(0) parts, Rooted(0) on rank 0.")
+        say(f"{cc.world().size} ranks. R Replicated, I Invariant, P Partial: addends, Shard(0): parts, Rooted(0): on rank 0")
         for pair in PAIRS:
             show(pair)
 

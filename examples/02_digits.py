@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # ranks share the cores already; numpy reads this when it is imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the ranks share the cores already; numpy reads it when imported
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -98,7 +98,7 @@ def program(options: argparse.Namespace) -> None:
             if options.losses:
                 with open(options.losses, "w") as file:
                     json.dump(losses, file)
-            if options.plot:
+            if options.plot and losses:
                 plot(losses, tested, options)
 
 
@@ -113,9 +113,10 @@ def plot(losses: list[float], tested: float, options: argparse.Namespace) -> Non
     means = np.array(losses).reshape(options.epochs, steps).mean(axis=1)
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     axes.semilogy(np.arange(1, len(losses) + 1), losses, color="tab:blue", alpha=0.3, linewidth=0.8, label="each step")
-    axes.semilogy((np.arange(options.epochs) + 0.5) * steps, means, "o-", color="tab:blue", markersize=3, label="mean of each epoch")
+    middles = (np.arange(options.epochs) + 0.5) * steps
+    axes.semilogy(middles, means, "o-", color="tab:blue", markersize=3, label="mean of each epoch")
     axes.set(xlabel="step", ylabel="cross-entropy of the training batch")
-    axes.set_title(f"Handwritten digits on {cc.world().size} ranks: test accuracy {tested:.2%}")
+    axes.set_title(f"Handwritten digits on {cc.world().size} rank(s): test accuracy {tested:.2%}")
     axes.grid(which="major", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

@@ -53,8 +53,8 @@ class Compared:
     norm, serial_norm : float or None
         None where the parameter is unused.
     difference : float
-        ``norm(distributed - serial) / max(norm(serial), 1e-6 * norm(all))``, the worst of the copies; infinite where one
-        is None and the other is not, or a number is not finite.
+        ``norm(distributed - serial) / max(norm(serial), 1e-6 * norm(all))``, the worst of the copies; infinite where
+        one is None and the other is not, or a number is not finite.
     parts : tuple of (float, float)
         For a sharded parameter, (norm, serial norm) of every part, in order of rank.
     """
@@ -100,7 +100,8 @@ class Report:
 
     def __str__(self) -> str:
         width = max([len(g.name) for g in self.gradients] + [len("gradient of")])
-        lines = [f"{'gradient of':{width}}  {f'norm, {self.ranks} ranks':>16}  {'norm, serial':>16}  relative difference"]
+        ours = f"norm, {self.ranks} ranks"
+        lines = [f"{'gradient of':{width}}  {ours:>16}  {'norm, serial':>16}  relative difference"]
         for g in self.gradients:
             wrong = "" if g.difference <= self.tolerance else "  <-- differs"
             lines.append(f"{g.name:{width}}  {_norm(g.norm)}  {_norm(g.serial_norm)}  {g.difference:19.1e}{wrong}")
@@ -136,8 +137,8 @@ def verify(
         The serial run calls it without a mesh, so that it must not communicate; and it divides by the *global* count,
         which ``x.global_shape`` knows in both.
     *batch : Tensor or anything
-        This rank's part, as in training. Tensors are I, R, or Shard on every axis: the labels say how to make the whole.
-        Anything else is handed on.
+        This rank's part, as in training. Tensors are I, R, or Shard on every axis: the labels say how to make the
+        whole. Anything else is handed on.
     serial : Module, optional
         The same model for one rank, with parameters of the same names and whole shapes, which it is given in float64.
         Without it `verify` makes a copy, which is enough where the model itself does not communicate.
@@ -198,8 +199,8 @@ def verify(
         alone = _serial(twin, loss, whole) if mesh.ranks.rank == 0 else None
     finally:
         random.set_state(before)
-    told = mesh.ranks.exchange(b"" if alone is None else json.dumps([alone[0], [g is not None for g in alone[1]]]).encode())
-    serial_total, serial_used = json.loads(told[0])
+    said = None if alone is None else [alone[0], [g is not None for g in alone[1]]]
+    serial_total, serial_used = json.loads(mesh.ranks.exchange(json.dumps(said).encode())[0])
 
     mine = np.zeros((len(parameters), 4))  # used; squared norms: of this rank's gradient, of the serial one, difference
     for i, ((_, p), g) in enumerate(zip(parameters, gradients, strict=True)):
@@ -244,8 +245,8 @@ def _serial(model: Module, loss: Any, batch: Any) -> tuple[float, list[Any]]:
             y = loss(model, *batch)
         except MeshError as error:
             error.add_note(
-                "raised in verify's serial run, which has no mesh: the loss may not communicate (return this rank's addend, "
-                "verify sums it), and a model that does needs serial=, the same model for one rank"
+                "raised in verify's serial run, which has no mesh: the loss may not communicate (return this rank's "
+                "addend, verify sums it), and a model that does needs serial=, the same model for one rank"
             )
             raise
         tape.backward(y)
@@ -262,7 +263,7 @@ def _outside_mesh() -> Iterator[None]:
         state.mesh, state.grid = before
 
 
-# -- wholes and parts ----------------------------------------------------------------------------------------------------
+# -- wholes and parts -------------------------------------------------------------------------------------------------
 
 
 def _double(array: Any) -> Any:
@@ -275,13 +276,14 @@ def _whole(x: Tensor, what: str, mesh: Mesh) -> Leaf:
     """The value that the ranks hold together, in double precision and without labels."""
     layout = x.labelled(mesh.grid)
     full = Tensor(x.array, layout)
-    for axis, size, label in reversed(list(zip(mesh.names, mesh.sizes, layout.labels, strict=True))):  # the inner one first
+    for axis, size, label in reversed(list(zip(mesh.names, mesh.sizes, layout.labels, strict=True))):  # inner first
         if isinstance(label, Shard):
             full = cc.all_gather(full, axis, dim=label.dim)
         elif size > 1 and not any(label is same for same in (R, I, C)):
             raise LayoutError(
-                f"verify({what}: {describe(x.array, x.array.shape, layout)})\n  axis {axis!r}: it is {label.word}, which "
-                f"does not say what one rank would hold\n  fix: layout={{{axis!r}: Shard(dim)}}, or R if the copies are equal"
+                f"verify({what}: {describe(x.array, x.array.shape, layout)})\n  axis {axis!r}: it is {label.word}, "
+                "which does not say what one rank would hold\n"
+                f"  fix: layout={{{axis!r}: Shard(dim)}}, or R if the copies are equal"
             )
     with _outside_mesh():
         array = _double(full.array)
@@ -289,7 +291,7 @@ def _whole(x: Tensor, what: str, mesh: Mesh) -> Leaf:
 
 
 def _serial_copy(x: Any, mesh: Mesh, seen: dict[int, Any]) -> Any:
-    """A module's copy for one rank: wrappers taken off, parameters whole and in double precision, tied ones still tied."""
+    """A module's copy for one rank: wrappers taken off, parameters whole and in double precision, ties kept."""
     if id(x) in seen:
         return seen[id(x)]
     if isinstance(x, DataParallel):

@@ -437,7 +437,7 @@ def work_and_skips(ranks: int) -> tuple[list[tuple[Case, Setting]], list[Skip]]:
             if isinstance(case, Skip):
                 skips.append(case)
                 continue
-            pair = case.name.split()[0], str(case.takes)[0], str(case.gives)[0]
+            pair = case.name.split()[0], str(case.takes).split("(")[0], str(case.gives).split("(")[0]
             # second order in all cases up to 3 ranks, above that once for each pair of layouts in each setting
             work.append((replace(case, order=1) if ranks > 3 and pair in seen else case, setting))
             seen.add(pair)

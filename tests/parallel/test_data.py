@@ -72,7 +72,7 @@ def assert_same(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float =
         assert np.linalg.norm(ours[name] - expected) <= tolerance * np.linalg.norm(expected), name
 
 
-# -- gradients -----------------------------------------------------------------------------------------------------------
+# -- gradients --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [30, 17, 2, 1], ids=["even", "uneven", "fewer than ranks", "one row"])
@@ -151,7 +151,7 @@ def test_two_axes_flattened() -> None:
         assert_same(ours, serial_gradients(make_model(), 10))
 
 
-# -- unused and shared parameters ----------------------------------------------------------------------------------------
+# -- unused and shared parameters -------------------------------------------------------------------------------------
 
 
 class Choice(nn.Module):
@@ -238,7 +238,7 @@ def test_a_tied_parameter_enters_once(ranks: int) -> None:
         assert_same(ours, gradients_of(model))
 
 
-# -- without a gradient, and higher orders ---------------------------------------------------------------------------------
+# -- without a gradient, and higher orders ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -323,7 +323,7 @@ def test_forward_over_reverse_equals_serial(ranks: int) -> None:
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------------
+# -- what is refused --------------------------------------------------------------------------------------------------
 
 
 def failures(ranks: int, kind: type[Exception], program: Callable[[cc.Mesh], Any]) -> list[str]:

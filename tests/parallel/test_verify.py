@@ -43,7 +43,7 @@ def mean_loss(model: Any, x: Any) -> Any:
     return (model(x) ** 2).sum() / x.global_shape[0]
 
 
-# -- what passes -----------------------------------------------------------------------------------------------------------
+# -- what passes ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 9])
@@ -161,7 +161,7 @@ def test_a_wrapped_module_inside_another() -> None:
     assert on_ranks(3, program)[0].require().largest < 1e-14
 
 
-# -- what must not pass ------------------------------------------------------------------------------------------------------
+# -- what must not pass -----------------------------------------------------------------------------------------------
 
 
 class Wrong(nn.Module):
@@ -178,7 +178,8 @@ class Wrong(nn.Module):
             return x @ weight + bias
         entered = cc.cast(weight, "dp", to=cc.R)
         if self.mistake == "summed twice":  # the cotangent of the copies is summed, and then once more
-            entered = cc.all_reduce(cc.cast(entered, "dp", to=cc.P), "dp", to=cc.R) + entered - ag.stop_gradient(entered)
+            again = cc.all_reduce(cc.cast(entered, "dp", to=cc.P), "dp", to=cc.R)
+            entered = again + entered - ag.stop_gradient(entered)
         elif self.mistake == "one rank is left out" and self.rank == 1:
             entered = ag.stop_gradient(entered)
         elif self.mistake == "divided by the world size":
@@ -252,7 +253,7 @@ def test_a_gradient_that_vanishes_is_measured_by_the_others() -> None:
     assert report.passed
 
 
-# -- sharded parameters ------------------------------------------------------------------------------------------------------
+# -- sharded parameters -----------------------------------------------------------------------------------------------
 
 
 class Column(nn.Module):
@@ -305,7 +306,7 @@ def test_one_wrong_shard_of_one_copy_is_found() -> None:
     assert report.gradients[0].difference > 0.01
 
 
-# -- misuse ------------------------------------------------------------------------------------------------------------------
+# -- misuse -----------------------------------------------------------------------------------------------------------
 
 
 def refused(kind: type[Exception], program: Callable[[cc.Mesh], Any], ranks: int = 2) -> str:
@@ -356,11 +357,11 @@ def test_a_mesh_over_some_of_the_ranks() -> None:
         assert verify(DataParallel(make_model(), "dp"), mean_loss, share()).ranks == 1
 
 
-# -- the report --------------------------------------------------------------------------------------------------------------
+# -- the report -------------------------------------------------------------------------------------------------------
 
 
 def test_the_table() -> None:
-    rows = (Compared("weight", 1.0, 1.0, 1e-16), Compared("bias", 2.0, None, math.inf), Compared("gate", None, None, 0.0))
+    rows = Compared("weight", 1.0, 1.0, 1e-16), Compared("bias", 2.0, None, math.inf), Compared("gate", None, None, 0.0)
     report = Report(rows, 0.5, 0.5, 1e-12, 4)
     lines = str(report).splitlines()
     assert lines[0].split("  ")[0] == "gradient of"
