@@ -81,7 +81,7 @@ def _check_rank(rank: Any, axis: Axis, name: str, what: str) -> None:
 
 
 def _check_to(to: Label, allowed: tuple[Label, ...], name: str) -> None:
-    if not any(to is x for x in allowed):
+    if to not in allowed:
         raise LayoutError(f"{name}: to={to!r} was given; needed: to={' or to='.join(map(repr, allowed))}" + call_site())
 
 

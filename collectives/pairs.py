@@ -21,10 +21,6 @@ from .cuts import joined, split
 from .primitive import Call, Collective, back, host_flat
 
 
-def _to(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    return call.to
-
-
 def _rooted(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     """Rooted at the root's coordinate on the k-th axis."""
     return Rooted(coordinates(call.root, [layout.grid.sizes[layout.grid.axis(a)] for a in call.axes])[k])
@@ -80,7 +76,7 @@ def _nothing(shape: list[int], call: Call) -> list[int]:
 
 # -- sums ----------------------------------------------------------------------------------------------------
 
-all_reduce = Collective("all_reduce", (P, V, Shard), _to)
+all_reduce = Collective("all_reduce", (P, V, Shard))
 
 
 @all_reduce.forward
@@ -97,7 +93,7 @@ def _(ct: Any, call: Call) -> Any:
     return enter(ct, call.but(source=I, to=R))
 
 
-enter = Collective("cast I->R", (I, C), _to, silent=True)
+enter = Collective("cast I->R", (I, C), silent=True)
 
 
 @enter.adjoint
@@ -105,7 +101,7 @@ def _(ct: Any, call: Call) -> Any:
     return all_reduce(ct, call.but(source=P, to=I))
 
 
-leave = Collective("cast R->I", (R, C), _to, silent=True)
+leave = Collective("cast R->I", (R, C), silent=True)
 
 
 @leave.adjoint
@@ -113,7 +109,7 @@ def _(ct: Any, call: Call) -> Any:
     return keep_first(ct, call.but(source=I, to=P))
 
 
-keep_first = Collective("cast to P", (I, R, C), _to, silent=True)
+keep_first = Collective("cast to P", (I, R, C), silent=True)
 
 
 @keep_first.forward
@@ -128,7 +124,7 @@ def _(ct: Any, call: Call) -> Any:
     return leave(ct, call.but(source=R, to=I))
 
 
-relabel = Collective("relabel", (V, R, Shard, C), _to, free=True)  # V->P, R->V, Shard<->V: nothing moves
+relabel = Collective("relabel", (V, R, Shard, C), free=True)  # V->P, R->V, Shard<->V: nothing moves
 
 
 @relabel.adjoint
@@ -150,7 +146,7 @@ def _cut_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return Shard(call.dim, whole, offset)
 
 
-all_gather = Collective("all_gather", (V, Shard), _to, shape=_joined_shape)
+all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape)
 
 
 @all_gather.forward
@@ -200,7 +196,7 @@ def _(ct: Any, call: Call) -> Any:
     return pad(ct, call.but(source=V, to=P))
 
 
-pad = Collective("pad", (V, Shard), _to, silent=True, shape=_joined_shape)
+pad = Collective("pad", (V, Shard), silent=True, shape=_joined_shape)
 
 
 @pad.forward
@@ -332,7 +328,7 @@ def received(call: Call, layout: Layout) -> Tensor:
 
 # -- from and to one root ------------------------------------------------------------------------------------
 
-broadcast = Collective("broadcast", (Rooted, V), _to)
+broadcast = Collective("broadcast", (Rooted, V))
 
 
 @broadcast.forward

@@ -74,14 +74,14 @@ collectives: dict[str, Collective] = {}
 class Collective:
     """A linear operation between ranks, with its adjoint."""
 
-    def __init__(self, name: str, takes: tuple[Any, ...], gives: Callable[[Call, Layout, int, Any], Label],
+    def __init__(self, name: str, takes: tuple[Any, ...], gives: Callable[[Call, Layout, int, Any], Label] | None = None,
                  *, silent: bool = False, free: bool = False, shape: Callable[[list[int], Call], Any] | None = None):
         self.name = name
         self.free = free  # whether neither direction sends anything
         self.communicates = not free
         self._labels: dict[Any, Layout] = {}
         self.takes = takes
-        self.gives = gives
+        self.gives = told if gives is None else gives
         self.shape = shape  # the result's shape, where it is not the operand's
         self.silent = silent  # whether the forward direction sends nothing
         self._forward: Callable[[Any, Call], Any] = lambda x, call: x
@@ -170,7 +170,7 @@ class Collective:
 
     def label(self, x: Any, layout: Layout, call: Call) -> Layout:
         """The result's layout; LayoutError if an axis' label is not one that this collective takes."""
-        key = (layout, call.axes, call.to, call.root) if self.gives.__name__ == "_to" else None
+        key = (layout, call.axes, call.to) if self.gives is told else None
         known = self._labels.get(key) if key is not None else None
         if known is not None:
             return known
@@ -227,6 +227,11 @@ class Collective:
     def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:
         """Forward mode's step: linear, so the collective itself."""
         return self(t, call)
+
+
+def told(call: Call, layout: Layout, k: int, shape: Any) -> Label:
+    """The result's label is the one that the call asks for."""
+    return call.to
 
 
 _PLAIN = (np.ndarray, np.generic, Shaped)

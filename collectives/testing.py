@@ -473,8 +473,8 @@ def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
 
 
 @contextmanager
-def mutated(name: str, *, forward: Any = None, adjoint: Any = None) -> Iterator[None]:
-    """Replace a collective's forward or adjoint inside the block: to show that a check fails when it should.
+def mutated(name: str, **rules: Any) -> Iterator[None]:
+    """Replace a collective's `forward`, `adjoint` or `tangent` inside the block: to show that its checks can fail.
 
     Examples
     --------
@@ -482,11 +482,13 @@ def mutated(name: str, *, forward: Any = None, adjoint: Any = None) -> Iterator[
     >>> with mutated("all_reduce", adjoint=lambda ct, call: ct):
     ...     pass  # here the checks of all_reduce must fail
     """
-    collective = collectives[name]
-    before = collective._forward, collective._adjoint
-    collective._forward = before[0] if forward is None else forward
-    collective._adjoint = before[1] if adjoint is None else adjoint
+    collective: Any = collectives[name]
+    attributes = {"forward": "_forward", "adjoint": "_adjoint", "tangent": "tangent"}
+    before = dict(vars(collective))
     try:
+        for rule, function in rules.items():
+            setattr(collective, attributes[rule], function)
         yield
     finally:
-        collective._forward, collective._adjoint = before
+        vars(collective).clear()
+        vars(collective).update(before)

@@ -213,10 +213,13 @@ for _from, _to in (((2, 3), (6,)), ((2, 3), (3, -1)), ((), (1, 1)), ((1,), ()), 
 case("reshape", "strided", lambda x: np.reshape(x, (3, 2)), lambda x: numpy.reshape(x, (3, 2)), strided(normal(2, 3)))
 case("reshape", "ravel", np.ravel, numpy.ravel, normal(2, 3))
 case("reshape", "ravel of nothing", np.ravel, numpy.ravel, normal(2, 0))
-case("reshape", "expand_dims", lambda x: np.expand_dims(x, 1), lambda x: numpy.expand_dims(x, 1), normal(2, 3))
-case("reshape", "expand_dims at the end", lambda x: np.expand_dims(x, -1), lambda x: numpy.expand_dims(x, -1), normal(2, 3))
-case("reshape", "squeeze", lambda x: np.squeeze(x, 1), lambda x: numpy.squeeze(x, 1), normal(2, 1, 3))
-case("reshape", "squeeze all", np.squeeze, numpy.squeeze, normal(1, 3, 1))
+case("expand_dims", "in the middle", lambda x: np.expand_dims(x, 1), lambda x: numpy.expand_dims(x, 1), normal(2, 3))
+case("expand_dims", "at the end", lambda x: np.expand_dims(x, -1), lambda x: numpy.expand_dims(x, -1), normal(2, 3))
+case("squeeze", "one", lambda x: np.squeeze(x, 1), lambda x: numpy.squeeze(x, 1), normal(2, 1, 3))
+case("expand_dims", "0-d", lambda x: np.expand_dims(x, 0), lambda x: numpy.expand_dims(x, 0), normal())
+case("squeeze", "two", lambda x: np.squeeze(x, (0, -1)), lambda x: numpy.squeeze(x, (0, -1)), normal(1, 3, 1))
+case("squeeze", "to 0-d", lambda x: np.squeeze(x), lambda x: numpy.squeeze(x), normal(1))
+case("squeeze", "all", np.squeeze, numpy.squeeze, normal(1, 3, 1))
 case("reshape", "method", lambda x: x.reshape(3, 2).reshape((6,)), lambda x: x.reshape(6), normal(2, 3))
 for _axes in (None, (0, 1, 2), (1, 2, 0), (2, 0, 1), (-1, 0, 1)):
     case("transpose", str(_axes), lambda x, a=_axes: np.transpose(x, a), lambda x, a=_axes: numpy.transpose(x, a),

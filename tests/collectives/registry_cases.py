@@ -423,7 +423,7 @@ def settings(ranks: int) -> Iterator[tuple[Setting, int]]:
     sizes = {"a": ranks // inner, "b": inner}
     yield Setting(sizes, ["a", "b"]), 1
     for axis, other in (("a", "b"), ("b", "a")):
-        for label in (V, R, P, I, Rooted(1)):
+        for label in (V, R, P, I, Rooted(1))[: 3 if ranks == 8 else 5]:
             yield Setting(sizes, [axis], {other: label}), 1 if label is V else 2
 
 

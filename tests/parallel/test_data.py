@@ -184,6 +184,29 @@ def test_unused_everywhere_is_none_and_unused_here_counts_zero(ranks: int) -> No
         assert_same(ours, expected)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_whose_loss_depends_on_no_parameter(ranks: int) -> None:
+    """Backward starts from a Partial loss; rank 0's addend is a constant, but the sums wait for rank 0 too."""
+
+    class Skips(nn.Module):
+        def __init__(self, skip: bool):
+            self.weight, self.skip = ag.Parameter(np.ones(2)), skip
+
+        def forward(self, x: Any) -> Any:
+            return x if self.skip else x * self.weight
+
+    def program(mesh: cc.Mesh) -> dict[str, Any]:
+        model = DataParallel(Skips(mesh.ranks.rank == 0), "dp")
+        x = ag.tensor(np.array([[1.0, 2.0]]), layout={"dp": cc.Shard(0)})
+        with ag.Tape() as tape:
+            loss = model(x).sum()
+        tape.backward(loss)
+        return gradients_of(model)
+
+    for ours in on_ranks(ranks, program):
+        assert_same(ours, {"weight": (ranks - 1) * np.array([1.0, 2.0])})
+
+
 @pytest.mark.parametrize("ranks", RANKS)
 def test_momentum_does_not_move_a_parameter_that_is_unused_everywhere(ranks: int) -> None:
     def program(mesh: cc.Mesh) -> list[np.ndarray]:
@@ -387,6 +410,22 @@ def test_the_optimizer_refuses_a_gradient_that_was_never_reduced() -> None:
         assert "axis 'dp'" in text
         assert "never" in text
         assert "fix: " in text
+
+
+def test_a_step_between_forward_and_backward_is_refused() -> None:
+    def program(mesh: cc.Mesh) -> None:
+        model = DataParallel(nn.Linear(FEATURES, 2, dtype=float), "dp")
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        (x,) = shares(mesh, make_batch(4)[0])
+        for _ in range(2):
+            with ag.Tape() as tape:
+                loss = cc.all_reduce(model(x).sum(), "dp", to=cc.I)
+            if model.parameters()[0].grad is not None:
+                optimizer.step()  # the gradient is the last step's, and this tape still needs the weight
+            tape.backward(loss)
+
+    for text in failures(2, ag.SavedArrayError, program):
+        assert "weight" in text
 
 
 def test_a_parameter_that_is_not_invariant_is_refused() -> None:

@@ -210,6 +210,25 @@ def test_without_a_mistake_the_same_model_passes() -> None:
     assert on_ranks(3, lambda mesh: verify(Wrong("", mesh.ranks.rank), mean_loss, share()))[0].passed
 
 
+@pytest.mark.parametrize("wrong_rank", [0, 2])
+def test_the_worst_copy_counts(wrong_rank: int) -> None:
+    """All ranks repeat one computation, but for one, whose program text says otherwise."""
+
+    class Repeated(nn.Module):
+        def __init__(self, factor: float):
+            self.weight, self.factor = ag.Parameter(np.ones(6)), factor
+
+        def forward(self, x: Any) -> Any:
+            return x * self.weight * (1.0 if x.layout is None else self.factor)
+
+    def program(mesh: cc.Mesh) -> Report:
+        factor = 2.0 if mesh.ranks.rank == wrong_rank else 1.0
+        return verify(Repeated(factor), mean_loss, ag.tensor(X, layout={"dp": cc.I}))
+
+    for report in on_ranks(3, program):
+        assert math.isclose(report.largest, 3.0)
+
+
 def test_a_parameter_that_only_one_of_the_two_runs_uses() -> None:
     class Half(nn.Module):
         def __init__(self) -> None:

@@ -1,0 +1,423 @@
+"""Bad input: each a typed `RingtapeError` that says what was given and what is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+import collectives as cc
+from autograd import _installed, errors, nn, ops, optim
+from autograd.primitive import registry
+from collectives import I, R, V
+
+
+def refused(kind: type, f: Callable[[], Any], *words: str) -> str:
+    """`f` raises `kind`, a RingtapeError, whose text holds every one of `words`; the text."""
+    with pytest.raises(kind) as error:
+        f()
+    assert isinstance(error.value, ag.RingtapeError)
+    text = str(error.value)
+    for word in words:
+        assert word in text, f"{word!r} is not in the text:\n{text}"
+    return text
+
+
+def on_every_rank(kind: type, program: Callable[[], Any], ranks: int, *words: str) -> None:
+    """Each of the ranks gets the error, and each its text."""
+
+    def guarded() -> str:
+        with pytest.raises(kind) as error:
+            program()
+        assert isinstance(error.value, ag.RingtapeError)
+        return str(error.value)
+
+    for rank, text in enumerate(cc.run(guarded, ranks)):
+        for word in words:
+            assert word in text, f"rank {rank}: {word!r} is not in the text:\n{text}"
+
+
+# -- the tree ------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_error_is_a_ringtape_error_with_a_builtin_beside_it_where_there_is_one() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert issubclass(kind, ag.RingtapeError)
+        assert getattr(ag, name) is kind
+        assert kind.__doc__
+        assert name in (errors.__doc__ or "")
+    for kind, builtin in ((ag.ShapeError, ValueError), (ag.DtypeError, TypeError), (ag.SavedArrayError, ValueError),
+                          (ag.MeshError, ValueError), (ag.ConflictError, ImportError)):  # fmt: skip
+        assert issubclass(kind, builtin)
+    for kind in (ag.CollectiveMismatch, ag.DeadlockError, ag.RankFailed, ag.ReplicaMismatch):
+        assert issubclass(kind, ag.CommunicationError)
+
+
+# -- dtypes ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [[1, 2], [True, False]])
+def test_requires_grad_of_integers(values: Any) -> None:
+    dtype = str(numpy.array(values).dtype)
+    refused(ag.DtypeError, lambda: ag.tensor(values, requires_grad=True), dtype, "no derivative", "floating", "Fix: ")
+    refused(ag.DtypeError, lambda: ag.Parameter(values), dtype, "floating")
+    x = ag.tensor(values)
+    refused(ag.DtypeError, lambda: setattr(x, "requires_grad", True), dtype)
+    assert not x.requires_grad
+
+
+def test_differentiating_at_integers() -> None:
+    refused(ag.DtypeError, lambda: ag.grad(lambda x: x * x)(2), "int64", "argument 0", "2.0 for 2")
+    refused(ag.DtypeError, lambda: ag.jvp(lambda x: x * x, (numpy.array([1]),), (numpy.array([1.0]),)), "int64")
+    w = ag.Parameter([1.0])
+    with ag.Tape() as tape:
+        n = (w > 0).sum()
+    refused(ag.DtypeError, lambda: tape.backward(n), "int64", "floating")
+
+
+def test_arrays_of_objects() -> None:
+    refused(ag.DtypeError, lambda: ag.tensor([object()]), "objects", "numbers")
+
+
+def test_an_optimizer_of_what_cannot_be_learned() -> None:
+    refused(ag.DtypeError, lambda: optim.SGD([ag.tensor([1])], lr=0.1), "int64", "floating")
+    refused(ag.ShapeError, lambda: optim.SGD([], lr=0.1), "no parameters", "model.parameters()")
+    refused(ag.RingtapeError, lambda: optim.SGD([numpy.ones(1)], lr=0.1), "ndarray", "Parameters")  # type: ignore[list-item]
+
+
+def test_labels_of_cross_entropy() -> None:
+    logits = numpy.zeros((2, 3))
+    refused(ag.ShapeError, lambda: ops.cross_entropy(logits, numpy.array([0, 3])), "0..2", "3")
+    refused(ag.ShapeError, lambda: ops.cross_entropy(ag.tensor(logits), ag.tensor([0, 7])), "0..2", "7")
+    refused(ag.ShapeError, lambda: ops.cross_entropy(logits, numpy.array([0, -1])), "0..2", "-1")
+    refused(ag.ShapeError, lambda: ops.cross_entropy(logits, numpy.array([0])), "(2, 3)", "(1,)", "[n, classes]")
+    refused(ag.ShapeError, lambda: ops.cross_entropy(logits[0], numpy.array([0])), "(3,)", "[n, classes]")
+    refused(ag.DtypeError, lambda: ops.cross_entropy(logits, numpy.array([0.0, 1.0])), "float64", "integers")
+
+
+def test_numpy_functions_that_have_no_derivative() -> None:
+    x = ag.tensor([1.0, 2.0])
+    refused(ag.NotDifferentiable, lambda: numpy.arctan2(x, x), "arctan2", "Fix: ")
+    refused(ag.NotDifferentiable, lambda: numpy.add.reduce(x), "add.reduce", "Fix: ")
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_bad_shapes() -> None:
+    x = ag.tensor(numpy.ones((2, 3)))
+    refused(ag.ShapeError, lambda: x.reshape(4, 2), "(2, 3)", "(4, 2)", "6 elements")
+    refused(ag.ShapeError, lambda: x.reshape(-1, 4), "(2, 3)", "(-1, 4)", "-1")
+    refused(ag.ShapeError, lambda: x.reshape(-1, -1), "-1")
+    refused(ag.ShapeError, lambda: np.transpose(x, (0, 0)), "(0, 0)", "each dimension once")
+    refused(ag.ShapeError, lambda: x.sum(axis=2), "axis 2", "2 dimensions")
+    refused(ag.ShapeError, lambda: x.mean(axis=(0, -3)), "axis -3")
+    refused(ag.ShapeError, lambda: np.squeeze(x, 0), "axis 0", "(2, 3)", "extent 1")
+    refused(ag.ShapeError, lambda: np.concatenate([]), "no arrays")
+    refused(ag.ShapeError, lambda: np.concatenate([x, ag.tensor([1.0])]), "(2, 3)", "(1,)")
+    refused(ag.ShapeError, lambda: ops.softmax(x, 2), "axis 2", "2 dimensions")
+    refused(ag.ShapeError, lambda: ops.logsumexp(ag.tensor(1.0)), "0 dimensions")
+
+
+@pytest.mark.parametrize("f", [
+    lambda: ag.tensor(numpy.ones((2, 3))) + ag.tensor(numpy.ones((2, 2))),
+    lambda: ag.tensor(numpy.ones((2, 3))) @ ag.tensor(numpy.ones((2, 3))),
+    lambda: ag.tensor(numpy.ones((2, 3))) * numpy.ones(2),
+    lambda: np.broadcast_to(ag.tensor(numpy.ones(3)), (2, 2)),
+    lambda: np.concatenate([ag.tensor(numpy.ones((2, 3))), ag.tensor(numpy.ones((2, 2)))]),
+    lambda: np.max(ag.tensor(numpy.ones(0))),
+    lambda: ag.tensor(numpy.ones(3)) @ 2.0,
+], ids=["add", "matmul", "multiply", "broadcast_to", "concatenate", "max of nothing", "matmul by a number"])  # fmt: skip
+def test_what_numpy_refuses_is_a_value_error(f: Callable[[], Any]) -> None:
+    """NumPy's own words name the shapes; nothing wraps an operation's call for them."""
+    with pytest.raises(ValueError):
+        f()
+
+
+def test_bad_cotangents() -> None:
+    w = ag.Parameter([1.0, 2.0])
+    with ag.Tape() as tape:
+        y = w * 2
+    refused(ag.ShapeError, lambda: tape.backward(y), "(2,)", "without a cotangent", "sum it", "test_errors.py:")
+    refused(ag.ShapeError, lambda: tape.backward(y, numpy.ones(3)), "(3,)", "(2,)")
+    refused(ag.ShapeError, lambda: tape.backward(y, numpy.ones((2, 1))), "(2, 1)", "(2,)")
+    refused(ag.ShapeError, lambda: tape.backward([y], [numpy.ones(2), numpy.ones(2)]), "2 cotangents", "1 outputs")
+    refused(ag.ShapeError, lambda: ag.grad(lambda x: x * 2)(numpy.ones(2)), "(2,)", "one number", "vjp")
+    refused(ag.ShapeError, lambda: ag.jvp(lambda x: x, (numpy.ones(2),), (numpy.ones(3),)), "(3,)", "(2,)")
+    refused(ag.ShapeError, lambda: ag.jvp(lambda x: x, (numpy.ones(2),), ()), "0 tangents", "1 argument")
+    refused(ag.RingtapeError, lambda: ag.vjp(lambda x: x * 2, numpy.ones(2))[1](numpy.ones(5)), "(5,)", "(2,)")
+    assert w.grad is None
+    tape.backward(y, numpy.ones(2))
+    assert w.grad is not None
+
+
+def test_replacing_a_parameters_value() -> None:
+    w = ag.Parameter([1.0, 2.0])
+    refused(ag.ShapeError, lambda: setattr(w, "data", numpy.ones(3)), "(3,)", "(2,)")
+    model = nn.Linear(2, 1)
+    refused(ag.ShapeError, lambda: model.load_state_dict({"weight": numpy.ones((2, 1))}), "missing ['bias']")
+    refused(ag.ShapeError, lambda: model.load_state_dict({"weight": numpy.ones((3, 1)), "bias": numpy.ones(1)}), "weight",
+            "(3, 1)", "(2, 1)")  # fmt: skip
+
+
+# -- tapes -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_backward_of_nothing() -> None:
+    x = ag.tensor([1.0])
+    with ag.Tape() as tape:
+        y = (x * 2).sum()
+    refused(ag.TapeError, lambda: tape.backward(y), "depends on no leaf", "requires_grad=True", "test_errors.py:")
+    refused(ag.TapeError, y.backward, "depends on no leaf", "Parameter")
+    refused(ag.TapeError, lambda: ag.Tape().backward(y), "never entered")
+    refused(ag.TapeError, lambda: tape.backward(3.0), "float")  # type: ignore[arg-type]
+    refused(ag.TapeError, lambda: ag.grad(lambda x: "text")(1.0), "str", "one number")
+
+
+def test_second_backward() -> None:
+    w = ag.Parameter([1.0])
+    with ag.Tape() as tape:
+        loss = (w * w).sum()
+    tape.backward(loss)
+    refused(ag.TapeError, lambda: tape.backward(loss), "second backward", "released", "retain=True", "test_errors.py:")
+
+
+def test_backward_on_another_tape() -> None:
+    w = ag.Parameter([1.0])
+    with ag.Tape():
+        loss = (w * w).sum()
+    with ag.Tape() as other:
+        (w * 2).sum()
+    refused(ag.TapeError, lambda: other.backward(loss), "another tape", "this one")
+
+
+def test_forward_mode_over_a_released_tape() -> None:
+    w = ag.Parameter([1.0])
+    with ag.Tape() as tape:
+        x = tape.watch(w)
+        y = (x * x).sum()
+    tape.backward(y)
+    refused(ag.TapeError, lambda: tape.forward([x], [numpy.ones(1)], [y]), "released", "retain=True")
+
+
+def test_writing_to_a_saved_array() -> None:
+    w = ag.Parameter([1.0])
+    with ag.Tape() as tape:
+        loss = (w * w).sum()
+
+    def write() -> None:
+        w.data[0] = 3.0
+
+    refused(ag.SavedArrayError, write, "assignment", "(1,)", "backward", "Fix: ")
+    tape.backward(loss)
+    write()
+
+
+def test_a_module_without_forward() -> None:
+    with pytest.raises(NotImplementedError, match="Module has no forward"):
+        nn.Module()(1)
+
+
+# -- meshes and axes -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_collective_without_a_mesh() -> None:
+    x = ag.tensor([1.0])
+    for f in (cc.all_reduce, cc.all_gather, cc.reduce_scatter, cc.cast, cc.shard, cc.broadcast, cc.reduce, cc.mean,
+              cc.scatter, cc.gather, cc.declare_partial):  # fmt: skip
+        refused(ag.MeshError, lambda f=f: f(x, "dp"), "no mesh is current", "cc.Mesh(")  # type: ignore[misc]
+    refused(ag.MeshError, lambda: cc.recv("dp", 0), "no mesh is current")
+    refused(ag.MeshError, lambda: ag.tensor([1.0], {"dp": R}), "without a mesh", "cc.Mesh(")
+
+
+def test_an_unknown_axis() -> None:
+    with cc.Mesh(dp=1, tp=1) as mesh:
+        x = ag.tensor([1.0])
+        for f in (cc.all_reduce, cc.all_gather, cc.cast, cc.broadcast):
+            refused(ag.MeshError, lambda f=f: f(x, "pp"), "'pp'", "'dp', 'tp'")  # type: ignore[misc]
+        refused(ag.MeshError, lambda: cc.all_reduce(x, ("dp", "pp")), "'pp'")
+        refused(ag.MeshError, lambda: cc.all_reduce(x, ("dp", "dp")), "each axis once")
+        refused(ag.MeshError, lambda: cc.all_reduce(x, ()), "at least one")
+        refused(ag.MeshError, lambda: mesh.axis("pp"), "'pp'")
+        refused(ag.MeshError, lambda: ag.tensor([1.0], {"pp": R}), "'pp'", "'dp', 'tp'")
+
+
+@pytest.mark.parametrize("sizes, words", [
+    ({"dp": 2}, ["dp=2", "world of 3 ranks"]),
+    ({"dp": 2, "tp": 2}, ["dp=2, tp=2", "world of 3 ranks", "start 4 ranks"]),
+    ({"dp": -1, "tp": 2}, ["dp=-1, tp=2", "world of 3 ranks"]),
+    ({"dp": 0}, ["dp=0", "positive"]),
+    ({"dp": -1, "tp": -1}, ["at most one -1"]),
+    ({"dp": -2}, ["dp=-2", "positive"]),
+    ({"dp": 1.5}, ["dp=1.5", "integers"]),
+    ({}, ["without axes", "Mesh(dp=-1)"]),
+])  # fmt: skip
+def test_a_mesh_that_does_not_divide_the_world(sizes: Any, words: list[str]) -> None:
+    on_every_rank(ag.MeshError, lambda: cc.Mesh(**sizes), 3, *words)
+
+
+def test_a_root_out_of_range() -> None:
+    def program(f: Any) -> Any:
+        def called() -> None:
+            with cc.Mesh(dp=3):
+                f(ag.tensor(numpy.ones(3)))
+
+        return called
+
+    for f in (lambda x: cc.broadcast(x, "dp", root=3), lambda x: cc.reduce(x, "dp", root=-1),
+              lambda x: cc.scatter(x, "dp", root=5), lambda x: cc.gather(x, "dp", root=3)):  # fmt: skip
+        on_every_rank(ag.MeshError, program(f), 3, "root=", "'dp'", "ranks 0 to 2", "test_errors.py:")
+    on_every_rank(ag.MeshError, program(lambda x: cc.broadcast(x, "dp", root=1.0)), 3, "root=1.0")
+    on_every_rank(ag.MeshError, program(lambda x: cc.send(x, "dp", 3)), 3, "dst=3", "ranks 0 to 2")
+    on_every_rank(ag.MeshError, program(lambda x: cc.send(x, "dp", cc.world().rank)), 3, "this rank itself")
+    on_every_rank(ag.MeshError, program(lambda x: cc.recv("dp", cc.world().rank)), 3, "this rank itself")
+    on_every_rank(ag.MeshError, program(lambda x: cc.permute(x, "dp", [(0, 3)])), 3, "ranks 0 to 2")
+    on_every_rank(ag.MeshError, program(lambda x: cc.permute(x, "dp", [(0, 1), (0, 2)])), 3, "source twice")
+    on_every_rank(ag.MeshError, program(lambda x: cc.permute(x, "dp", [(0, 1), (2, 1)])), 3, "destination twice")
+
+
+def test_words_that_a_collective_does_not_know() -> None:
+    with cc.Mesh(dp=1):
+        x = ag.tensor(numpy.ones((2, 2)))
+        refused(ag.LayoutError, lambda: cc.all_reduce(x, "dp", to=V), "to=V", "to=R or to=I")
+        refused(ag.LayoutError, lambda: cc.cast(x, "dp", to="R"), "to='R'")  # type: ignore[arg-type]
+        refused(ag.ShapeError, lambda: cc.all_gather(x, "dp", dim=2), "2")
+        refused(ag.ShapeError, lambda: cc.all_to_all(x, "dp", 1, 1), "two dimensions")
+        refused(ag.ShapeError, lambda: cc.all_reduce(None, "dp"), "None")
+
+
+def test_operands_of_another_mesh() -> None:
+    with cc.Mesh(dp=1):
+        x = ag.tensor([1.0], {"dp": R})
+    with cc.Mesh(tp=1):
+        y = ag.tensor([1.0], {"tp": R})
+        refused(ag.LayoutError, lambda: x + y, "two meshes", "{dp: R}", "{tp: R}")
+        refused(ag.LayoutError, lambda: cc.all_gather(cc.cast(y, "tp", to=V), "tp") * x, "two meshes")
+        refused(ag.LayoutError, lambda: cc.all_reduce(x, "tp"), "another mesh", "{dp: R}", "Mesh(tp=1)")
+
+
+def test_a_mesh_of_another_thread() -> None:
+    mesh = cc.Mesh(dp=1)
+
+    def program() -> None:
+        with mesh:
+            pass
+
+    with pytest.raises(ag.MeshError, match="another thread.*inside run"):
+        cc.run(program, 1)
+
+
+# -- ranks that do not make the same call ------------------------------------------------------------------------------------------------
+
+
+def mismatch(f: Callable[[int], Any], *words: str, ranks: int = 3) -> None:
+    def program() -> None:
+        with cc.Mesh(dp=ranks) as mesh, ag.Tape():
+            f(int(mesh.axis("dp").rank))
+
+    on_every_rank(ag.CollectiveMismatch, program, ranks, *words)
+
+
+def test_shapes_that_differ_between_ranks() -> None:
+    mismatch(lambda r: cc.all_reduce(ag.tensor(numpy.ones(2 + (r == 1))), "dp"), "rank 1", "shape=[2]", "shape=[3]",
+             "all_reduce", "axis='dp'", "needed: the same call")  # fmt: skip
+    mismatch(lambda r: cc.all_reduce(ag.tensor(numpy.ones((2, 3)[:: -1 if r == 2 else 1])), "dp"), "rank 2", "shape=[3,2]")
+    mismatch(lambda r: cc.reduce(ag.tensor(numpy.ones(2 + r)), "dp"), "shape=[2]", "shape=[4]")
+
+
+def test_dtypes_that_differ_between_ranks() -> None:
+    mismatch(lambda r: cc.all_reduce(ag.tensor(numpy.ones(2, "f4" if r == 2 else "f8")), "dp"), "rank 2", "float32",
+             "float64")  # fmt: skip
+    mismatch(lambda r: cc.all_gather(ag.tensor(numpy.ones(2, "f4" if r == 2 else "f8")), "dp"), "float32")
+
+
+def test_calls_that_differ_between_ranks() -> None:
+    x = numpy.ones(3)
+    mismatch(lambda r: cc.all_gather(ag.tensor(x), "dp") if r == 0 else cc.all_reduce(ag.tensor(x), "dp"), "rank 0",
+             "all_gather", "all_reduce")  # fmt: skip
+    mismatch(lambda r: cc.broadcast(ag.tensor(x), "dp", root=int(r == 1)), "rank 1", "root=0", "root=1")
+    mismatch(lambda r: cc.all_reduce(ag.tensor(x), "dp", to=I if r == 0 else R), "rank 0", "to=I", "to=R")
+
+
+def test_a_recording_that_differs_between_ranks() -> None:
+    def call(r: int) -> None:
+        x = ag.tensor(numpy.ones(2))
+        if r == 1:
+            with ag.no_grad():
+                cc.all_reduce(x, "dp")
+        else:
+            cc.all_reduce(x, "dp")
+
+    mismatch(call, "rank 1", "not recorded", "recorded")
+
+
+def test_a_rank_that_fails_is_named() -> None:
+    def program() -> None:
+        with cc.Mesh(dp=3) as mesh:
+            if mesh.axis("dp").rank == 1:
+                raise ZeroDivisionError("on purpose")
+            cc.all_reduce(ag.tensor([1.0]), "dp")
+
+    with pytest.raises(ZeroDivisionError) as error:
+        cc.run(program, 3)
+    assert any("rank 1" in note for note in error.value.__notes__)
+
+
+def test_a_value_read_where_it_is_absent() -> None:
+    def program() -> Any:
+        with cc.Mesh(dp=3) as mesh:
+            y = cc.reduce(ag.tensor([1.0]), "dp", root=1)
+            if mesh.axis("dp").rank == 1:
+                return y.item()
+            assert y.absent and y.data is None and y.shape == (1,)
+            for read in (y.numpy, y.item, lambda: float(y), lambda: y.numpy()[0], lambda: numpy.asarray(y)):
+                refused(ag.AbsentError, read, "rooted", "rank 1", "'dp'")
+            assert "absent" in repr(y)
+            return None
+
+    assert cc.run(program, 3) == [None, 3.0, None]
+
+
+# -- the other owner of the package's name ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["autograd-1.8.0.dist-info", "autograd-1.7.0-py3.11.egg-info"])
+def test_hips_autograd_installed_beside(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "autograd_gamma-0.5.0.dist-info").mkdir()
+    _installed.refuse_two_owners(str(tmp_path))
+    (tmp_path / folder).mkdir()
+    refused(ag.ConflictError, lambda: _installed.refuse_two_owners(str(tmp_path)), folder.rsplit(".", 1)[0], "HIPS autograd",
+            str(tmp_path), "pip uninstall autograd", "both own")  # fmt: skip
+    _installed.refuse_two_owners(str(tmp_path / "no such folder"))
+
+
+def test_importing_beside_hips_autograd(tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"
+    (site / "autograd-1.8.0.dist-info").mkdir(parents=True)
+    root = str(Path(ag.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, str(site)])}
+    done = subprocess.run([sys.executable, "-c", "import autograd"], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "ConflictError" in done.stderr and "pip uninstall autograd" in done.stderr
+
+
+# -- nothing else leaks out ------------------------------------------------------------------------------------------------------------------
+
+
+def test_errors_point_at_the_users_line() -> None:
+    with cc.Mesh(dp=1):
+        x, w = ag.tensor([1.0], {"dp": V}), ag.Parameter([1.0])
+        text = refused(ag.LayoutError, lambda: np.exp(x) + w, "add(")
+        line = int(text.rsplit("test_errors.py:", 1)[1])
+        source = Path(__file__).read_text().splitlines()[line - 1]
+        assert "np.exp(x) + w" in source
+    assert "add" in registry
