@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from .state import state
 if TYPE_CHECKING:
     from .tensor import Leaf, Tensor
 
-__all__ = ["Recording", "Tape", "no_grad", "stop_recording"]
+__all__ = ["Recording", "Tape", "no_grad", "scope"]
 
 Node = tuple[Any, ...]
 
@@ -93,7 +94,7 @@ class Recording:
             if count is not None:
                 _locked[id(array)] = count + 1
             elif array.flags.writeable:
-                array.setflags(False)
+                array.setflags(write=False)
                 _locked[id(array)] = 1
             else:
                 return
@@ -109,7 +110,7 @@ class Recording:
                 continue
             base = array.base
             if base is None or type(base) is not np.ndarray or base.flags.writeable:
-                array.setflags(True)
+                array.setflags(write=True)
 
     def __del__(self) -> None:
         if self.locked:
@@ -191,7 +192,7 @@ class _Effect:
         events.emit("end", "effect", "undo")
 
     def push(self, node: Node, tangents: Any, start: int, *context: Any) -> Any:
-        return None
+        node[4][0]()
 
 
 LEAF, IMPORT, WATCH, MARK, EFFECT = _Leaf(), _Import(), _Watch(), _Mark(), _Effect()
@@ -518,9 +519,33 @@ def no_grad() -> Iterator[None]:
         state.recording = before
 
 
-def stop_recording() -> None:
-    """Forget this thread's recording (for a thread that is used again)."""
-    state.recording = None
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Name a part of the program: listeners hear its begin and end, forward and in every sweep that goes through it.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> w, heard = ag.Parameter([1.0]), []
+    >>> with ag.Tape() as tape:
+    ...     with ag.scope("layer"):
+    ...         y = (w * w).sum()
+    >>> with ag.events.listening(lambda phase, way, what: heard.append((phase, what)) if what == "layer" else None):
+    ...     tape.backward(y)
+    >>> heard
+    [('begin', 'layer'), ('end', 'layer')]
+    """
+    recording = state.recording
+    events.emit("begin", "forward", name)
+    if recording is not None:  # a sweep comes here last, when everything after it is done
+        recording.append((MARK, None, (), (), (lambda sweep: events.emit("end", "backward", name),), None, None))
+    try:
+        yield
+    finally:
+        do, undo = (partial(events.emit, "end", "forward", name), partial(events.emit, "begin", "backward", name))
+        do()
+        if recording is not None and state.recording is recording:
+            recording.append((EFFECT, None, (), (), (do, undo), None, None))
 
 
 def guarded(x: Tensor) -> Any:

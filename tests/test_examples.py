@@ -66,7 +66,7 @@ def ranks_of_lines(out: str) -> list[int]:
 def test_adjoints(how: str, ranks: int) -> None:
     ended = run_example("01_adjoints.py", how, ranks)
     assert ended.err == ""
-    assert ended.out.startswith(f"ranks: {ranks};")
+    assert ended.out.startswith(f"ranks: {ranks}.")
     tables = ended.out.split("\n\n")[1:]
     assert [t.split(",")[0] for t in tables] == [
         "broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_reduce(to=R)",
