@@ -246,17 +246,20 @@ class Layout(Mapping[str, Label]):
         In order of the mesh's axes.
     special : bool
         Whether a Shard is among them, so that shapes take part in inference.
+    one_number : bool
+        Whether it is I on every axis, and so a plain objective.
     rooted : bool
         Whether a Rooted is among them, so that the value may be absent here.
     """
 
-    __slots__ = ("_dual", "grid", "labels", "rooted", "special")
+    __slots__ = ("_dual", "grid", "labels", "one_number", "rooted", "special")
 
     def __init__(self, grid: Grid, labels: tuple[Label, ...]):
         self.grid = grid
         self.labels = labels
         self.special = any(type(x) is Shard for x in labels)
         self.rooted = any(type(x) is Rooted for x in labels)
+        self.one_number = all(x is I for x in labels)
         self._dual: Layout | None = None
 
     def __getitem__(self, axis: str) -> Label:
@@ -314,6 +317,13 @@ class Layout(Mapping[str, Label]):
 
     def global_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The whole value's shape: sharded dimensions at their extents, the outermost axis' counting."""
+        for axis, x in zip(self.grid.names, self.labels, strict=True):
+            if x is V:
+                raise LayoutError(
+                    f"global_shape({describe(None, shape, self)})\n  axis {axis!r}: the ranks hold values of their own "
+                    f"(Varying), which have no one shape\n  fix: layout={{{axis!r}: Shard(0)}} where it is made, if the "
+                    "ranks hold parts of one value" + call_site()
+                )
         result = [int(n) for n in shape]
         for x in reversed(self.labels):  # an earlier axis is the outer one, so its extent is the larger
             if isinstance(x, Shard) and x.extent is not None:
@@ -572,11 +582,15 @@ def _explain(op: Any, layouts: Any, shapes: Any, maps: Any, labels: Any, axis: s
     )
     lines = [f"{op.name}({shown})", f"  axis {axis!r}: {reason}"]
     found = None
+    if any(isinstance(a, RankInt | RankFloat) for a in arrays):
+        found = "  fix: use a number that is the same on every rank, like the global extent x.global_shape[...]"
     # the operand whose label is the odd one out is usually I, P or Shard: try those before the others
     order = sorted(range(len(labels)), key=lambda i: [I, P].index(labels[i]) if labels[i] in (I, P) else 2)
     for only_one in (True, False):
         for i in order:
             for label, how, cost in fixes(labels[i]):
+                if label is V and type(labels[i]) is Shard and sum(type(x) is Shard for x in labels) > 1:
+                    continue  # it would run, and add parts that do not belong together
                 trial = list(labels)
                 for j in range(len(labels)):
                     if j == i or (not only_one and trial[j] is labels[i]):

@@ -107,9 +107,7 @@ class Recording:
             count = _locked.pop(id(array), 1)
             if count > 1:
                 _locked[id(array)] = count - 1
-                continue
-            base = array.base
-            if base is None or type(base) is not np.ndarray or base.flags.writeable:
+            elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
                 array.setflags(write=True)
 
     def __del__(self) -> None:
@@ -445,6 +443,8 @@ def seed(y: Tensor, ct: Any) -> Tensor | None:
     if not is_inexact(array.dtype):
         raise DtypeError(f"backward of a value of dtype {array.dtype}; needed: a floating or complex dtype")
     if ct is None:
+        if isinstance(array, np.generic) and (y.layout is None or y.layout.one_number):
+            return type_of_tensor()(type(array)(1), None if y.layout is None else y.layout.dual)
         if array.shape and array.size != 1:
             raise ShapeError(
                 f"backward of a value of shape {array.shape} without a cotangent; needed: one number, or cotangents= "

@@ -63,7 +63,7 @@ class Tensor:
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """The shape of the whole value."""
+        """The shape of the whole value; LayoutError where it is Varying, so that there is no one value."""
         return self.array.shape if self.layout is None else self.layout.global_shape(self.array.shape)
 
     dtype = property(lambda self: self.array.dtype)

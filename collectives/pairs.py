@@ -89,8 +89,8 @@ def _(x: Any, call: Call) -> Any:
 @all_reduce.adjoint
 def _(ct: Any, call: Call) -> Any:
     if call.to is R:
-        return all_reduce(ct, call.but(source=P))
-    return enter(ct, call.but(source=I, to=R))
+        return all_reduce(ct, call, source=P)
+    return enter(ct, call, source=I, to=R)
 
 
 enter = Collective("cast I->R", (I, C), silent=True)
@@ -98,7 +98,7 @@ enter = Collective("cast I->R", (I, C), silent=True)
 
 @enter.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return all_reduce(ct, call.but(source=P, to=I))
+    return all_reduce(ct, call, source=P, to=I)
 
 
 leave = Collective("cast R->I", (R, C), silent=True)
@@ -106,7 +106,7 @@ leave = Collective("cast R->I", (R, C), silent=True)
 
 @leave.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return keep_first(ct, call.but(source=I, to=P))
+    return keep_first(ct, call, source=I, to=P)
 
 
 keep_first = Collective("cast to P", (I, R, C), silent=True)
@@ -120,8 +120,8 @@ def _(x: Any, call: Call) -> Any:
 @keep_first.adjoint
 def _(ct: Any, call: Call) -> Any:
     if call.source is R:
-        return keep_first(ct, call.but(source=R, to=P))
-    return leave(ct, call.but(source=R, to=I))
+        return keep_first(ct, call, source=R, to=P)
+    return leave(ct, call, source=R, to=I)
 
 
 relabel = Collective("relabel", (V, R, Shard, C), free=True)  # V->P, R->V, Shard<->V: nothing moves
@@ -160,8 +160,8 @@ def _(x: Any, call: Call) -> Any:
 @all_gather.adjoint
 def _(ct: Any, call: Call) -> Any:
     if call.to is R:
-        return reduce_scatter(ct, call.but(source=P, to=V))
-    return shard(ct, call.but(source=I, to=V))
+        return reduce_scatter(ct, call, source=P, to=V)
+    return shard(ct, call, source=I, to=V)
 
 
 reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label, shape=_cut_shape)
@@ -178,7 +178,7 @@ def _(x: Any, call: Call) -> Any:
 
 @reduce_scatter.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return all_gather(ct, call.but(source=V, to=R))
+    return all_gather(ct, call, source=V, to=R)
 
 
 shard = Collective("shard", (R, I), _cut_label, silent=True, shape=_cut_shape)
@@ -192,8 +192,8 @@ def _(x: Any, call: Call) -> Any:
 @shard.adjoint
 def _(ct: Any, call: Call) -> Any:
     if call.source is I:
-        return all_gather(ct, call.but(source=V, to=I))
-    return pad(ct, call.but(source=V, to=P))
+        return all_gather(ct, call, source=V, to=I)
+    return pad(ct, call, source=V, to=P)
 
 
 pad = Collective("pad", (V, Shard), silent=True, shape=_joined_shape)
@@ -213,7 +213,7 @@ def _(x: Any, call: Call) -> Any:
 
 @pad.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return shard(ct, call.but(source=R, to=V))
+    return shard(ct, call, source=R, to=V)
 
 
 def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
@@ -245,7 +245,7 @@ def _(x: Any, call: Call) -> Any:
 
 @all_to_all.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return all_to_all(ct, call.but(dim=call.dim2, extents=call.extents2, dim2=call.dim, extents2=call.extents))
+    return all_to_all(ct, call, dim=call.dim2, extents=call.extents2, dim2=call.dim, extents2=call.extents)
 
 
 # -- one rank to another -------------------------------------------------------------------------------------
@@ -345,8 +345,8 @@ def _(x: Any, call: Call) -> Any:
 @broadcast.adjoint
 def _(ct: Any, call: Call) -> Any:
     if call.to is R:
-        return reduce(ct, call.but(source=P, to=Rooted(call.root)))
-    return keep_root(ct, call.but(source=I, to=Rooted(call.root)))
+        return reduce(ct, call, source=P, to=Rooted(call.root))
+    return keep_root(ct, call, source=I, to=Rooted(call.root))
 
 
 keep_root = Collective("keep on the root", (I, C), _rooted, silent=True)
@@ -359,7 +359,7 @@ def _(x: Any, call: Call) -> Any:
 
 @keep_root.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return broadcast(ct, call.but(source=Rooted(call.root), to=I, shape=ct.shape, dtype=ct.dtype))
+    return broadcast(ct, call, source=Rooted(call.root), to=I, shape=ct.shape, dtype=ct.dtype)
 
 
 reduce = Collective("reduce", (P, V, Shard), _rooted)
@@ -375,7 +375,7 @@ def _(x: Any, call: Call) -> Any:
 
 @reduce.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return broadcast(ct, call.but(source=Rooted(call.root), to=R, shape=ct.shape, dtype=ct.dtype))
+    return broadcast(ct, call, source=Rooted(call.root), to=R, shape=ct.shape, dtype=ct.dtype)
 
 
 scatter = Collective("scatter", (Rooted, V), _cut_label, shape=_cut_shape)
@@ -396,7 +396,7 @@ def _(x: Any, call: Call) -> Any:
 
 @scatter.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return gather(ct, call.but(source=V, to=Rooted(call.root), shape=()))
+    return gather(ct, call, source=V, to=Rooted(call.root), shape=())
 
 
 gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape)
@@ -416,4 +416,4 @@ def _(x: Any, call: Call) -> Any:
 
 @gather.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return scatter(ct, call.but(source=Rooted(call.root), to=V, shape=ct.shape, dtype=ct.dtype))
+    return scatter(ct, call, source=Rooted(call.root), to=V, shape=ct.shape, dtype=ct.dtype)

@@ -84,7 +84,7 @@ class Collective:
         self.gives = told if gives is None else gives
         self.shape = shape  # the result's shape, where it is not the operand's
         self.silent = silent  # whether the forward direction sends nothing
-        self._forward: Callable[[Any, Call], Any] = lambda x, call: x
+        self._forward: Callable[[Any, Call], Any] = unchanged
         self._adjoint: Callable[[Any, Call], Any] = lambda ct, call: ct
         collectives[name] = self
 
@@ -102,10 +102,14 @@ class Collective:
         return function
 
     # -- the call ----------------------------------------------------------------------------------------------
-    def __call__(self, x: Any, call: Call) -> Any:
-        """Run it: on a raw array (a sweep at first order) without labels, on a Tensor with labels and record."""
+    def __call__(self, x: Any, call: Call, **changes: Any) -> Any:
+        """Run it: on a raw array (a sweep at first order) without labels, on a Tensor with labels and record.
+
+        `changes` make an adjoint's call of the forward one.
+        """
         if x.__class__ not in TENSORS:
-            return self.run(x, call, None)
+            return x if self._forward is unchanged else self.run(x, call._replace(**changes) if changes else call, None)
+        call = call._replace(**changes) if changes else call
         layout = x.labelled(state.grid) if x.layout is None else x.layout
         out = self.label(x, layout, call)
         array = x.array
@@ -227,6 +231,11 @@ class Collective:
     def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:
         """Forward mode's step: linear, so the collective itself."""
         return self(t, call)
+
+
+def unchanged(x: Any, call: Call) -> Any:
+    """What a relabel does with raw arrays."""
+    return x
 
 
 def told(call: Call, layout: Layout, k: int, shape: Any) -> Label:

@@ -48,8 +48,8 @@ from .ops import all_reduce
 from .primitive import Collective, collectives
 from .world import run, world
 
-__all__ = ["Case", "Failure", "Setting", "Skip", "check", "check_everywhere", "judge", "mutated", "observe", "prepare",
-           "run_cases"]  # fmt: skip
+__all__ = ["Case", "Failure", "Setting", "Skip", "check", "check_everywhere", "judge", "mutated", "observe", "operand",
+           "prepare", "run_cases"]  # fmt: skip
 
 Values = list[Any]
 """One array per rank; None where the value is absent."""
@@ -85,7 +85,8 @@ class Case:
     call : callable
         ``call(x, axis)`` on a Tensor, on every rank; returns a Tensor.
     forward, adjoint : callable
-        Lists of arrays in order of rank along the axes, None where absent: operands -> results, cotangents -> cotangents.
+        On lists with one array per rank along the axes, None where absent: from all operands to all results, and from
+        all cotangents to all cotangents.
     shapes : tuple of shapes
         Of every rank's operand along the axes.
     dtype : dtype
@@ -267,16 +268,18 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
     def value(values: Values, layout: Layout, shape: tuple[int, ...]) -> Tensor:
         if values[rank] is None:
             return Tensor(Shaped(shape, case.dtype, "it is rooted elsewhere"), layout)
-        # a copy of its own for every rank, with the strides of the original
-        array = values[rank].copy(order="K") if values[rank].ndim == 0 else _apart(values[rank])
+        array = _apart(values[rank])
         kept.append((array, values[rank]))
         return Tensor(array, layout)
 
     def function(x: Any) -> Any:
         return case.call(x, axes)
 
-    takes = _operand_layout(case, setting, mesh)
-    x = ag.tensor(value(plan.x, takes, plan.shapes[rank]).array, layout=takes, requires_grad=True)
+    x = operand(case, setting, plan, mesh)
+    takes = x.layout
+    assert takes is not None
+    if not x.absent:
+        kept.append((x.array, plan.x[rank]))
     with ag.Tape() as tape:
         y = function(x)
     seen.found["y"] = _plain(y)
@@ -326,7 +329,9 @@ def _own(layout: Layout) -> list[Label]:
 
 
 def _apart(array: np.ndarray) -> np.ndarray:
-    """A copy that does not lie in one piece either."""
+    """This rank's own copy, which does not lie in one piece either."""
+    if array.ndim == 0:
+        return array.copy()
     wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1])[::-1], array.dtype)
     view = wide.T[..., ::2]
     view[...] = array
@@ -344,17 +349,17 @@ def _one_number(s: Any) -> Any:
     return all_reduce(s, open_axes, to=I) if open_axes else s
 
 
-def _operand_layout(case: Case, setting: Setting, mesh: Mesh) -> Layout:
-    """The operand's layout, with extents and offsets along sharded axes."""
+def operand(case: Case, setting: Setting, plan: Plan, mesh: Mesh, requires_grad: bool = True) -> Any:
+    """This rank's operand of a case, as a leaf: absent off a root, with extents and offsets along sharded axes."""
     labels = dict(zip(setting.names, setting.labels(case.takes), strict=True))
-    shape = case.shapes[int(mesh.axis(setting.axes).rank)]
-    if not isinstance(case.takes, Shard):
-        return mesh.grid.layout(list(labels.values()))
-    whole = list(shape)
-    whole[case.takes.dim] = sum(s[case.takes.dim] for s in case.shapes)
-    layout = ag.tensor(np.empty(shape), layout=labels, global_shape=whole).layout
-    assert layout is not None
-    return layout
+    array = plan.x[mesh.ranks.rank]
+    shape = plan.shapes[mesh.ranks.rank]
+    array = Shaped(shape, case.dtype, "it is rooted elsewhere") if array is None else _apart(array)
+    whole = None
+    if isinstance(case.takes, Shard):
+        whole = [*shape]
+        whole[case.takes.dim] = sum(s[case.takes.dim] for s in case.shapes)
+    return ag.tensor(array, layout=labels, global_shape=whole, requires_grad=requires_grad)
 
 
 def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
@@ -408,7 +413,7 @@ def judge(case: Case, setting: Setting, plan: Plan, ranks: Sequence[Observed]) -
     """Compare what all ranks saw with the dense reference and with the pairing."""
     name = f"{case.name} {setting}"
     failures = [Failure(name, kind, f"rank {r}: {text}") for r, seen in enumerate(ranks) for kind, text in seen.faults]
-    tolerance = 1e-5 if np.dtype(case.dtype).itemsize <= 4 else 1e-12
+    tolerance = 1e-5 if np.finfo(case.dtype).eps > 1e-10 else 1e-12
     got = {key: [seen.found[key] for seen in ranks] for key in _FOUND if all(key in seen.found for seen in ranks)}
     answers = {"y": ("forward", plan.y, _norm(plan.x)), "dy": ("tangent", plan.dy, _norm(plan.dx)),
                "g": ("adjoint", plan.g, _norm(plan.ct)), "second": ("second", plan.hv, plan.second_scale),
@@ -432,7 +437,7 @@ def judge(case: Case, setting: Setting, plan: Plan, ranks: Sequence[Observed]) -
 def _compare(got: Values, want: Values, allowed: float) -> str | None:
     for rank, (a, b) in enumerate(zip(got, want, strict=True)):
         if (a is None) != (b is None):
-            return f"rank {rank} holds {'nothing' if a is None else 'a value'}; needed: {'nothing' if b is None else 'one'}"
+            return f"rank {rank} holds a value; needed: none" if b is None else f"rank {rank} holds no value; needed: one"
         if a is None:
             continue
         if a.shape != b.shape or a.dtype != b.dtype:

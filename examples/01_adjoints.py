@@ -111,7 +111,7 @@ def show(pair: Pair) -> None:
 def program() -> None:
     """What every rank runs."""
     with cc.Mesh(ranks=-1):
-        say(f"ranks: {cc.world().size}. Layouts: R Replicated, I Invariant, P Partial (addends), Shard(0) parts, Rooted(0)")
+        say(f"ranks: {cc.world().size}. Layouts: R Replicated, I Invariant, P Partial (addends), Shard(0), Rooted(0).")
         for pair in PAIRS:
             show(pair)
 

@@ -116,7 +116,7 @@ def plot(losses: list[float], tested: float, options: argparse.Namespace) -> Non
     middles = (np.arange(options.epochs) + 0.5) * steps
     axes.semilogy(middles, means, "o-", color="tab:blue", markersize=3, label="mean of each epoch")
     axes.set(xlabel="step", ylabel="cross-entropy of the training batch")
-    axes.set_title(f"Handwritten digits on {cc.world().size} rank(s): test accuracy {tested:.2%}")
+    axes.set_title(f"Handwritten digits, ranks: {cc.world().size}, test accuracy: {tested:.2%}")
     axes.grid(which="major", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

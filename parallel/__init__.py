@@ -1,7 +1,8 @@
-"""Parallel layers over the differentiable collectives."""
+"""Parallel layers over the differentiable collectives, and the proof that they compute what one process would."""
 
 from __future__ import annotations
 
 from .data import DataParallel, enter
+from .verify import Report, VerifyError, verify
 
-__all__ = ["DataParallel", "enter"]
+__all__ = ["DataParallel", "Report", "VerifyError", "enter", "verify"]

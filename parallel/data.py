@@ -53,6 +53,12 @@ class _Entry:
         parameters, places = node[2], node[3]
         cts, on, layouts = node[4]
         given, cts[:] = cts[:], [None] * len(cts)
+        if on.size == 1 and not sweep.record:
+            for i in reversed(range(len(given))):
+                g = given.pop()  # emptied as it is read: who holds a gradient alone owns it
+                if g is not None:
+                    self._hand_over(parameters[i], places[i], g, sweep)
+            return
         # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here counts zero
         used: Any = [g is not None for g in given]
         if on.size > 1:
@@ -71,11 +77,14 @@ class _Entry:
         while started:
             i, g = started.popleft()
             g = g() if callable(g) else g
-            p, place = parameters[i], places[i]
-            if place >= 0:
-                sweep.add(place, g)
-            elif place == _LEAF and sweep.wanted is None:
-                p.accumulate(g)
+            self._hand_over(parameters[i], places[i], g, sweep)
+
+    @staticmethod
+    def _hand_over(p: Any, place: int, g: Any, sweep: Sweep) -> None:
+        if place >= 0:
+            sweep.add(place, g)
+        elif place == _LEAF and sweep.wanted is None:
+            p.accumulate(g)
 
     @staticmethod
     def _sum(g: Any, missing: bool, layout: Layout, on: Axis, sweep: Sweep) -> Any:
@@ -138,24 +147,26 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
-    places = tuple([_place(p, recording) for p in parameters])
-    cts: list[Any] = [None] * len(parameters)
+    places = []
+    for p in parameters:
+        if p.tape is None:
+            leaf = p.requires_grad
+            places.append(_LEAF if leaf else -1)
+            if leaf:
+                recording.lock(p.array)
+        else:
+            places.append(p.node if p.tape is recording else recording.enter(p))
+    count = len(places)
+    cts: list[Any] = [None] * count
     recording.communicates |= on.size > 1
     nodes = recording.nodes
     nodes.append((_ENTRY, None, tuple(parameters), places, (cts, on, layouts), None, None))
     first = len(nodes)
-    nodes.extend([(_ENTERED, None, (), (), (cts, first, places), None, None)] * len(cts))
+    nodes.extend([(_ENTERED, None, (), (), (cts, first, places), None, None)] * count)
     return [Tensor(p.array, layouts[k], recording, first + k) for k, p in enumerate(parameters)]
 
 
 _LEAF = -2  # the place of a leaf, whose gradient the entry itself hands over
-
-
-def _place(p: Tensor, recording: Recording) -> int:
-    if p.tape is None and p.requires_grad:
-        recording.lock(p.array)
-        return _LEAF
-    return -1 if p.tape is None else p.node if p.tape is recording else recording.enter(p)
 
 
 class DataParallel(Module):
@@ -221,9 +232,7 @@ class DataParallel(Module):
             current_mesh().check_replicas([p for p in parameters if _labelled(p)])
             self._checked = True
         mesh = current_mesh()
-        if self._plan is None or self._plan[0] is not mesh or any(
-            p.layout is not have for p, have in zip(parameters, self._plan[1], strict=True)
-        ):
+        if self._plan is None or self._plan[0] is not mesh or [p.layout for p in parameters] != self._plan[1]:
             on, layouts = _plan(parameters, self.axis)
             self._plan = (mesh, [p.layout for p in parameters], on, layouts)
         entered = _enter(parameters, *self._plan[2:])

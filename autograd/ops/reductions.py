@@ -60,7 +60,7 @@ def _spread(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
     if isinstance(ct, _HOST):
         if len(axes) == len(shape) and math.prod(shape) <= 4096:  # a fill is cheaper than a view, and owned
             full = np.empty(shape, ct.dtype)
-            full.fill(ct.item() if ct.dtype.kind != "c" else ct)
+            full[...] = ct
             return full
         return np.broadcast_to(ct.reshape(_kept(shape, axes)), shape)
     return broadcast_to(_keep(ct, axes, shape), shape)

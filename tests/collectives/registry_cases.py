@@ -141,6 +141,10 @@ def hopped(source: int, target: int) -> Any:
     return lambda xs: [x + xs[source] if r == target else x for r, x in enumerate(xs)]
 
 
+def mean(x: Any, on: Any, to: Any = R) -> Any:
+    return cc.mean(x, on, to)  # looked up when called, so that a test may replace it
+
+
 def on_root(axis: Any, root: int) -> bool:
     return int(cc.current_mesh().axis(axis).rank) == root
 
@@ -179,11 +183,11 @@ def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
     """Those whose operand has the same shape on all ranks: sums and casts."""
     table = [
         # name, covers, takes, gives, call, forward, adjoint
-        *[("all_reduce", ("all_reduce",), a, R, lambda x, on: cc.all_reduce(x, on), total, total) for a in (P, V, Shard(0))],
+        *[("all_reduce", ("all_reduce",), a, R, cc.all_reduce, total, total) for a in (P, V, Shard(0))],
         *[("all_reduce", ("all_reduce",), a, I, lambda x, on: cc.all_reduce(x, on, to=I), total, same)
           for a in (P, V, Shard(0))],
-        *[("mean", ("all_reduce",), a, R, lambda x, on: cc.mean(x, on), average, average) for a in (P, V)],
-        *[("mean", ("all_reduce",), a, I, lambda x, on: cc.mean(x, on, to=I), average,
+        *[("mean", ("all_reduce",), a, R, mean, average, average) for a in (P, V)],
+        *[("mean", ("all_reduce",), a, I, lambda x, on: mean(x, on, to=I), average,
            lambda cts: [(c / len(cts)).astype(c.dtype) for c in cts]) for a in (P, V)],
         ("cast", ("cast I->R",), I, R, lambda x, on: cc.cast(x, on, to=R), same, total),
         ("cast", ("cast R->I",), R, I, lambda x, on: cc.cast(x, on, to=I), same, first),
@@ -193,8 +197,8 @@ def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
         ("cast", ("relabel",), R, V, lambda x, on: cc.cast(x, on, to=V), same, same),
         ("cast", ("cast I->R", "relabel"), I, V, lambda x, on: cc.cast(x, on, to=V), same, total),
         ("cast", ("relabel",), Shard(0), V, lambda x, on: cc.cast(x, on, to=V), same, same),
-        ("declare_partial", ("relabel",), V, P, lambda x, on: cc.declare_partial(x, on), same, same),
-        ("declare_partial", ("relabel",), Shard(0), P, lambda x, on: cc.declare_partial(x, on), same, same),
+        ("declare_partial", ("relabel",), V, P, cc.declare_partial, same, same),
+        ("declare_partial", ("relabel",), Shard(0), P, cc.declare_partial, same, same),
     ]  # fmt: skip
     for shape, dtype in shapes:
         for name, covers, takes, gives, call, forward, adjoint in table:
@@ -285,7 +289,8 @@ def _cut(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Itera
         for takes in (P, V):
             yield Case(
                 _named("reduce_scatter", takes, out, shape, dtype, more), ("reduce_scatter",), takes, out,
-                lambda x, on, dim=dim: cc.reduce_scatter(x, on, dim), cut_sum(at, sizes), joined(at), (shape,) * p, dtype,
+                lambda x, on, dim=dim: cc.reduce_scatter(x, on, dim), cut_sum(at, sizes), joined(at),
+                (shape,) * p, dtype,
             )  # fmt: skip
         for takes, back in ((R, own_place(at, extents)), (I, joined(at))):
             yield Case(
@@ -311,8 +316,8 @@ def _cut(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Itera
 
                 for title, call in (("None elsewhere", none_elsewhere), ("like", with_like)):
                     yield Case(
-                        _named("scatter", Rooted(root), out, shape, dtype, f" {title}"), ("scatter",), Rooted(root), out,
-                        call, cut_root, only(root, joined(at)), (shape,) * p, dtype,
+                        _named("scatter", Rooted(root), out, shape, dtype, f" {title}"), ("scatter",), Rooted(root),
+                        out, call, cut_root, only(root, joined(at)), (shape,) * p, dtype,
                     )  # fmt: skip
     for name in ("reduce_scatter", "shard", "scatter", "all_gather", "gather", "all_to_all"):
         yield Skip(f"{name} ()", "a 0-d array has no dimension to cut or join")
@@ -325,8 +330,9 @@ def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iter
 
     table: list[tuple[Any, int, tuple[tuple[int, ...], ...], Any]] = []
     uneven = [(2 * r + 1) % 4 if r != 1 else 0 for r in range(p)]
+    some_empty = [r % 2 for r in range(p)]
     for dim, extents, rest, dtype in [
-        (0, uneven, (2,), F64), (-1, [2] * p, (2,), F32), (1, [r % 2 for r in range(p)], (3,), F64), (0, [0] * p, (), F64),
+        (0, uneven, (2,), F64), (-1, [2] * p, (2,), F32), (1, some_empty, (3,), F64), (0, [0] * p, (), F64),
     ][: 4 - thin]:  # fmt: skip
         table.append((V, dim, parts_of(V, extents, rest, dim % (len(rest) + 1)), dtype))
     for dim, extent, rest, dtype in [(0, 2 * p + 1, (2,), F64), (1, max(p - 1, 1), (2,), F32), (0, 2 * p, (), C128)][
@@ -373,8 +379,9 @@ def _exchange(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
         shapes = tuple((whole, n, *rest) if s == 0 else (n, whole, *rest) for n in others)
         cuts = [len(keep) for keep in cut_points(whole, sizes)]
         gives = Shard(s) if isinstance(takes, Shard) else V
+        title = f" split={split} extents={cuts} join={join} extents={others}"
         yield Case(
-            _named("all_to_all", takes, gives, "", dtype, f" split={split} extents={cuts} join={join} extents={others}"),
+            _named("all_to_all", takes, gives, "", dtype, title),
             ("all_to_all",), takes, gives,
             lambda x, on, split=split, join=join: cc.all_to_all(x, on, split, join), exchanged(s, cuts, join),
             exchanged(join, others, s), shapes, dtype,

@@ -1,0 +1,121 @@
+"""A device without a device: arrays that NumPy must not touch, to find implicit conversions on a machine without a GPU.
+
+`DeviceArray` holds a NumPy array and behaves as CuPy's ndarray does: it takes part in NumPy's protocols, mixes with Python
+numbers and NumPy scalars, and refuses to mix with host arrays or to become one unasked. `to_host` and `from_host` are the
+only ways across; `crossings` counts them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from autograd.arrays import register_device
+
+crossings = {"to host": 0, "from host": 0}
+
+
+def to_host(x: DeviceArray) -> numpy.ndarray:
+    """The explicit way to the host: a copy."""
+    crossings["to host"] += 1
+    return x._values.copy()
+
+
+def from_host(x: numpy.ndarray) -> DeviceArray:
+    """The explicit way to the device: a copy."""
+    crossings["from host"] += 1
+    return DeviceArray(numpy.array(x))
+
+
+class Mixed(TypeError):
+    """A host array met a device array."""
+
+
+def _inside(x: Any) -> Any:
+    """The values of device arrays, anywhere in an argument; host arrays are refused."""
+    if isinstance(x, DeviceArray):
+        return x._values
+    if isinstance(x, numpy.ndarray):
+        raise Mixed(f"a host array of shape {x.shape} was mixed with device arrays")
+    if isinstance(x, tuple | list):
+        return type(x)(_inside(item) for item in x)
+    return x
+
+
+def _wrap(x: Any) -> Any:
+    if isinstance(x, numpy.ndarray | numpy.generic):
+        return DeviceArray(numpy.asarray(x))
+    if isinstance(x, tuple | list) and any(isinstance(item, numpy.ndarray | numpy.generic) for item in x):
+        return type(x)(_wrap(item) for item in x)
+    return x
+
+
+def _key(key: Any) -> Any:
+    """An index: device arrays as they are; host ones are refused, because they would be copied over at each use."""
+    return _inside(key)
+
+
+class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
+    """An array on the device that is not there."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: numpy.ndarray):
+        assert type(values) is numpy.ndarray
+        self._values = values
+
+    dtype = property(lambda self: self._values.dtype)
+    shape = property(lambda self: self._values.shape)
+    ndim = property(lambda self: self._values.ndim)
+    size = property(lambda self: self._values.size)
+    nbytes = property(lambda self: self._values.nbytes)
+    T = property(lambda self: DeviceArray(self._values.T))
+    real = property(lambda self: DeviceArray(self._values.real))
+
+    @property
+    def base(self) -> Any:
+        return None if self._values.base is None else self
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("implicit conversion of a device array to the host")
+
+    __array__ = __float__ = __int__ = __bool__ = __index__ = __complex__ = __iter__ = _refuse
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype})"
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, key: Any) -> DeviceArray:
+        return DeviceArray(numpy.asarray(self._values[_key(key)]))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._values[_key(key)] = _inside(value)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        inside = [_inside(x) for x in inputs]
+        out = options.pop("out", None)
+        if out is not None:
+            options["out"] = tuple(_inside(x) for x in out)
+        result = getattr(ufunc, method)(*inside, **{k: _inside(v) if k != "out" else v for k, v in options.items()})
+        return out[0] if out is not None else _wrap(result)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _wrap(function(*_inside(args), **{k: _inside(v) for k, v in kwargs.items()}))
+
+
+def _method(name: str) -> Any:
+    def method(self: DeviceArray, *args: Any, **kwargs: Any) -> Any:
+        return _wrap(getattr(self._values, name)(*_inside(args), **{k: _inside(v) for k, v in kwargs.items()}))
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("sum", "mean", "max", "min", "argmax", "reshape", "transpose", "swapaxes", "astype", "copy", "ravel", "squeeze",
+              "conj", "fill"):  # fmt: skip
+    setattr(DeviceArray, _name, _method(_name))
+
+register_device(DeviceArray, to_host, from_host)

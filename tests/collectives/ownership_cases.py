@@ -1,0 +1,102 @@
+"""Ranks that differ in what depends on what: the same backward must run on all of them, and give the right gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import autograd as ag
+import collectives as cc
+from autograd.tensor import Tensor
+from collectives import I, R, Shard, V
+from collectives.primitive import collectives
+from collectives.testing import Case, Plan, Setting, operand, prepare
+
+from .registry_cases import cases
+
+Work = list[tuple[Case, Setting, Plan]]
+
+
+def work(ranks: int) -> Work:
+    """One case of every collective and pair of layouts, in a world of so many ranks."""
+    setting = Setting({"a": ranks}, ["a"])
+    return [(case, setting, prepare(case, setting)) for case in cases(setting, 2) if isinstance(case, Case)]
+
+
+def used_separately(all_cases: Work) -> Work:
+    """Those whose result each rank may use or not: not one computation (I), one sum (P) or one rank's (Rooted)."""
+    return [w for w in all_cases if w[0].gives in (R, V) or isinstance(w[0].gives, Shard)]
+
+
+def communicates(case: Case) -> bool:
+    return any(collectives[name].communicates for name in case.covers)
+
+
+def gradient(case: Case, setting: Setting, plan: Plan, mesh: Any, idle: int, without: int) -> Any:
+    """The gradient of <ct, F x> where rank `idle` leaves the result out, and `without`'s operand needs no gradient."""
+    rank = mesh.ranks.rank
+    x = operand(case, setting, plan, mesh, requires_grad=rank != without)
+    with ag.Tape() as tape:
+        y = case.call(x, ("a",))
+        weights = Tensor(plan.ct[rank], mesh.grid.layout([V]))
+        part = ag.tensor(np.zeros((), case.dtype)) if rank == idle else (y * weights).sum()
+        loss = cc.all_reduce(part, "a", to=I)
+    tape.backward(loss)
+    return None if x.grad is None or x.grad.absent else x.grad.numpy().copy()
+
+
+def expected(case: Case, setting: Setting, plan: Plan, idle: int) -> list[Any]:
+    """The dense answer: the idle rank's cotangent is zero."""
+    cts = [ct * 0 if rank == idle else ct for rank, ct in enumerate(plan.ct)]
+    return setting.apply(case.adjoint, cts)
+
+
+def program(cases_: Work) -> list[list[Any]]:
+    """This rank's gradients, for every idle rank and every rank without, -1 for none."""
+    ranks = cc.world().size
+    found = []
+    with cc.Mesh(a=ranks) as mesh:
+        for case, setting, plan in cases_:
+            found.append([gradient(case, setting, plan, mesh, idle, without) for idle, without in pairs(case, ranks)])
+    return found
+
+
+def pairs(case: Case, ranks: int) -> list[tuple[int, int]]:
+    """(idle, without): each rank in each part, and two ranks in both."""
+    return [pair for r in range(ranks) for pair in ((r, -1), (-1, r), (r, (r + 1) % ranks))]
+
+
+def faults(cases_: Work, found: list[list[list[Any]]]) -> list[str]:
+    """What is wrong with the gradients of all ranks."""
+    wrong = []
+    for i, (case, setting, plan) in enumerate(cases_):
+        tolerance = 1e-5 if case.dtype is np.float32 else 1e-12
+        for k, (idle, without) in enumerate(pairs(case, setting.ranks)):
+            for rank, want in enumerate(expected(case, setting, plan, idle)):
+                got = found[rank][i][k]
+                want = None if rank == without else want
+                if want is None:
+                    same = got is None
+                elif got is None:
+                    same = not want.any()  # nothing depends on it on this rank, and nothing was sent
+                else:
+                    same = np.allclose(got, want, rtol=tolerance, atol=tolerance)
+                if not same:
+                    wrong.append(f"{case.name}, {idle=}, {without=}: rank {rank} has {got}, not {want}")
+    return wrong
+
+
+def told(case: Case, setting: Setting, plan: Plan, mesh: Any, odd: int) -> str:
+    """What rank `odd`, which alone records nothing, and the others are told."""
+    x = operand(case, setting, plan, mesh)
+    try:
+        with ag.Tape():
+            if mesh.ranks.rank == odd:
+                with ag.no_grad():
+                    case.call(x, ("a",))
+            else:
+                case.call(x, ("a",))
+    except cc.CollectiveMismatch as error:
+        return str(error)
+    return ""
