@@ -43,6 +43,8 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
     size = property(lambda self: math.prod(self.shape))
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
     T = property(lambda self: Shaped(self.shape[::-1], self.dtype, self.why))
+    real = property(lambda self: Shaped(self.shape, np.zeros((), self.dtype).real.dtype, self.why))
+    imag = property(lambda self: Shaped(self.shape, np.zeros((), self.dtype).real.dtype, self.why))
 
     def _no_value(self, *args: Any, **kwargs: Any) -> Any:
         raise AbsentError(f"the value {self!r} cannot be read here: {self.why}")
@@ -73,6 +75,9 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         why = next(x.why for x in inputs if isinstance(x, Shaped))
+        if ufunc is np.matmul and method == "__call__":
+            a, b = inputs
+            return Shaped(_matmul_shape(np.shape(_stand_in(a)), np.shape(_stand_in(b))), np.result_type(a.dtype, b.dtype), why)
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature is not None:
             return _wrap(getattr(ufunc, method)(*map(_stand_in, inputs), **options), why)
         weak = (bool, int, float, complex)
@@ -81,7 +86,21 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         return Shaped(shape, ufunc.resolve_dtypes((*dtypes, None))[-1], why)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is np.where:  # these two by hand: what NumPy makes of stand-ins would take real memory
+            tiny = [np.zeros((), x.dtype) if hasattr(x, "dtype") else x for x in args]
+            return Shaped(np.broadcast_shapes(*(np.shape(_stand_in(x)) for x in args)), np.where(*tiny).dtype, self.why)
+        if function is np.concatenate:
+            parts, axis = args[0], kwargs.get("axis", args[1] if len(args) > 1 else 0)
+            shape = list(parts[0].shape)
+            shape[axis] = sum(p.shape[axis] for p in parts)
+            return Shaped(shape, np.result_type(*(p.dtype for p in parts)), self.why)
         return _wrap(function(*_stand_ins(args), **{k: _stand_ins(v) for k, v in kwargs.items()}), self.why)
+
+
+def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if not a or not b or a[-1] != b[max(len(b) - 2, 0)]:
+        raise ValueError(f"matmul of shapes {a} and {b}: the inner extents do not fit")
+    return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
 def _stand_in(x: Any) -> Any:

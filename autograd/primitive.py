@@ -33,7 +33,7 @@ from .layout import C, I, Layout, P, R, RankFloat, RankInt, V, describe, infer, 
 from .sites import call_site
 from .state import state
 from .tape import Node, Recording, Sweep, Tape, may_relabel, relabel
-from .tensor import TENSORS, Tensor
+from .tensor import TENSORS, Tensor, interior
 
 __all__ = ["Primitive", "Signature", "broadcast", "op", "registry", "unbroadcast"]
 
@@ -75,6 +75,9 @@ _add_reduce: Any = np.add.reduce  # ndarray.sum without its wrapper
 def identity(ct: Any, *_: Any) -> Any:
     """The rule of an operand that is handed on as it is; sweeps know it and make no call."""
     return ct
+
+
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class Signature:
@@ -122,6 +125,7 @@ class Primitive:
         self.signatures: dict[Any, Signature] = {}
         reads = "".join(saves)
         self.keeps_y = "y" in reads
+        self.keeps_a, self.keeps_b = "0" in reads, "1" in reads
         self.keeps = tuple(str(i) in reads for i in range(max(len(self.words), 3)))
         registry[name] = self
 
@@ -397,14 +401,14 @@ class Unary(Primitive):
             signature = self.sign((x,), (a,), options)
             layout = signature.out
         if recording is None:
-            return Tensor(y, layout)
+            return interior(y, layout, None, -1)
         place = x.node if x.tape is recording else recording.enter(x)
         if place < 0 or y.dtype.kind not in "fc" or a.dtype.kind not in "fc":
-            return Tensor(y, layout)
+            return interior(y, layout, None, -1)
         nodes = recording.nodes
-        nodes.append((self, y if self.keeps_y else None, (a if self.keeps[0] else None,), (place,), options, None,
+        nodes.append((self, y if self.keeps_y else None, (a if self.keeps_a else None,), (place,), options, None,
                       signature))
-        return Tensor(y, layout, recording, len(nodes) - 1)
+        return interior(y, layout, recording, len(nodes) - 1)
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         _, y, (a,), (place,), options, _, signature = node
@@ -432,7 +436,9 @@ class Binary(Primitive):
         a, lx = x.array, x.layout
         b, ly = (y, kind) if number else (y.array, y.layout)
         dtype = a.dtype
-        if dtype.kind not in "fc" or not (number or self.second_free or dtype is b.dtype or dtype == b.dtype):
+        if not ((dtype is _F32 or dtype is _F64) and (number or b.dtype is dtype)) and (
+            dtype.kind not in "fc" or not (number or self.second_free or dtype == b.dtype)
+        ):
             return self.apply((x, y), ())
         recording = state.recording
         try:
@@ -451,13 +457,12 @@ class Binary(Primitive):
             signature = self.sign((x, y), (a, b), ())
             layout = signature.out
         if recording is None:
-            return Tensor(out, layout)
+            return interior(out, layout, None, -1)
         p = x.node if x.tape is recording else recording.enter(x)
         q = -1 if number or self.second_free else y.node if y.tape is recording else recording.enter(y)
-        if (p < 0 and q < 0) or out.dtype.kind not in "fc":
-            return Tensor(out, layout)
-        keep_a, keep_b, _ = self.keeps
-        if self.second_free and keep_b and not number:
+        if p < 0 and q < 0:
+            return interior(out, layout, None, -1)
+        if self.second_free:
             recording.lock(b)
         shapes = None
         if self.elementwise:
@@ -465,9 +470,9 @@ class Binary(Primitive):
             if sa != sb:
                 shapes = (sa, sb)
         nodes = recording.nodes
-        nodes.append((self, out if self.keeps_y else None, (a if keep_a else None, b if keep_b else None), (p, q), (),
+        nodes.append((self, out if self.keeps_y else None, (a if self.keeps_a else None, b if self.keeps_b else None), (p, q), (),
                       shapes, signature))
-        return Tensor(out, layout, recording, len(nodes) - 1)
+        return interior(out, layout, recording, len(nodes) - 1)
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         _, y, (a, b), (p, q), options, shapes, signature = node

@@ -263,6 +263,19 @@ class Tensor:
         return Leaf(self.array.copy(), self.layout)
 
 
+_new = object.__new__
+
+
+def interior(array: Any, layout: Layout | None, tape: Recording | None, node: int) -> Tensor:
+    """A Tensor, made for half the price of calling the class."""
+    x = _new(Tensor)
+    x.array = array
+    x.layout = layout
+    x.tape = tape
+    x.node = node
+    return x
+
+
 class Leaf(Tensor):
     """A Tensor that the user made. With `requires_grad`, backward adds its gradient to `grad`."""
 
@@ -333,7 +346,7 @@ class Leaf(Tensor):
         if self._grad is None:
             layout = None if self.layout is None else self.layout.dual
             owned = ct.copy() if getattr(ct, "base", None) is not None or getrefcount(ct) > _OWNED else ct
-            self._grad = Tensor(owned, layout)
+            self._grad = interior(owned, layout, None, -1)
         elif isinstance(ct, np.generic):
             self._grad = Tensor(self._grad.array + ct, self._grad.layout)
         else:

@@ -40,8 +40,8 @@ def check_grads(
 
     With a random cotangent ct and a random tangent dx, reverse mode is held against
     ``(<ct, f(x + h e_i)> - <ct, f(x - h e_i)>) / 2h`` for every element i of every argument, forward mode against
-    ``(f(x + h dx) - f(x - h dx)) / 2h``. Order 2 does the same to the derivative that order 1 has checked, in each mode:
-    reverse over reverse, forward over reverse, and so on.
+    ``(f(x + h dx) - f(x - h dx)) / 2h``. Order 2 does the same to the derivative that order 1 has checked, in each
+    mode: reverse over reverse, forward over reverse, and so on.
 
     Parameters
     ----------
@@ -77,7 +77,8 @@ def check_grads(
     >>> from autograd.testing import check_grads
     >>> check_grads(lambda x, y: np.sin(x) * y, np.array([0.5, 1.0]), np.array(2.0))
     >>> from autograd.primitive import op, broadcast
-    >>> wrong = op("wrong cube (example)", "N", lambda x: x**3, lambda ct, y, x: ct * 2 * x**2, saves="0", dims=broadcast)
+    >>> wrong = op("wrong cube (example)", "N", lambda x: x**3, lambda ct, y, x: ct * 2 * x**2, saves="0",
+    ...            dims=broadcast)
     >>> try:
     ...     check_grads(wrong, np.array([1.0, 2.0]), order=1, modes=["reverse"])
     ... except AssertionError as error:
@@ -116,8 +117,9 @@ def _check(f: Function, xs: list[np.ndarray], order: int, modes: Sequence[str], 
     if "forward" in modes:
         dy = to_host(_raw(jvp(f, tuple(xs), tuple(dxs))[1]))
         if dy.shape != y.shape:
-            raise GradientMismatch(f"forward mode, {title}: a tangent of shape {dy.shape} for a value of shape {y.shape}")
-        compare(f"forward mode, {title}, the value of shape {y.shape}", numeric_tangent(f, xs, dxs, eps), dy, rtol, atol)
+            raise GradientMismatch(f"forward mode, {title}: a tangent of shape {dy.shape}, a value of shape {y.shape}")
+        where = f"forward mode, {title}, the value of shape {y.shape}"
+        compare(where, numeric_tangent(f, xs, dxs, eps), dy, rtol, atol)
     if order > 1:
         for mode in modes:
             deeper = f"{mode} of {path}" if path else mode
@@ -183,7 +185,7 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
         raise GradientMismatch("\n".join([f"reverse mode is not the adjoint of forward mode (rtol={rtol:g})", *bad]))
 
 
-# -- what they are made of ---------------------------------------------------------------------------------------------
+# -- what they are made of -------------------------------------------------------------------------------------------
 
 
 def _raw(x: Any) -> Any:
@@ -267,7 +269,7 @@ def numeric_tangent(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndar
     ahead, behind = (
         _value(f, [np.asarray(x + step * dx, x.dtype) for x, dx in zip(xs, dxs, strict=True)]) for step in (eps, -eps)
     )
-    return (ahead - behind) / (2 * eps)  # type: ignore[no-any-return]
+    return (ahead - behind) / (2 * eps)
 
 
 def compare(where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol: float) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays import Shaped
+from autograd.arrays import Shaped, is_array
 from autograd.errors import LayoutError, MeshError, ShapeError
 from autograd.layout import C, I, Label, P, R, Rooted, Shard, V, describe
 from autograd.sites import call_site
@@ -473,10 +473,18 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     pair.send(x, Call(on.names, on.group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
 
 
-def recv(axis: AxisName, src: int) -> Tensor:
+def _sample(like: Any) -> Any:
+    """An empty array of the device on which `like` lives; None for the host."""
+    array = like.array if like.__class__ in TENSORS else like
+    if array is None or isinstance(array, np.ndarray | np.generic | Shaped) or not is_array(array):
+        return None
+    return np.empty_like(array, shape=(0,))
+
+
+def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     """(there) -> V: receive the value that rank `src` sends; blocks until it is here.
 
-    Adjoint: sends the cotangent to `src`, zeros where the value did not reach the loss. See `send` for an example.
+    The value arrives on the device of `like`, if one is given; shape, dtype and labels come with it. Adjoint: sends the cotangent to `src`, zeros where the value did not reach the loss. See `send` for an example.
 
     Raises
     ------
@@ -491,7 +499,8 @@ def recv(axis: AxisName, src: int) -> Tensor:
     data = on.group.recv(np.empty(headers.HEADER_BYTES, np.uint8), int(src))
     shape, dtype, labels = headers.read(data, state.recording is not None, "send/recv", f"rank {src}")
     layout = mesh.grid.layout([labels.get(a, V) for a in mesh.names]).replace(on.names, V)
-    return pair.received(Call(on.names, on.group, root=int(src), shape=shape, dtype=dtype), layout)
+    call = Call(on.names, on.group, root=int(src), shape=shape, dtype=dtype, like=_sample(like))
+    return pair.received(call, layout)
 
 
 def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Mesh, Any, Any]:
@@ -558,7 +567,8 @@ def broadcast(x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any
     """
     _check_to(to, (R, I), "broadcast")
     x, on, _, shape, dtype = _from_root(x, axis, root, "broadcast", like)
-    return pair.broadcast(x, Call(on.names, on.group, to=to, root=int(root), shape=shape, dtype=dtype))
+    call = Call(on.names, on.group, to=to, root=int(root), shape=shape, dtype=dtype, like=_sample(like))
+    return pair.broadcast(x, call)
 
 
 def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = None) -> Tensor:
@@ -579,7 +589,8 @@ def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = 
     x, on, mesh, shape, dtype = _from_root(x, axis, root, "scatter", like)
     dim = normal_dim(dim, shape, "scatter")
     extents = nested_parts(int(shape[dim]), [mesh.sizes[mesh.grid.axis(a)] for a in on.names])
-    call = Call(on.names, on.group, root=int(root), dim=dim, extents=extents, shape=shape, dtype=dtype)
+    call = Call(on.names, on.group, root=int(root), dim=dim, extents=extents, shape=shape, dtype=dtype,
+                like=_sample(like))  # fmt: skip
     return pair.scatter(x, call)
 
 

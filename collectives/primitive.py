@@ -157,8 +157,9 @@ class Collective:
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
         operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
         result = (y.shape, y.dtype, type(y) is Shaped)
-        if not isinstance(y, _PLAIN):
-            call = call.but(like=np.empty_like(y, shape=(0,)))  # zeros for a missing cotangent go where y lives
+        for array in (y, x.array if x is not None else y):
+            if call.like is None and not isinstance(array, _PLAIN):
+                call = call.but(like=np.empty_like(array, shape=(0,)))  # what a sweep makes up lives there too
         recording.communicates |= self.communicates
         nodes = recording.nodes
         nodes.append((self, None, (), (place,), (call, layout, out, result, operand), None, None))
@@ -207,8 +208,7 @@ class Collective:
         """One step of the reverse sweep; without a cotangent the ranks still communicate, zeros."""
         (place,), (call, layout, out, (shape, dtype, absent), operand) = node[3], node[4]
         if ct is None:
-            ct = Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype)
-            ct = move(ct, call.like) if call.like is not None and not absent else ct
+            ct = Shaped(shape, dtype, "it is rooted elsewhere") if absent else made_up(shape, dtype, call)
         if sweep.record:
             ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)
         g = self._adjoint(ct, call)
@@ -216,7 +216,8 @@ class Collective:
             return
         raw = g.array if g.__class__ in TENSORS else g
         if type(raw) is Shaped and not operand[2]:  # dropped here: this rank's operand was not the root's
-            g = Tensor(np.zeros(operand[0], operand[1]), layout.dual) if sweep.record else np.zeros(operand[0], operand[1])
+            g = made_up(operand[0], operand[1], call)
+            g = Tensor(g, layout.dual) if sweep.record else g
         sweep.add(place, relabel(g, layout.dual) if sweep.record else g)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
@@ -224,7 +225,8 @@ class Collective:
         (place,), (call, layout, out, _, operand) = node[3], node[4]
         t = carried[place - start] if place >= start else None
         if t is None and operand is not None:
-            t = Shaped(operand[0], operand[1], "it is rooted elsewhere") if operand[2] else np.zeros(*operand[:2])
+            shape, dtype, absent = operand
+            t = Shaped(shape, dtype, "it is rooted elsewhere") if absent else made_up(shape, dtype, call)
             t = Tensor(t, layout) if record else t
         return self.tangent(t, call, out, record)
 
@@ -236,6 +238,11 @@ class Collective:
 def unchanged(x: Any, call: Call) -> Any:
     """What a relabel does with raw arrays."""
     return x
+
+
+def made_up(shape: tuple[int, ...], dtype: Any, call: Call) -> Any:
+    """Zeros in the place of what did not arrive, on the operand's device."""
+    return np.zeros(shape, dtype) if call.like is None else np.zeros_like(call.like, shape=shape, dtype=dtype)
 
 
 def told(call: Call, layout: Layout, k: int, shape: Any) -> Label:

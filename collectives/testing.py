@@ -283,9 +283,10 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
     with ag.Tape() as tape:
         y = function(x)
     seen.found["y"] = _plain(y)
-    want = setting.labels(case.gives)
+    want = _result_labels(case, setting, plan, rank)
     if y.layout is None or list(y.layout.labels) != want:
-        seen.faults.append(("layout", f"the result is {y.layout!r}; needed: {want}"))
+        cuts = [(a.extent, a.offset) for a in want if isinstance(a, Shard)]
+        seen.faults.append(("layout", f"the result is {y.layout!r}; needed: {want} {cuts or ''}"))
     if plan.y[rank] is not None and y.shape != plan.y[rank].shape:
         raise AssertionError(f"the result has shape {y.shape}; needed: {plan.y[rank].shape}")
     ct = value(plan.ct, y.layout.dual, y.shape)
@@ -360,6 +361,19 @@ def operand(case: Case, setting: Setting, plan: Plan, mesh: Mesh, requires_grad:
         whole = [*shape]
         whole[case.takes.dim] = sum(s[case.takes.dim] for s in case.shapes)
     return ag.tensor(array, layout=labels, global_shape=whole, requires_grad=requires_grad)
+
+
+def _result_labels(case: Case, setting: Setting, plan: Plan, rank: int) -> list[Label]:
+    """The labels that one rank's result must have; a Shard with the extent and offset that the dense parts have."""
+    labels = setting.labels(case.gives)
+    if isinstance(case.gives, Shard) and plan.y[rank] is not None:
+        dim = case.gives.dim
+        for i, k in enumerate(setting.along):  # each axis cuts what the axes before it have left
+            inner = next(g for g in setting.groups(setting.along[i:]) if rank in g)
+            before = [r for r in inner if setting.places[r][k] < setting.places[rank][k]]
+            whole, offset = (sum(plan.y[r].shape[dim] for r in ranks) for ranks in (inner, before))
+            labels[k] = Shard(dim, whole, offset)
+    return labels
 
 
 def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
@@ -437,7 +451,7 @@ def judge(case: Case, setting: Setting, plan: Plan, ranks: Sequence[Observed]) -
 def _compare(got: Values, want: Values, allowed: float) -> str | None:
     for rank, (a, b) in enumerate(zip(got, want, strict=True)):
         if (a is None) != (b is None):
-            return f"rank {rank} holds a value; needed: none" if b is None else f"rank {rank} holds no value; needed: one"
+            return f"rank {rank} holds {'no value' if a is None else 'a value'}, unlike the dense reference"
         if a is None:
             continue
         if a.shape != b.shape or a.dtype != b.dtype:

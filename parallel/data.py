@@ -19,7 +19,7 @@ from autograd.nn import Module
 from autograd.sites import call_site
 from autograd.state import state
 from autograd.tape import Node, Recording, Sweep
-from autograd.tensor import TENSORS, Parameter, Tensor
+from autograd.tensor import TENSORS, Parameter, Tensor, interior
 from collectives import all_reduce, current_mesh
 from collectives.mesh import Axis
 from collectives.primitive import back, host_flat
@@ -163,7 +163,7 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
     nodes.append((_ENTRY, None, tuple(parameters), places, (cts, on, layouts), None, None))
     first = len(nodes)
     nodes.extend([(_ENTERED, None, (), (), (cts, first, places), None, None)] * count)
-    return [Tensor(p.array, layouts[k], recording, first + k) for k, p in enumerate(parameters)]
+    return [interior(p.array, layouts[k], recording, first + k) for k, p in enumerate(parameters)]
 
 
 _LEAF = -2  # the place of a leaf, whose gradient the entry itself hands over

@@ -1,9 +1,9 @@
 """Real bugs of distributed gradients, as programs that ringtape refuses, each beside the program that is right.
 
-Every bug was filed against a public project (the name and number stand in the class), every one trained with a loss that
-fell. The rows marked L are refused by the layouts alone, when the operation is recorded, at backward or at the optimizer:
-so they are refused on one process too, under a mesh whose axes have size 1. The mended program's gradient equals that of
-the serial program, which is written out with plain `autograd` and knows nothing of ranks.
+Every bug was filed against a public project (the name and number stand in the class). All but the last are refused by
+the layouts alone, when the operation is recorded, at backward or at the optimizer: so on one process too, under a mesh
+whose axes have size 1. The mended program's gradient equals that of the serial program, which is written with plain
+`autograd` and knows nothing of ranks.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def row(kind: type[Bug]) -> type[Bug]:
     return kind
 
 
-# -- a weight that is the same everywhere, used on data that is not --------------------------------------------------------------
+# -- a weight that is the same everywhere, used on data that is not --------------------------------------------------
 
 
 @row
@@ -84,8 +84,8 @@ class Row01(Bug):
     Each rank's gradient of that weight covers its own tokens only; nobody sums them, and the copies drift apart.
     """
 
-    says = ["multiply(x: f64[", "{tp: Shard(0)}", "y: f64[4] {tp: I}", "axis 'tp'", "Invariant (y) does not mix with Shard (x)",
-            "y's gradient would miss the sum", "fix: cast(y, 'tp', to=R)", "test_bugs.py:"]  # fmt: skip
+    says = ["multiply(x: f64[", "{tp: Shard(0)}", "y: f64[4] {tp: I}", "axis 'tp'",
+            "Invariant (y) does not mix with Shard (x)", "y's gradient would miss the sum", "fix: cast(y, 'tp', to=R)", "test_bugs.py:"]  # fmt: skip
 
     @staticmethod
     def norm(x: Any) -> Any:
@@ -120,10 +120,10 @@ class Row01(Bug):
 
 @row
 class Row02(Bug):
-    """Megatron-LM#619. The router of a mixture of experts: the same weight on each rank's tokens, again without a sum."""
+    """Megatron-LM#619. The router of a mixture of experts: one weight on each rank's tokens, again without a sum."""
 
-    says = ["matmul(x: f64[", "{tp: V}", "w: f64[4,3] {tp: I}", "axis 'tp'", "Invariant (w) does not mix with Varying (x)",
-            "fix: cast(w, 'tp', to=R)"]  # fmt: skip
+    says = ["matmul(x: f64[", "{tp: V}", "w: f64[4,3] {tp: I}", "axis 'tp'",
+            "Invariant (w) does not mix with Varying (x)", "fix: cast(w, 'tp', to=R)"]  # fmt: skip
 
     def data(self, mesh: cc.Mesh) -> tuple[Any, Any]:
         return ag.tensor(draw("tokens", 7, 4)[mine(mesh, "tp", 7)]), ag.Parameter(draw("router", 4, 3), name="w_router")
@@ -151,7 +151,7 @@ class Row02(Bug):
         return {"w": g}
 
 
-# -- a gradient that is Partial, taken for whole ----------------------------------------------------------------------------------
+# -- a gradient that is Partial, taken for whole ---------------------------------------------------------------------
 
 
 @row
@@ -162,7 +162,8 @@ class Row04(Bug):
     """
 
     says = ["step(x: f64[2,4] {tp: R}, its gradient: f64[2,4] {tp: P})", "axis 'tp'", "the parameter is Replicated",
-            "gradient Partial", "was never taken", "fix: make the parameter Invariant", "cast(x, 'tp', to=R)"]  # fmt: skip
+            "gradient Partial", "was never taken", "fix: make the parameter Invariant",
+            "cast(x, 'tp', to=R)"]  # fmt: skip
 
     def weight(self, mesh: cc.Mesh) -> Any:
         return ag.tensor(draw("W", 4, 6)[:, mine(mesh, "tp", 6)], {"tp": Shard(1)}, requires_grad=True)
@@ -234,17 +235,18 @@ class Row06(Bug):
 
 @row
 class Row08(Bug):
-    """NeMo Automodel#1260. Tokens are gathered, each rank runs its own expert, and backward slices dX: it must reduce-scatter.
+    """NeMo Automodel#1260. Tokens are gathered, each rank runs its own expert, and backward slices dX.
 
-    Slicing is the adjoint of a gather to Invariant (one computation, repeated). The experts are not one computation.
+    It must reduce-scatter. Slicing is the adjoint of a gather to Invariant (one computation, repeated). The experts are not one computation.
     """
 
     axes = {"ep": 3}
-    says = ["matmul(x: f64[7,4] {ep: I}", "w: f64[4,4] {ep: V}", "axis 'ep'", "Invariant (x) does not mix with Varying (w)",
-            "fix: cast(x, 'ep', to=R)"]  # fmt: skip
+    says = ["matmul(x: f64[7,4] {ep: I}", "w: f64[4,4] {ep: V}", "axis 'ep'",
+            "Invariant (x) does not mix with Varying (w)", "fix: cast(x, 'ep', to=R)"]  # fmt: skip
 
     def data(self, mesh: cc.Mesh) -> tuple[Any, Any]:
-        tokens = ag.tensor(draw("x", 7, 4)[mine(mesh, "ep", 7)], {"ep": Shard(0)}, global_shape=(7, 4), requires_grad=True)
+        rows = draw("x", 7, 4)[mine(mesh, "ep", 7)]
+        tokens = ag.tensor(rows, {"ep": Shard(0)}, global_shape=(7, 4), requires_grad=True)
         expert = ag.Parameter(draw("expert", 3, 4, 4)[mesh.axis("ep").rank], {"ep": V}, name="expert")
         return tokens, expert
 
@@ -278,12 +280,12 @@ class Row08(Bug):
     size = 3
 
 
-# -- a sum over the ranks that the tape does not know, or knows wrongly --------------------------------------------------------------
+# -- a sum over the ranks that the tape does not know, or knows wrongly ----------------------------------------------
 
 
 @row
 class Row10(Bug):
-    """ms-swift#9947. The rank that owns a label's column picks its logit, the others zero; a raw all-reduce off the tape.
+    """ms-swift#9947. The rank that owns a label's column picks its logit, the others zero; a raw all-reduce sums them.
 
     The value is right. But what comes back is an array that nothing has recorded: plain arrays are Varying, so the
     objective that is made of it is no single number. (Declared Invariant by hand, it depends on no leaf: a TapeError.)
@@ -326,9 +328,10 @@ class Row10(Bug):
 
 @row
 class Row13(Bug):
-    """jax#3970. L = all-reduce(...) is Replicated, and every rank seeds its own copy with 1: the gradient is p times too large."""
+    """jax#3970. L = all-reduce(...) is Replicated, and every rank seeds its own copy with 1: p times the gradient."""
 
-    says = ["backward(loss: ", "{dp: R}", "axis 'dp'", "Replicated", "would seed its copy", "count", "fix: cast(loss, 'dp', to=I)"]
+    says = ["backward(loss: ", "{dp: R}", "axis 'dp'", "Replicated", "would seed its copy", "count",
+            "fix: cast(loss, 'dp', to=I)"]  # fmt: skip
     axes = {"dp": 3}
 
     def loss(self, mesh: cc.Mesh, w: Any, to: Any) -> Any:
@@ -359,13 +362,13 @@ class Row13(Bug):
 
 @row
 class Row14(Bug):
-    """flash-attention#1244. An all-reduce whose backward is the identity (right for Invariant), then each rank goes its own way.
+    """flash-attention#1244. An all-reduce whose backward is the identity, right only if all ranks go on alike.
 
     z = y * v with v different on every rank: y's gradient differs too, and must be summed before it goes back.
     """
 
-    says = ["multiply(x: f64[2,3] {tp: I}", "y: f64[2,3] {tp: V}", "axis 'tp'", "Invariant (x) does not mix with Varying (y)",
-            "fix: cast(x, 'tp', to=R)"]  # fmt: skip
+    says = ["multiply(x: f64[2,3] {tp: I}", "y: f64[2,3] {tp: V}", "axis 'tp'",
+            "Invariant (x) does not mix with Varying (y)", "fix: cast(x, 'tp', to=R)"]  # fmt: skip
 
     def parts(self, mesh: cc.Mesh) -> tuple[Any, Any, Any]:
         k = mine(mesh, "tp", 6)
@@ -475,9 +478,9 @@ class Row17(Bug):
 
 @row
 class Row19(Bug):
-    """Megatron-LM#7452. The logits are gathered, and then given to a cross-entropy that expects this rank's part of the classes.
+    """Megatron-LM#7452. The logits are gathered, and then given to a cross-entropy that expects this rank's classes.
 
-    The vocabulary-parallel loss sums its normaliser over the ranks: of gathered logits, that counts every class p times.
+    That loss sums its normaliser over the ranks: of gathered logits, it counts every class p times.
     """
 
     says = ["all_reduce(x: f64[2] {tp: R}, axis 'tp')", "axis 'tp'", "x is Replicated", "takes Partial or Varying",
@@ -570,20 +573,20 @@ class Row24(Bug):
         return {"w": g, "w by a cast": g}
 
 
-# -- copies that are not ---------------------------------------------------------------------------------------------------------------
+# -- copies that are not ---------------------------------------------------------------------------------------------
 
 
 @row
 class Row31(Bug):
-    """torchtitan#166. Each rank draws its weights from a seed of its own and declares them Invariant: p models, and the loss falls.
+    """torchtitan#166. Each rank draws its weights from a seed of its own and declares them Invariant: p models.
 
-    Labels cannot see it; the digests that the optimizer compares at its first step do.
+    The loss still falls. Labels cannot see it; the digests that the optimizer compares at its first step do.
     """
 
     axes = {"dp": 3}
     error = ReplicaMismatch
-    says = ["w of shape (4,)", "Invariant on axis 'dp'", "copies must be equal", "ranks 1, 2", "differ", "fix: ", "same seed",
-            "broadcast it from one rank"]  # fmt: skip
+    says = ["w of shape (4,)", "Invariant on axis 'dp'", "copies must be equal", "ranks 1, 2", "differ", "fix: ",
+            "same seed", "broadcast it from one rank"]  # fmt: skip
 
     def train(self, mesh: cc.Mesh, w: Any) -> Any:
         x = ag.tensor(draw("x", 7, 4)[mine(mesh, "dp", 7)], {"dp": Shard(0)}, global_shape=(7, 4))
@@ -609,7 +612,7 @@ class Row31(Bug):
         return {"w": g}
 
 
-# -- the tests ---------------------------------------------------------------------------------------------------------------------------
+# -- the tests -------------------------------------------------------------------------------------------------------
 
 LAYOUT_ROWS = [name for name, bug in BUGS.items() if bug.error is LayoutError]
 

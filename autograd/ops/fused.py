@@ -136,9 +136,8 @@ def _one_hot_minus(ct: Any, y: Any, logits: Any, labels: Any) -> Any:
 def one_hot(labels: Any, like: Any) -> Any:
     """Rows of zeros with a one at each label, of the shape and dtype of `like`."""
     raw = labels.array if hasattr(labels, "tape") else labels
-    shape, dtype = like.shape, like.dtype
-    hot = np.asarray(raw[:, None] == np.arange(shape[1]), dtype) if isinstance(raw, np.ndarray) else (
-        (raw[:, None] == np.arange(shape[1])).astype(dtype))
+    columns = np.cumsum(np.ones_like(like.array if like.__class__ in TENSORS else like), axis=1) - 1  # where like lives
+    hot = (raw[:, None] == columns).astype(like.dtype)
     return Tensor(hot, labels.layout) if hasattr(labels, "tape") else hot
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import Shaped, is_array
 from ..layout import Mix
 from ..primitive import Primitive, op
 
@@ -20,24 +21,28 @@ def _plain(key: Any) -> tuple[Any, ...]:
     for k in key:
         if hasattr(k, "tape"):
             k = k.array
-        if isinstance(k, list) or (isinstance(k, np.ndarray) and k.dtype == object):
+        if isinstance(k, list):
             k = np.asarray(k)
-        if isinstance(k, np.ndarray):
+        if _is_index_array(k):
             k = k.copy()  # the tape's own: a later write to the user's index must not reach it
-            k.flags.writeable = False
         result.append(k)
     return tuple(result)
+
+
+def _is_index_array(k: Any) -> bool:
+    """Whether part of a key is an array of indices or a mask, of any device (a 0-d integer is a plain index)."""
+    return is_array(k) and (k.ndim > 0 or k.dtype == bool)
 
 
 def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Whole slices keep a dimension; anything else takes some of it, which a sharded dimension does not allow."""
     shape, key = shapes[0], options[0]
-    if any(isinstance(k, np.ndarray) for k in key):
-        advanced = sum(isinstance(k, np.ndarray) for k in key)
+    advanced = sum(map(_is_index_array, key))
+    if advanced:
         if advanced > 1 or any(k is Ellipsis or k is None for k in key):
             return [tuple([Mix] * len(shape))]
     used = sum(k is not None and k is not Ellipsis for k in key)
-    if Ellipsis in [k if not isinstance(k, np.ndarray) else 0 for k in key]:
+    if any(k is Ellipsis for k in key):
         at = [k is Ellipsis for k in key].index(True)
         key = key[:at] + (slice(None),) * (len(shape) - used) + key[at + 1 :]
     else:
@@ -53,7 +58,7 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
             whole = k.indices(n) == (0, n, 1) and k.start in (None, 0) and k.stop is None
             entries.append(out if whole else Mix)
             out += 1
-        elif isinstance(k, np.ndarray):
+        elif _is_index_array(k):
             entries.append(Mix)
             out += k.ndim if k.dtype != bool else 1
         else:
@@ -62,8 +67,10 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 def _put(ct: Any, key: Any, shape: Shape) -> Any:
+    if type(ct) is Shaped:
+        return Shaped(shape, ct.dtype, ct.why)
     out = np.zeros_like(ct, shape=shape)
-    if any(isinstance(k, np.ndarray) for k in key):
+    if any(map(_is_index_array, key)):
         np.add.at(out, key, ct)  # an element taken twice has two cotangents
     else:
         out[key] = ct

@@ -1,8 +1,8 @@
 """A device without a device: arrays that NumPy must not touch, to find implicit conversions on a machine without a GPU.
 
-`DeviceArray` holds a NumPy array and behaves as CuPy's ndarray does: it takes part in NumPy's protocols, mixes with Python
-numbers and NumPy scalars, and refuses to mix with host arrays or to become one unasked. `to_host` and `from_host` are the
-only ways across; `crossings` counts them.
+`DeviceArray` holds a NumPy array and behaves as CuPy's ndarray does: it takes part in NumPy's protocols, mixes with
+Python numbers and NumPy scalars, and refuses to mix with host arrays or to become one unasked. `to_host` and
+`from_host` are the only ways across; `crossings` counts them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def _wrap(x: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """An index: device arrays as they are; host ones are refused, because they would be copied over at each use."""
-    return _inside(key)
+    """An index: as CuPy does, host arrays are taken too (they are small, and copied over)."""
+    if isinstance(key, tuple):
+        return tuple(_key(k) for k in key)
+    return key if isinstance(key, numpy.ndarray) else _inside(key)
 
 
 class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
@@ -95,7 +97,9 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         self._values[_key(key)] = _inside(value)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        inside = [_inside(x) for x in inputs]
+        if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _OURS) for x in inputs):
+            return NotImplemented  # a class that knows more than we do: ringtape's Tensor
+        inside = [_key(x) if method == "at" and i == 1 else _inside(x) for i, x in enumerate(inputs)]
         out = options.pop("out", None)
         if out is not None:
             options["out"] = tuple(_inside(x) for x in out)
@@ -106,6 +110,9 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         return _wrap(function(*_inside(args), **{k: _inside(v) for k, v in kwargs.items()}))
 
 
+_OURS = (DeviceArray, numpy.ndarray, numpy.generic)
+
+
 def _method(name: str) -> Any:
     def method(self: DeviceArray, *args: Any, **kwargs: Any) -> Any:
         return _wrap(getattr(self._values, name)(*_inside(args), **{k: _inside(v) for k, v in kwargs.items()}))
@@ -114,8 +121,8 @@ def _method(name: str) -> Any:
     return method
 
 
-for _name in ("sum", "mean", "max", "min", "argmax", "reshape", "transpose", "swapaxes", "astype", "copy", "ravel", "squeeze",
-              "conj", "fill"):  # fmt: skip
+for _name in ("sum", "mean", "max", "min", "argmax", "reshape", "transpose", "swapaxes", "astype", "copy", "ravel",
+              "squeeze", "conj", "fill"):  # fmt: skip
     setattr(DeviceArray, _name, _method(_name))
 
 register_device(DeviceArray, to_host, from_host)

@@ -39,16 +39,17 @@ def without_crossings() -> Iterator[None]:
     assert fake_device.crossings == before, "values crossed between host and device"
 
 
-# -- the fake itself -----------------------------------------------------------------------------------------------------------
+# -- the fake itself -------------------------------------------------------------------------------------------------
 
 
 def test_the_fake_device_refuses_what_a_gpu_does() -> None:
     x = device([1.0, 2.0])
-    for f in (lambda: numpy.asarray(x), lambda: float(x[0]), lambda: bool(x[0]), lambda: list(x), lambda: numpy.array([x, x])):
+    for f in (lambda: numpy.asarray(x), lambda: float(x[0]), lambda: bool(x[0]), lambda: list(x),
+              lambda: numpy.array([x, x])):  # fmt: skip
         with pytest.raises(TypeError):
             f()  # type: ignore[no-untyped-call]
-    for g in (lambda: x + numpy.ones(2), lambda: numpy.ones(2) * x, lambda: numpy.where(numpy.array([True, False]), x, x),
-              lambda: numpy.concatenate([x, numpy.ones(2)]), lambda: x[numpy.array([0])]):  # fmt: skip
+    for g in (lambda: x + numpy.ones(2), lambda: numpy.ones(2) * x, lambda: numpy.where(MASK[:2], x, x),
+              lambda: numpy.concatenate([x, numpy.ones(2)])):  # fmt: skip
         with pytest.raises(Mixed):
             g()  # type: ignore[no-untyped-call]
     assert values(x * 2 + numpy.float64(1)).tolist() == [3, 5]
@@ -58,7 +59,7 @@ def test_the_fake_device_refuses_what_a_gpu_does() -> None:
     assert arrays.move(numpy.ones(2), numpy.zeros(1)).tolist() == [1, 1]
 
 
-# -- training ------------------------------------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------------------------
 
 
 def mlp(on_device: bool) -> nn.Module:
@@ -120,17 +121,17 @@ def test_reading_a_tensor_on_the_device() -> None:
     assert x.shape == (1, 2) and x.ndim == 2 and x.size == 2 and len(x) == 1
 
 
-# -- every operation -----------------------------------------------------------------------------------------------------------
+# -- every operation -------------------------------------------------------------------------------------------------
 
-HOST_ARRAYS = ("with an array", "array right", "array left", "index array", "list", "mask", "twice", "strided")
+HOST_ARRAYS = ("with an array", "array right", "array left", "strided")
 
 
 def reasonable(c: Case) -> bool:
-    """Cases whose function closes over a host array mix it in by themselves; those are tried with device arrays below."""
+    """Cases whose function closes over a host array mix it in themselves; device arrays are tried in their place below."""
     return c.operation not in ("where", "cross_entropy") and not any(word in c.label for word in HOST_ARRAYS)
 
 
-@pytest.mark.parametrize("c", [c for c in CASES if reasonable(c)] + [c for c in CASES if c.label == "number"], ids=named)
+@pytest.mark.parametrize("c", [c for c in CASES if reasonable(c) or c.label == "number"], ids=named)
 def test_every_operation_on_the_device(c: Case) -> None:
     args = c.draw()
     with numpy.errstate(all="ignore"):
@@ -159,13 +160,13 @@ WITH_ARRAYS: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     "an index array, one element twice": (lambda a, k: a[k] * a[k], [numpy.arange(3.0)], [TWICE]),
     "an index array in a tuple": (lambda a, k: a[:, k], [numpy.arange(6.0).reshape(2, 3)], [TWICE]),
     "a mask": (lambda a, m: a[m], [numpy.arange(3.0)], [MASK]),
-    "cross_entropy": (lambda a, t: ops.cross_entropy(a, t), [numpy.arange(9.0).reshape(3, 3)], [TWICE]),
-    "maximum": (lambda a, b: np.maximum(a, b), [numpy.arange(3.0)], [numpy.array([1.0, 1.0, 1.0])]),
+    "cross_entropy": (ops.cross_entropy, [numpy.arange(9.0).reshape(3, 3)], [TWICE]),
+    "maximum": (np.maximum, [numpy.arange(3.0)], [numpy.array([1.0, 1.0, 1.0])]),
     "concatenate": (lambda a, b: np.concatenate([a, b]), [numpy.arange(3.0)], [numpy.ones(2)]),
     "arithmetic": (lambda a, b: b * a / (a + b), [numpy.arange(3.0)], [numpy.ones(3)]),
     "power": (lambda a, b: a**b + b**a, [numpy.arange(1.0, 4.0)], [numpy.full(3, 2.5)]),
     "numpy scalars": (lambda a: numpy.float64(2) * a + numpy.float64(1), [numpy.arange(3.0)], []),
-    "ties": (lambda a: np.max(a), [numpy.array([1.0, 2.0, 2.0])], []),
+    "ties": (np.max, [numpy.array([1.0, 2.0, 2.0])], []),
 }
 
 
@@ -229,7 +230,7 @@ def test_gradients_on_the_device_are_owned() -> None:
     assert values(a.grad).tolist() == [4, 5] and values(b.grad).tolist() == [3, 4]
 
 
-# -- collectives -----------------------------------------------------------------------------------------------------------------
+# -- collectives -----------------------------------------------------------------------------------------------------
 
 
 def on_three(program: Callable[[Any, int], Any]) -> list[Any]:
@@ -364,7 +365,7 @@ def test_data_parallel_training_on_the_device() -> None:
     on_three(program)
 
 
-# -- arrays that have a shape only -----------------------------------------------------------------------------------------------------
+# -- arrays that have a shape only -----------------------------------------------------------------------------------
 
 
 def shaped(x: Any) -> Shaped:
@@ -429,9 +430,9 @@ def primitive_rules_run(c: Case, args: list[Any], y: Any) -> None:
 def test_reading_what_is_not_there() -> None:
     a = Shaped((2, 3), "float32", "it lives on another rank")
     x = ag.tensor(a)
-    for read in (lambda: numpy.asarray(a), lambda: float(a), lambda: int(a), lambda: bool(a), lambda: a.item(), lambda: a.tolist(),
-                 lambda: arrays.to_host(a), lambda: x.numpy(), lambda: x.item(), lambda: float(x), lambda: bool(x > 0),
-                 lambda: (x * 2).numpy(), lambda: numpy.asarray(x), lambda: a.tobytes(), lambda: complex(a)):  # fmt: skip
+    for read in (lambda: numpy.asarray(a), lambda: float(a), lambda: int(a), lambda: bool(a), a.item, a.tolist,
+                 lambda: arrays.to_host(a), x.numpy, x.item, lambda: float(x), lambda: bool(x > 0),
+                 (x * 2).numpy, lambda: numpy.asarray(x), a.tobytes, lambda: complex(a)):  # fmt: skip
         with pytest.raises(ag.AbsentError) as error:
             read()  # type: ignore[no-untyped-call]
         assert "it lives on another rank" in str(error.value) and "Shaped(" in str(error.value)
@@ -444,7 +445,8 @@ def test_reading_what_is_not_there() -> None:
 def test_shaped_arrays_by_themselves() -> None:
     a = Shaped((2, 3), "float32")
     assert (a.ndim, a.size, a.nbytes, len(a), a.T.shape) == (2, 6, 24, 2, (3, 2))
-    assert a.reshape(3, 2).shape == (3, 2) and a.reshape((6,)).shape == (6,) and a[0].shape == (3,) and a.sum(axis=0).shape == (3,)
+    assert a.reshape(3, 2).shape == (3, 2) and a.reshape((6,)).shape == (6,) and a[0].shape == (3,)
+    assert a.sum(axis=0).shape == (3,)
     assert (a + 1).dtype == numpy.float32 and (a + numpy.float64(1)).dtype == numpy.float64 and (a > 0).dtype == bool
     assert (a + numpy.ones((4, 1, 1))).shape == (4, 2, 3)
     assert (2.0 * a).shape == (2, 3) and (a @ a.T).shape == (2, 2)
@@ -453,7 +455,8 @@ def test_shaped_arrays_by_themselves() -> None:
     with pytest.raises(ValueError):
         a + Shaped((4,))
     big = Shaped((10**6, 10**6))
-    assert (big @ big).nbytes == 8 * 10**12, "no memory is taken"
+    assert (big @ big).nbytes == (big @ big.T).nbytes == 8 * 10**12, "no memory is taken"
+    assert (Shaped((7, 2, 3)) @ Shaped((3, 4))).shape == (7, 2, 4) and (Shaped((3,)) @ Shaped((3,))).shape == ()
     assert numpy.tanh(big).shape == big.shape and big.sum(axis=0).shape == (10**6,)
 
 

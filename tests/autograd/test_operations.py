@@ -39,7 +39,7 @@ WITHOUT_DERIVATIVE = {
     "stop_gradient": "cuts the derivative, which is what it is for",
 }
 
-# -- arguments -----------------------------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------------------------
 
 
 def normal(*shape: int) -> Callable[[numpy.random.Generator], Array]:
@@ -144,7 +144,7 @@ for _name, (_numpy, _left, _right) in BINARY.items():
     case(_name, "number left", lambda x, f=registry[_name]: f(1.5, x), lambda x, f=_numpy: f(1.5, x), _right(2, 2))
     case(_name, "array right", lambda x, f=registry[_name]: f(x, numpy.array([1.5, 2.5])),
          lambda x, f=_numpy: f(x, numpy.array([1.5, 2.5])), _left(2, 1))  # fmt: skip
-    case(_name, "the same operand twice", lambda x, f=registry[_name]: f(x, x), lambda x, f=_numpy: f(x, x), positive(3))
+    case(_name, "one operand twice", lambda x, f=registry[_name]: f(x, x), lambda x, f=_numpy: f(x, x), positive(3))
 for _n in (0, 1, 2, 3, 4, 5, -1, -2):
     case("power", f"integer {_n}", lambda x, n=_n: x**n, lambda x, n=_n: x ** float(n), apart(2, 3))
     case("power", f"0-d integer {_n}", lambda x, n=_n: x**n, lambda x, n=_n: x ** float(n), apart())
@@ -162,10 +162,11 @@ for _a, _b in (((2, 3), (2, 3)), ((3,), (2, 1)), ((), (3,)), ((2, 3), ())):
 case("where", "one row of conditions", lambda a, b: np.where(_MASK[0], a, b), lambda a, b: numpy.where(_MASK[0], a, b),
      normal(2, 3), normal(3))  # fmt: skip
 case("where", "number", lambda a: np.where(a > 0, a, 0.0), lambda a: numpy.where(a > 0, a, 0.0), apart(2, 3))
-case("astype", "to complex", lambda x: x.astype(complex) * (1 + 2j), lambda x: x.astype(complex) * (1 + 2j), normal(2, 3))
+case("astype", "to complex", lambda x: x.astype(complex) * (1 + 2j),
+     lambda x: x.astype(complex) * (1 + 2j), normal(2, 3))  # fmt: skip
 case("astype", "to float64", lambda x: x.astype("float64") * 2, lambda x: x.astype("float64") * 2, normal(3))
 
-# -- indexing ------------------------------------------------------------------------------------------------------------
+# -- indexing --------------------------------------------------------------------------------------------------------
 _KEYS: dict[str, Any] = {
     "integer": 1,
     "negative": -1,
@@ -203,10 +204,11 @@ def numpy_put(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
 
 
 for _label, _key, _part in (("slice", slice(1, 3), (2, 2)), ("twice", numpy.array([0, 0, 2]), (3, 2)),
-                            ("mask", numpy.array([True, False, True, False]), (2, 2)), ("nothing", slice(0, 0), (0, 2))):
+                            ("mask", numpy.array([True, False, True, False]), (2, 2)),
+                            ("nothing", slice(0, 0), (0, 2))):  # fmt: skip
     case("put", _label, lambda x, k=_key: put(x, k, (4, 2)), lambda x, k=_key: numpy_put(x, k, (4, 2)), normal(*_part))
 
-# -- shape ---------------------------------------------------------------------------------------------------------------
+# -- shape -----------------------------------------------------------------------------------------------------------
 for _from, _to in (((2, 3), (6,)), ((2, 3), (3, -1)), ((), (1, 1)), ((1,), ()), ((0, 3), (3, 0)), ((4, 3), (2, 2, 3))):
     case("reshape", f"{_from} {_to}", lambda x, s=_to: np.reshape(x, s), lambda x, s=_to: numpy.reshape(x, s),
          normal(*_from))  # fmt: skip
@@ -218,14 +220,14 @@ case("expand_dims", "at the end", lambda x: np.expand_dims(x, -1), lambda x: num
 case("squeeze", "one", lambda x: np.squeeze(x, 1), lambda x: numpy.squeeze(x, 1), normal(2, 1, 3))
 case("expand_dims", "0-d", lambda x: np.expand_dims(x, 0), lambda x: numpy.expand_dims(x, 0), normal())
 case("squeeze", "two", lambda x: np.squeeze(x, (0, -1)), lambda x: numpy.squeeze(x, (0, -1)), normal(1, 3, 1))
-case("squeeze", "to 0-d", lambda x: np.squeeze(x), lambda x: numpy.squeeze(x), normal(1))
+case("squeeze", "to 0-d", np.squeeze, numpy.squeeze, normal(1))
 case("squeeze", "all", np.squeeze, numpy.squeeze, normal(1, 3, 1))
 case("reshape", "method", lambda x: x.reshape(3, 2).reshape((6,)), lambda x: x.reshape(6), normal(2, 3))
 for _axes in (None, (0, 1, 2), (1, 2, 0), (2, 0, 1), (-1, 0, 1)):
     case("transpose", str(_axes), lambda x, a=_axes: np.transpose(x, a), lambda x, a=_axes: numpy.transpose(x, a),
          normal(2, 3, 4))  # fmt: skip
 case("transpose", "T", lambda x: x.T, lambda x: x.T, strided(normal(2, 3)))
-case("transpose", "0-d", lambda x: np.transpose(x), lambda x: x, normal())
+case("transpose", "0-d", np.transpose, lambda x: x, normal())
 case("transpose", "swapaxes", lambda x: np.swapaxes(x, 0, -1), lambda x: numpy.swapaxes(x, 0, -1), normal(2, 3, 4))
 case("transpose", "moveaxis", lambda x: np.moveaxis(x, 0, -1), lambda x: numpy.moveaxis(x, 0, -1), normal(2, 3, 4))
 for _from, _to in (((3,), (2, 3)), ((2, 1), (2, 3)), ((), (2, 2)), ((1, 1), (4, 2, 3)), ((0,), (2, 0)), ((3,), (0, 3)),
@@ -242,28 +244,43 @@ case("concatenate", "with an array", lambda a: np.concatenate([a, numpy.ones(2)]
 case("concatenate", "one", lambda a: np.concatenate([a]), lambda a: a, normal(3))
 case("concatenate", "stack", lambda a, b: np.stack([a, b], 1), lambda a, b: numpy.stack([a, b], 1), normal(2, 3),
      normal(2, 3))  # fmt: skip
-case("concatenate", "stack of numbers", lambda a, b: np.stack([a, b]), lambda a, b: numpy.stack([a, b]), normal(), normal())
+case("concatenate", "stack of numbers", lambda a, b: np.stack([a, b]), lambda a, b: numpy.stack([a, b]), normal(),
+     normal())  # fmt: skip
 
-# -- linear algebra ------------------------------------------------------------------------------------------------------
-for _a, _b in (((2, 3), (3, 4)), ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
-               ((2, 3), (5, 3, 4)), ((2, 1, 2, 3), (4, 3, 2)), ((3,), (5, 3, 4)), ((5, 2, 3), (3,)), ((0, 3), (3, 4)),
-               ((2, 0), (0, 4)), ((1, 1), (1, 1)), ((3, 2, 3), (1, 3, 2))):
+# -- linear algebra --------------------------------------------------------------------------------------------------
+for _a, _b in (
+    ((2, 3), (3, 4)),
+    ((3,), (3,)),
+    ((3,), (3, 4)),
+    ((2, 3), (3,)),
+    ((5, 2, 3), (3, 4)),
+    ((5, 2, 3), (5, 3, 4)),
+    ((2, 3), (5, 3, 4)),
+    ((2, 1, 2, 3), (4, 3, 2)),
+    ((3,), (5, 3, 4)),
+    ((5, 2, 3), (3,)),
+    ((0, 3), (3, 4)),
+    ((2, 0), (0, 4)),
+    ((1, 1), (1, 1)),
+    ((3, 2, 3), (1, 3, 2)),
+):
     case("matmul", f"{_a} {_b}", lambda a, b: a @ b, numpy.matmul, normal(*_a), normal(*_b))
 case("matmul", "strided", lambda a, b: a @ b, numpy.matmul, strided(normal(2, 3)), strided(normal(3, 4)))
 case("matmul", "with its transpose", lambda a: a @ a.T, lambda a: a @ a.T, normal(2, 3))
 case("matmul", "array left", lambda b: numpy.ones((2, 3)) @ b, lambda b: numpy.ones((2, 3)) @ b, normal(3, 2))
 case("matmul", "dot", np.dot, numpy.dot, normal(2, 3), normal(3))
 
-# -- reductions ----------------------------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------------------------
 for _name, _numpy, _domain in (("sum", numpy.sum, normal), ("mean", numpy.mean, normal), ("max", numpy.max, apart),
                                ("min", numpy.min, apart)):  # fmt: skip
+    _ours = getattr(np, _name)
     for _shape, _axis, _keep in (((2, 3), None, False), ((2, 3), 0, False), ((2, 3), -1, True), ((2, 3), (0, 1), True),
                                  ((2, 3, 2), (0, 2), False), ((2, 3, 2), (2, 0), False), ((), None, False),
                                  ((3,), None, True), ((1, 1), 0, False), ((2, 3), (), False)):
         case(_name, f"{_shape} axis={_axis} keepdims={_keep}",
-             lambda x, f=getattr(np, _name), a=_axis, k=_keep: f(x, axis=a, keepdims=k),
+             lambda x, f=_ours, a=_axis, k=_keep: f(x, axis=a, keepdims=k),
              lambda x, f=_numpy, a=_axis, k=_keep: f(x, axis=a, keepdims=k), _domain(*_shape))  # fmt: skip
-    case(_name, "strided", lambda x, f=getattr(np, _name): f(x, 1), lambda x, f=_numpy: f(x, 1), strided(_domain(2, 3)))
+    case(_name, "strided", lambda x, f=_ours: f(x, 1), lambda x, f=_numpy: f(x, 1), strided(_domain(2, 3)))
     case(_name, "method", lambda x, n=_name: getattr(x, n)(axis=1), lambda x, f=_numpy: f(x, 1), _domain(2, 3))
 case("sum", "of nothing", np.sum, numpy.sum, normal(0))
 case("sum", "over an empty axis", lambda x: np.sum(x, 1), lambda x: numpy.sum(x, 1), normal(2, 0))
@@ -271,7 +288,7 @@ case("sum", "over a full axis of an empty array", lambda x: np.sum(x, 0), lambda
 case("max", "over a full axis of an empty array", lambda x: np.max(x, 0), lambda x: numpy.max(x, 0), normal(2, 0))
 
 
-# -- fused ---------------------------------------------------------------------------------------------------------------
+# -- fused -----------------------------------------------------------------------------------------------------------
 def numpy_softmax(x: Array, axis: int = -1) -> Array:
     e = numpy.exp(x)
     return e / e.sum(axis=axis, keepdims=True)
@@ -282,7 +299,7 @@ for _shape, _axis in (((3,), -1), ((2, 3), -1), ((2, 3), 0), ((2, 3, 2), 1), ((0
          lambda x, a=_axis: numpy_softmax(x, a), normal(*_shape))  # fmt: skip
     case("logsumexp", f"{_shape} axis={_axis}", lambda x, a=_axis: ops.logsumexp(x, a),
          lambda x, a=_axis: numpy.log(numpy.exp(x).sum(axis=a)), normal(*_shape))  # fmt: skip
-case("logsumexp", "log_softmax", lambda x: ops.log_softmax(x), lambda x: numpy.log(numpy_softmax(x)), normal(2, 3))
+case("logsumexp", "log_softmax", ops.log_softmax, lambda x: numpy.log(numpy_softmax(x)), normal(2, 3))
 
 
 def numpy_cross_entropy(x: Array, labels: Array) -> Array:
@@ -308,7 +325,7 @@ def raw(x: Any) -> Array:
     return numpy.asarray(x.array if isinstance(x, ag.Tensor) else x)
 
 
-# -- the tests of each case ----------------------------------------------------------------------------------------------
+# -- the tests of each case ------------------------------------------------------------------------------------------
 
 
 def test_every_operation_has_cases() -> None:
@@ -401,7 +418,7 @@ def _all(found: Any) -> list[Array]:
     return [raw(g) for g in (found if isinstance(found, tuple) else (found,))]
 
 
-# -- shapes drawn at random ----------------------------------------------------------------------------------------------
+# -- shapes drawn at random ------------------------------------------------------------------------------------------
 settled = hypothesis.settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 
@@ -435,7 +452,8 @@ def test_where_broadcasts_three_ways(shapes: Any, seed: int) -> None:
 @settled
 @given(data=st.data(), shape=array_shapes(min_dims=0, max_dims=4, max_side=3), keepdims=st.booleans())
 def test_reductions_over_any_axes(name: str, data: Any, shape: tuple[int, ...], keepdims: bool) -> None:
-    axes = data.draw(st.none() | st.lists(st.sampled_from(range(len(shape))), unique=True).map(tuple)) if shape else None
+    some = st.lists(st.sampled_from(range(len(shape))), unique=True).map(tuple) if shape else st.none()
+    axes = data.draw(st.none() | some)
     x = apart(*shape)(numpy.random.default_rng(0))
     along(lambda z: getattr(np, name)(z, axis=axes, keepdims=keepdims), x)
 
@@ -469,8 +487,9 @@ def test_indexing_with_any_basic_key(data: Any, shape: tuple[int, ...]) -> None:
     along(lambda z: z[key], x)
 
 
-# -- dtypes --------------------------------------------------------------------------------------------------------------
-KINDS: list[Any] = [numpy.float32, numpy.float64, numpy.complex64, numpy.complex128, numpy.int64, numpy.int32, numpy.bool_]
+# -- dtypes ----------------------------------------------------------------------------------------------------------
+KINDS: list[Any] = [numpy.float32, numpy.float64, numpy.complex64, numpy.complex128, numpy.int64, numpy.int32,
+                    numpy.bool_]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["add", "multiply", "divide", "maximum", "where"])
@@ -560,12 +579,12 @@ def test_a_real_operand_of_a_complex_product_gets_a_real_gradient() -> None:
     check_grads(lambda z: np.exp(z * 1j), x)
 
 
-# -- kinks, ties, edges --------------------------------------------------------------------------------------------------
+# -- kinks, ties, edges ----------------------------------------------------------------------------------------------
 
 
 def test_ties_share_the_cotangent() -> None:
     x = numpy.array([1.0, 3.0, 3.0])
-    assert ag.grad(lambda z: np.max(z))(x).tolist() == [0, 0.5, 0.5]
+    assert ag.grad(np.max)(x).tolist() == [0, 0.5, 0.5]
     assert ag.grad(lambda z: np.min(-z))(x).tolist() == [0, -0.5, -0.5]
     assert ag.grad(lambda z: np.maximum(z, 3.0).sum())(x).tolist() == [0, 0.5, 0.5]
     a, b = ag.grad(lambda p, q: np.minimum(p, q).sum(), (0, 1))(x, x)
@@ -634,7 +653,7 @@ def test_no_gradient_means_zero_whatever_the_value() -> None:
     assert ag.grad(lambda z: np.sum(ops.stop_gradient(z)) * 0 + 1.0)(x).tolist() == [0, 0, 0]
     assert ag.grad(lambda z, w: (w * w).sum())(x, numpy.ones(2)).tolist() == [0, 0, 0]
     assert ag.grad(lambda z: np.where(numpy.array([False, False, True]), z, 0.0).sum())(x).tolist() == [0, 0, 1]
-    assert ag.jvp(lambda z: ops.stop_gradient(z), (x,), (numpy.ones(3),))[1].tolist() == [0, 0, 0]
+    assert ag.jvp(ops.stop_gradient, (x,), (numpy.ones(3),))[1].tolist() == [0, 0, 0]
 
 
 def test_an_element_taken_twice_counts_twice() -> None:
@@ -686,19 +705,19 @@ def test_operators_and_methods_are_the_operations() -> None:
     for ours, theirs in (
         (x + y, a + b), (x - y, a - b), (x * y, a * b), (x / y, a / b), (x @ y, a @ b), (x**y, a**b), (-x, -a),
         (abs(-x), a), (2 + x, 2 + a), (2 - x, 2 - a), (2 * x, 2 * a), (2 / x, 2 / a), (2**x, 2**a), (b @ x, b @ a),
-        (b + x, b + a), (b - x, b - a), (b * x, b * a), (b / x, b / a), (b**x, b**a), (x == x, a == a), (x != y, a != b),
-        (x < y, a < b), (x <= y, a <= b), (x > y, a > b), (x >= y, a >= b), (x.T, a.T), (x.sum(0), a.sum(0)),
+        (b + x, b + a), (b - x, b - a), (b * x, b * a), (b / x, b / a), (b**x, b**a), (x == x, a == a),
+        (x != y, a != b), (x < y, a < b), (x <= y, a <= b), (x > y, a > b), (x >= y, a >= b), (x.T, a.T), (x.sum(0), a.sum(0)),
         (x.mean(), a.mean()), (x.max(1), a.max(1)), (x.min(), a.min()), (x.reshape(4), a.reshape(4)),
         (x.reshape(-1, 1), a.reshape(-1, 1)), (x.transpose(1, 0), a.T), (x.transpose(), a.T), (x.swapaxes(0, 1), a.T),
-        (x.astype("float32"), a.astype("float32")), (x.argmax(1), a.argmax(1)), (x[0], a[0]), (numpy.exp(x), numpy.exp(a)),
-        (numpy.add(a, y), a + b), (nn.ReLU()(x - 1), numpy.maximum(a - 1, 0)), (nn.Sigmoid()(x), sigmoid(a)),
+        (x.astype("float32"), a.astype("float32")), (x.argmax(1), a.argmax(1)), (x[0], a[0]),
+        (numpy.exp(x), numpy.exp(a)), (numpy.add(a, y), a + b), (nn.ReLU()(x - 1), numpy.maximum(a - 1, 0)), (nn.Sigmoid()(x), sigmoid(a)),
     ):  # fmt: skip
         assert isinstance(ours, ag.Tensor)
         assert raw(ours).dtype == theirs.dtype
         numpy.testing.assert_allclose(raw(ours), theirs, rtol=1e-14)
 
 
-# -- the checks themselves -----------------------------------------------------------------------------------------------
+# -- the checks themselves -------------------------------------------------------------------------------------------
 
 
 def wrong(name: str, word: str, function: Any, adjoint: Any, **words: Any) -> Any:
@@ -714,7 +733,7 @@ def test_the_checks_see_a_wrong_factor() -> None:
     from autograd.primitive import broadcast
 
     bad = wrong("bad", "N", lambda x: x * x, lambda ct, y, x: ct * x, saves="0", dims=broadcast)
-    with pytest.raises(GradientMismatch, match=r"(?s)reverse mode, order 1, argument 0 of shape \(2,\): 2 of 2.*element \[1\]"):
+    with pytest.raises(GradientMismatch, match=r"(?s)reverse mode, order 1, argument 0 of shape \(2,\): 2 of 2.*\[1\]"):
         check_grads(bad, numpy.array([1.0, 2.0]), order=1)
     with pytest.raises(GradientMismatch, match=r"forward mode, order 1, the value of shape \(2,\)"):
         check_grads(bad, numpy.array([1.0, 2.0]), order=1, modes=["forward"])
@@ -731,7 +750,8 @@ def test_a_tie_in_float32_stays_float32() -> None:
 def test_the_checks_see_a_wrong_second_derivative() -> None:
     from autograd.primitive import broadcast
 
-    bad = wrong("bad", "N", lambda x: x**3, lambda ct, y, x: ct * (3 * ops.stop_gradient(x) ** 2), saves="0", dims=broadcast)
+    rule = lambda ct, y, x: ct * (3 * ops.stop_gradient(x) ** 2)
+    bad = wrong("bad", "N", lambda x: x**3, rule, saves="0", dims=broadcast)
     check_grads(bad, numpy.array([1.0, 2.0]), order=1)
     with pytest.raises(GradientMismatch, match="order 2"):
         check_grads(bad, numpy.array([1.0, 2.0]), order=2)

@@ -145,6 +145,12 @@ def mean(x: Any, on: Any, to: Any = R) -> Any:
     return cc.mean(x, on, to)  # looked up when called, so that a test may replace it
 
 
+def to_shard(x: Any, on: Any) -> Any:
+    for axis in reversed(on):  # the inner axis first
+        x = cc.cast(x, axis, to=Shard(0))
+    return x
+
+
 def on_root(axis: Any, root: int) -> bool:
     return int(cc.current_mesh().axis(axis).rank) == root
 
@@ -170,6 +176,8 @@ def cases(setting: Setting, thin: int = 0) -> Iterator[Case | Skip]:
     yield from _cut(p, sizes, thin, roots)
     yield from _join(p, sizes, thin, roots)
     yield from _exchange(p, sizes, thin)
+    if len(sizes) > 1:
+        yield from _nested(p, sizes)
     yield from _point_to_point(p, shapes, roots)
     yield Skip("cast C->R, C->I, C->P", "a constant has no cotangent")
     yield Skip("cast P->any, V->R, V->I, Rooted->any", "refused with a LayoutError: not what the ranks hold")
@@ -197,13 +205,14 @@ def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
         ("cast", ("relabel",), R, V, lambda x, on: cc.cast(x, on, to=V), same, same),
         ("cast", ("cast I->R", "relabel"), I, V, lambda x, on: cc.cast(x, on, to=V), same, total),
         ("cast", ("relabel",), Shard(0), V, lambda x, on: cc.cast(x, on, to=V), same, same),
+        ("cast", ("relabel",), V, Shard(0), to_shard, same, same),
         ("declare_partial", ("relabel",), V, P, cc.declare_partial, same, same),
         ("declare_partial", ("relabel",), Shard(0), P, cc.declare_partial, same, same),
     ]  # fmt: skip
     for shape, dtype in shapes:
         for name, covers, takes, gives, call, forward, adjoint in table:
             title = _named(name, takes, gives, shape, dtype)
-            if isinstance(takes, Shard) and shape == ():
+            if (isinstance(takes, Shard) or isinstance(gives, Shard)) and shape == ():
                 yield Skip(title, "a 0-d array has no dimension to shard")
                 continue
             yield Case(title, covers, takes, gives, call, forward, adjoint, (shape,) * p, dtype)
@@ -363,6 +372,31 @@ def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iter
             )  # fmt: skip
 
 
+def _nested(p: int, sizes: Sequence[int]) -> Iterator[Case]:
+    """One dimension cut by two axes: axis by axis does what the tuple does. Cut the outer first, join the inner."""
+    def each(function: Any, inner_first: bool, **options: Any) -> Any:
+        def call(x: Any, on: Any) -> Any:
+            for axis in reversed(on) if inner_first else on:
+                x = function(x, axis, **options)
+            return x
+
+        return call
+
+    for extent in (2 * p + 1, p - 1):
+        whole = (extent, 2)
+        parts = [len(keep) for keep in cut_points(extent, sizes)]
+        shapes, cut, more = tuple((n, 2) for n in parts), Shard(0), " axis by axis"
+        for name, takes, gives, call, forward, adjoint, given in [
+            ("all_gather", cut, R, each(cc.all_gather, True), joined(0), part_of_sum(0, parts), shapes),
+            ("all_gather", cut, I, each(cc.all_gather, True, to=I), joined(0), own_part(0, parts), shapes),
+            ("reduce_scatter", P, cut, each(cc.reduce_scatter, False), cut_sum(0, sizes), joined(0), (whole,) * p),
+            ("shard", R, cut, each(cc.shard, False), own_cut(0, sizes), own_place(0, parts), (whole,) * p),
+            ("shard", I, cut, each(cc.shard, False), own_cut(0, sizes), joined(0), (whole,) * p),
+        ]:
+            title = _named(name, takes, gives, whole, F64, more)
+            yield Case(title, (name,), takes, gives, call, forward, adjoint, given)
+
+
 def _exchange(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
     """all_to_all."""
     table: list[tuple[Any, int, int, int, list[int], tuple[int, ...], Any]] = [
@@ -434,8 +468,12 @@ def settings(ranks: int) -> Iterator[tuple[Setting, int]]:
             yield Setting(sizes, [axis], {other: label}), 1 if label is V else 2
 
 
-def work_and_skips(ranks: int) -> tuple[list[tuple[Case, Setting]], list[Skip]]:
-    """What a world of so many ranks runs, and what it does not."""
+def work_and_skips(ranks: int, processes: bool = False) -> tuple[list[tuple[Case, Setting]], list[Skip]]:
+    """What a world of so many ranks runs, and what it does not.
+
+    Second order runs in all cases of threads up to 3 ranks, else once for each pair of layouts in each setting; on
+    processes, which are slow where they share a core, not in settings with another label than V on the other axis.
+    """
     work: list[tuple[Case, Setting]] = []
     skips: list[Skip] = []
     for setting, thin in settings(ranks):
@@ -445,8 +483,9 @@ def work_and_skips(ranks: int) -> tuple[list[tuple[Case, Setting]], list[Skip]]:
                 skips.append(case)
                 continue
             pair = case.name.split()[0], str(case.takes).split("(")[0], str(case.gives).split("(")[0]
-            # second order in all cases up to 3 ranks, above that once for each pair of layouts in each setting
-            work.append((replace(case, order=1) if ranks > 3 and pair in seen else case, setting))
+            known = pair in seen or (processes and any(label is not V for label in setting.others.values()))
+            first = known and (processes or ranks > 3)
+            work.append((replace(case, order=1) if first else case, setting))
             seen.add(pair)
     return work, skips
 

@@ -13,9 +13,9 @@ RAN: dict[int, int] = {}
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_world(ranks: int) -> None:
-    outcome = launch("registry_program.py", ranks, limit_s=100, RINGTAPE_CHECK="always", OPENBLAS_NUM_THREADS="1")
+    outcome = launch("registry_program.py", ranks, limit_s=110, RINGTAPE_CHECK="always", OPENBLAS_NUM_THREADS="1")
     shown = f"{outcome.out}\n{outcome.err}"
-    assert not outcome.is_late, f"killed after 100 s\n{shown}"
+    assert not outcome.is_late, f"killed after 110 s\n{shown}"
     found = re.search(r"REGISTRY (\d+) cases on (\d) ranks, 0 failures", outcome.out)
     assert found is not None and int(found[2]) == ranks, shown
     assert outcome.code == 0, shown

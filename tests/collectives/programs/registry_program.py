@@ -10,7 +10,7 @@ from collectives.testing import check_everywhere
 from tests.collectives.registry_cases import work_and_skips
 
 world = cc.world()
-work, skips = work_and_skips(world.size)
+work, skips = work_and_skips(world.size, processes=True)
 failures = check_everywhere(work)
 if world.rank == 0:
     for failure in failures[:20]:
