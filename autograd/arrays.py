@@ -78,6 +78,8 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         if ufunc is np.matmul and method == "__call__":
             a, b = inputs
             return Shaped(_matmul_shape(np.shape(_stand_in(a)), np.shape(_stand_in(b))), np.result_type(a.dtype, b.dtype), why)
+        if method == "reduce":
+            return _reduced(ufunc.reduce, inputs[0], options.pop("axis", 0), options.pop("keepdims", False))
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature is not None:
             return _wrap(getattr(ufunc, method)(*map(_stand_in, inputs), **options), why)
         weak = (bool, int, float, complex)
@@ -86,6 +88,9 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         return Shaped(shape, ufunc.resolve_dtypes((*dtypes, None))[-1], why)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function in _REDUCTIONS:
+            axis = kwargs.get("axis", args[1] if len(args) > 1 else None)
+            return _reduced(function, args[0], axis, kwargs.get("keepdims", False))
         if function is np.where:  # these two by hand: what NumPy makes of stand-ins would take real memory
             tiny = [np.zeros((), x.dtype) if hasattr(x, "dtype") else x for x in args]
             return Shaped(np.broadcast_shapes(*(np.shape(_stand_in(x)) for x in args)), np.where(*tiny).dtype, self.why)
@@ -95,6 +100,17 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
             shape[axis] = sum(p.shape[axis] for p in parts)
             return Shaped(shape, np.result_type(*(p.dtype for p in parts)), self.why)
         return _wrap(function(*_stand_ins(args), **{k: _stand_ins(v) for k, v in kwargs.items()}), self.why)
+
+
+_REDUCTIONS = {np.sum, np.mean, np.max, np.min, np.prod, np.any, np.all, np.argmax, np.argmin}
+
+
+def _reduced(function: Any, x: Shaped, axis: Any, keepdims: bool) -> Shaped:
+    """A reduction by hand: the dtype from one element, the shape without looking at any."""
+    axes = range(x.ndim) if axis is None else [a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)]
+    dtype = function(np.zeros((1,) * x.ndim, x.dtype), axis=axis).dtype
+    shape = [1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes]
+    return Shaped(shape, dtype, x.why)
 
 
 def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -233,8 +233,20 @@ def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
     if len(on.names) > 1:
         raise LayoutError(f"cast to Shard over {on.names}; needed: one axis at a time, the inner one first" + call_site())
     dim = normal_dim(to.dim, x.array.shape, "cast")
-    n = int(x.array.shape[dim])
-    return Shard(dim, n * on.size, n * int(on.rank)) if to.extent is None else to
+    if to.extent is not None:
+        return to
+    assert x.layout is not None
+    grid, k = x.layout.grid, x.layout.grid.axis(on.names[0])
+    for i, label in enumerate(x.layout.labels):
+        if isinstance(label, Shard) and label.dim == dim and i < k:
+            raise LayoutError(
+                f"cast({describe(x.array, x.array.shape, x.layout)}, axis {on.names[0]!r}, to={to!r})\n  axis "
+                f"{grid.names[i]!r}: the outer axis says how dimension {dim} is cut already\n  fix: cast the inner axis, "
+                f"{on.names[0]!r}, first" + call_site()
+            )
+    inner = [x for x in x.layout.labels[k + 1 :] if isinstance(x, Shard) and x.dim == dim]
+    n = int(inner[0].extent or 0) if inner else int(x.array.shape[dim])
+    return Shard(dim, n * on.size, n * int(on.rank))
 
 
 def declare_partial(x: Any, axis: AxisName) -> Tensor:
