@@ -85,7 +85,8 @@ class Row01(Bug):
     """
 
     says = ["multiply(x: f64[", "{tp: Shard(0)}", "y: f64[4] {tp: I}", "axis 'tp'",
-            "Invariant (y) does not mix with Shard (x)", "y's gradient would miss the sum", "fix: cast(y, 'tp', to=R)", "test_bugs.py:"]  # fmt: skip
+            "Invariant (y) does not mix with Shard (x)", "y's gradient would miss the sum",
+            "fix: cast(y, 'tp', to=R)", "test_bugs.py:"]  # fmt: skip
 
     @staticmethod
     def norm(x: Any) -> Any:
@@ -237,7 +238,8 @@ class Row06(Bug):
 class Row08(Bug):
     """NeMo Automodel#1260. Tokens are gathered, each rank runs its own expert, and backward slices dX.
 
-    It must reduce-scatter. Slicing is the adjoint of a gather to Invariant (one computation, repeated). The experts are not one computation.
+    It must reduce-scatter. Slicing is the adjoint of a gather to Invariant: one computation, repeated. The experts are
+    not one computation.
     """
 
     axes = {"ep": 3}

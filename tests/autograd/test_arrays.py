@@ -127,7 +127,7 @@ HOST_ARRAYS = ("with an array", "array right", "array left", "strided")
 
 
 def reasonable(c: Case) -> bool:
-    """Cases whose function closes over a host array mix it in themselves; device arrays are tried in their place below."""
+    """Cases whose function closes over a host array are tried with one of the device below."""
     return c.operation not in ("where", "cross_entropy") and not any(word in c.label for word in HOST_ARRAYS)
 
 

@@ -136,7 +136,7 @@ def test_bad_shapes() -> None:
     lambda: np.concatenate([ag.tensor(numpy.ones((2, 3))), ag.tensor(numpy.ones((2, 2)))]),
     lambda: np.max(ag.tensor(numpy.ones(0))),
     lambda: ag.tensor(numpy.ones(3)) @ 2.0,
-], ids=["add", "matmul", "multiply", "broadcast_to", "concatenate", "max of nothing", "matmul of a number"])  # fmt: skip
+], ids=["add", "matmul", "multiply", "broadcast_to", "concatenate", "max of nothing", "of a number"])  # fmt: skip
 def test_what_numpy_refuses_is_a_value_error(f: Callable[[], Any]) -> None:
     """NumPy's own words name the shapes; nothing wraps an operation's call for them."""
     with pytest.raises(ValueError):
