@@ -20,6 +20,7 @@ from .transforms import grad, jvp, value_and_grad, vjp  # noqa: E402
 
 __all__ = [
     "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "constant", "errors",
-    "events", "grad", "jvp", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor", "testing",
-    "value_and_grad", "vjp", *errors.__all__,
+    "events", "grad", "jvp", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
+    "testing", "value_and_grad", "vjp",
 ]  # fmt: skip
+__all__ += errors.__all__

@@ -25,8 +25,8 @@ def refuse_two_owners(folder: str | None = None) -> None:
         for name in names:
             if name.startswith("autograd-") and name.endswith((".dist-info", ".egg-info")):
                 raise ConflictError(
-                    f"the distribution {name.rsplit('.', 1)[0]} (HIPS autograd) is installed in {place}. It and ringtape "
+                    f"the distribution {name.rsplit('.', 1)[0]} (HIPS autograd) is installed in {place}. It and "
+                    f"ringtape "
                     "both own the package `autograd`, and each overwrites the other's files. Needed: one of them. "
                     "Fix: pip uninstall autograd, then reinstall ringtape; or give each an environment of its own"
                 )
-

@@ -77,7 +77,9 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         why = next(x.why for x in inputs if isinstance(x, Shaped))
         if ufunc is np.matmul and method == "__call__":
             a, b = inputs
-            return Shaped(_matmul_shape(np.shape(_stand_in(a)), np.shape(_stand_in(b))), np.result_type(a.dtype, b.dtype), why)
+            return Shaped(
+                _matmul_shape(np.shape(_stand_in(a)), np.shape(_stand_in(b))), np.result_type(a.dtype, b.dtype), why
+            )
         if method == "reduce":
             return _reduced(ufunc.reduce, inputs[0], options.pop("axis", 0), options.pop("keepdims", False))
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature is not None:

@@ -321,7 +321,8 @@ class Layout(Mapping[str, Label]):
             if x is V:
                 raise LayoutError(
                     f"global_shape({describe(None, shape, self)})\n  axis {axis!r}: the ranks hold values of their own "
-                    f"(Varying), which have no one shape\n  fix: layout={{{axis!r}: Shard(0)}} where it is made, if the "
+                    f"(Varying), which have no one shape\n  fix: layout={{{axis!r}: Shard(0)}} where it is "
+                    f"made, if the "
                     "ranks hold parts of one value" + call_site()
                 )
         result = [int(n) for n in shape]
@@ -361,7 +362,9 @@ def resolve(
     for axis, label in given.items():
         grid.axis(axis)
         if not isinstance(label, Label):
-            raise LayoutError(f"axis {axis!r}: {label!r} was given; needed: one of R, I, V, P, Shard(dim), Rooted(root)")
+            raise LayoutError(
+                f"axis {axis!r}: {label!r} was given; needed: one of R, I, V, P, Shard(dim), Rooted(root)"
+            )
     labels = [given.get(name, default) for name in grid.names]
     outer: dict[int, int] = {} if global_shape is None else dict(enumerate(int(n) for n in global_shape))
     if global_shape is not None and len(tuple(global_shape)) != len(shape):
@@ -449,7 +452,9 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         out, factor = entry if isinstance(entry, tuple) else (entry, Fraction(1))
         extent, offset = (label.extent or 0) * factor, (label.offset or 0) * factor
         if extent.denominator != 1 or offset.denominator != 1:
-            raise Refused(f"{name(i)} is {label!r} with extent {label.extent}, which {op.name} splits across a boundary")
+            raise Refused(
+                f"{name(i)} is {label!r} with extent {label.extent}, which {op.name} splits across a boundary"
+            )
         target = Shard(out, int(extent), int(offset))
         if shard is not None and shard != target:
             raise Refused(f"the operands are sharded differently: {shard!r} does not mix with {target!r} of {name(i)}")
@@ -509,7 +514,9 @@ def _combine_partial(op: Any, kinds: Sequence[Label], labels: Sequence[Label], l
             raise Refused(f"{name(at)} and {name(j)} are both Partial, and sums do not multiply term by term")
         if x is not P and letters[j] == letters[at]:
             count = "once per rank" if x is R or x is C else "on its own"
-            raise Refused(f"Partial ({name(at)}) does not mix with {labels[j].word} ({name(j)}), which would be added {count}")
+            raise Refused(
+                f"Partial ({name(at)}) does not mix with {labels[j].word} ({name(j)}), which would be added {count}"
+            )
         if x is not P and x is not R and x is not C:
             raise Refused(f"Partial ({name(at)}) does not mix with {labels[j].word} ({name(j)})")
     return P
@@ -518,8 +525,14 @@ def _combine_partial(op: Any, kinds: Sequence[Label], labels: Sequence[Label], l
 # -- inference and its errors --------------------------------------------------------------------------------------
 
 
-def infer(op: Any, layouts: Sequence[Layout], shapes: Sequence[tuple[int, ...]], real: Sequence[bool], options: Any,
-          arrays: Sequence[Any]) -> Layout:
+def infer(
+    op: Any,
+    layouts: Sequence[Layout],
+    shapes: Sequence[tuple[int, ...]],
+    real: Sequence[bool],
+    options: Any,
+    arrays: Sequence[Any],
+) -> Layout:
     """The layout of a local operation's result.
 
     Parameters
@@ -577,9 +590,7 @@ def fixes(label: Label) -> list[tuple[Label, str, str]]:
 def _explain(op: Any, layouts: Any, shapes: Any, maps: Any, labels: Any, axis: str, reason: str, arrays: Any) -> str:
     """The text of a LayoutError: operands, the axis with the reason, a fix that was tried, the call site."""
     names = [op.operand_name(i) for i in range(len(layouts))]
-    shown = ", ".join(
-        f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True)
-    )
+    shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     lines = [f"{op.name}({shown})", f"  axis {axis!r}: {reason}"]
     found = None
     if any(isinstance(a, RankInt | RankFloat) for a in arrays):
@@ -632,7 +643,8 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: typ
     for axis, size, label in zip(layout.grid.names, layout.grid.sizes, layout.labels, strict=True):
         if label is R:
             raise error(
-                f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is Replicated: each of "
+                f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is "
+                f"Replicated: each of "
                 f"the {size} ranks would seed its copy, and its cotangent, which is Partial, would count {size} times. "
                 f"Needed: Invariant, Partial or Rooted\n  fix: cast(loss, {axis!r}, to=I)   (free in both directions), "
                 f"or all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()

@@ -1,8 +1,8 @@
 """Modules, small: parameters by stable names, `state_dict`, save and load.
 
 A module is a class with a `forward`; its Parameters and sub-modules are found by attribute, in order of assignment, and
-named by their path ("0.weight"). Nothing here divides by anything: losses are per example, and the program sums them and
-divides by the global count.
+named by their path ("0.weight"). Nothing here divides by anything: losses are per example, and the program sums them
+and divides by the global count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import ops, random
 from .arrays import is_inexact, move, to_host
 from .errors import DtypeError, ShapeError, TapeError
 from .ops import cross_entropy
-from .tensor import Parameter, Tensor
+from .tensor import Parameter
 
 __all__ = ["Linear", "Module", "ReLU", "Sequential", "Sigmoid", "Tanh", "cross_entropy", "load", "save"]
 
@@ -92,7 +92,9 @@ class Module:
         mine = dict(self.named_parameters())
         missing, unknown = sorted(set(mine) - set(state)), sorted(set(state) - set(mine))
         if missing or unknown:
-            raise ShapeError(f"load_state_dict: missing {missing or 'none'}, unknown {unknown or 'none'}; needed: {list(mine)}")
+            raise ShapeError(
+                f"load_state_dict: missing {missing or 'none'}, unknown {unknown or 'none'}; needed: {list(mine)}"
+            )
         arrays = {}
         for name, p in mine.items():
             value = np.asarray(state[name])
@@ -128,13 +130,18 @@ class Linear(Module):
     (3, 2)
     """
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True, *, dtype: Any = np.float32,
-                 key: random.Key | None = None):
+    def __init__(
+        self, inputs: int, outputs: int, bias: bool = True, *, dtype: Any = np.float32, key: random.Key | None = None
+    ):
         key = random.next_key("Linear") if key is None else key
         bound = 1.0 / max(inputs, 1) ** 0.5
         weight = random.uniform(key.fold("weight"), (inputs, outputs), low=-bound, high=bound, dtype=dtype)
         self.weight = Parameter(weight)
-        self.bias = Parameter(random.uniform(key.fold("bias"), (outputs,), low=-bound, high=bound, dtype=dtype)) if bias else None
+        self.bias = (
+            Parameter(random.uniform(key.fold("bias"), (outputs,), low=-bound, high=bound, dtype=dtype))
+            if bias
+            else None
+        )
 
     def forward(self, x: Any) -> Any:
         y = x @ self.weight

@@ -40,7 +40,9 @@ class Optimizer:
             if not isinstance(p, Leaf):
                 raise RingtapeError(f"an optimizer was given {type(p).__name__}; needed: Parameters")
             if not is_inexact(p.array.dtype):
-                raise DtypeError(f"an optimizer was given a parameter of dtype {p.array.dtype}; needed: a floating dtype")
+                raise DtypeError(
+                    f"an optimizer was given a parameter of dtype {p.array.dtype}; needed: a floating dtype"
+                )
         self.digest_every = digest_every
         self.steps = 0
         self._accepted: dict[int, Any] = {}
@@ -92,14 +94,23 @@ def refuse_foreign_gradient(p: Leaf, i: int) -> None:
         raise ShapeError(f"{p.name or f'parameter {i}'} has shape {p.array.shape}, its gradient {g.array.shape}")
     if p.layout is None or g.layout is None:
         return
-    for axis, size, have, need in zip(p.layout.grid.names, p.layout.grid.sizes, g.layout.labels, p.layout.labels, strict=True):
-        if have is not need and have != need and need is not C and not (have.letter in "VS" and may_relabel(have, need)):
+    for axis, size, have, need in zip(
+        p.layout.grid.names, p.layout.grid.sizes, g.layout.labels, p.layout.labels, strict=True
+    ):
+        if (
+            have is not need
+            and have != need
+            and need is not C
+            and not (have.letter in "VS" and may_relabel(have, need))
+        ):
             name = p.name or f"parameter {i}"
             never = f": the sum over {size} ranks was never taken" if have.letter == "P" else ""
             raise LayoutError(
                 f"step({name}: {describe(p.array, p.array.shape, p.layout)}, its gradient: "
-                f"{describe(g.array, g.array.shape, g.layout)})\n  axis {axis!r}: the parameter is {need.word}, its gradient "
-                f"{have.word}{never}\n  fix: make the parameter Invariant (leave the label out) and enter it by cast({name}, "
+                f"{describe(g.array, g.array.shape, g.layout)})\n  axis {axis!r}: the parameter is {need.word}, "
+                f"its gradient "
+                f"{have.word}{never}\n  fix: make the parameter Invariant (leave the label out) and enter it by "
+                f"cast({name}, "
                 f"{axis!r}, to=R), whose adjoint is the all-reduce" + call_site()
             )
 
@@ -121,8 +132,15 @@ class SGD(Optimizer):
     array([0.])
     """
 
-    def __init__(self, parameters: Iterable[Leaf], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
-                 *, digest_every: int = 100):
+    def __init__(
+        self,
+        parameters: Iterable[Leaf],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        digest_every: int = 100,
+    ):
         super().__init__(parameters, digest_every)
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.velocity: list[Any] = [None] * len(self.parameters)
@@ -162,8 +180,15 @@ class Adam(Optimizer):
     Source: Kingma & Ba 2015, algorithm 1; defaults are torch's.
     """
 
-    def __init__(self, parameters: Iterable[Leaf], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, *, digest_every: int = 100):
+    def __init__(
+        self,
+        parameters: Iterable[Leaf],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        digest_every: int = 100,
+    ):
         super().__init__(parameters, digest_every)
         self.lr, self.betas, self.eps = lr, betas, eps
         self.first: list[Any] = [None] * len(self.parameters)

@@ -81,7 +81,10 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class Signature:
-    """The labels of one use of an operation. Its rules are checked once with labelled Tensors; then raw arrays suffice."""
+    """The labels of one use of an operation.
+
+    Its rules are checked once with labelled Tensors; then raw arrays suffice.
+    """
 
     __slots__ = ("checked", "layouts", "out")
 
@@ -198,8 +201,16 @@ class Primitive:
             return Tensor(y, layout)
         return self.record(recording, y, arrays, tuple(places), options, signature, layout)
 
-    def record(self, recording: Recording, y: Any, arrays: tuple[Any, ...], places: tuple[int, ...],
-               options: tuple[Any, ...], signature: Signature | None, layout: Layout | None) -> Tensor:
+    def record(
+        self,
+        recording: Recording,
+        y: Any,
+        arrays: tuple[Any, ...],
+        places: tuple[int, ...],
+        options: tuple[Any, ...],
+        signature: Signature | None,
+        layout: Layout | None,
+    ) -> Tensor:
         """Append the node and return its output."""
         shapes = None
         if self.elementwise and len(arrays) > 1:
@@ -341,8 +352,11 @@ class Primitive:
                 dy = self.tangent[i](t, y, *xs, *options)  # type: ignore[misc]
             elif self.elementwise:
                 # a diagonal Jacobian is its own transpose, so the adjoint rule serves
-                t = t if out_shape is None or t.shape == out_shape else registry["broadcast_to"](
-                    t, options=(out_shape, t.shape))
+                t = (
+                    t
+                    if out_shape is None or t.shape == out_shape
+                    else registry["broadcast_to"](t, options=(out_shape, t.shape))
+                )
                 dy = self.cotangent(i, t, y, xs, options)
             elif letters[i] != "N":
                 joint = [j for j, letter in enumerate(letters) if letter == letters[i]]
@@ -366,7 +380,9 @@ class Primitive:
             zero = like * 0
             ct = tape.watch(zero if lifted else Tensor(zero))
             g = self.cotangent(i, ct, y, xs, options)
-        found = tape.backward([g], [t if t.__class__ in TENSORS else Tensor(t)], wanted=[ct], retain=True, record=lifted)
+        found = tape.backward(
+            [g], [t if t.__class__ in TENSORS else Tensor(t)], wanted=[ct], retain=True, record=lifted
+        )
         assert found is not None
         return found[0]
 
@@ -406,8 +422,9 @@ class Unary(Primitive):
         if place < 0 or y.dtype.kind not in "fc" or a.dtype.kind not in "fc":
             return interior(y, layout, None, -1)
         nodes = recording.nodes
-        nodes.append((self, y if self.keeps_y else None, (a if self.keeps_a else None,), (place,), options, None,
-                      signature))
+        nodes.append(
+            (self, y if self.keeps_y else None, (a if self.keeps_a else None,), (place,), options, None, signature)
+        )
         return interior(y, layout, recording, len(nodes) - 1)
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
@@ -470,8 +487,17 @@ class Binary(Primitive):
             if sa != sb:
                 shapes = (sa, sb)
         nodes = recording.nodes
-        nodes.append((self, out if self.keeps_y else None, (a if self.keeps_a else None, b if self.keeps_b else None), (p, q), (),
-                      shapes, signature))
+        nodes.append(
+            (
+                self,
+                out if self.keeps_y else None,
+                (a if self.keeps_a else None, b if self.keeps_b else None),
+                (p, q),
+                (),
+                shapes,
+                signature,
+            )
+        )
         return interior(out, layout, recording, len(nodes) - 1)
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
@@ -530,7 +556,8 @@ def _vary(layout: Layout, axes: frozenset[str], name: str) -> Layout:
         k = layout.grid.axis(axis)
         if labels[k] is I or labels[k] is P:
             raise LayoutError(
-                f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: "
+                f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  "
+                f"axis {axis!r}: "
                 f"x is {labels[k].word}, and each rank would take something else of it. Needed: Replicated or Varying\n"
                 f"  fix: {'cast(x, ' if labels[k] is I else 'all_reduce(x, '}{axis!r}, to=R)" + call_site()
             )
@@ -550,8 +577,9 @@ def _frozen(x: Any) -> Any:
     return x
 
 
-def op(name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Rule | None] | Rule = (),
-       **words: Any) -> Primitive:
+def op(
+    name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Rule | None] | Rule = (), **words: Any
+) -> Primitive:
     """Declare an operation; see the module's text for the words.
 
     Examples

@@ -1,6 +1,7 @@
 """What belongs to a thread: the recording that operations append to, and the mesh they run under.
 
-Ranks may be threads of one process, so nothing of this is global. Reading it costs one attribute of a `threading.local`.
+Ranks may be threads of one process, so nothing of this is global. Reading it costs one attribute of a
+`threading.local`.
 """
 
 from __future__ import annotations

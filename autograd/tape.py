@@ -1,7 +1,8 @@
 """The tape: an interval of its thread's flat list of operations, replayed in reverse.
 
-A `Recording` is the flat list (a Wengert list). The outermost active `Tape` owns it; a tape opened inside is an interval
-of the same list, so that what an inner sweep records is the outer tape's to differentiate. A node is a plain tuple
+A `Recording` is the flat list (a Wengert list). The outermost active `Tape` owns it; a tape opened inside is an
+interval of the same list, so that what an inner sweep records is the outer tape's to differentiate. A node is a plain
+tuple
 
     (op, y, xs, parents, options, shapes, signature)
 
@@ -403,15 +404,18 @@ class Tape:
                 "a Parameter, or a tensor with requires_grad=True, used inside the tape's block" + call_site()
             )
         if y.tape is not self.recording or not self.start <= y.node < end:
-            raise TapeError("backward of a value that another tape recorded; needed: an output of this one" + call_site())
+            raise TapeError(
+                "backward of a value that another tape recorded; needed: an output of this one" + call_site()
+            )
         if self.recording.nodes[y.node] is None:
             raise TapeError(
                 "second backward on a tape that the first one released. Needed: an unreleased tape. "
                 "Fix: backward(..., retain=True) the first time" + call_site()
             )
 
-    def forward(self, inputs: Sequence[Tensor], tangents: Sequence[Any], outputs: Sequence[Tensor], *,
-                record: bool = False) -> list[Any]:
+    def forward(
+        self, inputs: Sequence[Tensor], tangents: Sequence[Any], outputs: Sequence[Tensor], *, record: bool = False
+    ) -> list[Any]:
         """Forward mode: replay the list forwards, carrying tangents from `inputs` to `outputs`."""
         recording = self.recording
         end = len(recording.nodes) if self.end is None else self.end

@@ -156,7 +156,8 @@ class Tensor:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise SavedArrayError(
-            f"assignment to elements of a Tensor of shape {self.array.shape}. Needed: a functional form, because a tape "
+            f"assignment to elements of a Tensor of shape {self.array.shape}. Needed: a functional form, "
+            f"because a tape "
             "may have saved the array. Fix: where(mask, new, x), or concatenate, or write to x.numpy().copy()"
         )
 
@@ -371,8 +372,15 @@ class Parameter(Leaf):
     __slots__ = ()
     _default = I
 
-    def __init__(self, array: Any, layout: Mapping[str, Label] | None = None, *,
-                 global_shape: Sequence[int] | None = None, name: str = "", requires_grad: bool = True):
+    def __init__(
+        self,
+        array: Any,
+        layout: Mapping[str, Label] | None = None,
+        *,
+        global_shape: Sequence[int] | None = None,
+        name: str = "",
+        requires_grad: bool = True,
+    ):
         array = as_array(array)
         array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
         super().__init__(array, _layout(array, layout, I, global_shape), requires_grad, name)

@@ -82,8 +82,10 @@ def check_outer(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> N
         if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
             raise LayoutError(
                 f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
-                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r} there too, and it is the inner axis: joining the "
-                f"outer parts first would interleave them\n  fix: {name} over {grid.names[k]!r} first, or over the tuple "
+                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r} there too, and it is the inner axis: "
+                f"joining the "
+                f"outer parts first would interleave them\n  fix: {name} over {grid.names[k]!r} first, or over "
+                f"the tuple "
                 f"of both axes" + call_site()
             )
 
@@ -97,6 +99,7 @@ def check_inner(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> N
         if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
             raise LayoutError(
                 f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
-                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r}: the inner axis has cut this dimension already, and "
+                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r}: the inner axis has cut this dimension "
+                f"already, and "
                 f"the mesh's earlier axis is the outer one\n  fix: cut along {axis.names[0]!r} first" + call_site()
             )

@@ -1,4 +1,4 @@
-"""What goes before data whose receiver cannot know its shape: one message of fixed size with dtype, shape and labels."""
+"""What goes before data whose receiver cannot know its shape: one small message with dtype, shape and labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def write(array: Any, layout: Layout | None, recorded: bool, what: str) -> np.nd
     return np.frombuffer(text.ljust(HEADER_BYTES), np.uint8).copy()
 
 
-def read(data: np.ndarray, recorded: bool, what: str, sender: str) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
+def read(
+    data: np.ndarray, recorded: bool, what: str, sender: str
+) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
     """Shape, dtype and labels; CollectiveMismatch if the sender records and this rank does not, or the reverse."""
     header = json.loads(data.tobytes().decode())
     inexact = np.dtype(header["dtype"]).kind in "fc"
@@ -36,7 +38,8 @@ def read(data: np.ndarray, recorded: bool, what: str, sender: str) -> tuple[tupl
         said = "recorded" if header["recorded"] else "not recorded"
         mine = "recorded" if recorded else "not recorded"
         raise CollectiveMismatch(
-            f"{sender} called {header['what']} ({said}) and this rank {what} ({mine}). Needed: both recorded or neither. "
+            f"{sender} called {header['what']} ({said}) and this rank {what} ({mine}). Needed: both recorded or "
+            f"neither. "
             "Fix: the same no_grad() and the same active tape on both ranks"
         )
     labels = {a: _unpack(x) for a, x in (header["labels"] or {}).items()}

@@ -1,7 +1,7 @@
 """Mesh: the ranks of a world arranged on named axes.
 
-Ranks are laid out in row-major order: the axis named first is the outer one, and ranks that differ only in the last axis
-are neighbours. Operations name an axis, or a tuple of axes, which is flattened in the mesh's order.
+Ranks are laid out in row-major order: the axis named first is the outer one, and ranks that differ only in the last
+axis are neighbours. Operations name an axis, or a tuple of axes, which is flattened in the mesh's order.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ class Mesh:
 
     def __enter__(self) -> Mesh:
         if threading.get_ident() != self._thread:
-            raise MeshError("a mesh was entered on another thread (rank) than it was made on. Fix: make it inside run(...)")
+            raise MeshError(
+                "a mesh was entered on another thread (rank) than it was made on. Fix: make it inside run(...)"
+            )
         self._outer.append((state.mesh, state.grid, state.poke))
         state.mesh, state.grid, state.poke = self, self.grid, self.ranks.poke if self.ranks.size > 1 else None
         return self

@@ -61,7 +61,9 @@ def _operand(x: Any, name: str) -> Tensor:
     if x.layout is None:
         x.layout = x.labelled(mesh.grid)
     elif x.layout.grid is not mesh.grid:
-        raise LayoutError(f"{name}: x has layout {x.layout!r} of another mesh; the current one is {mesh!r}" + call_site())
+        raise LayoutError(
+            f"{name}: x has layout {x.layout!r} of another mesh; the current one is {mesh!r}" + call_site()
+        )
     return x
 
 
@@ -76,7 +78,8 @@ def _begin(x: Any, axis: AxisName, name: str, root: int | None = None) -> tuple[
 def _check_rank(rank: Any, axis: Axis, name: str, what: str) -> None:
     if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < axis.size:
         raise MeshError(
-            f"{name}: {what}={rank!r} was given; axis {'*'.join(axis.names)!r} has ranks 0 to {axis.size - 1}" + call_site()
+            f"{name}: {what}={rank!r} was given; axis {'*'.join(axis.names)!r} has ranks 0 to {axis.size - 1}"
+            + call_site()
         )
 
 
@@ -129,7 +132,8 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R) -> Tensor:
 def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     """P (or V) -> R or I: the sum over the ranks divided by their number.
 
-    Formula: ``y = sum_r x_r / p``; the division is recorded, so the adjoint is that of `all_reduce`, divided by p. It is
+    Formula: ``y = sum_r x_r / p``; the division is recorded, so the adjoint is that of `all_reduce`, divided by p.
+    It is
     the mean of what the ranks hold: of *local means* it is the global mean only where all ranks count the same.
 
     Examples
@@ -201,7 +205,8 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Tensor:
         return pair.relabel(x, call.but(to=_equal_shard(x, on, to)))
     raise LayoutError(
         f"cast({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}, to={to!r})\n"
-        f"  axis {'*'.join(on.names)!r}: x is {have.word}, and {_CAST_WHY.get(have.letter, 'no free cast leads there')}\n"
+        f"  axis {'*'.join(on.names)!r}: x is {have.word}, and "
+        f"{_CAST_WHY.get(have.letter, 'no free cast leads there')}\n"
         f"  fix: {_CAST_FIX.get((have.letter, to.letter), 'name the collective that is meant')}" + call_site()
     )
 
@@ -231,7 +236,9 @@ _CAST_FIX = {
 
 def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
     if len(on.names) > 1:
-        raise LayoutError(f"cast to Shard over {on.names}; needed: one axis at a time, the inner one first" + call_site())
+        raise LayoutError(
+            f"cast to Shard over {on.names}; needed: one axis at a time, the inner one first" + call_site()
+        )
     dim = normal_dim(to.dim, x.array.shape, "cast")
     if to.extent is not None:
         return to
@@ -241,7 +248,8 @@ def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
         if isinstance(label, Shard) and label.dim == dim and i < k:
             raise LayoutError(
                 f"cast({describe(x.array, x.array.shape, x.layout)}, axis {on.names[0]!r}, to={to!r})\n  axis "
-                f"{grid.names[i]!r}: the outer axis says how dimension {dim} is cut already\n  fix: cast the inner axis, "
+                f"{grid.names[i]!r}: the outer axis says how dimension {dim} is cut already\n  fix: cast the "
+                f"inner axis, "
                 f"{on.names[0]!r}, first" + call_site()
             )
     inner = [x for x in x.layout.labels[k + 1 :] if isinstance(x, Shard) and x.dim == dim]
@@ -371,7 +379,8 @@ def shard(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
     labels = {x.layout[a] for a in on.names}
     if len(labels) > 1:
         raise LayoutError(
-            f"shard({describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}): the labels on these axes "
+            f"shard({describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}): the labels on "
+            f"these axes "
             "differ\n  fix: cast the Invariant ones to R first" + call_site()
         )
     call = Call(on.names, on.group, to=V, source=labels.pop(), dim=dim, extents=_cut(x, on, mesh, dim))
@@ -406,7 +415,9 @@ def all_to_all(x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1) 
     split_dim = normal_dim(split_dim, x.array.shape, "all_to_all")
     concat_dim = normal_dim(concat_dim, x.array.shape, "all_to_all")
     if split_dim == concat_dim:
-        raise ShapeError(f"all_to_all: split_dim and concat_dim are both {split_dim}; needed: two dimensions" + call_site())
+        raise ShapeError(
+            f"all_to_all: split_dim and concat_dim are both {split_dim}; needed: two dimensions" + call_site()
+        )
     assert x.layout is not None
     pair.all_to_all.check(x, on)
     check_inner(x, x.layout, on, split_dim, "all_to_all")
@@ -496,7 +507,8 @@ def _sample(like: Any) -> Any:
 def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     """(there) -> V: receive the value that rank `src` sends; blocks until it is here.
 
-    The value arrives on the device of `like`, if one is given; shape, dtype and labels come with it. Adjoint: sends the cotangent to `src`, zeros where the value did not reach the loss. See `send` for an example.
+    The value arrives on the device of `like`, if one is given; shape, dtype and labels come with it. Adjoint: sends
+    the cotangent to `src`, zeros where the value did not reach the loss. See `send` for an example.
 
     Raises
     ------

@@ -7,8 +7,8 @@
     def _(ct, call): return reduce_scatter(ct, call)         # other collectives, so that it can be recorded too
 
 The layout of the adjoint follows by duality and is never written. A collective is linear, so its forward mode is the
-collective itself. On an active tape it is recorded whatever its operand requires (DESIGN: the order of communications is
-the same on all ranks), and a sweep runs its adjoint even where no cotangent arrived.
+collective itself. On an active tape it is recorded whatever its operand requires (DESIGN: the order of
+communications is the same on all ranks), and a sweep runs its adjoint even where no cotangent arrived.
 """
 
 from __future__ import annotations
@@ -74,8 +74,16 @@ collectives: dict[str, Collective] = {}
 class Collective:
     """A linear operation between ranks, with its adjoint."""
 
-    def __init__(self, name: str, takes: tuple[Any, ...], gives: Callable[[Call, Layout, int, Any], Label] | None = None,
-                 *, silent: bool = False, free: bool = False, shape: Callable[[list[int], Call], Any] | None = None):
+    def __init__(
+        self,
+        name: str,
+        takes: tuple[Any, ...],
+        gives: Callable[[Call, Layout, int, Any], Label] | None = None,
+        *,
+        silent: bool = False,
+        free: bool = False,
+        shape: Callable[[list[int], Call], Any] | None = None,
+    ):
         self.name = name
         self.free = free  # whether neither direction sends anything
         self.communicates = not free
@@ -147,8 +155,10 @@ class Collective:
         dtype = call.dtype if call.dtype is not None else x.dtype
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
         pairs = f" pairs={list(call.pairs)}" if call.pairs else ""
-        return (f"{self.name}(axis={'*'.join(call.axes)!r} shape=[{','.join(map(str, shape))}] dtype={np.dtype(dtype)}"
-                f"{sizes}{root}{pairs} to={call.to!r}) {how}")
+        return (
+            f"{self.name}(axis={'*'.join(call.axes)!r} shape=[{','.join(map(str, shape))}] dtype={np.dtype(dtype)}"
+            f"{sizes}{root}{pairs} to={call.to!r}) {how}"
+        )
 
     def record(self, x: Any, layout: Layout | None, y: Any, out: Layout, call: Call) -> Tensor:
         """Append the node; an operand that nothing depends on is recorded too."""
@@ -192,8 +202,11 @@ class Collective:
     def _refusal(self, x: Any, layout: Layout, axis: str, have: Label) -> str:
         words = " or ".join(dict.fromkeys(t.word if isinstance(t, Label) else t.__name__ for t in self.takes))
         name = x.name or "x"
-        lines = [f"{self.name}({name}: {describe(x.array, x.array.shape, layout)}, axis {axis!r})",
-                 f"  axis {axis!r}: {name} is {have.word}; {self.name} takes {words}{_WHY.get((self.name, have.letter), '')}"]
+        lines = [
+            f"{self.name}({name}: {describe(x.array, x.array.shape, layout)}, axis {axis!r})",
+            f"  axis {axis!r}: {name} is {have.word}; {self.name} takes "
+            f"{words}{_WHY.get((self.name, have.letter), '')}",
+        ]
         for label, how, cost in fixes(have):
             if any(label is t for t in self.takes):
                 d = getattr(have, "dim", 0)
@@ -265,8 +278,10 @@ _INSTEAD = {
 
 def _instead(name: str, axis: str, have: Label) -> str:
     if have is R or have is I or have is C:
-        return (f"leave the collective out, since {name} is the same on all ranks; or say what is meant: "
-                f"cast({name}, {axis!r}, to=P)   (one copy, kept on the first rank)")
+        return (
+            f"leave the collective out, since {name} is the same on all ranks; or say what is meant: "
+            f"cast({name}, {axis!r}, to=P)   (one copy, kept on the first rank)"
+        )
     if have is P:
         return f"reduce_scatter({name}, {axis!r}) or all_reduce({name}, {axis!r}, to=R) first"
     if type(have) is Shard:

@@ -28,19 +28,24 @@ def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
     ReplicaMismatch
         On every rank of the axis: which tensor, and which ranks differ from the first.
     """
-    tensors = [t for t in tensors if t.layout is not None and t.layout.grid is mesh.grid and type(t.array) is not Shaped]
+    tensors = [
+        t for t in tensors if t.layout is not None and t.layout.grid is mesh.grid and type(t.array) is not Shaped
+    ]
     digests = np.array([zlib.crc32(np.ascontiguousarray(to_host(t.array)).data) for t in tensors], np.int64)
     for k, axis in enumerate(mesh.names):
         if mesh.sizes[k] == 1:
             continue
-        along = [i for i, t in enumerate(tensors) if t.layout is not None and any(t.layout.labels[k] is x for x in (I, R, C))]
+        along = [
+            i for i, t in enumerate(tensors) if t.layout is not None and any(t.layout.labels[k] is x for x in (I, R, C))
+        ]
         group = mesh.axis(axis).group
         mine = np.concatenate([digests[along], [len(along)]])
         told = group.exchange(mine.tobytes())
         table = [np.frombuffer(t, np.int64) for t in told]
         if any(len(row) != len(mine) for row in table):
             raise ReplicaMismatch(
-                f"axis {axis!r}: the ranks compare different numbers of replicated tensors: {[len(r) - 1 for r in table]}. "
+                f"axis {axis!r}: the ranks compare different numbers of replicated tensors: "
+                f"{[len(r) - 1 for r in table]}. "
                 "Needed: the same parameters on every rank"
             )
         for j, i in enumerate(along):
@@ -53,9 +58,12 @@ def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
 def _text(x: Any, i: int, axis: str, odd: list[int], group: Any) -> str:
     ranks = ", ".join(map(str, odd))
     return (
-        f"{x.name or f'tensor {i}'} of shape {x.array.shape} is {x.layout[axis].word} on axis {axis!r}, so its copies must "
-        f"be equal, but those of rank{'s' if len(odd) > 1 else ''} {ranks} (world {[group.ranks[r] for r in odd]}) differ "
+        f"{x.name or f'tensor {i}'} of shape {x.array.shape} is {x.layout[axis].word} on axis {axis!r}, so its "
+        f"copies must "
+        f"be equal, but those of rank{'s' if len(odd) > 1 else ''} {ranks} (world "
+        f"{[group.ranks[r] for r in odd]}) differ "
         f"from rank 0's. Each rank trains a model of its own, and the loss still falls.\n"
-        "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to differ, "
+        "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant "
+        "to differ, "
         f"declare it layout={{{axis!r}: V}}"
     )

@@ -1,7 +1,8 @@
 """Data parallelism: every rank runs the whole module on its part of the batch.
 
 The parameters enter by one recorded operation, the cast I -> R of all of them together. Its adjoint is the all-reduce
-P -> I, so that gradients are summed by the tape itself: nothing is hooked, nothing is divided, and no rank can forget it.
+P -> I, so that gradients are summed by the tape itself: nothing is hooked, nothing is divided, and no rank can
+forget it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays import is_inexact
 from autograd.errors import LayoutError
 from autograd.layout import C, I, Layout, R, describe
 from autograd.nn import Module
@@ -59,7 +59,8 @@ class _Entry:
                 if g is not None:
                     self._hand_over(parameters[i], places[i], g, sweep)
             return
-        # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here counts zero
+        # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here
+        # counts zero
         used: Any = [g is not None for g in given]
         if on.size > 1:
             if on.group.checking:
@@ -131,7 +132,8 @@ def _plan(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> tuple[Axis
         for a in on.names:
             if layout[a] is not I and layout[a] is not C:
                 raise LayoutError(
-                    f"DataParallel({p.name or f'parameter {i}'}: {describe(p.array, p.array.shape, layout)}, axis {a!r})\n"
+                    f"DataParallel({p.name or f'parameter {i}'}: {describe(p.array, p.array.shape, layout)}, "
+                    f"axis {a!r})\n"
                     f"  axis {a!r}: the parameter is {layout[a].word}; data parallelism takes Invariant ones\n"
                     f"  fix: leave the label of axis {a!r} out of the Parameter's layout" + call_site()
                 )
@@ -172,8 +174,8 @@ _LEAF = -2  # the place of a leaf, whose gradient the entry itself hands over
 class DataParallel(Module):
     """A module whose parameters enter as I -> R along `axis`; its gradients are summed over the ranks.
 
-    The batch is the user's to share out: ``x`` is V or Shard(0) along `axis`. The loss carries the normalisation: sum the
-    losses over the ranks and divide by the *global* count.
+    The batch is the user's to share out: ``x`` is V or Shard(0) along `axis`. The loss carries the normalisation:
+    sum the losses over the ranks and divide by the *global* count.
 
     Parameters
     ----------
@@ -248,5 +250,3 @@ class DataParallel(Module):
 def _labelled(p: Parameter) -> bool:
     p.labelled(current_mesh().grid)
     return True
-
-

@@ -32,7 +32,12 @@ add = op("add", "a a", operator.add, (identity, identity), dims=broadcast)
 subtract = op("subtract", "a a", operator.sub, (identity, _minus), dims=broadcast)
 negative = op("negative", "a", operator.neg, _minus, dims=broadcast)
 multiply = op(
-    "multiply", "a b", operator.mul, (lambda ct, y, a, b: ct * b, lambda ct, y, a, b: ct * a), saves="01", dims=broadcast
+    "multiply",
+    "a b",
+    operator.mul,
+    (lambda ct, y, a, b: ct * b, lambda ct, y, a, b: ct * a),
+    saves="01",
+    dims=broadcast,
 )
 divide = op(
     "divide", "a N", operator.truediv, (lambda ct, y, a, b: ct / b, lambda ct, y, a, b: -(ct * y) / b),
@@ -105,6 +110,8 @@ minimum = op(
     (lambda ct, y, a, b: ct * _wins(b, a, ct), lambda ct, y, a, b: ct * _wins(a, b, ct)),
     saves="01", dims=broadcast,
 )  # fmt: skip
+
+
 def zero_like(x: Any) -> Any:
     """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
     return Tensor(np.zeros((), x.dtype), x.layout) if hasattr(x, "tape") else 0

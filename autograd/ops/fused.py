@@ -79,7 +79,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return x - expand_dims(logsumexp(x, axis), axis)
 
 
-# -- cross-entropy: the loss of each row, -log softmax(x)[row, label] ---------------------------------------------------
+# -- cross-entropy: the loss of each row, -log softmax(x)[row, label] ----------------------------------------
 
 
 def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:

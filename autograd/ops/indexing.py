@@ -86,7 +86,15 @@ def _put_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(back)]
 
 
-put: Primitive = op("put", "a", _put, lambda ct, y, x, key, shape: _take(ct, options=(key, shape)), dims=_put_dims, operands="x", ranked=True)
+put: Primitive = op(
+    "put",
+    "a",
+    _put,
+    lambda ct, y, x, key, shape: _take(ct, options=(key, shape)),
+    dims=_put_dims,
+    operands="x",
+    ranked=True,
+)
 _take: Primitive = op(
     "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
     dims=_dims, operands="x", ranked=True,

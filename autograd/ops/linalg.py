@@ -28,8 +28,7 @@ def _left(ct: Any, y: Any, a: Any, b: Any) -> Any:
     if b.ndim == 2 and ct.ndim == 2 and a.ndim == 2:
         return ct @ b.T
     if b.ndim == 1:
-        g = ct * b if a.ndim == 1 else ct.reshape((*ct.shape, 1)) * b
-        return g
+        return ct * b if a.ndim == 1 else ct.reshape((*ct.shape, 1)) * b
     if a.ndim == 1:
         g = b @ ct.reshape((*ct.shape, 1))
         g = g.reshape(g.shape[:-1])

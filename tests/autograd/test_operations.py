@@ -707,8 +707,9 @@ def test_operators_and_methods_are_the_operations() -> None:
         (abs(-x), a), (2 + x, 2 + a), (2 - x, 2 - a), (2 * x, 2 * a), (2 / x, 2 / a), (2**x, 2**a), (b @ x, b @ a),
         (b + x, b + a), (b - x, b - a), (b * x, b * a), (b / x, b / a), (b**x, b**a), (x == x, a == a),
         (x != y, a != b), (x < y, a < b), (x <= y, a <= b), (x > y, a > b), (x >= y, a >= b), (x.T, a.T),
-        (x.sum(0), a.sum(0)), (x.mean(), a.mean()), (x.max(1), a.max(1)), (x.min(), a.min()), (x.reshape(4), a.reshape(4)),
-        (x.reshape(-1, 1), a.reshape(-1, 1)), (x.transpose(1, 0), a.T), (x.transpose(), a.T), (x.swapaxes(0, 1), a.T),
+        (x.sum(0), a.sum(0)), (x.mean(), a.mean()), (x.max(1), a.max(1)), (x.min(), a.min()),
+        (x.reshape(4), a.reshape(4)), (x.reshape(-1, 1), a.reshape(-1, 1)),
+        (x.transpose(1, 0), a.T), (x.transpose(), a.T), (x.swapaxes(0, 1), a.T),
         (x.astype("float32"), a.astype("float32")), (x.argmax(1), a.argmax(1)), (x[0], a[0]), (numpy.add(a, y), a + b),
         (numpy.exp(x), numpy.exp(a)), (nn.ReLU()(x - 1), numpy.maximum(a - 1, 0)), (nn.Sigmoid()(x), sigmoid(a)),
     ):  # fmt: skip
