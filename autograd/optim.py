@@ -72,12 +72,10 @@ class Optimizer:
             g = p._grad
             if g is None or type(p.array) is Shaped:
                 continue
-            pair = (p.layout, g.layout)
-            if pair[0] is not pair[1] and self._accepted.get(i) != pair:
+            if p.layout is not g.layout and self._accepted.get(i) != (p.layout, g.layout):
                 refuse_foreign_gradient(p, i)
-                self._accepted[i] = pair
-            a = p.array
-            if type(a) is np.ndarray and not a.flags.writeable:
+                self._accepted[i] = (p.layout, g.layout)
+            if p.uses or (not p.owns and type(p.array) is np.ndarray and not p.array.flags.writeable):
                 step_check(p)
             self.update(i, p, g.array)
 

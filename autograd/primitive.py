@@ -55,8 +55,8 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     have = ct.shape
     if have == shape:
         return ct
-    if len(have) == 2 and have[1:] == shape and type(ct) is np.ndarray:  # a bias
-        return _add_reduce(ct, 0)
+    if len(have) == 2 and have[1:] == shape and type(ct) is np.ndarray and ct.dtype.kind == "f":  # a bias
+        return _ones(have[0], ct.dtype) @ ct  # BLAS, in half the time of a sum over rows
     axes = _repeated.get((have, shape))
     if axes is None:
         extra = len(have) - len(shape)
@@ -68,6 +68,16 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     return ct if ct.shape == shape else ct.reshape(shape)
 
 
+def _ones(n: int, dtype: Any) -> Any:
+    found = _ones_made.get((n, dtype))
+    if found is None:
+        if len(_ones_made) > 64:
+            _ones_made.clear()
+        found = _ones_made[n, dtype] = np.ones(n, dtype)
+    return found
+
+
+_ones_made: dict[Any, Any] = {}
 _repeated: dict[Any, tuple[int, ...]] = {}  # (cotangent's shape, operand's shape) -> axes to sum over
 _add_reduce: Any = np.add.reduce  # ndarray.sum without its wrapper
 

@@ -44,12 +44,13 @@ Node = tuple[Any, ...]
 class Recording:
     """A thread's flat list of nodes, and the arrays that it keeps read-only."""
 
-    __slots__ = ("__weakref__", "communicates", "leaves", "locked", "nodes", "pending", "thread")
+    __slots__ = ("__weakref__", "communicates", "held", "leaves", "locked", "nodes", "pending", "thread")
 
     def __init__(self) -> None:
         self.nodes: list[Node | None] = []
         self.leaves: dict[int, int] = {}
         self.locked: list[Any] = []
+        self.held: list[Any] = []
         self.pending: dict[int, Any] = {}  # cotangents that sweeps of other tapes left for this one
         self.communicates = False
         self.thread = threading.get_ident()
@@ -64,7 +65,7 @@ class Recording:
             if place is None:
                 place = self.append((LEAF, None, (x,), (), (), None, None))
                 self.leaves[id(x)] = place
-                self.lock(x.array)
+                self.hold(x)
             return place
         other = x.tape
         if other.thread != self.thread:
@@ -88,34 +89,56 @@ class Recording:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
+    def hold(self, leaf: Any) -> None:
+        """Make a leaf's array read-only until the list is released.
+
+        A Parameter owns its array and counts for itself.
+        """
+        array = leaf.array
+        if leaf.owns and type(array) is np.ndarray:
+            if not leaf.uses:
+                array.setflags(write=False)
+            leaf.uses += 1
+            self.held.append(leaf)
+        else:
+            self.lock(array)
+
     def lock(self, array: Any) -> None:
         """Make an array read-only until the list is released (until the last of several lists is)."""
         if type(array) is np.ndarray:
-            count = _locked.get(id(array))
-            if count is not None:
-                _locked[id(array)] = count + 1
-            elif array.flags.writeable:
-                array.setflags(write=False)
-                _locked[id(array)] = 1
-            else:
-                return
+            with _locking:
+                count = _locked.get(id(array))
+                if count is not None:
+                    _locked[id(array)] = count + 1
+                elif array.flags.writeable:
+                    array.setflags(write=False)
+                    _locked[id(array)] = 1
+                else:
+                    return
             self.locked.append(array)
 
     def release(self) -> None:
         """Give the arrays back."""
+        held, self.held = self.held, []
+        for leaf in held:
+            leaf.uses -= 1
+            if not leaf.uses:
+                leaf.array.setflags(write=True)
         locked, self.locked = self.locked, []
         for array in locked:
-            count = _locked.pop(id(array), 1)
-            if count > 1:
-                _locked[id(array)] = count - 1
-            elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
-                array.setflags(write=True)
+            with _locking:
+                count = _locked.pop(id(array), 1)
+                if count > 1:
+                    _locked[id(array)] = count - 1
+                elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
+                    array.setflags(write=True)
 
     def __del__(self) -> None:
-        if self.locked:
+        if self.locked or self.held:
             self.release()
 
 
+_locking = threading.Lock()  # ranks that are threads may save one array
 _locked: dict[int, int] = {}  # how many lists keep an array read-only, by its id; they hold it, so the id stays its own
 
 
@@ -360,8 +383,8 @@ class Tape:
             raise TapeError("backward of a tape that recorded nothing: it was never entered")
         nodes = recording.nodes
         end = len(nodes) if self.end is None else self.end
-        if isinstance(outputs, type_of_tensor()):
-            outputs = [outputs]
+        if not isinstance(outputs, list | tuple):
+            outputs = [outputs]  # type: ignore[list-item]
             cotangents = None if cotangents is None else [cotangents]
         if cotangents is not None and len(cotangents) != len(outputs):
             raise ShapeError(f"{len(cotangents)} cotangents were given for {len(outputs)} outputs")

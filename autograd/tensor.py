@@ -280,7 +280,7 @@ def interior(array: Any, layout: Layout | None, tape: Recording | None, node: in
 class Leaf(Tensor):
     """A Tensor that the user made. With `requires_grad`, backward adds its gradient to `grad`."""
 
-    __slots__ = ("_grad", "_requires_grad", "name")
+    __slots__ = ("_grad", "_requires_grad", "name", "uses")
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
         if layout is not None and layout.rooted and layout.absent_beyond(()):
@@ -288,6 +288,7 @@ class Leaf(Tensor):
         super().__init__(array, layout)
         self._requires_grad = False
         self._grad: Tensor | None = None
+        self.uses = 0  # how many tapes hold it, where it owns its array (see Recording.hold)
         self.name = name
         self.requires_grad = requires_grad
 
@@ -324,7 +325,9 @@ class Leaf(Tensor):
         value = as_array(value, self.array.dtype)
         if value.shape != self.array.shape:
             raise ShapeError(f"a value of shape {value.shape} was given for a leaf of shape {self.array.shape}")
-        self.array = value
+        if self.uses:
+            _tape.step_check(self)
+        self.array = value.copy() if self.owns else value
 
     def labelled(self, grid: Grid) -> Layout:
         if self.layout is None:
@@ -332,6 +335,7 @@ class Leaf(Tensor):
         return self.layout
 
     _default: Label = V
+    owns = False  # whether its array is nobody else's
 
     def zero_grad(self) -> None:
         """Forget the gradient."""
@@ -371,6 +375,7 @@ class Parameter(Leaf):
 
     __slots__ = ()
     _default = I
+    owns = True
 
     def __init__(
         self,

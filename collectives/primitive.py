@@ -21,6 +21,7 @@ import numpy as np
 from autograd import events
 from autograd.arrays import Shaped, is_inexact, move, to_host
 from autograd.errors import LayoutError
+from autograd.events import listeners
 from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describe, fixes
 from autograd.sites import call_site
 from autograd.state import state
@@ -136,7 +137,7 @@ class Collective:
             return Shaped(shape, call.dtype if x is None else x.dtype, "it is rooted elsewhere on another axis")
         if group.size > 1 and not self.free and not (self.silent and recorded is None) and group.checking:
             group.agree(self.fingerprint(x, call, recorded))
-        if events.listeners:
+        if listeners:
             events.emit("begin", "forward", self.name)
             y = self._forward(x, call)
             events.emit("end", "forward", self.name)
@@ -167,8 +168,8 @@ class Collective:
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
         operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
         result = (y.shape, y.dtype, type(y) is Shaped)
-        for array in (y, x.array if x is not None else y):
-            if call.like is None and not isinstance(array, _PLAIN):
+        for array in (y,) if x is None else (y, x.array):
+            if not isinstance(array, _PLAIN) and call.like is None:
                 call = call.but(like=np.empty_like(array, shape=(0,)))  # what a sweep makes up lives there too
         recording.communicates |= self.communicates
         nodes = recording.nodes

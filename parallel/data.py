@@ -155,7 +155,7 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
             leaf = p.requires_grad
             places.append(_LEAF if leaf else -1)
             if leaf:
-                recording.lock(p.array)
+                recording.hold(p)
         else:
             places.append(p.node if p.tape is recording else recording.enter(p))
     count = len(places)

@@ -90,7 +90,8 @@ def _relu(x: Any) -> Any:
     return np.maximum(x, 0)
 
 
-relu = op("relu", "N", _relu, lambda ct, y, x: ct * (y > 0), saves="y", dims=broadcast, operands="x")
+# y is never negative, so its sign is the mask, and of the right dtype already
+relu = op("relu", "N", _relu, lambda ct, y, x: ct * sign(y), saves="y", dims=broadcast, operands="x")
 softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0")
 
 # -- choice; at a tie the cotangent is shared equally ----------------------------------------------------------------

@@ -97,12 +97,15 @@ def _rows(n: int) -> np.ndarray:
 
 
 _row_numbers: dict[int, np.ndarray] = {}
-_max_reduce: Any = np.maximum.reduce  # np.max and np.sum without their wrappers
+_max_reduce: Any = np.maximum.reduce  # np.max, np.min and np.sum without their wrappers
+_min_reduce: Any = np.minimum.reduce
 _add_reduce: Any = np.add.reduce
 
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:
     n, classes = logits.shape
+    if type(labels) is np.ndarray and n and _min_reduce(labels) < 0:  # NumPy would count from the end
+        raise ShapeError(f"labels must lie in 0..{classes - 1}, one per class: {labels.min()} was given")
     try:
         picked = logits[_rows(n), labels]
     except IndexError as error:

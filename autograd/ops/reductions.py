@@ -123,6 +123,9 @@ _argmax_op = op(
 )  # fmt: skip
 
 
+_ALL_AXES = [tuple(range(n)) for n in range(65)]  # NumPy's arrays have at most 64 dimensions
+
+
 def _reduction(primitive: Any) -> Any:
     def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
         if x.__class__ in TENSORS:
@@ -130,7 +133,7 @@ def _reduction(primitive: Any) -> Any:
         else:
             x = x if hasattr(x, "shape") else np.asarray(x)
             shape = x.shape
-        axes = tuple(range(len(shape))) if axis is None else normal_axes(axis, len(shape))
+        axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
         return primitive(x, options=(axes, keepdims, shape))
 
     return reduction

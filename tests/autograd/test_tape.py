@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import tracemalloc
 import weakref
@@ -978,6 +979,34 @@ def test_an_operand_of_another_thread_is_refused() -> None:
     assert isinstance(error, ag.TapeError) and "another thread" in str(error) and "collective" in str(error)
     tape.backward(a, numpy.ones(1))
     assert grad_of(w) == [3]
+
+
+def test_ranks_that_save_one_array_at_once() -> None:
+    """Ranks as threads may share data: the count of who needs it must not lose an increment."""
+    from autograd import tape as module
+
+    def work() -> None:
+        for _ in range(2000):
+            recordings = [module.Recording() for _ in range(4)]
+            for recording in recordings:
+                recording.lock(data)
+            for recording in recordings:
+                recording.release()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(6):
+            data = numpy.ones(4)
+            threads = [threading.Thread(target=work) for _ in range(8)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            assert data.flags.writeable
+            assert id(data) not in module._locked
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_listeners_hear_their_own_thread() -> None:
