@@ -598,8 +598,8 @@ def _explain(op: Any, layouts: Any, shapes: Any, maps: Any, labels: Any, axis: s
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
     if len(sharded) > 1 and sharded[0][1].dim != sharded[1][1].dim and len(set(map(len, shapes))) == 1:
         (_, one), (j, two) = sharded[:2]
-        found = f"  fix: all_to_all({names[j]}, {axis!r}, split_dim={one.dim}, concat_dim={two.dim})   (cuts both
-        alike)"
+        how = f"all_to_all({names[j]}, {axis!r}, split_dim={one.dim}, concat_dim={two.dim})"
+        found = f"  fix: {how}   (cuts both alike)"
     # the operand whose label is the odd one out is usually I, P or Shard: try those before the others
     order = sorted(range(len(labels)), key=lambda i: [I, P].index(labels[i]) if labels[i] in (I, P) else 2)
     for only_one in (True, False):
