@@ -159,7 +159,7 @@ class SGD(Optimizer):
             scratch = self._scratch[i]
             if scratch is None:
                 scratch = self._scratch[i] = np.empty_like(g)
-            np.multiply(g, self.lr, out=scratch)
+            np.multiply(g, self.lr, scratch)
             p.array -= scratch
         else:
             _decrease(p, self.lr * g)

@@ -453,62 +453,79 @@ class Unary(Primitive):
 
 
 class Binary(Primitive):
-    """Two operands that are both Tensors of one dtype: the same as `Primitive`, for less."""
+    """Two operands that are both Tensors of one dtype, or a Tensor and a number: the same as `Primitive`, for less.
+
+    `call` is the operation as a closure: it finds in cells what a method would look up on itself at every call, and it
+    is what Tensor's operators are.
+    """
+
+    def __init__(self, *args: Any, neutral_zero: bool = False, **words: Any):
+        super().__init__(*args, **words)
+        self.call = self._closure(neutral_zero)
 
     def __call__(self, x: Any, y: Any, options: tuple[Any, ...] = ()) -> Any:  # type: ignore[override]
-        kind = y.__class__
-        number = kind is float or kind is int
-        if x.__class__ not in TENSORS or not (number or kind in TENSORS) or listeners or options:
-            return super().__call__(x, y, options=options)
-        a, lx = x.array, x.layout
-        b, ly = (y, kind) if number else (y.array, y.layout)
-        dtype = a.dtype
-        if not ((dtype is _F32 or dtype is _F64) and (number or b.dtype is dtype)) and (
-            dtype.kind not in "fc" or not (number or self.second_free or dtype == b.dtype)
-        ):
-            return self.apply((x, y), ())
-        recording = state.recording
-        try:
-            out = self.function(a, b)
-        except ValueError as error:
-            raise self.unfit(error, (x, y)) from error
-        signature = layout = None
-        if lx is not None and ly is not None:
-            special = lx.special or (not number and ly.special)
-            key = (lx, ly, a.shape, () if number else b.shape) if special else (lx, ly)
-            signature = self.signatures.get(key)
-            if signature is None:
-                signature = self.signatures[key] = self.sign((x, y), (a, b), ())
-            layout = signature.out
-        elif state.grid is not None or lx is not None or (ly is not None and not number):
-            signature = self.sign((x, y), (a, b), ())
-            layout = signature.out
-        if recording is None:
-            return interior(out, layout, None, -1)
-        p = x.node if x.tape is recording else recording.enter(x)
-        q = -1 if number or self.second_free else y.node if y.tape is recording else recording.enter(y)
-        if p < 0 and q < 0:
-            return interior(out, layout, None, -1)
-        if self.second_free:
-            recording.lock(b)
-        shapes = None
-        if self.elementwise:
-            sa, sb = a.shape, () if number else b.shape
-            if sa != sb:
-                shapes = (sa, sb)
-        nodes = recording.nodes
-        nodes.append(
-            (
-                self,
-                out if self.keeps_y else None,
-                (a if self.keeps_a else None, b if self.keeps_b else None),
-                (p, q),
-                (),
-                shapes,
-                signature,
-            )
-        )
-        return interior(out, layout, recording, len(nodes) - 1)
+        return super().__call__(x, y, options=options) if options else self.call(x, y)
+
+    def _closure(self, neutral_zero: bool) -> Callable[[Any, Any], Any]:
+        op, general, function, signatures = self, super().__call__, self.function, self.signatures
+        elementwise, second_free = self.elementwise, self.second_free
+        keeps_y, keeps_a, keeps_b = self.keeps_y, self.keeps_a, self.keeps_b
+
+        def call(x: Any, y: Any) -> Any:
+            kind = y.__class__
+            number = kind is float or kind is int
+            if x.__class__ not in TENSORS or not (number or kind in TENSORS) or listeners:
+                return general(x, y)
+            if neutral_zero and kind is int and y == 0:
+                return x  # an exact literal 0 changes nothing, whatever x's layout: sum([...]) begins with it
+            a = x.array
+            lx = x.layout
+            if number:
+                b, ly = y, kind
+            else:
+                b = y.array
+                ly = y.layout
+            dtype = a.dtype
+            if not ((dtype is _F32 or dtype is _F64) and (number or b.dtype is dtype)) and (
+                dtype.kind not in "fc" or not (number or second_free or dtype == b.dtype)
+            ):
+                return op.apply((x, y), ())
+            try:
+                out = function(a, b)
+            except ValueError as error:
+                raise op.unfit(error, (x, y)) from error
+            signature = layout = None
+            if lx is not None and ly is not None:
+                # shapes matter where parts are sharded
+                special = lx.special or (not number and ly.special)
+                key = (lx, ly, a.shape, () if number else b.shape) if special else (lx, ly)
+                signature = signatures.get(key)
+                if signature is None:
+                    signature = signatures[key] = op.sign((x, y), (a, b), ())
+                layout = signature.out
+            elif lx is not None or (ly is not None and not number) or state.grid is not None:
+                signature = op.sign((x, y), (a, b), ())
+                layout = signature.out
+            recording = state.recording
+            if recording is None:
+                return interior(out, layout, None, -1)
+            p = x.node if x.tape is recording else recording.enter(x)
+            q = -1 if number or second_free else y.node if y.tape is recording else recording.enter(y)
+            if p < 0 and q < 0:
+                return interior(out, layout, None, -1)
+            if second_free:
+                recording.lock(b)
+            shapes = None
+            if elementwise:
+                sa, sb = a.shape, () if number else b.shape
+                if sa != sb:
+                    shapes = (sa, sb)
+            kept = (a if keeps_a else None, b if keeps_b else None)
+            nodes = recording.nodes
+            nodes.append((op, out if keeps_y else None, kept, (p, q), (), shapes, signature))
+            return interior(out, layout, recording, len(nodes) - 1)
+
+        return call
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         _, y, (a, b), (p, q), options, shapes, signature = node

@@ -165,13 +165,13 @@ class Tensor:
 
     # -- operators ---------------------------------------------------------------------------------------------------
     def __add__(self, other: Any) -> Any:
-        return self if other.__class__ is int and other == 0 else _ops.add(self, other)
+        return _ops.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
         return self if other.__class__ is int and other == 0 else _ops.add(other, self)  # sum([...]) begins with 0
 
     def __sub__(self, other: Any) -> Any:
-        return self if other.__class__ is int and other == 0 else _ops.subtract(self, other)
+        return _ops.subtract(self, other)
 
     def __rsub__(self, other: Any) -> Any:
         return _ops.subtract(other, self)
@@ -346,12 +346,14 @@ class Leaf(Tensor):
         if ct.__class__ in TENSORS:  # from a recorded sweep
             self._grad = ct if self._grad is None else self._grad + ct
             return
-        if ct.dtype != self.array.dtype:
-            ct = ct.astype(self.array.dtype)
+        dtype = self.array.dtype
+        if ct.dtype is not dtype and ct.dtype != dtype:
+            ct = ct.astype(dtype)
         if self._grad is None:
-            layout = None if self.layout is None else self.layout.dual
-            owned = ct.copy() if getattr(ct, "base", None) is not None or getrefcount(ct) > _OWNED else ct
-            self._grad = interior(owned, layout, None, -1)
+            layout = self.layout
+            if getattr(ct, "base", None) is not None or getrefcount(ct) > _OWNED:
+                ct = ct.copy()
+            self._grad = interior(ct, None if layout is None else layout.dual, None, -1)
         elif isinstance(ct, np.generic):
             self._grad = Tensor(self._grad.array + ct, self._grad.layout)
         else:
@@ -471,6 +473,11 @@ def use_operations(module: Any) -> None:
     """Give Tensors the operations behind their operators; they stand above this file."""
     global _ops
     _ops = module
+    for operator, operation in (
+        ("add", module.add), ("sub", module.subtract), ("mul", module.multiply), ("truediv", module.divide),
+        ("matmul", module.matmul),
+    ):  # fmt: skip
+        setattr(Tensor, f"__{operator}__", operation.call)  # no frame between the operator and the operation
 
 
 class _Probe:

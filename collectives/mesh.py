@@ -34,13 +34,14 @@ class Axis:
         The ranks along the axis, in order.
     """
 
-    __slots__ = ("group", "names", "rank", "size")
+    __slots__ = ("calls", "group", "names", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator):
         self.names = names
         self.group = group
         self.size = group.size
         self.rank = RankInt(group.rank, names)
+        self.calls: dict[Any, Any] = {}  # descriptions of calls that need nothing but the axis, made once
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"

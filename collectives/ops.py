@@ -70,6 +70,8 @@ def _operand(x: Any, name: str) -> Tensor:
 def _begin(x: Any, axis: AxisName, name: str, root: int | None = None) -> tuple[Tensor, Axis, Mesh]:
     mesh = current_mesh()
     found = mesh.axis(axis)
+    if root is None and x.__class__ is Tensor and x.layout is not None and x.layout.grid is mesh.grid:
+        return x, found, mesh
     if root is not None:
         _check_rank(root, found, name, "root")
     return _operand(x, name), found, mesh
@@ -126,7 +128,10 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     """
     _check_to(to, (R, I), "all_reduce")
     x, on, _ = _begin(x, axis, "all_reduce")
-    return pair.all_reduce(x, Call(on.names, on.group, to=to))
+    call = on.calls.get(to)
+    if call is None:
+        call = on.calls[to] = Call(on.names, on.group, to=to)
+    return pair.all_reduce(x, call)
 
 
 def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:

@@ -26,7 +26,7 @@ from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describ
 from autograd.sites import call_site
 from autograd.state import state
 from autograd.tape import Node, Recording, Sweep, relabel
-from autograd.tensor import TENSORS, Tensor
+from autograd.tensor import TENSORS, Tensor, interior
 
 from .communicator import Communicator
 
@@ -166,15 +166,16 @@ class Collective:
         recording = state.recording
         assert recording is not None
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
-        operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
-        result = (y.shape, y.dtype, type(y) is Shaped)
-        for array in (y,) if x is None else (y, x.array):
-            if not isinstance(array, _PLAIN) and call.like is None:
-                call = call.but(like=np.empty_like(array, shape=(0,)))  # what a sweep makes up lives there too
+        array = y if x is None else x.array
+        operand = None if x is None else (array.shape, array.dtype, type(array) is Shaped)
+        result = operand if array is y and x is not None else (y.shape, y.dtype, type(y) is Shaped)
+        if call.like is None and not (isinstance(array, _PLAIN) and isinstance(y, _PLAIN)):
+            device = y if isinstance(array, _PLAIN) else array
+            call = call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
         recording.communicates |= self.communicates
         nodes = recording.nodes
         nodes.append((self, None, (), (place,), (call, layout, out, result, operand), None, None))
-        return Tensor(y, out, recording, len(nodes) - 1)
+        return interior(y, out, recording, len(nodes) - 1)
 
     def check(self, x: Tensor, on: Any) -> None:
         """Refuse an operand whose label on one of the axes is not taken, before anything is sent."""

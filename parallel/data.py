@@ -54,10 +54,13 @@ class _Entry:
         cts, on, layouts = node[4]
         given, cts[:] = cts[:], [None] * len(cts)
         if on.size == 1 and not sweep.record:
-            for i in reversed(range(len(given))):
+            for i in range(len(given) - 1, -1, -1):
                 g = given.pop()  # emptied as it is read: who holds a gradient alone owns it
                 if g is not None:
-                    self._hand_over(parameters[i], places[i], g, sweep)
+                    if places[i] != _LEAF:
+                        sweep.add(places[i], g)
+                    elif sweep.wanted is None:
+                        parameters[i].accumulate(g)
             return
         # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here
         # counts zero

@@ -28,8 +28,8 @@ def _minus(ct: Any, *_: Any) -> Any:
 
 
 # -- arithmetic ------------------------------------------------------------------------------------------------------
-add = op("add", "a a", operator.add, (identity, identity), dims=broadcast)
-subtract = op("subtract", "a a", operator.sub, (identity, _minus), dims=broadcast)
+add = op("add", "a a", operator.add, (identity, identity), dims=broadcast, neutral_zero=True)
+subtract = op("subtract", "a a", operator.sub, (identity, _minus), dims=broadcast, neutral_zero=True)
 negative = op("negative", "a", operator.neg, _minus, dims=broadcast)
 multiply = op(
     "multiply",
