@@ -68,6 +68,7 @@ class Optimizer:
         if mesh is not None and self.digest_every and self.steps % self.digest_every == 0:
             mesh.check_replicas(self.parameters)
         self.steps += 1
+        ready = []
         for i, p in enumerate(self.parameters):
             g = p._grad
             if g is None or type(p.array) is Shaped:
@@ -77,7 +78,13 @@ class Optimizer:
                 self._accepted[i] = (p.layout, g.layout)
             if p.uses or (not p.owns and type(p.array) is np.ndarray and not p.array.flags.writeable):
                 step_check(p)
-            self.update(i, p, g.array)
+            ready.append((i, p, g.array))
+        self.update_all(ready)
+
+    def update_all(self, ready: list[tuple[int, Leaf, Any]]) -> None:
+        """Change the parameters that have a gradient: (index, parameter, gradient) each."""
+        for i, p, g in ready:
+            self.update(i, p, g)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         """Change the i-th parameter in place, given its gradient."""
@@ -143,6 +150,20 @@ class SGD(Optimizer):
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
+        self._small: _Small | None = None
+
+    def update_all(self, ready: list[tuple[int, Leaf, Any]]) -> None:
+        # the many small parameters of a model cost more in calls than in numbers: they are one array here
+        if self._small is None:
+            self._small = _Small(ready, self.velocity) if self.momentum and not self.weight_decay else _Small([], [])
+        small = [entry for entry in ready if entry[0] in self._small.members]
+        if len(small) != len(self._small.members) or self.weight_decay or len(small) < 2:
+            return super().update_all(ready)
+        self._small.step([g for _, _, g in small], [p.array for _, p, _ in small], self.lr, self.momentum)
+        for i, p, g in ready:
+            if i not in self._small.members:
+                self.update(i, p, g)
+        return None
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
@@ -163,6 +184,43 @@ class SGD(Optimizer):
             p.array -= scratch
         else:
             _decrease(p, self.lr * g)
+
+
+class _Small:
+    """Small parameters of one dtype: their velocities, gradients and changes as one array each.
+
+    The velocities are views, so that a step in which some have no gradient can take the others one by one.
+    """
+
+    LIMIT = 16384  # elements; above it the copy of the gradient costs more than the calls
+
+    def __init__(self, ready: list[tuple[int, Leaf, Any]], velocity: list[Any]):
+        fits = [
+            (i, p) for i, p, g in ready
+            if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == ready[0][2].dtype
+            and g.size <= self.LIMIT and velocity[i] is None
+        ]  # fmt: skip
+        self.members = frozenset(i for i, _ in fits)
+        size = sum(p.array.size for _, p in fits)
+        dtype = ready[0][2].dtype if ready else np.float32
+        self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
+        self.changes = []
+        start = 0
+        for i, p in fits:
+            part = slice(start, start + p.array.size)
+            velocity[i] = self.velocity[part].reshape(p.array.shape)
+            self.changes.append(self.change[part].reshape(p.array.shape))
+            start += p.array.size
+
+    def step(self, gradients: list[Any], arrays: list[Any], lr: float, momentum: float) -> None:
+        """``v = momentum v + g; p -= lr v`` of all of them."""
+        v, change = self.velocity, self.change
+        np.concatenate([g.reshape(-1) for g in gradients], out=self.gradient)
+        np.multiply(v, momentum, v)
+        np.add(v, self.gradient, v)
+        np.multiply(v, lr, change)
+        for array, part in zip(arrays, self.changes, strict=True):
+            np.subtract(array, part, array)
 
 
 def _decrease(p: Leaf, change: Any) -> None:

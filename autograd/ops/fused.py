@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import DtypeError, ShapeError
 from ..layout import Mix
 from ..primitive import op
+from ..sites import call_site
 from ..tensor import TENSORS, Tensor
 from .elementwise import exp
 from .shape import expand_dims, reshape
@@ -86,38 +87,44 @@ def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [(0, Mix), (0,)]
 
 
-def _rows(n: int) -> np.ndarray:
-    """0, ..., n-1, made once for each n."""
-    found = _row_numbers.get(n)
-    if found is None:
-        if len(_row_numbers) > 64:
-            _row_numbers.clear()
-        found = _row_numbers[n] = np.arange(n)
-    return found
+def _places(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Where each row's label stands in the flat logits: one index is three times as fast as a pair of them."""
+    n = len(labels)
+    starts = _row_starts.get((n, classes))
+    if starts is None:
+        if len(_row_starts) > 64:
+            _row_starts.clear()
+        starts = _row_starts[n, classes] = np.arange(n) * classes
+    return starts + labels
 
 
-_row_numbers: dict[int, np.ndarray] = {}
-_max_reduce: Any = np.maximum.reduce  # np.max, np.min and np.sum without their wrappers
-_min_reduce: Any = np.minimum.reduce
+_row_starts: dict[tuple[int, int], np.ndarray] = {}
+_max_reduce: Any = np.maximum.reduce  # np.max and np.sum without their wrappers
 _add_reduce: Any = np.add.reduce
+
+
+def _check_labels(labels: np.ndarray, classes: int) -> None:
+    """Refuse labels out of range. Seen as unsigned, a negative one is a huge one, so one look finds both."""
+    if labels.size and _max_reduce(labels.view(f"u{labels.dtype.itemsize}")) >= classes:
+        raise ShapeError(
+            f"labels must lie in 0..{classes - 1}, one per class; {labels.min()} to {labels.max()} were given" +
+            call_site()
+        )
 
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:
     n, classes = logits.shape
-    if type(labels) is np.ndarray and n and _min_reduce(labels) < 0:  # NumPy would count from the end
-        raise ShapeError(f"labels must lie in 0..{classes - 1}, one per class: {labels.min()} was given")
-    try:
-        picked = logits[_rows(n), labels]
-    except IndexError as error:
-        raise ShapeError(f"labels must lie in 0..{classes - 1}, one per class: {error}") from None
+    if type(labels) is np.ndarray:
+        _check_labels(labels, classes)
     if type(logits) is not np.ndarray:
         top = np.max(logits, axis=1)
+        picked = logits[np.arange(n), labels]
         return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top)
     top = _max_reduce(logits, axis=1)
     shifted = logits - top[:, None]
-    np.exp(shifted, out=shifted)
-    loss = np.log(_add_reduce(shifted, axis=1))
-    top -= picked
+    np.exp(shifted, shifted)
+    loss = np.log(_add_reduce(shifted, 1))
+    top -= logits.take(_places(labels, classes))
     loss += top
     return loss
 
@@ -125,10 +132,11 @@ def _cross_entropy(logits: Any, labels: Any) -> Any:
 def _one_hot_minus(ct: Any, y: Any, logits: Any, labels: Any) -> Any:
     if type(ct) is np.ndarray and type(logits) is np.ndarray:
         # softmax(x) - one-hot, times ct: one array, worked in place, because this is the first step of every backward
-        rows = _rows(len(labels))
-        g = logits - (y + logits[rows, labels])[:, None]  # y = logsumexp - picked
-        np.exp(g, out=g)
-        g[rows, labels] -= 1
+        places = _places(labels, logits.shape[1])
+        g = np.subtract(logits, (y + logits.take(places))[:, None], order="C")  # y = logsumexp - picked
+        np.exp(g, g)
+        flat = g.reshape(-1)
+        flat[places] -= 1
         g *= ct[:, None]
         return g
     hot = one_hot(labels, logits)
