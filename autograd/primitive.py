@@ -405,18 +405,19 @@ class Unary(Primitive):
             return self.function(x, *options)
         if listeners:
             return super().__call__(x, options=options)
-        recording = state.recording
         layout = x.layout
         a = x.array
         try:
-            y = self.function(a, *options)
+            y = self.function(a, *options) if options else self.function(a)
         except ValueError as error:
             raise self.unfit(error, (x,)) from error
         signature = None
+        dtype = a.dtype
+        inexact = dtype is _F32 or dtype is _F64 or dtype.kind in "fc"
         if layout is not None:
             # options of operations that are not ranked are plain and hashable; shapes matter where parts are sharded
             key = (layout, a.shape, options) if layout.special or options else layout
-            common = not self.ranked and a.dtype.kind in "fc"
+            common = inexact and not self.ranked
             signature = self.signatures.get(key) if common else None
             if signature is None:
                 signature = self.sign((x,), (a,), options)
@@ -426,15 +427,15 @@ class Unary(Primitive):
         elif state.grid is not None:
             signature = self.sign((x,), (a,), options)
             layout = signature.out
-        if recording is None:
+        recording = state.recording
+        if recording is None or not inexact:
             return interior(y, layout, None, -1)
         place = x.node if x.tape is recording else recording.enter(x)
-        if place < 0 or y.dtype.kind not in "fc" or a.dtype.kind not in "fc":
+        if place < 0 or (y.dtype is not dtype and y.dtype.kind not in "fc"):
             return interior(y, layout, None, -1)
         nodes = recording.nodes
-        nodes.append(
-            (self, y if self.keeps_y else None, (a if self.keeps_a else None,), (place,), options, None, signature)
-        )
+        kept = (a if self.keeps_a else None,)
+        nodes.append((self, y if self.keeps_y else None, kept, (place,), options, None, signature))
         return interior(y, layout, recording, len(nodes) - 1)
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:

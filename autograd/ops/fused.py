@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError, ShapeError
-from ..layout import Mix
+from ..layout import Mix, Sum
 from ..primitive import op
 from ..sites import call_site
 from ..tensor import TENSORS, Tensor
@@ -16,6 +16,7 @@ from .elementwise import exp
 from .shape import expand_dims, reshape
 
 Shape = tuple[int, ...]
+_ROW = Sum("row")
 
 
 def _rows_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -158,18 +159,60 @@ cross_entropy_op = op(
 )  # fmt: skip
 
 
-def cross_entropy(logits: Any, labels: Any) -> Any:
-    """The loss of each row: ``-log softmax(logits)[row, labels[row]]``.
+def _total(losses: Any) -> Any:
+    return _add_reduce(losses) if type(losses) is np.ndarray else np.sum(losses)
+
+
+def _softmax_minus_one_hot(ct: Any, y: Any, logits: Any, labels: Any) -> Any:
+    """The same for the sum of the rows' losses, where the rows' log-sum-exp has to be found again."""
+    if isinstance(ct, np.generic) and type(logits) is np.ndarray:
+        g = np.subtract(logits, _max_reduce(logits, axis=1)[:, None], order="C")
+        np.exp(g, g)
+        g *= (ct / _add_reduce(g, 1))[:, None]
+        flat = g.reshape(-1)
+        flat[_places(labels, logits.shape[1])] -= ct
+        return g
+    return ct * (softmax(logits, 1) - one_hot(labels, logits))
+
+
+cross_entropy_sum = op(
+    "cross_entropy_sum", "N S", lambda logits, labels: _total(_cross_entropy(logits, labels)),
+    (_softmax_minus_one_hot, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
+    operands="logits labels", promotes=False,
+)  # fmt: skip
+
+
+def cross_entropy(logits: Any, labels: Any, reduction: str = "none") -> Any:
+    """The loss of each row, or their sum: ``-log softmax(logits)[row, labels[row]]``.
 
     Parameters
     ----------
     logits : [n, classes]; the classes may not be sharded
     labels : [n], integers
+    reduction : "none" or "sum"
+        There is no "mean": divide the sum by the *global* count, which no layer knows.
 
     Returns
     -------
-    [n]. Sum it and divide by the *global* count: no layer divides by anything.
+    [n], or one number: Partial where the rows are sharded.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        Shapes that do not fit, labels out of range or not integers.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> nn.cross_entropy(numpy.zeros((2, 4)), numpy.array([0, 3]), reduction="sum").round(4)
+    np.float64(2.7726)
     """
+    if reduction not in ("none", "sum"):
+        raise ShapeError(
+            f"reduction={reduction!r} was given; needed: 'none' or 'sum' (for a mean, divide the sum by the "
+            f"global count)"
+        )
     raw = labels.array if labels.__class__ in TENSORS else labels
     array = logits.array if logits.__class__ in TENSORS else logits
     if getattr(raw, "dtype", np.dtype(float)).kind not in "iu":
@@ -178,7 +221,11 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
         raise ShapeError(
             f"logits of shape {array.shape} and labels of shape {raw.shape} were given; needed: [n, classes] and [n]"
         )
-    return cross_entropy_op(logits, labels)
+    if reduction == "none":
+        return cross_entropy_op(logits, labels)
+    if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
+        return cross_entropy_sum(logits, labels)
+    return cross_entropy_op(logits, labels).sum()
 
 
 __all__ = ["cross_entropy", "log_softmax", "logsumexp", "one_hot", "softmax"]

@@ -41,8 +41,7 @@ def on_mesh(problem: Problem) -> Callable[[], Any]:
     def step() -> Any:
         optimizer.zero_grad()
         with ag.Tape() as tape:
-            losses = nn.cross_entropy(model(x), y)
-            loss = cc.all_reduce(losses.sum(), "dp", to=cc.I) / BATCH
+            loss = cc.all_reduce(nn.cross_entropy(model(x), y, reduction="sum"), "dp", to=cc.I) / BATCH
         tape.backward(loss)
         optimizer.step()
         return loss.data
@@ -58,7 +57,7 @@ def plain(problem: Problem) -> Callable[[], Any]:
     def step() -> Any:
         optimizer.zero_grad()
         with ag.Tape() as tape:
-            loss = nn.cross_entropy(model(x), y).sum() / BATCH
+            loss = nn.cross_entropy(model(x), y, reduction="sum") / BATCH
         tape.backward(loss)
         optimizer.step()
         return loss.data

@@ -175,7 +175,7 @@ UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
     "min": np.min,
 }  # fmt: skip
 TWO_OPERANDS = {"add", "subtract", "multiply", "matmul", "divide", "power", "maximum", "minimum", "concatenate",
-                "where", "cross_entropy"}  # fmt: skip
+                "where", "cross_entropy", "cross_entropy_sum"}  # fmt: skip
 
 
 @pytest.mark.parametrize("operation", UNARY_LINEAR)
@@ -478,6 +478,16 @@ def test_what_a_part_does_not_allow(f: Callable[..., Any], x: Label) -> None:
     text = str(error.value)
     assert "axis 'tp'" in text and repr(x) in text and "fix: " in text and "test_layouts.py:" in text
     f(cc.all_gather(value(x, (4, 6, 4)), "tp", dim=x.dim))  # what the text offers
+
+
+def test_the_sum_of_cross_entropy_over_sharded_rows_is_partial() -> None:
+    rows, same = ag.tensor([1, 0, 2, 1], {"tp": Shard(0)}), ag.tensor([1, 0, 2, 1], {"tp": R})
+    assert ops.cross_entropy(value(S0), rows, reduction="sum").layout["tp"] is P
+    assert ops.cross_entropy(value(S0), numpy.array([1, 0, 2, 1]), reduction="sum").layout["tp"] is P
+    with pytest.raises(ag.LayoutError, match="contraction is unmatched"):
+        ops.cross_entropy(value(S0), same, reduction="sum")
+    with pytest.raises(ag.LayoutError, match="logits is Shard"):
+        ops.cross_entropy(value(S1), same, reduction="sum")
 
 
 def test_cross_entropy_over_sharded_classes_is_refused() -> None:

@@ -302,6 +302,10 @@ for _shape, _axis in (((3,), -1), ((2, 3), -1), ((2, 3), 0), ((2, 3, 2), 1), ((0
 case("logsumexp", "log_softmax", ops.log_softmax, lambda x: numpy.log(numpy_softmax(x)), normal(2, 3))
 
 
+def summed_cross_entropy(x: Any, labels: Array) -> Any:
+    return ops.cross_entropy(x, ag.tensor(labels) if isinstance(x, ag.Tensor) else labels, reduction="sum")
+
+
 def numpy_cross_entropy(x: Array, labels: Array) -> Array:
     return -numpy.log(numpy_softmax(x))[numpy.arange(len(labels)), labels]
 
@@ -310,6 +314,10 @@ for _rows, _labels in (((3, 4), [0, 3, 3]), ((1, 1), [0]), ((0, 3), []), ((2, 2)
     _labels = numpy.array(_labels, numpy.int64)
     case("cross_entropy", f"{_rows}", lambda x, t=_labels: ops.cross_entropy(x, t),
          lambda x, t=_labels: numpy_cross_entropy(x, t), normal(*_rows))  # fmt: skip
+    case("cross_entropy_sum", f"{_rows}", lambda x, t=_labels: summed_cross_entropy(x, t),
+         lambda x, t=_labels: numpy_cross_entropy(x, t).sum(), normal(*_rows))  # fmt: skip
+case("cross_entropy_sum", "strided", lambda x: summed_cross_entropy(x, numpy.array([1, 0])),
+     lambda x: numpy_cross_entropy(x, numpy.array([1, 0])).sum(), strided(normal(2, 3)))  # fmt: skip
 case("cross_entropy", "strided", lambda x: ops.cross_entropy(x, numpy.array([1, 0])),
      lambda x: numpy_cross_entropy(x, numpy.array([1, 0])), strided(normal(2, 3)))  # fmt: skip
 
