@@ -39,7 +39,7 @@ from .ops import (
 )
 from .primitive import Call, Collective
 from .replicas import check_replicas
-from .world import in_order, run, world
+from .ranks import in_order, run, world
 
 __all__ = [
     "C", "Call", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator", "DeadlockError", "I",

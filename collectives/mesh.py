@@ -16,7 +16,7 @@ from autograd.layout import Grid, RankInt
 from autograd.state import state
 
 from .communicator import Communicator
-from .world import world
+from .ranks import world
 
 __all__ = ["Axis", "Mesh", "current_mesh"]
 

@@ -46,7 +46,7 @@ from autograd.tensor import Tensor
 from .mesh import Mesh
 from .ops import all_reduce
 from .primitive import Collective, collectives
-from .world import run, world
+from .ranks import run, world
 
 __all__ = ["Case", "Failure", "Setting", "Skip", "check", "check_everywhere", "judge", "mutated", "observe", "operand",
            "prepare", "run_cases"]  # fmt: skip

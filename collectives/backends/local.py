@@ -313,7 +313,7 @@ class Channel:
 class LocalWorld:
     """Ranks 0 to `size` - 1 as threads of this process; knows which of them wait, and for what.
 
-    Whoever runs a rank reports its end by `finish` or `fail` (`collectives.world.run` does).
+    Whoever runs a rank reports its end by `finish` or `fail` (`collectives.ranks.run` does).
 
     Parameters
     ----------

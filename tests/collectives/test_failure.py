@@ -96,12 +96,14 @@ def test_two_ranks() -> None:
 def test_slow_rank_is_no_failure() -> None:
     outcome = launch("ends_unevenly.py", 3, limit_s=START_S)
     assert (outcome.code, outcome.err) == (0, "")
-    assert sorted(outcome.out.split("\n")) == ["", "rank 0 ends", "rank 1 ends", "rank 2 ends"]
+    # the lines of ranks that print at the same time may run into each other
+    assert sorted(re.findall(r"rank \d ends", outcome.out)) == ["rank 0 ends", "rank 1 ends", "rank 2 ends"]
 
 
 def test_no_world_is_no_failure() -> None:
     outcome = launch("makes_no_world.py", 3, limit_s=START_S)
-    assert (outcome.code, outcome.err, outcome.out) == (0, "", "child of rank\n" * 3)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.count("child of rank") == 3
 
 
 @pytest.mark.parametrize(

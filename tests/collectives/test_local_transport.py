@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograd.errors import CollectiveMismatch, DeadlockError, DtypeError, MeshError, RankFailed, ShapeError
-from collectives import world as world_module
+from collectives import ranks as world_module
 from collectives.backends.local import CALLS
-from collectives.world import in_order, run, world
+from collectives.ranks import in_order, run, world
 
 pytestmark = pytest.mark.timeout(30)
 
