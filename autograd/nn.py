@@ -144,8 +144,7 @@ class Linear(Module):
         )
 
     def forward(self, x: Any) -> Any:
-        y = x @ self.weight
-        return y if self.bias is None else y + self.bias
+        return x @ self.weight if self.bias is None else ops.linear(x, self.weight, self.bias)
 
 
 class Sequential(Module):

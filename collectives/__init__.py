@@ -38,8 +38,8 @@ from .ops import (
     shard,
 )
 from .primitive import Call, Collective
-from .replicas import check_replicas
 from .ranks import in_order, run, world
+from .replicas import check_replicas
 
 __all__ = [
     "C", "Call", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator", "DeadlockError", "I",

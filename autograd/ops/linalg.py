@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..layout import Sum
-from ..primitive import op, unbroadcast
-from .shape import swapaxes
+from ..errors import LayoutError
+from ..events import listeners
+from ..layout import Mix, Sum
+from ..primitive import Primitive, Signature, op, unbroadcast
+from ..state import state
+from ..tape import Node, Sweep
+from ..tensor import TENSORS, interior
+from .shape import broadcast_to, swapaxes
 
 _K = Sum("k")
 
@@ -57,3 +62,79 @@ matmul = op("matmul", "a b", operator.matmul, (_left, _right), saves="01", dims=
 def dot(a: Any, b: Any) -> Any:
     """NumPy's dot for operands of up to two dimensions."""
     return matmul(a, b) if np.ndim(a) and np.ndim(b) else a * b
+
+
+# -- a linear layer ------------------------------------------------------------------------------------------
+
+
+class _Linear(Primitive):
+    """x @ w + b in one step: one array the less, and one node the less on every layer of every model.
+
+    Its word is "N N N": it is linear in none of them alone (b is added once), so no operand may be Partial and no
+    contracted dimension sharded. Where labels ask for that, `linear` is the product and the sum, which know how.
+    """
+
+    def __call__(self, x: Any, w: Any, b: Any) -> Any:  # type: ignore[override]
+        if x.__class__ not in TENSORS or w.__class__ not in TENSORS or b.__class__ not in TENSORS or listeners:
+            return matmul(x, w) + b
+        a, m, v = x.array, w.array, b.array
+        dtype = a.dtype
+        plain = type(a) is np.ndarray and type(m) is np.ndarray and type(v) is np.ndarray
+        if not plain or not (m.dtype is dtype is v.dtype) or a.ndim != 2 or m.shape[1:] != v.shape:
+            return matmul(x, w) + b
+        signature = layout = None
+        if x.layout is not None or w.layout is not None or state.grid is not None:
+            key = (x.layout, w.layout, b.layout, a.shape, m.shape)
+            signature = self.signatures.get(key)
+            if signature is None:
+                signature = self.signatures[key] = self._sign_or_refuse((x, w, b), (a, m, v))
+            if signature is _IN_TWO_STEPS:
+                return matmul(x, w) + b
+            layout = signature.out
+        try:
+            y = a @ m
+        except ValueError as error:
+            raise matmul.unfit(error, (x, w)) from error
+        y += v
+        recording = state.recording
+        if recording is None or dtype.kind not in "fc":
+            return interior(y, layout, None, -1)
+        p = x.node if x.tape is recording else recording.enter(x)
+        q = w.node if w.tape is recording else recording.enter(w)
+        r = b.node if b.tape is recording else recording.enter(b)
+        if p < 0 and q < 0 and r < 0:
+            return interior(y, layout, None, -1)
+        nodes = recording.nodes
+        nodes.append((self, None, (a, m, None), (p, q, r), (), None, signature))
+        return interior(y, layout, recording, len(nodes) - 1)
+
+    def _sign_or_refuse(self, xs: Sequence[Any], arrays: Sequence[Any]) -> Signature:
+        try:
+            return self.sign(xs, arrays, ())
+        except LayoutError:
+            return _IN_TWO_STEPS
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        _, _, (a, m, _), (p, q, r), _, _, signature = node
+        if sweep.record or (signature is not None and not signature.checked):
+            return super().pull(node, ct, sweep)
+        if r >= 0:
+            sweep.add(r, unbroadcast(ct, ct.shape[1:]))
+        if q >= 0:
+            sweep.add(q, a.T @ ct)
+        if p >= 0:
+            sweep.add(p, ct @ m.T)
+        return None
+
+
+_IN_TWO_STEPS: Any = object()
+
+linear = _Linear(
+    "linear", "N N N", lambda x, w, b: x @ w + b,
+    (lambda ct, y, x, w, b: ct @ w.T, lambda ct, y, x, w, b: x.T @ ct, lambda ct, y, x, w, b: ct.sum(axis=0)),
+    saves="01", dims=lambda shapes, options: [(0, Mix), (Mix, 1), (1,)], operands="x w b",
+    tangent=(
+        lambda dx, y, x, w, b: dx @ w, lambda dw, y, x, w, b: x @ dw,
+        lambda db, y, x, w, b: broadcast_to(db, (x.shape[0], *db.shape)),
+    ),
+)  # fmt: skip

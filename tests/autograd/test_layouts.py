@@ -175,7 +175,7 @@ UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
     "min": np.min,
 }  # fmt: skip
 TWO_OPERANDS = {"add", "subtract", "multiply", "matmul", "divide", "power", "maximum", "minimum", "concatenate",
-                "where", "cross_entropy", "cross_entropy_sum"}  # fmt: skip
+                "where", "cross_entropy", "cross_entropy_sum", "linear"}  # fmt: skip
 
 
 @pytest.mark.parametrize("operation", UNARY_LINEAR)
@@ -478,6 +478,21 @@ def test_what_a_part_does_not_allow(f: Callable[..., Any], x: Label) -> None:
     text = str(error.value)
     assert "axis 'tp'" in text and repr(x) in text and "fix: " in text and "test_layouts.py:" in text
     f(cc.all_gather(value(x, (4, 6, 4)), "tp", dim=x.dim))  # what the text offers
+
+
+@pytest.mark.parametrize("x", [R, I, V, P, S0, S1], ids=repr)
+@pytest.mark.parametrize("w", [R, I, V, P, S0, S1], ids=repr)
+@pytest.mark.parametrize("b", [R, I, V, P, S0], ids=repr)
+def test_a_linear_layer_is_the_product_and_the_sum(x: Label, w: Label, b: Label) -> None:
+    def outcome(f: Any) -> Any:
+        operands = value(x), value(w), value(b, (4,))
+        try:
+            with ag.Tape():
+                return f(*operands).layout["tp"]
+        except ag.LayoutError:
+            return "refused"
+
+    assert outcome(ops.linear) == outcome(lambda x, w, b: x @ w + b)
 
 
 def test_the_sum_of_cross_entropy_over_sharded_rows_is_partial() -> None:
