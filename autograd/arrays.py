@@ -205,6 +205,9 @@ def is_array(x: Any) -> bool:
 def as_array(x: Any, dtype: Any = None) -> Any:
     """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays."""
     if is_array(x) and not isinstance(x, Guarded):
+        if type(x) is np.ndarray and dtype is None and x.dtype is not np.dtype(x.dtype.type) and x.dtype.isnative:
+            same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch looks whether they are one
+            return x.view(same) if x.dtype == same else x
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     result = np.asarray(x, dtype=dtype)
     if result.dtype == object:

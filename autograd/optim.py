@@ -156,13 +156,13 @@ class SGD(Optimizer):
         # the many small parameters of a model cost more in calls than in numbers: they are one array here
         if self._small is None:
             self._small = _Small(ready, self.velocity) if self.momentum and not self.weight_decay else _Small([], [])
-        small = [entry for entry in ready if entry[0] in self._small.members]
-        if len(small) != len(self._small.members) or self.weight_decay or len(small) < 2:
-            return super().update_all(ready)
-        self._small.step([g for _, _, g in small], [p.array for _, p, _ in small], self.lr, self.momentum)
-        for i, p, g in ready:
-            if i not in self._small.members:
-                self.update(i, p, g)
+        members = self._small.members
+        if len(ready) != len(self.parameters) or self.weight_decay or len(members) < 2:
+            return super().update_all(ready)  # some have no gradient
+        parameters = self.parameters
+        self._small.step([ready[i][2] for i in members], [parameters[i].array for i in members], self.lr, self.momentum)
+        for i in self._small.others:
+            self.update(*ready[i])
         return None
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
@@ -200,7 +200,8 @@ class _Small:
             if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == ready[0][2].dtype
             and g.size <= self.LIMIT and velocity[i] is None
         ]  # fmt: skip
-        self.members = frozenset(i for i, _ in fits)
+        self.members = [i for i, _ in fits]
+        self.others = [i for i, _, _ in ready if i not in self.members]
         size = sum(p.array.size for _, p in fits)
         dtype = ready[0][2].dtype if ready else np.float32
         self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)

@@ -628,7 +628,7 @@ def _floating(dtype: Any, caller: str) -> np.dtype[Any]:
         result = np.dtype(object)
     if result.kind != "f" or result.itemsize > 8:
         raise DtypeError(f"{caller}: dtype must be float64, float32 or float16, got {dtype!r}")
-    return result.newbyteorder("=")
+    return np.dtype(result.type)  # native order, and the one object that stands for this dtype
 
 
 def _shape(shape: int | Sequence[int], caller: str) -> tuple[int, ...]:

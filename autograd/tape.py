@@ -29,6 +29,7 @@ import numpy as np
 from . import events
 from .arrays import Guarded, Shaped, as_array, is_inexact
 from .errors import DtypeError, LayoutError, SavedArrayError, ShapeError, TapeError
+from .events import listeners
 from .layout import C, P, R, Rooted, Shard, V, describe, require_one_number
 from .sites import call_site
 from .state import state
@@ -247,7 +248,7 @@ class Sweep:
     def run(self, nodes: list[Node | None], release: bool) -> None:
         """Replay the interval from its end to its start; communications run even without a cotangent."""
         cts, wanted, poke = self.cts, self.wanted, state.poke
-        observed = bool(events.listeners)
+        watched = bool(listeners) or poke is not None
         place = self.start + len(cts)
         while cts:
             place -= 1
@@ -260,14 +261,14 @@ class Sweep:
                 wanted[place] = ct
             if ct is not None or op.communicates:
                 self.place = place
-                if observed:
+                if watched:
                     events.emit("begin", "backward", op.name)
                     op.pull(node, ct, self)
                     events.emit("end", "backward", op.name)
+                    if poke is not None:
+                        poke()
                 else:
                     op.pull(node, ct, self)
-                if poke is not None:
-                    poke()
             if release and op is not LEAF and op is not IMPORT:  # those are places that later tapes may name again
                 nodes[place] = None
 

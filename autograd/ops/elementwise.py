@@ -91,7 +91,8 @@ def _relu(x: Any) -> Any:
 
 
 # y is never negative, so its sign is the mask, and of the right dtype already
-relu = op("relu", "N", _relu, lambda ct, y, x: ct * sign(y), saves="y", dims=broadcast, operands="x")
+relu = op("relu", "N", _relu, lambda ct, y, x: ct * (np.sign(y) if type(y) is np.ndarray else sign(y)), saves="y",
+dims=broadcast, operands="x")
 softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0")
 
 # -- choice; at a tie the cotangent is shared equally ----------------------------------------------------------------

@@ -118,9 +118,14 @@ class _Linear(Primitive):
         _, _, (a, m, _), (p, q, r), _, _, signature = node
         if sweep.record or (signature is not None and not signature.checked):
             return super().pull(node, ct, sweep)
-        if r >= 0:
+        cts, start = sweep.cts, sweep.start
+        if r >= start and cts[r - start] is None:
+            cts[r - start] = unbroadcast(ct, ct.shape[1:])
+        elif r >= 0:
             sweep.add(r, unbroadcast(ct, ct.shape[1:]))
-        if q >= 0:
+        if q >= start and cts[q - start] is None:
+            cts[q - start] = a.T @ ct
+        elif q >= 0:
             sweep.add(q, a.T @ ct)
         if p >= 0:
             sweep.add(p, ct @ m.T)
