@@ -154,12 +154,11 @@ class SGD(Optimizer):
 
     def update_all(self, ready: list[tuple[int, Leaf, Any]]) -> None:
         # the many small parameters of a model cost more in calls than in numbers: they are one array here
+        if len(ready) != len(self.parameters) or self.weight_decay or not self.momentum:
+            return super().update_all(ready)  # some have no gradient, or there is more to do than this
         if self._small is None:
-            self._small = _Small(ready, self.velocity) if self.momentum and not self.weight_decay else _Small([], [])
-        members = self._small.members
-        if len(ready) != len(self.parameters) or self.weight_decay or len(members) < 2:
-            return super().update_all(ready)  # some have no gradient
-        parameters = self.parameters
+            self._small = _Small(ready, self.velocity)
+        members, parameters = self._small.members, self.parameters
         self._small.step([ready[i][2] for i in members], [parameters[i].array for i in members], self.lr, self.momentum)
         for i in self._small.others:
             self.update(*ready[i])
@@ -203,7 +202,7 @@ class _Small:
         self.members = [i for i, _ in fits]
         self.others = [i for i, _, _ in ready if i not in self.members]
         size = sum(p.array.size for _, p in fits)
-        dtype = ready[0][2].dtype if ready else np.float32
+        dtype = ready[0][2].dtype
         self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
         self.changes = []
         start = 0
@@ -216,7 +215,8 @@ class _Small:
     def step(self, gradients: list[Any], arrays: list[Any], lr: float, momentum: float) -> None:
         """``v = momentum v + g; p -= lr v`` of all of them."""
         v, change = self.velocity, self.change
-        np.concatenate([g.reshape(-1) for g in gradients], out=self.gradient)
+        if gradients:
+            np.concatenate([g.reshape(-1) for g in gradients], out=self.gradient)
         np.multiply(v, momentum, v)
         np.add(v, self.gradient, v)
         np.multiply(v, lr, change)

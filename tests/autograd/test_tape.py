@@ -1054,3 +1054,27 @@ def test_a_sharded_parameter_accumulates_in_its_own_layout() -> None:
                 loss = cc.all_reduce(w.sum(), "tp", to=I)
             tape.backward(loss)
             assert w.grad.layout == {"tp": Shard(0)} and w.grad.numpy().tolist() == [[n, n], [n, n]]
+
+
+# -- the optimizer's short path ----------------------------------------------------------------------------------------
+
+
+def test_sgd_takes_small_parameters_together_as_it_takes_them_one_by_one() -> None:
+    """Steps in which some parameter has no gradient, in every order, against the formula."""
+    rng = numpy.random.default_rng(3)
+    shapes = [(3, 2), (2,), (200, 100), ()]
+    for missing in ([], [0], [1, 3]):
+        parameters = [ag.Parameter(rng.standard_normal(s)) for s in shapes]
+        values, velocity = [p.numpy().copy() for p in parameters], [0.0] * len(shapes)
+        optimizer = optim.SGD(parameters, lr=0.1, momentum=0.9)
+        for step in range(4):
+            for i, p in enumerate(parameters):
+                g = rng.standard_normal(shapes[i])
+                absent = step in (0, 2) and i in missing
+                p.grad = None if absent else ag.Tensor(numpy.asarray(g))
+                if not absent:
+                    velocity[i] = 0.9 * velocity[i] + g
+                    values[i] = values[i] - 0.1 * velocity[i]
+            optimizer.step()
+        for p, value in zip(parameters, values, strict=True):
+            numpy.testing.assert_allclose(p.numpy(), value, rtol=1e-13, atol=1e-15)
