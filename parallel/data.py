@@ -28,17 +28,18 @@ __all__ = ["DataParallel", "enter"]
 
 
 class _Entered:
-    """The places of the parameters after the entry: each hands its cotangent to the entry, which comes before them."""
+    """The places of the parameters inside. The entry comes right after them, so a sweep that reaches it has all their
+    cotangents, and it takes them from there.
+    """
 
     name = "entered parameter"
     communicates = False
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        cts, first, _ = node[4]
-        cts[sweep.place - first] = ct
+        """Nothing is left to do: the entry has taken the cotangent."""
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
-        _, first, places = node[4]
+        first, places = node[4]
         place = places[at - first]
         return carried[place - start] if place >= start else None
 
@@ -51,8 +52,11 @@ class _Entry:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         parameters, places = node[2], node[3]
-        cts, on, layouts = node[4]
-        given, cts[:] = cts[:], [None] * len(cts)
+        on, layouts = node[4]
+        cts, count = sweep.cts, len(places)
+        given = cts[-count:]
+        if sweep.wanted is None:
+            cts[-count:] = [None] * count
         if on.size == 1 and not sweep.record:
             for i in range(len(given) - 1, -1, -1):
                 g = given.pop()  # emptied as it is read: who holds a gradient alone owns it
@@ -146,6 +150,8 @@ def _plan(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> tuple[Axis
 
 def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> list[Tensor]:
     recording = state.recording
+    if not parameters:
+        return []
     if on.size > 1 and on.group.checking:
         said = "recorded" if recording is not None else "not recorded"
         shapes = ";".join(f"{p.array.dtype}{list(p.array.shape)}" for p in parameters)
@@ -161,13 +167,11 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
                 recording.hold(p)
         else:
             places.append(p.node if p.tape is recording else recording.enter(p))
-    count = len(places)
-    cts: list[Any] = [None] * count
     recording.communicates |= on.size > 1
     nodes = recording.nodes
-    nodes.append((_ENTRY, None, tuple(parameters), places, (cts, on, layouts), None, None))
     first = len(nodes)
-    nodes.extend([(_ENTERED, None, (), (), (cts, first, places), None, None)] * count)
+    nodes.extend([(_ENTERED, None, (), (), (first, places), None, None)] * len(places))
+    nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts), None, None))
     return [interior(p.array, layouts[k], recording, first + k) for k, p in enumerate(parameters)]
 
 

@@ -460,3 +460,14 @@ def test_the_module_has_its_parameters_back_after_an_error() -> None:
         assert [id(p) for p in inner.parameters()] == [id(p) for p in before]
 
     on_ranks(2, program)
+
+
+def test_a_module_without_parameters() -> None:
+    w = ag.Parameter([1.0, 2.0])
+    with cc.Mesh(dp=1):
+        model = DataParallel(nn.Tanh(), "dp")
+        with ag.Tape() as tape:
+            loss = (model(w * w)).sum()
+        tape.backward(loss)
+    assert w.grad is not None
+    numpy.testing.assert_allclose(w.grad.numpy(), 2 * w.numpy() * (1 - numpy.tanh(w.numpy() ** 2) ** 2))
