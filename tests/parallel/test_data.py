@@ -470,4 +470,4 @@ def test_a_module_without_parameters() -> None:
             loss = (model(w * w)).sum()
         tape.backward(loss)
     assert w.grad is not None
-    numpy.testing.assert_allclose(w.grad.numpy(), 2 * w.numpy() * (1 - numpy.tanh(w.numpy() ** 2) ** 2))
+    np.testing.assert_allclose(w.grad.numpy(), 2 * w.numpy() * (1 - np.tanh(w.numpy() ** 2) ** 2))
