@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ._installed import refuse_two_owners
 
-refuse_two_owners()
+refuse_two_owners()  # before anything of a half-overwritten package is imported, hence the imports below
 
 from . import errors, events, nn, optim, random, testing  # noqa: E402
 from .errors import *  # noqa: E402
