@@ -17,7 +17,7 @@ from .layout import C, describe
 from .sites import call_site
 from .state import state
 from .tape import may_relabel, step_check
-from .tensor import Leaf
+from .tensor import TENSORS, Leaf
 
 __all__ = ["SGD", "Adam", "Optimizer"]
 
@@ -45,7 +45,7 @@ class Optimizer:
                 )
         self.digest_every = digest_every
         self.steps = 0
-        self._accepted: dict[int, Any] = {}
+        self._accepted: list[Any] = [None] * len(self.parameters)  # the pairs of layouts that were found to fit
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
@@ -73,12 +73,18 @@ class Optimizer:
             g = p._grad
             if g is None or type(p.array) is Shaped:
                 continue
-            if p.layout is not g.layout and self._accepted.get(i) != (p.layout, g.layout):
+            layout = p.layout
+            if g.__class__ in TENSORS:
+                if self._accepted[i] != (layout, g.layout):
+                    refuse_foreign_gradient(p, i)
+                    self._accepted[i] = (layout, g.layout)
+                g = g.array
+            elif self._accepted[i] is not layout:  # a bare array has the dual layout
                 refuse_foreign_gradient(p, i)
-                self._accepted[i] = (p.layout, g.layout)
-            if p.uses or (not p.owns and type(p.array) is np.ndarray and not p.array.flags.writeable):
+                self._accepted[i] = layout
+            if p.uses or not p.owns:
                 step_check(p)
-            ready.append((i, p, g.array))
+            ready.append((i, p, g))
         self.update_all(ready)
 
     def update_all(self, ready: list[tuple[int, Leaf, Any]]) -> None:

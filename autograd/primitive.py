@@ -10,6 +10,8 @@ word     one letter per operand: the same letter = jointly linear, different let
 adjoint  one rule per operand, ``rule(ct, y, *operands, *options) -> cotangent of that operand``, written in
          differentiable operations: on raw arrays at first order, on Tensors when the sweep itself is recorded.
 saves    what each rule reads: digits for operands, "y" for the output. What no rule reads is not kept.
+keeping  the function as it runs under a tape, returning (output, kept): what first-order rules would else compute
+         again. They find it in the place of y; it is None wherever the rules run on Tensors, or no tape ran.
 dims     how dimensions travel, for sharded operands: one tuple per operand with an entry per dimension (an output
          dimension, `Sum` or `Mix`). `broadcast` marks elementwise operations.
 ranked   that its options may hold integers that differ between ranks (an index, a shape)
@@ -122,8 +124,10 @@ class Primitive:
         operands: str = "x y z",
         promotes: bool = True,
         ranked: bool = False,
+        keeping: Callable[..., tuple[Any, Any]] | None = None,
     ):
         self.name = name
+        self.keeping = keeping
         self.words = word.rstrip("*").split()
         self.variadic = word.endswith("*")
         self.function = function
@@ -188,15 +192,19 @@ class Primitive:
         """Any operands: promotion, layouts, the function, the record. The shortcuts below do the same for less."""
         xs = self._promote(xs) if self.promotes and len(xs) > 1 else xs
         arrays = tuple(x.array if x.__class__ in TENSORS else x for x in xs)
+        recording = state.recording
+        kept = None
         try:
-            y = self.function(*arrays, *options)
+            if self.keeping is not None and recording is not None:
+                y, kept = self.keeping(*arrays, *options)
+            else:
+                y = self.function(*arrays, *options)
         except ValueError as error:
             raise self.unfit(error, xs) from error
         signature = None
         if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):
             signature = self.sign(xs, arrays, options)
         layout = None if signature is None else signature.out
-        recording = state.recording
         if recording is None or not is_inexact(y.dtype):
             return Tensor(y, layout)
         places = []
@@ -209,12 +217,14 @@ class Primitive:
                 places.append(-1)
         if max(places, default=-1) < 0:
             return Tensor(y, layout)
-        return self.record(recording, y, arrays, tuple(places), options, signature, layout)
+        kept = kept if self.keeping is not None else y if self.keeps_y else None
+        return self.record(recording, y, kept, arrays, tuple(places), options, signature, layout)
 
     def record(
         self,
         recording: Recording,
         y: Any,
+        kept_y: Any,
         arrays: tuple[Any, ...],
         places: tuple[int, ...],
         options: tuple[Any, ...],
@@ -234,7 +244,7 @@ class Primitive:
             if place < 0 and a is not None:
                 recording.lock(a)
         nodes = recording.nodes
-        nodes.append((self, y if self.keeps_y else None, kept, places, options, shapes, signature))
+        nodes.append((self, kept_y, kept, places, options, shapes, signature))
         return Tensor(y, layout, recording, len(nodes) - 1)
 
     def _promote(self, xs: Sequence[Any]) -> Sequence[Any]:
@@ -313,7 +323,9 @@ class Primitive:
             Tensor(a, layout, *((tape, p) if tape is not None and p >= 0 else ())) if is_array(a) else a
             for a, p, layout in zip(xs, places, layouts, strict=True)
         )
-        if y is not None:
+        if self.keeping is not None:
+            y = None
+        elif y is not None:
             y = Tensor(y, None if signature is None else signature.out, tape, -1 if sweep is None else sweep.place)
         return y, lifted
 
@@ -348,9 +360,10 @@ class Primitive:
         if all(t is None for t in tangents):
             return None
         out_shape = None if shapes is None else np.broadcast_shapes(*shapes)
+        if self.keeping is not None:
+            y = None
         if record:
-            sweep = Sweep(recording, 0, 0, None, True)
-            sweep.place = place
+            sweep = Sweep(recording, place, place, None, True)
             y, xs = self.lift(node, sweep)
         letters = self.letters(len(xs))
         total = None
@@ -469,6 +482,7 @@ class Binary(Primitive):
 
     def _closure(self, neutral_zero: bool) -> Callable[[Any, Any], Any]:
         op, general, function, signatures = self, super().__call__, self.function, self.signatures
+        keeping = self.keeping
         elementwise, second_free = self.elementwise, self.second_free
         keeps_y, keeps_a, keeps_b = self.keeps_y, self.keeps_a, self.keeps_b
 
@@ -491,8 +505,13 @@ class Binary(Primitive):
                 dtype.kind not in "fc" or not (number or second_free or dtype == b.dtype)
             ):
                 return op.apply((x, y), ())
+            recording = state.recording
+            kept_y = None
             try:
-                out = function(a, b)
+                if keeping is None or recording is None:
+                    out = function(a, b)
+                else:
+                    out, kept_y = keeping(a, b)
             except ValueError as error:
                 raise op.unfit(error, (x, y)) from error
             signature = layout = None
@@ -507,7 +526,6 @@ class Binary(Primitive):
             elif lx is not None or (ly is not None and not number) or state.grid is not None:
                 signature = op.sign((x, y), (a, b), ())
                 layout = signature.out
-            recording = state.recording
             if recording is None:
                 return interior(out, layout, None, -1)
             p = x.node if x.tape is recording else recording.enter(x)
@@ -523,7 +541,7 @@ class Binary(Primitive):
                     shapes = (sa, sb)
             kept = (a if keeps_a else None, b if keeps_b else None)
             nodes = recording.nodes
-            nodes.append((op, out if keeps_y else None, kept, (p, q), (), shapes, signature))
+            nodes.append((op, out if keeps_y else kept_y, kept, (p, q), (), shapes, signature))
             return interior(out, layout, recording, len(nodes) - 1)
 
         return call

@@ -66,7 +66,7 @@ class Recording:
             if place is None:
                 place = self.append((LEAF, None, (x,), (), (), None, None))
                 self.leaves[id(x)] = place
-                self.hold(x)
+                self.hold((x,))
             return place
         other = x.tape
         if other.thread != self.thread:
@@ -74,7 +74,7 @@ class Recording:
                 "an operand was recorded by another thread (on threads: another rank). Needed: values of this rank; "
                 "a value goes from rank to rank by a collective" + call_site()
             )
-        if other.nodes[x.node] is None:
+        if other.released(x.node):
             raise TapeError(
                 f"an operand of shape {x.array.shape} belongs to a tape that backward has released. Fix: "
                 "stop_gradient(x) to use its value only, or backward(..., retain=True)" + call_site()
@@ -90,19 +90,26 @@ class Recording:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def hold(self, leaf: Any) -> None:
-        """Make a leaf's array read-only until the list is released.
+    def released(self, place: int) -> bool:
+        """Whether a sweep has been there and given up what the node held."""
+        return place >= len(self.nodes) or self.nodes[place] is None
+
+    def hold(self, leaves: Sequence[Any]) -> None:
+        """Make leaves' arrays read-only until the list is released.
 
         A Parameter owns its array and counts for itself.
         """
-        array = leaf.array
-        if leaf.owns and type(array) is np.ndarray:
-            if not leaf.uses:
-                array.setflags(write=False)
-            leaf.uses += 1
-            self.held.append(leaf)
-        else:
-            self.lock(array)
+        held = self.held
+        for leaf in leaves:
+            array = leaf.array
+            if leaf.owns and array.__class__ is np.ndarray:
+                uses = leaf.uses
+                if not uses:
+                    array.setflags(False)
+                leaf.uses = uses + 1
+                held.append(leaf)
+            else:
+                self.lock(array)
 
     def lock(self, array: Any) -> None:
         """Make an array read-only until the list is released (until the last of several lists is)."""
@@ -120,11 +127,11 @@ class Recording:
 
     def release(self) -> None:
         """Give the arrays back."""
-        held, self.held = self.held, []
-        for leaf in held:
-            leaf.uses -= 1
-            if not leaf.uses:
-                leaf.array.setflags(write=True)
+        for leaf in self.held:
+            uses = leaf.uses = leaf.uses - 1
+            if not uses:
+                leaf.array.setflags(True)
+        self.held = []
         locked, self.locked = self.locked, []
         for array in locked:
             with _locking:
@@ -224,16 +231,21 @@ LEAF, IMPORT, WATCH, MARK, EFFECT = _Leaf(), _Import(), _Watch(), _Mark(), _Effe
 class Sweep:
     """One reverse replay: the cotangents by place, and where those go that leave the interval."""
 
-    __slots__ = ("cts", "outside", "place", "record", "recording", "start", "wanted")
+    __slots__ = ("cts", "outside", "record", "recording", "start", "taken", "wanted")
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
         self.recording = recording
-        self.place = -1  # of the node at hand; kept for recorded sweeps
         self.cts: list[Any] = [None] * (end - start)
         self.start = start
         self.outside: dict[int, Any] = {}
         self.wanted = wanted
         self.record = record
+        self.taken: list[Node | None] | None = None  # the list, where this sweep takes it apart
+
+    @property
+    def place(self) -> int:
+        """The place of the node at hand."""
+        return self.start + len(self.cts)
 
     def add(self, place: int, ct: Any) -> None:
         """Add a cotangent at a place of the list, inside the interval or before it."""
@@ -245,10 +257,29 @@ class Sweep:
             known = self.outside.get(place)
             self.outside[place] = ct if known is None else known + ct
 
+    def given(self, count: int) -> list[Any]:
+        """The cotangents of the last `count` places, whose nodes have no step of their own in this sweep."""
+        cts = self.cts
+        found = cts[-count:]
+        if self.taken is not None:
+            del cts[-count:], self.taken[-count:]
+        elif self.wanted is None:
+            cts[-count:] = [None] * count
+        return found
+
+    def run_whole(self, nodes: list[Node | None]) -> None:
+        """Replay a list that ends with this sweep, taking it apart: the same as `run`, for less."""
+        cts, self.taken = self.cts, nodes
+        while cts:
+            ct, node = cts.pop(), nodes.pop()
+            if node is not None:
+                op = node[0]
+                if ct is not None or op.communicates:
+                    op.pull(node, ct, self)
+
     def run(self, nodes: list[Node | None], release: bool) -> None:
         """Replay the interval from its end to its start; communications run even without a cotangent."""
         cts, wanted, poke = self.cts, self.wanted, state.poke
-        watched = bool(listeners) or poke is not None
         place = self.start + len(cts)
         while cts:
             place -= 1
@@ -260,15 +291,14 @@ class Sweep:
             if wanted is not None and place in wanted:
                 wanted[place] = ct
             if ct is not None or op.communicates:
-                self.place = place
-                if watched:
+                if listeners:
                     events.emit("begin", "backward", op.name)
                     op.pull(node, ct, self)
                     events.emit("end", "backward", op.name)
-                    if poke is not None:
-                        poke()
                 else:
                     op.pull(node, ct, self)
+                if poke is not None:
+                    poke()
             if release and op is not LEAF and op is not IMPORT:  # those are places that later tapes may name again
                 nodes[place] = None
 
@@ -383,7 +413,7 @@ class Tape:
         if recording is None:
             raise TapeError("backward of a tape that recorded nothing: it was never entered")
         nodes = recording.nodes
-        end = len(nodes) if self.end is None else self.end
+        end = len(nodes) if self.end is None else min(self.end, len(nodes))
         if not isinstance(outputs, list | tuple):
             outputs = [outputs]  # type: ignore[list-item]
             cotangents = None if cotangents is None else [cotangents]
@@ -401,13 +431,18 @@ class Tape:
         for place in [p for p in recording.pending if self.start <= p < end]:
             sweep.add(place, recording.pending.pop(place))
         active = state.recording
+        whole = not retain and self.start == 0 and end == len(nodes)
+        over = whole and active is not recording  # nothing can be recorded there any more
         if not record:
             state.recording = None
         try:
-            sweep.run(nodes, release=not retain)
+            if over and wanted is None and state.poke is None and not listeners:
+                sweep.run_whole(nodes)
+            else:
+                sweep.run(nodes, release=not retain)
         finally:
             state.recording = active
-        if not retain and self.start == 0 and end == len(nodes):
+        if whole:
             recording.release()
         if wanted is not None:
             assert places is not None
@@ -427,14 +462,14 @@ class Tape:
                 f"backward of a value of shape {y.array.shape} that depends on no leaf: nothing was recorded. Needed: "
                 "a Parameter, or a tensor with requires_grad=True, used inside the tape's block" + call_site()
             )
-        if y.tape is not self.recording or not self.start <= y.node < end:
-            raise TapeError(
-                "backward of a value that another tape recorded; needed: an output of this one" + call_site()
-            )
-        if self.recording.nodes[y.node] is None:
+        if y.tape is self.recording and y.tape.released(y.node):
             raise TapeError(
                 "second backward on a tape that the first one released. Needed: an unreleased tape. "
                 "Fix: backward(..., retain=True) the first time" + call_site()
+            )
+        if y.tape is not self.recording or not self.start <= y.node < end:
+            raise TapeError(
+                "backward of a value that another tape recorded; needed: an output of this one" + call_site()
             )
 
     def forward(
@@ -451,9 +486,9 @@ class Tape:
         try:
             for i in range(end - self.start):
                 place = i + self.start
-                node = recording.nodes[place]
-                if node is None:
+                if recording.released(place):
                     raise TapeError("forward mode over a released tape; needed: retain=True")
+                node: Any = recording.nodes[place]
                 if place in given:
                     carried[i] = given[place]
                 else:
@@ -581,7 +616,7 @@ def guarded(x: Tensor) -> Any:
     array, tape = x.array, x.tape
     if type(array) is not np.ndarray:
         return array
-    live = tape is not None and tape.nodes[x.node] is not None
+    live = tape is not None and not tape.released(x.node)
     if not live and array.flags.writeable:
         return array
     view = array.view(Guarded)

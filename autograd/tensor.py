@@ -287,7 +287,7 @@ class Leaf(Tensor):
             array = Shaped(array.shape, array.dtype, f"its layout {layout!r} roots it on another rank")
         super().__init__(array, layout)
         self._requires_grad = False
-        self._grad: Tensor | None = None
+        self._grad: Any = None  # a Tensor, or the bare array while nobody has asked for it
         self.uses = 0  # how many tapes hold it, where it owns its array (see Recording.hold)
         self.name = name
         self.requires_grad = requires_grad
@@ -309,7 +309,10 @@ class Leaf(Tensor):
     @property
     def grad(self) -> Tensor | None:
         """The gradient, summed over all backward passes since `zero_grad`; of the dual layout."""
-        return self._grad
+        g = self._grad
+        if g is not None and g.__class__ not in TENSORS:
+            g = self._grad = Tensor(g, None if self.layout is None else self.layout.dual)
+        return g
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -344,20 +347,18 @@ class Leaf(Tensor):
     def accumulate(self, ct: Any) -> None:
         """Add a cotangent to `grad`, which owns its array."""
         if ct.__class__ in TENSORS:  # from a recorded sweep
-            self._grad = ct if self._grad is None else self._grad + ct
+            self._grad = ct if self._grad is None else self.grad + ct
             return
         dtype = self.array.dtype
         if ct.dtype is not dtype and ct.dtype != dtype:
             ct = ct.astype(dtype)
         if self._grad is None:
-            layout = self.layout
-            if getattr(ct, "base", None) is not None or getrefcount(ct) > _OWNED:
-                ct = ct.copy()
-            self._grad = interior(ct, None if layout is None else layout.dual, None, -1)
+            adopted = getattr(ct, "base", None) is None and getrefcount(ct) <= _OWNED
+            self._grad = ct if adopted else ct.copy()
         elif isinstance(ct, np.generic):
-            self._grad = Tensor(self._grad.array + ct, self._grad.layout)
+            self._grad = Tensor(self.grad.array + ct, self.grad.layout)
         else:
-            self._grad.array += ct
+            self.grad.array += ct
 
 
 class Parameter(Leaf):

@@ -53,18 +53,16 @@ class _Entry:
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         parameters, places = node[2], node[3]
         on, layouts = node[4]
-        cts, count = sweep.cts, len(places)
-        given = cts[-count:]
-        if sweep.wanted is None:
-            cts[-count:] = [None] * count
+        given = sweep.given(len(places))
         if on.size == 1 and not sweep.record:
-            for i in range(len(given) - 1, -1, -1):
+            wanted = sweep.wanted
+            for p, place in zip(reversed(parameters), reversed(places), strict=True):
                 g = given.pop()  # emptied as it is read: who holds a gradient alone owns it
                 if g is not None:
-                    if places[i] != _LEAF:
-                        sweep.add(places[i], g)
-                    elif sweep.wanted is None:
-                        parameters[i].accumulate(g)
+                    if place >= 0:
+                        sweep.add(place, g)
+                    elif place == _LEAF and wanted is None:
+                        p.accumulate(g)
             return
         # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here
         # counts zero
@@ -158,15 +156,13 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
-    places = []
-    for p in parameters:
-        if p.tape is None:
-            leaf = p.requires_grad
-            places.append(_LEAF if leaf else -1)
-            if leaf:
-                recording.hold(p)
-        else:
-            places.append(p.node if p.tape is recording else recording.enter(p))
+    places = [_LEAF if p.tape is None else p.node if p.tape is recording else recording.enter(p) for p in parameters]
+    leaves = [p for p in parameters if p.tape is None and p.requires_grad]
+    recording.hold(leaves)
+    if len(leaves) != len(places):
+        for k, p in enumerate(parameters):
+            if p.tape is None and not p.requires_grad:
+                places[k] = -1
     recording.communicates |= on.size > 1
     nodes = recording.nodes
     first = len(nodes)

@@ -100,49 +100,51 @@ def _places(labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 _row_starts: dict[tuple[int, int], np.ndarray] = {}
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 _max_reduce: Any = np.maximum.reduce  # np.max and np.sum without their wrappers
 _add_reduce: Any = np.add.reduce
 
 
 def _check_labels(labels: np.ndarray, classes: int) -> None:
     """Refuse labels out of range. Seen as unsigned, a negative one is a huge one, so one look finds both."""
-    if labels.size and _max_reduce(labels.view(f"u{labels.dtype.itemsize}")) >= classes:
+    if labels.size and _max_reduce(labels.view(_UNSIGNED[labels.dtype.itemsize])) >= classes:
         raise ShapeError(
             f"labels must lie in 0..{classes - 1}, one per class; {labels.min()} to {labels.max()} were given" +
             call_site()
         )
 
 
-def _cross_entropy(logits: Any, labels: Any) -> Any:
+def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
+    """The rows' losses, and what the cotangent is made of: exp(logits - top), its sums, the labels' flat places."""
     n, classes = logits.shape
     if type(labels) is np.ndarray:
         _check_labels(labels, classes)
-    if type(logits) is not np.ndarray:
+    if type(logits) is not np.ndarray or type(labels) is not np.ndarray:
         top = np.max(logits, axis=1)
         picked = logits[np.arange(n), labels]
-        return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top)
-    top = _max_reduce(logits, axis=1)
-    shifted = logits - top[:, None]
-    np.exp(shifted, shifted)
-    loss = np.log(_add_reduce(shifted, 1))
-    top -= logits.take(_places(labels, classes))
-    loss += top
-    return loss
+        return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top), None
+    exps = np.subtract(logits, _max_reduce(logits, axis=1)[:, None], order="C")
+    places = _places(labels, classes)
+    picked = exps.take(places)
+    np.exp(exps, exps)
+    sums = _add_reduce(exps, 1)
+    losses = np.log(sums)
+    losses -= picked
+    return losses, (exps, sums, places)
 
 
-def _one_hot_minus(ct: Any, y: Any, logits: Any, labels: Any) -> Any:
-    if type(ct) is np.ndarray and type(logits) is np.ndarray:
-        # softmax(x) - one-hot, times ct: one array, worked in place, because this is the first step of every backward
-        places = _places(labels, logits.shape[1])
-        g = np.subtract(logits, (y + logits.take(places))[:, None], order="C")  # y = logsumexp - picked
-        np.exp(g, g)
-        flat = g.reshape(-1)
-        flat[places] -= 1
-        g *= ct[:, None]
-        return g
-    hot = one_hot(labels, logits)
-    log_z = y + (logits * hot).sum(axis=1)
-    return reshape(ct, (*ct.shape, 1)) * (exp(logits - reshape(log_z, (*log_z.shape, 1))) - hot)
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    return _cross_entropy_keeping(logits, labels)[0]
+
+
+def _one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
+    """softmax(x) - one-hot, times each row's cotangent."""
+    if kept is None:
+        return reshape(ct, (*ct.shape, 1)) * (softmax(logits, 1) - one_hot(labels, logits))
+    exps, sums, places = kept
+    g = exps * (ct / sums)[:, None]
+    g.reshape(-1)[places] -= ct
+    return g
 
 
 def one_hot(labels: Any, like: Any) -> Any:
@@ -154,31 +156,25 @@ def one_hot(labels: Any, like: Any) -> Any:
 
 
 cross_entropy_op = op(
-    "cross_entropy", "N S", _cross_entropy, (_one_hot_minus, None), saves="y01", dims=_cross_entropy_dims,
-    operands="logits labels", promotes=False,
+    "cross_entropy", "N S", _cross_entropy, (_one_hot_minus, None), saves="01", dims=_cross_entropy_dims,
+    operands="logits labels", promotes=False, keeping=_cross_entropy_keeping,
 )  # fmt: skip
 
 
-def _total(losses: Any) -> Any:
-    return _add_reduce(losses) if type(losses) is np.ndarray else np.sum(losses)
+def _cross_entropy_sum_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
+    losses, kept = _cross_entropy_keeping(logits, labels)
+    return (_add_reduce(losses) if type(losses) is np.ndarray else np.sum(losses)), kept
 
 
-def _softmax_minus_one_hot(ct: Any, y: Any, logits: Any, labels: Any) -> Any:
-    """The same for the sum of the rows' losses, where the rows' log-sum-exp has to be found again."""
-    if isinstance(ct, np.generic) and type(logits) is np.ndarray:
-        g = np.subtract(logits, _max_reduce(logits, axis=1)[:, None], order="C")
-        np.exp(g, g)
-        g *= (ct / _add_reduce(g, 1))[:, None]
-        flat = g.reshape(-1)
-        flat[_places(labels, logits.shape[1])] -= ct
-        return g
-    return ct * (softmax(logits, 1) - one_hot(labels, logits))
+def _sum_one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
+    """The same for the sum of the rows' losses: one cotangent for all."""
+    return ct * (softmax(logits, 1) - one_hot(labels, logits)) if kept is None else _one_hot_minus(ct, kept, None, None)
 
 
 cross_entropy_sum = op(
-    "cross_entropy_sum", "N S", lambda logits, labels: _total(_cross_entropy(logits, labels)),
-    (_softmax_minus_one_hot, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
-    operands="logits labels", promotes=False,
+    "cross_entropy_sum", "N S", lambda logits, labels: _cross_entropy_sum_keeping(logits, labels)[0],
+    (_sum_one_hot_minus, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
+    operands="logits labels", promotes=False, keeping=_cross_entropy_sum_keeping,
 )  # fmt: skip
 
 
