@@ -58,7 +58,7 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     if have == shape:
         return ct
     if len(have) == 2 and have[1:] == shape and type(ct) is np.ndarray and ct.dtype.kind == "f":  # a bias
-        return _ones(have[0], ct.dtype) @ ct  # BLAS, in half the time of a sum over rows
+        return ones(have[0], ct.dtype) @ ct  # BLAS, in half the time of a sum over rows
     axes = _repeated.get((have, shape))
     if axes is None:
         extra = len(have) - len(shape)
@@ -70,7 +70,8 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     return ct if ct.shape == shape else ct.reshape(shape)
 
 
-def _ones(n: int, dtype: Any) -> Any:
+def ones(n: int, dtype: Any) -> Any:
+    """A vector of ones, made once."""
     found = _ones_made.get((n, dtype))
     if found is None:
         if len(_ones_made) > 64:

@@ -428,8 +428,9 @@ class Tape:
             self._check(y, end)
             if ct is not None:
                 sweep.add(y.node, ct if record else ct.array)
-        for place in [p for p in recording.pending if self.start <= p < end]:
-            sweep.add(place, recording.pending.pop(place))
+        if recording.pending:
+            for place in [p for p in recording.pending if self.start <= p < end]:
+                sweep.add(place, recording.pending.pop(place))
         active = state.recording
         whole = not retain and self.start == 0 and end == len(nodes)
         over = whole and active is not recording  # nothing can be recorded there any more

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from ..errors import LayoutError
 from ..events import listeners
 from ..layout import Mix, Sum
-from ..primitive import Primitive, Signature, op, unbroadcast
+from ..primitive import Primitive, Signature, ones, op, unbroadcast
 from ..state import state
 from ..tape import Node, Sweep
 from ..tensor import TENSORS, interior
@@ -78,13 +79,13 @@ class _Linear(Primitive):
         if x.__class__ not in TENSORS or w.__class__ not in TENSORS or b.__class__ not in TENSORS or listeners:
             return matmul(x, w) + b
         a, m, v = x.array, w.array, b.array
-        dtype = a.dtype
-        plain = type(a) is np.ndarray and type(m) is np.ndarray and type(v) is np.ndarray
-        if not plain or not (m.dtype is dtype is v.dtype) or a.ndim != 2 or m.shape[1:] != v.shape:
+        plain = a.__class__ is m.__class__ is v.__class__ is ndarray and a.dtype is m.dtype is v.dtype
+        if not plain or a.ndim != 2 or m.shape[1:] != v.shape:
             return matmul(x, w) + b
         signature = layout = None
-        if x.layout is not None or w.layout is not None or state.grid is not None:
-            key = (x.layout, w.layout, b.layout, a.shape, m.shape)
+        lx, lw = x.layout, w.layout
+        if lx is not None or lw is not None or state.grid is not None:
+            key = (lx, lw, b.layout, a.shape, m.shape)
             signature = self.signatures.get(key)
             if signature is None:
                 signature = self.signatures[key] = self._sign_or_refuse((x, w, b), (a, m, v))
@@ -97,7 +98,7 @@ class _Linear(Primitive):
             raise matmul.unfit(error, (x, w)) from error
         y += v
         recording = state.recording
-        if recording is None or dtype.kind not in "fc":
+        if recording is None:
             return interior(y, layout, None, -1)
         p = x.node if x.tape is recording else recording.enter(x)
         q = w.node if w.tape is recording else recording.enter(w)
@@ -118,17 +119,13 @@ class _Linear(Primitive):
         _, _, (a, m, _), (p, q, r), _, _, signature = node
         if sweep.record or (signature is not None and not signature.checked):
             return super().pull(node, ct, sweep)
-        cts, start = sweep.cts, sweep.start
-        if r >= start and cts[r - start] is None:
-            cts[r - start] = unbroadcast(ct, ct.shape[1:])
-        elif r >= 0:
-            sweep.add(r, unbroadcast(ct, ct.shape[1:]))
-        if q >= start and cts[q - start] is None:
-            cts[q - start] = a.T @ ct
-        elif q >= 0:
-            sweep.add(q, a.T @ ct)
+        add = sweep.add
+        if r >= 0:
+            add(r, ones(len(ct), ct.dtype) @ ct)
+        if q >= 0:
+            add(q, a.T @ ct)
         if p >= 0:
-            sweep.add(p, ct @ m.T)
+            add(p, ct @ m.T)
         return None
 
 
