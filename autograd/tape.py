@@ -25,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy import ndarray
 
 from . import events
 from .arrays import Guarded, Shaped, as_array, is_inexact
@@ -99,21 +100,20 @@ class Recording:
 
         A Parameter owns its array and counts for itself.
         """
-        held = self.held
+        add = self.held.append
         for leaf in leaves:
             array = leaf.array
-            if leaf.owns and array.__class__ is np.ndarray:
-                uses = leaf.uses
-                if not uses:
+            if leaf.owns and array.__class__ is ndarray:
+                if not leaf.uses:
                     array.setflags(False)
-                leaf.uses = uses + 1
-                held.append(leaf)
+                leaf.uses += 1
+                add(leaf)
             else:
                 self.lock(array)
 
     def lock(self, array: Any) -> None:
         """Make an array read-only until the list is released (until the last of several lists is)."""
-        if type(array) is np.ndarray:
+        if array.__class__ is ndarray:
             with _locking:
                 count = _locked.get(id(array))
                 if count is not None:

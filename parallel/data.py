@@ -156,19 +156,24 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
-    places = [_LEAF if p.tape is None else p.node if p.tape is recording else recording.enter(p) for p in parameters]
-    leaves = [p for p in parameters if p.tape is None and p.requires_grad]
+    if all([p.__class__ is Parameter and p._requires_grad for p in parameters]):  # type: ignore[attr-defined]
+        leaves, places = parameters, [_LEAF] * len(parameters)
+    else:
+        leaves = [p for p in parameters if p.tape is None and p.requires_grad]
+        places = [_place(p, recording) for p in parameters]
     recording.hold(leaves)
-    if len(leaves) != len(places):
-        for k, p in enumerate(parameters):
-            if p.tape is None and not p.requires_grad:
-                places[k] = -1
     recording.communicates |= on.size > 1
     nodes = recording.nodes
     first = len(nodes)
     nodes.extend([(_ENTERED, None, (), (), (first, places), None, None)] * len(places))
     nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts), None, None))
     return [interior(p.array, layouts[k], recording, first + k) for k, p in enumerate(parameters)]
+
+
+def _place(p: Tensor, recording: Recording) -> int:
+    if p.tape is None:
+        return _LEAF if p.requires_grad else -1
+    return p.node if p.tape is recording else recording.enter(p)
 
 
 _LEAF = -2  # the place of a leaf, whose gradient the entry itself hands over
