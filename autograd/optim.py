@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy import add, multiply, subtract
 
 from .arrays import Shaped, is_inexact
 from .errors import DtypeError, LayoutError, RingtapeError, ShapeError
@@ -17,7 +18,7 @@ from .layout import C, describe
 from .sites import call_site
 from .state import state
 from .tape import may_relabel, step_check
-from .tensor import TENSORS, Leaf
+from .tensor import Leaf
 
 __all__ = ["SGD", "Adam", "Optimizer"]
 
@@ -45,7 +46,7 @@ class Optimizer:
                 )
         self.digest_every = digest_every
         self.steps = 0
-        self._accepted: list[Any] = [None] * len(self.parameters)  # the pairs of layouts that were found to fit
+        self._accepted: list[Any] = []  # the parameters' layouts, where the dual ones were found to fit
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
@@ -68,33 +69,40 @@ class Optimizer:
         if mesh is not None and self.digest_every and self.steps % self.digest_every == 0:
             mesh.check_replicas(self.parameters)
         self.steps += 1
-        ready = []
-        for i, p in enumerate(self.parameters):
-            g = p._grad
-            if g is None or type(p.array) is Shaped:
-                continue
-            layout = p.layout
-            if g.__class__ in TENSORS:
-                if self._accepted[i] != (layout, g.layout):
-                    refuse_foreign_gradient(p, i)
-                    self._accepted[i] = (layout, g.layout)
-                g = g.array
-            elif self._accepted[i] is not layout:  # a bare array has the dual layout
-                refuse_foreign_gradient(p, i)
-                self._accepted[i] = layout
-            if p.uses or not p.owns:
-                step_check(p)
-            ready.append((i, p, g))
-        self.update_all(ready)
+        parameters = self.parameters
+        gradients = [p._grad for p in parameters]
+        if (
+            any([p.uses for p in parameters])
+            or [p.layout for p in parameters] != self._accepted
+            or not _BARE.issuperset(map(type, gradients))
+        ):
+            gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
+            plain = all(p.owns and type(p.array) is np.ndarray for p in parameters)
+            complete = plain and all(g is not None for g in gradients)
+            self._accepted = [p.layout for p in parameters] if complete else []
+        self.update_all(gradients)
 
-    def update_all(self, ready: list[tuple[int, Leaf, Any]]) -> None:
-        """Change the parameters that have a gradient: (index, parameter, gradient) each."""
-        for i, p, g in ready:
-            self.update(i, p, g)
+    def _accept(self, i: int, p: Leaf) -> Any:
+        """The gradient of the i-th parameter as an array, None where there is nothing to do; refused if unfit."""
+        g = p.grad
+        if g is None or type(p.array) is Shaped:
+            return None
+        refuse_foreign_gradient(p, i)
+        step_check(p)
+        return g.array
+
+    def update_all(self, gradients: list[Any]) -> None:
+        """Change the parameters that have a gradient; one entry per parameter."""
+        for i, (p, g) in enumerate(zip(self.parameters, gradients, strict=True)):
+            if g is not None:
+                self.update(i, p, g)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         """Change the i-th parameter in place, given its gradient."""
         raise NotImplementedError
+
+
+_BARE = frozenset((np.ndarray,))  # what `Leaf.accumulate` leaves: of the dual layout
 
 
 def refuse_foreign_gradient(p: Leaf, i: int) -> None:
@@ -158,16 +166,16 @@ class SGD(Optimizer):
         self._scratch: list[Any] = [None] * len(self.parameters)
         self._small: _Small | None = None
 
-    def update_all(self, ready: list[tuple[int, Leaf, Any]]) -> None:
+    def update_all(self, gradients: list[Any]) -> None:
         # the many small parameters of a model cost more in calls than in numbers: they are one array here
-        if len(ready) != len(self.parameters) or self.weight_decay or not self.momentum:
-            return super().update_all(ready)  # some have no gradient, or there is more to do than this
-        if self._small is None:
-            self._small = _Small(ready, self.velocity)
-        members, parameters = self._small.members, self.parameters
-        self._small.step([ready[i][2] for i in members], [parameters[i].array for i in members], self.lr, self.momentum)
-        for i in self._small.others:
-            self.update(*ready[i])
+        if self.weight_decay or not self.momentum or any([g is None for g in gradients]):
+            return super().update_all(gradients)  # some have no gradient, or there is more to do than this
+        small = self._small
+        if small is None:
+            small = self._small = _Small(self.parameters, gradients, self.velocity)
+        small.step(gradients, self.lr, self.momentum)
+        for i in small.others:
+            self.update(i, self.parameters[i], gradients[i])
         return None
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
@@ -199,35 +207,36 @@ class _Small:
 
     LIMIT = 16384  # elements; above it the copy of the gradient costs more than the calls
 
-    def __init__(self, ready: list[tuple[int, Leaf, Any]], velocity: list[Any]):
+    def __init__(self, parameters: list[Leaf], gradients: list[Any], velocity: list[Any]):
+        dtype = gradients[0].dtype
         fits = [
-            (i, p) for i, p, g in ready
-            if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == ready[0][2].dtype
+            (i, p) for i, (p, g) in enumerate(zip(parameters, gradients, strict=True))
+            if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == dtype
             and g.size <= self.LIMIT and velocity[i] is None
         ]  # fmt: skip
-        self.members = [i for i, _ in fits]
-        self.others = [i for i, _, _ in ready if i not in self.members]
+        members = {i for i, _ in fits}
+        self.others = [i for i in range(len(parameters)) if i not in members]
         size = sum(p.array.size for _, p in fits)
-        dtype = ready[0][2].dtype
         self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
-        self.changes = []
+        self.changes: list[tuple[int, Leaf, Any]] = []
         start = 0
         for i, p in fits:
             part = slice(start, start + p.array.size)
             velocity[i] = self.velocity[part].reshape(p.array.shape)
-            self.changes.append(self.change[part].reshape(p.array.shape))
+            self.changes.append((i, p, self.change[part].reshape(p.array.shape)))
             start += p.array.size
 
-    def step(self, gradients: list[Any], arrays: list[Any], lr: float, momentum: float) -> None:
+    def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
         """``v = momentum v + g; p -= lr v`` of all of them."""
         v, change = self.velocity, self.change
-        if gradients:
-            np.concatenate([g.reshape(-1) for g in gradients], out=self.gradient)
-        np.multiply(v, momentum, v)
-        np.add(v, self.gradient, v)
-        np.multiply(v, lr, change)
-        for array, part in zip(arrays, self.changes, strict=True):
-            np.subtract(array, part, array)
+        if self.changes:
+            np.concatenate([gradients[i].reshape(-1) for i, _, _ in self.changes], out=self.gradient)
+        multiply(v, momentum, v)
+        add(v, self.gradient, v)
+        multiply(v, lr, change)
+        for _, p, part in self.changes:
+            array = p.array
+            subtract(array, part, array)
 
 
 def _decrease(p: Leaf, change: Any) -> None:

@@ -102,14 +102,15 @@ class Recording:
         """
         add = self.held.append
         for leaf in leaves:
-            array = leaf.array
-            if leaf.owns and array.__class__ is ndarray:
-                if not leaf.uses:
-                    array.setflags(False)
+            if leaf.uses:
                 leaf.uses += 1
                 add(leaf)
+            elif leaf.owns and leaf.array.__class__ is ndarray:
+                leaf.array.setflags(False)
+                leaf.uses = 1
+                add(leaf)
             else:
-                self.lock(array)
+                self.lock(leaf.array)
 
     def lock(self, array: Any) -> None:
         """Make an array read-only until the list is released (until the last of several lists is)."""

@@ -11,6 +11,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy import ndarray
 
 from . import tape as _tape
 from .arrays import Shaped, as_array, is_inexact, to_host
@@ -346,15 +347,17 @@ class Leaf(Tensor):
 
     def accumulate(self, ct: Any) -> None:
         """Add a cotangent to `grad`, which owns its array."""
+        dtype = self.array.dtype
+        if self._grad is None and ct.__class__ is ndarray and ct.dtype is dtype:
+            self._grad = ct if ct.base is None and getrefcount(ct) <= _OWNED else ct.copy()
+            return
         if ct.__class__ in TENSORS:  # from a recorded sweep
             self._grad = ct if self._grad is None else self.grad + ct
             return
-        dtype = self.array.dtype
         if ct.dtype is not dtype and ct.dtype != dtype:
             ct = ct.astype(dtype)
         if self._grad is None:
-            adopted = getattr(ct, "base", None) is None and getrefcount(ct) <= _OWNED
-            self._grad = ct if adopted else ct.copy()
+            self._grad = ct if getattr(ct, "base", None) is None and getrefcount(ct) <= _OWNED else ct.copy()
         elif isinstance(ct, np.generic):
             self._grad = Tensor(self.grad.array + ct, self.grad.layout)
         else:
