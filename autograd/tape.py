@@ -416,17 +416,20 @@ class Tape:
         nodes = recording.nodes
         end = len(nodes) if self.end is None else min(self.end, len(nodes))
         if not isinstance(outputs, list | tuple):
-            outputs = [outputs]  # type: ignore[list-item]
-            cotangents = None if cotangents is None else [cotangents]
-        if cotangents is not None and len(cotangents) != len(outputs):
+            outputs = (outputs,)  # type: ignore[assignment]
+            cotangents = None if cotangents is None else (cotangents,)
+        if cotangents is None:
+            cotangents = (None,) * len(outputs)
+        elif len(cotangents) != len(outputs):
             raise ShapeError(f"{len(cotangents)} cotangents were given for {len(outputs)} outputs")
         places = None if wanted is None else {x.node: None for x in wanted}
         sweep = Sweep(recording, self.start, end, places, record)
-        for i, y in enumerate(outputs):
-            ct = seed(y, None if cotangents is None else cotangents[i])
+        for y, ct in zip(outputs, cotangents, strict=True):
+            ct = seed(y, ct)
             if y.tape is None and recording.communicates:
                 continue  # this rank's part does not depend on a leaf, but its communications must run
-            self._check(y, end)
+            if y.tape is not recording or not self.start <= y.node < end or nodes[y.node] is None:
+                self._refuse(y)
             if ct is not None:
                 sweep.add(y.node, ct if record else ct.array)
         if recording.pending:
@@ -458,7 +461,8 @@ class Tape:
                 recording.pending[place] = ct if known is None else known + ct
         return None
 
-    def _check(self, y: Tensor, end: int) -> None:
+    def _refuse(self, y: Tensor) -> None:
+        """Say why `y` is no output of this tape."""
         if y.tape is None:
             raise TapeError(
                 f"backward of a value of shape {y.array.shape} that depends on no leaf: nothing was recorded. Needed: "
@@ -469,10 +473,7 @@ class Tape:
                 "second backward on a tape that the first one released. Needed: an unreleased tape. "
                 "Fix: backward(..., retain=True) the first time" + call_site()
             )
-        if y.tape is not self.recording or not self.start <= y.node < end:
-            raise TapeError(
-                "backward of a value that another tape recorded; needed: an output of this one" + call_site()
-            )
+        raise TapeError("backward of a value that another tape recorded; needed: an output of this one" + call_site())
 
     def forward(
         self, inputs: Sequence[Tensor], tangents: Sequence[Any], outputs: Sequence[Tensor], *, record: bool = False

@@ -167,9 +167,11 @@ class Collective:
         assert recording is not None
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
         array = y if x is None else x.array
-        operand = None if x is None else (array.shape, array.dtype, type(array) is Shaped)
-        result = operand if array is y and x is not None else (y.shape, y.dtype, type(y) is Shaped)
-        if call.like is None and not (isinstance(array, _PLAIN) and isinstance(y, _PLAIN)):
+        result = (y.shape, y.dtype, type(y) is Shaped)
+        operand = None
+        if x is not None:
+            operand = result if array is y else (array.shape, array.dtype, type(array) is Shaped)
+        if call.like is None and not (isinstance(y, _PLAIN) and (array is y or isinstance(array, _PLAIN))):
             device = y if isinstance(array, _PLAIN) else array
             call = call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
         recording.communicates |= self.communicates

@@ -52,17 +52,17 @@ class _Entry:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         parameters, places = node[2], node[3]
-        on, layouts = node[4]
+        on, layouts, leaves = node[4]
         given = sweep.given(len(places))
         if on.size == 1 and not sweep.record:
-            wanted = sweep.wanted
-            for p, place in zip(reversed(parameters), reversed(places), strict=True):
-                g = given.pop()  # emptied as it is read: who holds a gradient alone owns it
-                if g is not None:
-                    if place >= 0:
-                        sweep.add(place, g)
-                    elif place == _LEAF and wanted is None:
+            if leaves and sweep.wanted is None:
+                for p in reversed(parameters):
+                    g = given.pop()  # emptied as it is read: who holds a gradient alone owns it
+                    if g is not None:
                         p.accumulate(g)
+                return
+            for p, place in zip(reversed(parameters), reversed(places), strict=True):
+                self._hand_over(p, place, given.pop(), sweep)
             return
         # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here
         # counts zero
@@ -83,10 +83,15 @@ class _Entry:
         while started:
             i, g = started.popleft()
             g = g() if callable(g) else g
-            self._hand_over(parameters[i], places[i], g, sweep)
+            if places[i] == _LEAF and sweep.wanted is None:
+                parameters[i].accumulate(g)
+            else:
+                self._hand_over(parameters[i], places[i], g, sweep)
 
     @staticmethod
     def _hand_over(p: Any, place: int, g: Any, sweep: Sweep) -> None:
+        if g is None:
+            return
         if place >= 0:
             sweep.add(place, g)
         elif place == _LEAF and sweep.wanted is None:
@@ -156,17 +161,20 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
-    if all([p.__class__ is Parameter and p._requires_grad for p in parameters]):  # type: ignore[attr-defined]
-        leaves, places = parameters, [_LEAF] * len(parameters)
+    for p in parameters:
+        if p.__class__ is not Parameter or not p._requires_grad:  # type: ignore[attr-defined]
+            leaves = False
+            places = [_place(p, recording) for p in parameters]
+            recording.hold([p for p, place in zip(parameters, places, strict=True) if place == _LEAF])
+            break
     else:
-        leaves = [p for p in parameters if p.tape is None and p.requires_grad]
-        places = [_place(p, recording) for p in parameters]
-    recording.hold(leaves)
+        leaves, places = True, [_LEAF] * len(parameters)
+        recording.hold(parameters)
     recording.communicates |= on.size > 1
     nodes = recording.nodes
     first = len(nodes)
     nodes.extend([(_ENTERED, None, (), (), (first, places), None, None)] * len(places))
-    nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts), None, None))
+    nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts, leaves), None, None))
     return [interior(p.array, layouts[k], recording, first + k) for k, p in enumerate(parameters)]
 
 
