@@ -72,7 +72,7 @@ class Optimizer:
         parameters = self.parameters
         gradients = [p._grad for p in parameters]
         if (
-            any([p.uses for p in parameters])
+            any([p.uses for p in parameters])  # noqa: C419 - a list is half the price of a generator
             or [p.layout for p in parameters] != self._accepted
             or not _BARE.issuperset(map(type, gradients))
         ):
@@ -168,7 +168,7 @@ class SGD(Optimizer):
 
     def update_all(self, gradients: list[Any]) -> None:
         # the many small parameters of a model cost more in calls than in numbers: they are one array here
-        if self.weight_decay or not self.momentum or any([g is None for g in gradients]):
+        if self.weight_decay or not self.momentum or not _BARE.issuperset(map(type, gradients)):
             return super().update_all(gradients)  # some have no gradient, or there is more to do than this
         small = self._small
         if small is None:

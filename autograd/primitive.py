@@ -58,7 +58,7 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     if have == shape:
         return ct
     if len(have) == 2 and have[1:] == shape and type(ct) is np.ndarray and ct.dtype.kind == "f":  # a bias
-        return ones(have[0], ct.dtype) @ ct  # BLAS, in half the time of a sum over rows
+        return ones(have[0], ct.dtype).dot(ct)  # BLAS, in half the time of a sum over rows
     axes = _repeated.get((have, shape))
     if axes is None:
         extra = len(have) - len(shape)

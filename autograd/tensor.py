@@ -359,9 +359,11 @@ class Leaf(Tensor):
         if self._grad is None:
             self._grad = ct if getattr(ct, "base", None) is None and getrefcount(ct) <= _OWNED else ct.copy()
         elif isinstance(ct, np.generic):
-            self._grad = Tensor(self.grad.array + ct, self.grad.layout)
+            known: Any = self.grad
+            self._grad = Tensor(known.array + ct, known.layout)
         else:
-            self.grad.array += ct
+            known = self.grad
+            known.array += ct
 
 
 class Parameter(Leaf):

@@ -162,7 +162,7 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
     for p in parameters:
-        if p.__class__ is not Parameter or not p._requires_grad:  # type: ignore[attr-defined]
+        if p.__class__ is not Parameter or not p._requires_grad:
             leaves = False
             places = [_place(p, recording) for p in parameters]
             recording.hold([p for p, place in zip(parameters, places, strict=True) if place == _LEAF])

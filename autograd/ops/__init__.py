@@ -64,9 +64,9 @@ from .shape import (
 __all__ = [
     "absolute", "add", "argmax", "astype", "broadcast_to", "concatenate", "cos", "cross_entropy", "divide", "dot",
     "equal", "exp", "expand_dims", "expm1", "getitem", "greater", "greater_equal", "isfinite", "less", "less_equal",
-    "linear", "linear_relu", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "maximum", "mean", "min",
-    "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu", "reshape",
-    "sigmoid", "sign", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient",
+    "linear", "linear_relu", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "maximum",
+    "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu",
+    "reshape", "sigmoid", "sign", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient",
     "subtract", "sum", "swapaxes", "tanh", "transpose", "where",
 ]  # fmt: skip
 

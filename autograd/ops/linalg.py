@@ -102,7 +102,7 @@ class _Linear(Primitive):
                 return self.steps(x, w, b)
             layout = signature.out
         try:
-            y = a @ m
+            y = a.dot(m)  # of two dimensions the same as @, without its machinery
         except ValueError as error:
             raise matmul.unfit(error, (x, w)) from error
         y += v
@@ -134,11 +134,11 @@ class _Linear(Primitive):
             ct = ct * sign(y)  # of the cotangent of relu's result, that of the sum
         add = sweep.add
         if r >= 0:
-            add(r, ones(len(ct), ct.dtype) @ ct)
+            add(r, ones(len(ct), ct.dtype).dot(ct))
         if q >= 0:
-            add(q, a.T @ ct)
+            add(q, a.T.dot(ct))
         if p >= 0:
-            add(p, ct @ m.T)
+            add(p, ct.dot(m.T))
         return None
 
 
