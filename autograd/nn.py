@@ -150,8 +150,6 @@ class Linear(Module):
 class Sequential(Module):
     """Modules one after the other; parameters are named by their place ("0.weight").
 
-    A Linear with a ReLU behind it runs as one operation, `ops.linear_relu`; a listener hears the steps it is made of.
-
     Examples
     --------
     >>> from autograd import nn
@@ -162,30 +160,11 @@ class Sequential(Module):
 
     def __init__(self, *modules: Module):
         self.modules = modules
-        self._paired: Any = None  # the modules that the pairs are of
-        self._pairs: list[tuple[Any, Module | None]] = []
 
     def forward(self, x: Any) -> Any:
-        if self.modules is not self._paired:
-            self._pair()
-        for module, relu in self._pairs:
-            if relu is None:
-                x = module.forward(x)
-            elif module.bias is None or "forward" in module.__dict__ or "forward" in relu.__dict__:
-                x = relu.forward(module.forward(x))
-            else:
-                x = ops.linear_relu(x, module.weight, module.bias)
-        return x
-
-    def _pair(self) -> None:
-        """Put each Linear and the ReLU behind it together."""
-        self._pairs = []
         for module in self.modules:
-            if type(module) is ReLU and self._pairs and type(self._pairs[-1][0]) is Linear and not self._pairs[-1][1]:
-                self._pairs[-1] = (self._pairs[-1][0], module)
-            else:
-                self._pairs.append((module, None))
-        self._paired = self.modules if type(self.modules) is tuple else None  # a list may change under us
+            x = module.forward(x)
+        return x
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         for i, module in enumerate(self.modules):

@@ -456,7 +456,8 @@ class Unary(Primitive):
         _, y, (a,), (place,), options, _, signature = node
         if sweep.record or (signature is not None and not signature.checked):
             return super().pull(node, ct, sweep)
-        g = self.adjoint[0](ct, y, a, *options)  # type: ignore[misc]
+        rule: Any = self.adjoint[0]
+        g = rule(ct, y, a, *options) if options else rule(ct, y, a)
         i = place - sweep.start
         if i >= 0:
             cts = sweep.cts
@@ -551,10 +552,12 @@ class Binary(Primitive):
         _, y, (a, b), (p, q), options, shapes, signature = node
         if sweep.record or (signature is not None and not signature.checked):
             return super().pull(node, ct, sweep)
+        if options:
+            return super().pull(node, ct, sweep)
         first, second = self.adjoint
         start, cts = sweep.start, sweep.cts
         if p >= 0:
-            g = ct if first is identity else first(ct, y, a, b, *options)  # type: ignore[misc]
+            g = ct if first is identity else first(ct, y, a, b)  # type: ignore[misc]
             if shapes is not None:
                 g = unbroadcast(g, shapes[0])
             if p >= start:
@@ -563,7 +566,7 @@ class Binary(Primitive):
             else:
                 sweep.add(p, g)
         if q >= 0:
-            g = ct if second is identity else second(ct, y, a, b, *options)  # type: ignore[misc]
+            g = ct if second is identity else second(ct, y, a, b)  # type: ignore[misc]
             if shapes is not None:
                 g = unbroadcast(g, shapes[1])
             if q >= start:

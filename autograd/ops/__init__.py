@@ -46,7 +46,7 @@ from .elementwise import (
 )
 from .fused import cross_entropy, log_softmax, logsumexp, softmax
 from .indexing import getitem
-from .linalg import dot, linear, linear_relu, matmul
+from .linalg import dot, linear, matmul
 from .reductions import argmax, max, mean, min, sum
 from .shape import (
     broadcast_to,
@@ -64,7 +64,7 @@ from .shape import (
 __all__ = [
     "absolute", "add", "argmax", "astype", "broadcast_to", "concatenate", "cos", "cross_entropy", "divide", "dot",
     "equal", "exp", "expand_dims", "expm1", "getitem", "greater", "greater_equal", "isfinite", "less", "less_equal",
-    "linear", "linear_relu", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "maximum",
+    "linear", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "maximum",
     "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu",
     "reshape", "sigmoid", "sign", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient",
     "subtract", "sum", "swapaxes", "tanh", "transpose", "where",

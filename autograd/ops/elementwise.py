@@ -86,8 +86,11 @@ def _sigmoid(x: Any) -> Any:
 sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y")
 
 
+_ZEROS = {np.dtype(f): np.zeros((), f) for f in (np.float32, np.float64)}  # a Python 0 is converted at every call
+
+
 def _relu(x: Any) -> Any:
-    return np.maximum(x, 0)
+    return np.maximum(x, _ZEROS.get(x.dtype, 0) if type(x) is np.ndarray else 0)
 
 
 # y is never negative, so its sign is the mask, and of the right dtype already

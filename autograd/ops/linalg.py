@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy import maximum, ndarray, sign
+from numpy import ndarray
 
 from ..errors import LayoutError
 from ..events import listeners
@@ -16,7 +16,6 @@ from ..primitive import Primitive, Signature, ones, op, unbroadcast
 from ..state import state
 from ..tape import Node, Sweep
 from ..tensor import TENSORS, interior
-from .elementwise import relu
 from .shape import broadcast_to, swapaxes
 
 _K = Sum("k")
@@ -70,27 +69,20 @@ def dot(a: Any, b: Any) -> Any:
 
 
 class _Linear(Primitive):
-    """x @ w + b in one step, and max(0, .) of it where `relu` is set: an array or two the less, and as many nodes.
+    """x @ w + b in one step: one array the less, and one node the less on every layer of every model.
 
     Its word is "N N N": it is linear in none of them alone (b is added once), so no operand may be Partial and no
-    contracted dimension sharded. Where labels ask for that it runs in steps, product, sum and relu, which know how;
-    and where listeners want to see them.
+    contracted dimension sharded. Where labels ask for that it is the product and the sum, which know how; and where
+    listeners want to see them.
     """
-
-    relu = False
-
-    def steps(self, x: Any, w: Any, b: Any) -> Any:
-        """The same by the operations that it is made of."""
-        y = matmul(x, w) + b
-        return relu(y) if self.relu else y
 
     def __call__(self, x: Any, w: Any, b: Any) -> Any:  # type: ignore[override]
         if x.__class__ not in TENSORS or w.__class__ not in TENSORS or b.__class__ not in TENSORS or listeners:
-            return self.steps(x, w, b)
+            return matmul(x, w) + b
         a, m, v = x.array, w.array, b.array
         plain = a.__class__ is m.__class__ is v.__class__ is ndarray and a.dtype is m.dtype is v.dtype
         if not plain or a.ndim != 2 or m.shape[1:] != v.shape:
-            return self.steps(x, w, b)
+            return matmul(x, w) + b
         signature = layout = None
         lx, lw = x.layout, w.layout
         if lx is not None or lw is not None or state.grid is not None:
@@ -98,16 +90,14 @@ class _Linear(Primitive):
             signature = self.signatures.get(key)
             if signature is None:
                 signature = self.signatures[key] = self._sign_or_refuse((x, w, b), (a, m, v))
-            if signature is _IN_STEPS:
-                return self.steps(x, w, b)
+            if signature is _IN_TWO_STEPS:
+                return matmul(x, w) + b
             layout = signature.out
         try:
             y = a.dot(m)  # of two dimensions the same as @, without its machinery
         except ValueError as error:
             raise matmul.unfit(error, (x, w)) from error
         y += v
-        if self.relu:
-            maximum(y, 0, out=y)
         recording = state.recording
         if recording is None:
             return interior(y, layout, None, -1)
@@ -117,21 +107,19 @@ class _Linear(Primitive):
         if p < 0 and q < 0 and r < 0:
             return interior(y, layout, None, -1)
         nodes = recording.nodes
-        nodes.append((self, y if self.relu else None, (a, m, None), (p, q, r), (), None, signature))
+        nodes.append((self, None, (a, m, None), (p, q, r), (), None, signature))
         return interior(y, layout, recording, len(nodes) - 1)
 
     def _sign_or_refuse(self, xs: Sequence[Any], arrays: Sequence[Any]) -> Signature:
         try:
             return self.sign(xs, arrays, ())
         except LayoutError:
-            return _IN_STEPS
+            return _IN_TWO_STEPS
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        _, y, (a, m, _), (p, q, r), _, _, signature = node
+        _, _, (a, m, _), (p, q, r), _, _, signature = node
         if sweep.record or (signature is not None and not signature.checked):
             return super().pull(node, ct, sweep)
-        if y is not None:
-            ct = ct * sign(y)  # of the cotangent of relu's result, that of the sum
         add = sweep.add
         if r >= 0:
             add(r, ones(len(ct), ct.dtype).dot(ct))
@@ -142,39 +130,14 @@ class _Linear(Primitive):
         return None
 
 
-_IN_STEPS: Any = object()
-
-
-def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
-    return [(0, Mix), (Mix, 1), (1,)]
-
-
-def _spread(db: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
-    return broadcast_to(db, (x.shape[0], *db.shape))
-
+_IN_TWO_STEPS: Any = object()
 
 linear = _Linear(
     "linear", "N N N", lambda x, w, b: x @ w + b,
     (lambda ct, y, x, w, b: ct @ w.T, lambda ct, y, x, w, b: x.T @ ct, lambda ct, y, x, w, b: ct.sum(axis=0)),
-    saves="01", dims=_linear_dims, operands="x w b",
-    tangent=(lambda dx, y, x, w, b: dx @ w, lambda dw, y, x, w, b: x @ dw, _spread),
-)  # fmt: skip
-
-
-def _masked(t: Any, y: Any) -> Any:
-    return relu.adjoint[0](t, y, None)  # type: ignore[misc]
-
-
-linear_relu = _Linear(
-    "linear_relu", "N N N", lambda x, w, b: relu(x @ w + b),
-    (
-        lambda ct, y, x, w, b: _masked(ct, y) @ w.T, lambda ct, y, x, w, b: x.T @ _masked(ct, y),
-        lambda ct, y, x, w, b: _masked(ct, y).sum(axis=0),
-    ),
-    saves="y01", dims=_linear_dims, operands="x w b",
+    saves="01", dims=lambda shapes, options: [(0, Mix), (Mix, 1), (1,)], operands="x w b",
     tangent=(
-        lambda dx, y, x, w, b: _masked(dx @ w, y), lambda dw, y, x, w, b: _masked(x @ dw, y),
-        lambda db, y, x, w, b: _masked(_spread(db, y, x, w, b), y),
+        lambda dx, y, x, w, b: dx @ w, lambda dw, y, x, w, b: x @ dw,
+        lambda db, y, x, w, b: broadcast_to(db, (x.shape[0], *db.shape)),
     ),
 )  # fmt: skip
-linear_relu.relu = True

@@ -315,8 +315,6 @@ for _rows, _labels in (((3, 4), [0, 3, 3]), ((1, 1), [0]), ((0, 3), []), ((2, 2)
     case("cross_entropy", f"{_rows}", lambda x, t=_labels: ops.cross_entropy(x, t),
          lambda x, t=_labels: numpy_cross_entropy(x, t), normal(*_rows))  # fmt: skip
     case("linear", f"{_rows}", ops.linear, lambda x, w, b: x @ w + b, normal(*_rows), normal(_rows[1], 3), normal(3))
-    case("linear_relu", f"{_rows}", ops.linear_relu, lambda x, w, b: numpy.maximum(x @ w + b, 0), normal(*_rows),
-         normal(_rows[1], 3), normal(3))  # fmt: skip
     case("cross_entropy_sum", f"{_rows}", lambda x, t=_labels: summed_cross_entropy(x, t),
          lambda x, t=_labels: numpy_cross_entropy(x, t).sum(), normal(*_rows))  # fmt: skip
 case("cross_entropy_sum", "strided", lambda x: summed_cross_entropy(x, numpy.array([1, 0])),
