@@ -29,7 +29,7 @@ from numpy import ndarray
 
 from . import events
 from .arrays import Guarded, Shaped, as_array, is_inexact
-from .errors import DtypeError, LayoutError, SavedArrayError, ShapeError, TapeError
+from .errors import DtypeError, LayoutError, MeshError, SavedArrayError, ShapeError, TapeError
 from .events import listeners
 from .layout import C, P, R, Rooted, Shard, V, describe, require_one_number
 from .sites import call_site
@@ -364,6 +364,15 @@ class Tape:
         if self.recording is None or self.end is not None:
             raise TapeError("this tape is not recording; needed: a call inside its with block")
         return self.recording
+
+    def plan(self) -> Any:
+        """All ranks' tapes as one graph: operations, communications, who owns what; see `collectives.plan.Plan`.
+
+        All ranks of the current mesh call it, before backward has released the tape.
+        """
+        if state.mesh is None:
+            raise MeshError("tape.plan() was called and no mesh is current. Fix: call it inside `with cc.Mesh(...):`")
+        return state.mesh.plan(self)
 
     def take(self, x: Tensor) -> Any:
         """Take (and remove) the cotangent that other tapes' sweeps have left here for `x`; None if there is none."""

@@ -148,6 +148,12 @@ class Mesh:
     def __exit__(self, *error: Any) -> None:
         state.mesh, state.grid, state.poke = self._outer.pop()
 
+    def plan(self, tape: Any) -> Any:
+        """Merge the ranks' tapes; see `collectives.plan.plan`."""
+        from .plan import plan
+
+        return plan(tape, self)
+
     def check_replicas(self, tensors: Any) -> None:
         """Compare copies that should be equal; see `collectives.replicas.check_replicas`."""
         from .replicas import check_replicas

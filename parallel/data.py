@@ -21,7 +21,9 @@ from autograd.state import state
 from autograd.tape import Node, Recording, Sweep
 from autograd.tensor import TENSORS, Parameter, Tensor, interior
 from collectives import all_reduce, current_mesh
+from collectives.communicator import Communicator
 from collectives.mesh import Axis
+from collectives.plan import Sent
 from collectives.primitive import back, host_flat
 
 __all__ = ["DataParallel", "enter"]
@@ -110,6 +112,13 @@ class _Entry:
 
     def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
         return None
+
+    def communication(self, node: Node) -> tuple[Sequence[str], Communicator, list[Sent]]:
+        """For `Tape.plan`: along what, on which channel, and what backward sends if every parameter is used."""
+        parameters, (on, _, _) = node[2], node[4]
+        sent = [Sent("all_reduce", None, 4 * len(parameters))]
+        sent += [Sent("all_reduce", None, p.array.nbytes) for p in reversed(parameters)]
+        return on.names, on.group, sent if on.size > 1 else []
 
 
 _ENTRY, _ENTERED = _Entry(), _Entered()
