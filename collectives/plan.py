@@ -353,9 +353,9 @@ class Plan:
     >>> import autograd as ag, collectives as cc, numpy
     >>> def program():
     ...     with cc.Mesh(dp=2) as mesh:
-    ...         w = ag.Parameter(numpy.ones(3), name="w")
+    ...         w, x = ag.Parameter(numpy.ones(3), name="w"), ag.tensor(numpy.ones(3))
     ...         with ag.Tape() as tape:
-    ...             loss = cc.all_reduce((cc.cast(w, "dp", to=cc.R) * 2.0).sum(), "dp", to=cc.I)
+    ...             loss = cc.all_reduce((cc.cast(w, "dp", to=cc.R) * x).sum(), "dp", to=cc.I)
     ...         return tape.plan()
     >>> plan = cc.run(program, ranks=2)[0]
     >>> [(c.name, c.forward[0], c.backward[0]) for c in plan.communications]  # doctest: +NORMALIZE_WHITESPACE
