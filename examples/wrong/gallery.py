@@ -1,0 +1,236 @@
+"""What the ten programs of this gallery share: training each of them twice, and showing what came of it.
+
+A program is a module with
+
+    TITLE, FROM     what goes wrong, and where it was reported
+    AXES            the mesh's axes, -1 for "all the ranks that are left"
+    CUT             {parameter: dimension along which the ranks of the last axis hold parts}; the rest are copies
+    start()         the parameters, whole
+    serial(p)       the loss of the whole model on all data, in plain autograd: what is meant
+    raw(mesh, p)    this rank's gradients as one writes them with raw collectives: wrong, and nothing says so
+    refused(mesh, p)   the same program in ringtape: an error
+    mended(mesh, p)    this rank's gradients of the program as it should be
+
+and ends with ``show(sys.modules[__name__])``. Two may add `raw_start()`, where the wrong one starts elsewhere, and
+`expected(gradients)`, where a step takes more than the gradient.
+
+    python examples/wrong/gallery.py --ranks 3 --plot curves.png     all ten, in one picture
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import autograd as ag
+import collectives as cc
+
+Parameters = dict[str, Any]
+
+STEPS, RATE = 60, 0.05
+
+
+def summed(group: cc.Communicator, x: Any) -> Any:
+    """The sum over the ranks, taken by the transport itself: no tape knows of it."""
+    x = np.asarray(x, float)
+    return group.all_reduce(np.ascontiguousarray(x).reshape(-1)).reshape(x.shape)
+
+
+def joined(group: cc.Communicator, x: Any) -> Any:
+    """All ranks' rows, in order of rank, again by the transport."""
+    counts = [int(n) for n in group.all_gather(np.array([x.size]), [1] * group.size)]
+    return group.all_gather(np.ascontiguousarray(x).reshape(-1), counts).reshape(-1, *x.shape[1:])
+
+
+def rows(n: int, rank: int, size: int) -> slice:
+    """This rank's part of n rows, by the rule of numpy.array_split."""
+    starts = np.cumsum([0, *(len(part) for part in np.array_split(np.arange(n), size))])
+    return slice(int(starts[rank]), int(starts[rank + 1]))
+
+
+def draw(name: str, *shape: int) -> Any:
+    """The same numbers on every rank."""
+    return np.random.default_rng(list(name.encode())).standard_normal(shape)
+
+
+def mesh_of(program: ModuleType) -> cc.Mesh:
+    """The program's mesh over the current world; with too few ranks for a fixed axis, that axis takes them all."""
+    sizes = dict(program.AXES)
+    fixed = math.prod(n for n in sizes.values() if n != -1)
+    if cc.world().size % fixed:
+        sizes = {axis: -1 if i + 1 == len(sizes) else 1 for i, axis in enumerate(sizes)}
+    return cc.Mesh(**sizes)
+
+
+def own(program: ModuleType, mesh: cc.Mesh, whole: Parameters) -> Parameters:
+    """What this rank holds of the parameters: its parts, and copies of the others."""
+    last = mesh.axis(mesh.names[-1])
+    held = {}
+    for name, p in whole.items():
+        dim = program.CUT.get(name)
+        part = (slice(None),) * (dim or 0) + (rows(p.shape[dim or 0], last.rank, last.size),)
+        held[name] = np.array(p if dim is None else p[part])
+    return held
+
+
+def whole(program: ModuleType, mesh: cc.Mesh, held: Parameters) -> Parameters:
+    """The model that the ranks hold together: their parts joined, and rank 0's copy of what they all hold."""
+    group = mesh.axis(mesh.names[-1]).group
+    found = {}
+    for name, p in held.items():
+        dim = program.CUT.get(name)
+        if dim is not None:
+            found[name] = np.moveaxis(joined(group, np.moveaxis(p, dim, 0)), 0, dim)
+        else:
+            found[name] = mesh.ranks.broadcast(np.array(p, float).reshape(-1), 0).reshape(np.shape(p))
+    return found
+
+
+def train(program: ModuleType, mesh: cc.Mesh, mended: bool, steps: int) -> tuple[list[float], float]:
+    """The loss of the whole model over the steps, and the first gradient's relative error."""
+    begin = program.start() if mended else getattr(program, "raw_start", program.start)()
+    held = own(program, mesh, begin)
+    losses, error = [], math.nan
+    for step in range(steps):
+        model = whole(program, mesh, held)
+        losses.append(float(program.serial(model)))
+        if mended:
+            with mesh:
+                gradients = program.mended(mesh, held)
+        else:
+            gradients = program.raw(mesh, held)
+        if step == 0:
+            expected = own(program, mesh, getattr(program, "expected", dict)(serial_gradients(program, model)))
+            off = sum(float(((gradients[n] - expected[n]) ** 2).sum()) for n in held)
+            size = sum(float((expected[n] ** 2).sum()) for n in held)
+            error = math.sqrt(float(summed(mesh.ranks, off)) / float(summed(mesh.ranks, size)))
+        for name in held:
+            held[name] = held[name] - RATE * gradients[name]
+    return losses, error
+
+
+def serial_gradients(program: ModuleType, model: Parameters) -> Parameters:
+    """The gradients of the whole model on all data."""
+    def loss(*parameters: Any) -> Any:
+        return program.serial(dict(zip(model, parameters, strict=True)))
+
+    return dict(zip(model, ag.grad(loss, tuple(range(len(model))))(*model.values()), strict=True))
+
+
+def refusal(program: ModuleType, mesh: cc.Mesh) -> str:
+    """What ringtape says to the raw program."""
+    begin = getattr(program, "raw_start", program.start)()
+    try:
+        with mesh:
+            program.refused(mesh, own(program, mesh, begin))
+    except ag.RingtapeError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError(f"{program.__name__}: this program should have been refused")
+
+
+def show(program: ModuleType) -> None:
+    """Run a program of the gallery from the command line."""
+    parser = argparse.ArgumentParser(description=program.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--plot", metavar="FILE", help="draw the two loss curves as a PNG")
+    options = parser.parse_args()
+    if options.ranks:
+        cc.run(lambda: report(program, options), ranks=options.ranks)
+    else:
+        report(program, options)
+
+
+def report(program: ModuleType, options: argparse.Namespace) -> None:
+    """Train both, and print on rank 0 what there is to see."""
+    mesh = mesh_of(program)
+    raw, raw_error = train(program, mesh, False, options.steps)
+    good, good_error = train(program, mesh, True, options.steps)
+    said = refusal(program, mesh)
+    if mesh.ranks.rank:
+        return
+    print(f"{program.TITLE}   ({program.FROM}; {mesh})\n")
+    print(f"{'step':>6} {'raw collectives':>16} {'mended':>10}    loss of the whole model")
+    for step in sorted({0, 1, 2, 5, *range(10, options.steps, 10), options.steps - 1} & set(range(options.steps))):
+        print(f"{step:6} {raw[step]:16.4f} {good[step]:10.4f}")
+    print(f"\nfirst gradient, relative error: {raw_error:.2g} raw, {good_error:.2g} mended")
+    print(f"\nwhat ringtape says to the raw program:\n\n{said}\n")
+    if options.plot:
+        plot(program, raw, good, options.plot)
+        print(f"drawn in {options.plot}")
+
+
+def plot(program: ModuleType, raw: list[float], good: list[float], path: str) -> None:
+    """The two loss curves."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    draw_curves(axes, program, raw, good)
+    axes.set(xlabel="step", ylabel="loss of the whole model")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=144)
+
+
+def draw_curves(axes: Any, program: ModuleType, raw: list[float], good: list[float]) -> None:
+    """One program's curves."""
+    axes.plot(raw, color="#e45756", label="raw collectives: a wrong gradient")
+    axes.plot(good, color="#4c78a8", label="mended: the gradient")
+    axes.set_title(program.TITLE, fontsize="medium")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def programs() -> list[ModuleType]:
+    """The ten, in order."""
+    found = []
+    for path in sorted(Path(__file__).parent.glob("[0-9]*.py")):
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        found.append(importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(found[-1])
+    return found
+
+
+def draw_all(options: argparse.Namespace) -> None:
+    """Small multiples of all programs."""
+    curves = []
+    for program in programs():
+        mesh = mesh_of(program)
+        curves.append((program, *(train(program, mesh, mended, options.steps)[0] for mended in (False, True))))
+    if cc.world().rank:
+        return
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 5.6), layout="constrained")
+    grid = figure.subplots(2, 5)
+    for axes, (program, raw, good) in zip(grid.flat, curves, strict=True):
+        draw_curves(axes, program, raw, good)
+    for axes in grid[-1]:
+        axes.set_xlabel("step")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("loss of the whole model")
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.savefig(options.plot, dpi=100)
+
+
+def main() -> None:
+    """All programs in one picture."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--plot", metavar="FILE", default="curves.png")
+    options = parser.parse_args()
+    if options.ranks:
+        cc.run(lambda: draw_all(options), ranks=options.ranks)
+    else:
+        draw_all(options)
+
+
+if __name__ == "__main__":
+    main()
