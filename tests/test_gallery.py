@@ -1,4 +1,4 @@
-"""The gallery of wrong programs: each one's loss falls, its gradient is wrong, ringtape refuses it, and it is mended."""
+"""The gallery of wrong programs: each loss falls, each gradient is wrong, ringtape refuses it, and it is mended."""
 
 from __future__ import annotations
 
