@@ -15,7 +15,10 @@ import collectives as cc
 from collectives import I, P, R, Rooted, Shard, V
 from collectives.testing import Case, Setting, Skip
 
+from . import primitive_cases
+
 HELPERS = {
+    **primitive_cases.HELPERS,
     "pad": "shard R->V reaches it as its adjoint",
     "keep on the root": "broadcast to=I reaches it as its adjoint",
 }
@@ -179,6 +182,7 @@ def cases(setting: Setting, thin: int = 0) -> Iterator[Case | Skip]:
     if len(sizes) > 1:
         yield from _nested(p, sizes)
     yield from _point_to_point(p, shapes, roots)
+    yield from primitive_cases.cases(setting, thin)
     yield Skip("cast C->R, C->I, C->P", "a constant has no cotangent")
     yield Skip("cast P->any, V->R, V->I, Rooted->any", "refused with a LayoutError: not what the ranks hold")
 
