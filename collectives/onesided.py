@@ -163,10 +163,10 @@ def _shapes(x: Tensor, on: Axis, mesh: Mesh) -> list[Shape]:
     """The shape of every rank's part: known where they are Shard, else the ranks tell each other."""
     shape, layout = tuple(int(n) for n in x.array.shape), x.layout
     assert layout is not None
-    if on.size == 1 or layout.absent_beyond(on.names):
-        return [shape] * on.size
+    if on.size == 1:
+        return [shape]
     label = layout[on.names[0]]
-    if isinstance(label, Shard) and all(layout[a] == label or layout[a].letter == "S" for a in on.names):
+    if isinstance(label, Shard) and all(isinstance(layout[a], Shard) for a in on.names):
         extents = extents_along(x, layout, on, mesh, label.dim, "get")
         return [(*shape[: label.dim], n, *shape[label.dim + 1 :]) for n in extents]
     if on.group.checking:
