@@ -201,7 +201,7 @@ def prepare(case: Case, setting: Setting) -> Plan:
     out = [None if a is None else a.shape for a in y]
     ct = _fill(setting, [dual_label(label) for label in gives], out, case.dtype, seed + 2)
     c = _fill(setting, [V if label is R or label is P else label for label in gives], out, case.dtype, seed + 3)
-    # the objective <c, u^3>, u being y with its open sums taken: its second derivative in the direction dx
+    # the objective <c, u^3 + u>, u being y with its open sums taken: its second derivative in the direction dx
     partial = [k for k, label in enumerate(gives) if label is P]
     u, du = _summed(setting, y, partial), _summed(setting, dy, partial)
     t = [None if c[r] is None else 6 * c[r] * u[r] * du[r] for r in range(setting.ranks)]
@@ -211,7 +211,7 @@ def prepare(case: Case, setting: Setting) -> Plan:
     else:
         g, hv = setting.apply(case.adjoint, x, ct), setting.apply(case.adjoint, x, t)
         if case.bend is not None:
-            slope = [None if c[r] is None else 3 * c[r] * u[r] * u[r] for r in range(setting.ranks)]
+            slope = [None if c[r] is None else c[r] * (3 * u[r] * u[r] + 1) for r in range(setting.ranks)]
             bent = setting.apply(case.bend, x, dx, slope)
             hv = [None if a is None else a + b for a, b in zip(hv, bent, strict=True)]
     return Plan(x, dx, ct, c, y, dy, g, hv, shapes, _norm(t) * setting.ranks)
@@ -331,12 +331,12 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
 
 
 def _second_order(seen: Observed, function: Any, x: Tensor, dx: Tensor, c: Tensor, mesh: Mesh) -> None:
-    """The Hessian of <c, F(x)^3> times dx, found in two ways."""
+    """The Hessian of <c, F(x)^3 + F(x)> times dx, found in two ways; it bends where F is zero, too."""
     def objective(x: Any) -> Any:
         u = function(x)
         partial = [a for a in mesh.names if u.layout[a] is P]
         u = all_reduce(u, partial, to=R) if partial else u
-        return _one_number((c * (u * u * u)).sum())
+        return _one_number((c * (u * u * u + u)).sum())
 
     seen.found["second"] = _plain(ag.grad(lambda x: _one_number((dx * ag.grad(objective)(x)).sum()))(x))
     seen.found["mixed"] = _plain(ag.jvp(ag.grad(objective), (x,), (dx,))[1])
