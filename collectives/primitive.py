@@ -259,11 +259,12 @@ class Collective:
             f"  axis {axis!r}: {name} is {have.word}; {self.name} takes "
             f"{words}{_WHY.get((self.name, have.letter), '')}",
         ]
-        for label, how, cost in fixes(have):
-            if any(label is t for t in self.takes):
-                d = getattr(have, "dim", 0)
-                lines.append(f"  fix: {how.format(x=name, a=axis, d=d)}   ({cost})")
-                break
+        found = [(how, cost) for label, how, cost in fixes(have) if any(label is t for t in self.takes)]
+        if self.nonlinear and (have is R or have is I or have is C):
+            lines.append(f"  fix: leave {self.name} out, since {name} is the same on all ranks of the axis")
+        elif found:
+            how, cost = found[0]
+            lines.append(f"  fix: {how.format(x=name, a=axis, d=getattr(have, 'dim', 0))}   ({cost})")
         else:
             lines.append(f"  fix: {_INSTEAD.get((self.name, have.letter), _instead(name, axis, have))}")
         return "\n".join(lines) + call_site()
