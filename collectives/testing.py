@@ -252,7 +252,8 @@ def _summed(setting: Setting, values: Values, along: Sequence[int]) -> Values:
 
 
 def _norm(values: Values) -> float:
-    return math.sqrt(sum(float((abs(a) ** 2).sum()) for a in values if a is not None))
+    wide = (abs(a).astype(np.float64) for a in values if a is not None)  # float16 would overflow
+    return math.sqrt(sum(float((a**2).sum()) for a in wide))
 
 
 # -- on the ranks ------------------------------------------------------------------------------------------------------

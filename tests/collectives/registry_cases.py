@@ -170,10 +170,12 @@ def cases(setting: Setting, thin: int = 0, processes: bool = False) -> Iterator[
     """All cases for a group of this setting's size.
 
     `thin` leaves out repetitions, never a pair of layouts: 1 fewer shapes and dtypes, 2 also all roots but the last.
-    Those of `primitive_cases` are thinned more, and on `processes` always.
+    Those of `primitive_cases` are thinned more, and on `processes` always and not beside other labels than V; float16
+    runs on at most 3 processes.
     """
     p, sizes = setting.size, setting.extents
-    shapes = [SHAPES, [SHAPES[0], SHAPES[4], SHAPES[6]], SHAPES[:1]][thin]
+    all_shapes = SHAPES[:-1] if processes and setting.ranks > 3 else SHAPES
+    shapes = [all_shapes, [SHAPES[0], SHAPES[4], SHAPES[6]], SHAPES[:1]][thin]
     roots = [p - 1] if thin == 2 else list(range(p))
     yield from _whole(p, shapes)
     yield from _moves(p, shapes)
@@ -184,7 +186,8 @@ def cases(setting: Setting, thin: int = 0, processes: bool = False) -> Iterator[
     if len(sizes) > 1:
         yield from _nested(p, sizes)
     yield from _point_to_point(p, shapes, roots)
-    yield from primitive_cases.cases(setting, max(thin, 1) if processes else thin)
+    if not processes or thin < 2:
+        yield from primitive_cases.cases(setting, max(thin, 1) if processes else thin)
     yield Skip("cast C->R, C->I, C->P", "a constant has no cotangent")
     yield Skip("cast P->any, V->R, V->I, Rooted->any", "refused with a LayoutError: not what the ranks hold")
 
