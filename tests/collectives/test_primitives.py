@@ -322,3 +322,34 @@ def test_a_case_of_a_nonlinear_collective_can_fail() -> None:
     assert check([(case, setting)], 3) == []
     flat = replace(case, bend=None)
     assert {failure.check for failure in check([(flat, setting)], 3)} == {"second", "mixed"}
+
+
+def test_on_a_device() -> None:
+    """Values, gradients and tangents stay on the operand's device, and are those of the host."""
+    from tests.autograd.fake_device import DeviceArray, from_host
+
+    calls: list[Any] = [
+        lambda x: cc.scan(x, "a"), lambda x: cc.exscan(x, "a"), lambda x: cc.all_max(x, "a", to=I),
+        lambda x: cc.all_min(x, "a", to=I), lambda x: cc.all_prod(x, "a", to=I),
+        lambda x: cc.halo_exchange(x, "a", (1, 2), 1, periodic=True), lambda x: cc.get(x, "a", 1, np.array([1, 0, 1])),
+    ]  # fmt: skip
+
+    def program() -> None:
+        rank = cc.world().rank
+        values, direction = np.random.default_rng([7, rank]).standard_normal((2, 2, 3))
+        with Mesh(a=3):
+            for call in calls:
+                def objective(x: Any, call: Any = call) -> Any:
+                    y = call(x)
+                    return cc.all_reduce((y * y).sum(), "a", to=I) if y.layout["a"] is V else (y * y).sum()
+
+                found = []
+                for move in (np.asarray, from_host):
+                    x, t = ag.tensor(move(values), requires_grad=True), ag.tensor(move(direction))
+                    g, dy = ag.grad(objective)(x), ag.jvp(call, (x,), (t,))[1]
+                    found.append((call(x), g, dy))
+                for host, device in zip(*found, strict=True):
+                    assert type(device.array) is DeviceArray
+                    assert np.array_equal(host.numpy(), device.numpy())
+
+    cc.run(program, 3)
