@@ -17,9 +17,13 @@ from autograd.errors import (
 from autograd.layout import C, I, Layout, P, R, Rooted, Shard, V
 
 from .backends.failure import guard
+from .barrier import barrier
 from .checking import set_check as check
 from .communicator import Communicator, Pending
+from .extremes import all_max, all_min, all_prod
+from .halo import halo_exchange
 from .mesh import Mesh, current_mesh
+from .onesided import get
 from .ops import (
     all_gather,
     all_reduce,
@@ -40,13 +44,15 @@ from .ops import (
 from .primitive import Call, Collective
 from .ranks import in_order, run, world
 from .replicas import check_replicas
+from .scan import exscan, scan
 
 __all__ = [
     "C", "Call", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator", "DeadlockError", "I",
     "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed", "ReplicaMismatch", "Rooted",
-    "Shard", "V", "all_gather", "all_reduce", "all_to_all", "broadcast", "cast", "check", "check_replicas",
-    "current_mesh", "declare_partial", "gather", "in_order", "mean", "permute", "recv", "reduce", "reduce_scatter",
-    "run", "scatter", "send", "shard", "world",
+    "Shard", "V", "all_gather", "all_max", "all_min", "all_prod", "all_reduce", "all_to_all", "barrier", "broadcast",
+    "cast", "check", "check_replicas", "current_mesh", "declare_partial", "exscan", "gather", "get", "halo_exchange",
+    "in_order", "mean", "permute", "recv", "reduce", "reduce_scatter", "run", "scan", "scatter", "send", "shard",
+    "world",
 ]  # fmt: skip
 
 guard()

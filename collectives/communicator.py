@@ -3,7 +3,8 @@
 A communicator is a *channel*: an ordered group of ranks and a purpose. A transport knows nothing of tapes, layouts or
 meshes. Its arrays are one-dimensional, C-contiguous host arrays of a numeric or boolean dtype; counts are numbers of
 elements, one per rank of the group, and may be zero or differ. No call keeps or changes an array that it was given,
-and every result is owned by the caller. All reductions are sums.
+and every result is owned by the caller. Reductions are sums, but for the two that are named for what they are.
+Sums and products of float16 are taken in float32 and rounded once.
 
 ======================  ==========================================  ==========================================
 call                    arguments                                   result
@@ -18,9 +19,19 @@ reduce_scatter          x, counts                                   this rank's 
 all_to_all              x, send_counts, receive_counts              parts received, in order of rank
 send                    x, dst                                      None; nonblocking inside, owns a copy
 recv                    buffer, src                                 the buffer, filled
+maximum                 x (of an ordered dtype)                     the largest, element by element
+product                 x                                           the product
+scan                    x, exclusive, backwards                     the sum over this rank and those before it
+                                                                    (exclusive: without this rank; backwards: after)
+get                     x, runs                                     what `runs` names of the ranks' arrays
+accumulate              values, runs, count                         `count` zeros, with what the ranks add there
 exchange                data: bytes                                 list of every rank's bytes
 barrier                 -                                           None
 ======================  ==========================================  ==========================================
+
+The two one-sided calls are made by all ranks of the group, and each says for itself what it wants of whom: its runs are
+``(source, offset, count)`` in elements of the source's array, in the order of the result or of `values`. Nobody is told
+what is taken from it.
 """
 
 from __future__ import annotations
@@ -32,6 +43,8 @@ import numpy as np
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
+Runs = Sequence[tuple[int, int, int]]
+"""Parts of the ranks' arrays: source rank, offset there, count; in elements."""
 
 
 class Pending(Generic[T]):
@@ -133,6 +146,21 @@ class Communicator:
         raise NotImplementedError
 
     def recv(self, buffer: Array, src: int) -> Array:
+        raise NotImplementedError
+
+    def maximum(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def product(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
+        raise NotImplementedError
+
+    def get(self, x: Array, runs: Runs) -> Array:
+        raise NotImplementedError
+
+    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
         raise NotImplementedError
 
     def exchange(self, data: bytes) -> list[bytes]:

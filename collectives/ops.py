@@ -1,4 +1,5 @@
-"""The collectives, each beside its adjoint. All reductions are sums; `axis` is a mesh axis or a tuple of them.
+"""The collectives, each beside its adjoint; `axis` is a mesh axis or a tuple of them. Those of the last five rows stand
+in files of their own: `scan`, `halo`, `onesided`, `extremes`.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
@@ -21,6 +22,11 @@ reduce                              P -> root         broadcast                 
 scatter                             root -> V         gather                                 V -> root
 gather                              V -> root         scatter                                root -> V
 declare_partial                     V -> P            free                                   R -> V
+scan, exscan                        V -> V            the sums in the other direction        V -> V
+halo_exchange                       V -> V            ghosts are added to their owners'      V -> V
+get                                 V -> V            one-sided accumulate                   V -> V
+all_max, all_min                    V -> R, I         to the winners, in equal shares        P -> V, I -> V
+all_prod                            V -> R, I         times the product of the others        P -> V, I -> V
 ==================================  ================  =====================================  ==================
 """
 

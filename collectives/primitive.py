@@ -6,9 +6,23 @@
     @all_gather.adjoint
     def _(ct, call): return reduce_scatter(ct, call)         # other collectives, so that it can be recorded too
 
-The layout of the adjoint follows by duality and is never written. A collective is linear, so its forward mode is the
-collective itself. On an active tape it is recorded whatever its operand requires (DESIGN: the order of
-communications is the same on all ranks), and a sweep runs its adjoint even where no cotangent arrived.
+The layout of the adjoint follows by duality and is never written. On an active tape a collective is recorded whatever
+its operand requires (DESIGN: the order of communications is the same on all ranks), and a sweep runs its adjoint even
+where no cotangent arrived.
+
+Its word says how the result depends on the operand, as the word of a local operation does:
+
+    a   linear, which is the default: forward mode is the collective itself, and the node keeps no array
+    N   nonlinear: the node keeps the operand and the result, and two rules read them
+
+    all_max = Collective("all_max", takes=(V, Shard), word="N")
+    @all_max.adjoint
+    def _(ct, call, x, y): ...                               # operations and collectives, so that it can be recorded
+    @all_max.derivative
+    def _(t, call, x, y): ...                                # forward mode: the tangent of the result
+
+At first order the rules get raw arrays, in a recorded sweep Tensors with x and y at their places on the tape: so the
+second derivative goes through what the rules read too. A nonlinear collective refuses Partial on every axis.
 """
 
 from __future__ import annotations
@@ -46,6 +60,7 @@ class Call(NamedTuple):
     pairs : who sends to whom (permute)
     shape, dtype : of the whole value where this rank's operand does not tell (broadcast, scatter, recv)
     elsewhere : whether another axis roots the value elsewhere, so that nobody along these axes has data to send
+    options : what else the rules of one family read, the same on all ranks where the fingerprint shows it
     """
 
     axes: tuple[str, ...]
@@ -62,6 +77,7 @@ class Call(NamedTuple):
     dtype: Any = None
     like: Any = None
     elsewhere: bool = False
+    options: Any = ()
 
     def but(self, **changes: Any) -> Call:
         """This call with some of it changed."""
@@ -73,7 +89,7 @@ collectives: dict[str, Collective] = {}
 
 
 class Collective:
-    """A linear operation between ranks, with its adjoint."""
+    """An operation between ranks, with its adjoint; linear, unless its word is N."""
 
     def __init__(
         self,
@@ -84,8 +100,10 @@ class Collective:
         silent: bool = False,
         free: bool = False,
         shape: Callable[[list[int], Call], Any] | None = None,
+        word: str = "a",
     ):
         self.name = name
+        self.nonlinear = word == "N"
         self.free = free  # whether neither direction sends anything
         self.communicates = not free
         self._labels: dict[Any, Layout] = {}
@@ -94,7 +112,8 @@ class Collective:
         self.shape = shape  # the result's shape, where it is not the operand's
         self.silent = silent  # whether the forward direction sends nothing
         self._forward: Callable[[Any, Call], Any] = unchanged
-        self._adjoint: Callable[[Any, Call], Any] = lambda ct, call: ct
+        self._adjoint: Callable[..., Any] = lambda ct, call: ct
+        self._derivative: Callable[..., Any] | None = None
         collectives[name] = self
 
     def __repr__(self) -> str:
@@ -105,9 +124,14 @@ class Collective:
         self._forward = function
         return function
 
-    def adjoint(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
-        """Decorator: its adjoint, in collectives."""
+    def adjoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: its adjoint, in collectives; of a nonlinear one also of the operand and the result."""
         self._adjoint = function
+        return function
+
+    def derivative(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the tangent of a nonlinear collective's result."""
+        self._derivative = function
         return function
 
     # -- the call ----------------------------------------------------------------------------------------------
@@ -156,6 +180,7 @@ class Collective:
         dtype = call.dtype if call.dtype is not None else x.dtype
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
         pairs = f" pairs={list(call.pairs)}" if call.pairs else ""
+        pairs += f" {call.options}" if call.options else ""
         return (
             f"{self.name}(axis={'*'.join(call.axes)!r} shape=[{','.join(map(str, shape))}] dtype={np.dtype(dtype)}"
             f"{sizes}{root}{pairs} to={call.to!r}) {how}"
@@ -176,8 +201,19 @@ class Collective:
             call = call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
         recording.communicates |= self.communicates
         nodes = recording.nodes
-        nodes.append((self, None, (), (place,), (call, layout, out, result, operand), None, None))
+        kept = (y, (array,)) if self.nonlinear else (None, ())
+        nodes.append((self, *kept, (place,), (call, layout, out, result, operand), None, None))
         return interior(y, out, recording, len(nodes) - 1)
+
+    def saved(self, node: Node, lifted: bool, recording: Recording | None = None, at: int = -1) -> tuple[Any, ...]:
+        """What the rules of a nonlinear collective read: operand and result, on their tape if one is given."""
+        if not self.nonlinear:
+            return ()
+        y, (x,), (place,), (_, layout, out, _, _) = node[1:5]
+        if not lifted:
+            return x, y
+        place = -1 if recording is None else place
+        return Tensor(x, layout, recording if place >= 0 else None, place), Tensor(y, out, recording, at)
 
     def check(self, x: Tensor, on: Any) -> None:
         """Refuse an operand whose label on one of the axes is not taken, before anything is sent."""
@@ -194,6 +230,8 @@ class Collective:
         if known is not None:
             return known
         result = layout
+        if self.nonlinear:
+            self._refuse_addends(x, layout)
         for k, axis in enumerate(call.axes):
             have = layout[axis]
             if not any(have is t or (isinstance(t, type) and type(have) is t) for t in self.takes):
@@ -203,6 +241,16 @@ class Collective:
             self._labels[key] = result
         return result
 
+    def _refuse_addends(self, x: Any, layout: Layout) -> None:
+        for axis, have in layout.items():
+            if have is P:
+                name = x.name or "x"
+                raise LayoutError(
+                    f"{self.name}({name}: {describe(x.array, x.array.shape, layout)})\n  axis {axis!r}: {name} is "
+                    f"Partial, and {self.name} is not linear: of addends it is not that of their sum\n  fix: "
+                    f"all_reduce({name}, {axis!r}, to=R)   (an all-reduce in both directions)" + call_site()
+                )
+
     def _refusal(self, x: Any, layout: Layout, axis: str, have: Label) -> str:
         words = " or ".join(dict.fromkeys(t.word if isinstance(t, Label) else t.__name__ for t in self.takes))
         name = x.name or "x"
@@ -211,11 +259,12 @@ class Collective:
             f"  axis {axis!r}: {name} is {have.word}; {self.name} takes "
             f"{words}{_WHY.get((self.name, have.letter), '')}",
         ]
-        for label, how, cost in fixes(have):
-            if any(label is t for t in self.takes):
-                d = getattr(have, "dim", 0)
-                lines.append(f"  fix: {how.format(x=name, a=axis, d=d)}   ({cost})")
-                break
+        found = [(how, cost) for label, how, cost in fixes(have) if any(label is t for t in self.takes)]
+        if self.nonlinear and (have is R or have is I or have is C):
+            lines.append(f"  fix: leave {self.name} out, since {name} is the same on all ranks of the axis")
+        elif found:
+            how, cost = found[0]
+            lines.append(f"  fix: {how.format(x=name, a=axis, d=getattr(have, 'dim', 0))}   ({cost})")
         else:
             lines.append(f"  fix: {_INSTEAD.get((self.name, have.letter), _instead(name, axis, have))}")
         return "\n".join(lines) + call_site()
@@ -228,7 +277,10 @@ class Collective:
             ct = Shaped(shape, dtype, "it is rooted elsewhere") if absent else made_up(shape, dtype, call)
         if sweep.record:
             ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)
-        g = self._adjoint(ct, call)
+        if self.nonlinear:
+            g = self._adjoint(ct, call, *self.saved(node, sweep.record, sweep.recording, sweep.place))
+        else:
+            g = self._adjoint(ct, call)
         if place < 0 or g is None:
             return
         raw = g.array if g.__class__ in TENSORS else g
@@ -245,6 +297,9 @@ class Collective:
             shape, dtype, absent = operand
             t = Shaped(shape, dtype, "it is rooted elsewhere") if absent else made_up(shape, dtype, call)
             t = Tensor(t, layout) if record else t
+        if self.nonlinear:
+            assert self._derivative is not None
+            return self._derivative(t, call, *self.saved(node, record, recording, at))
         return self.tangent(t, call, out, record)
 
     def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:

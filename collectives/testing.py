@@ -92,6 +92,11 @@ class Case:
     dtype : dtype
     order : 1 or 2
         1 leaves out the second-order checks, which take most of the time.
+    point : callable, optional
+        Makes a rank's operand of random numbers, where they would miss what the case is about (ties, zeros).
+    tangent, bend : callable, optional
+        Of a nonlinear collective, whose `adjoint` is then called with the operands first: ``tangent(x, dx)``, and
+        ``bend(x, dx, ct)``, how the adjoint of one cotangent changes with the operands. Linear ones need neither.
     """
 
     name: str
@@ -100,10 +105,13 @@ class Case:
     gives: Label
     call: Callable[[Any, tuple[str, ...]], Any]
     forward: Callable[[Values], Values]
-    adjoint: Callable[[Values], Values]
+    adjoint: Callable[..., Values]
     shapes: tuple[tuple[int, ...], ...]
     dtype: Any = np.float64
     order: int = 2
+    point: Callable[[Any], Any] | None = None
+    tangent: Callable[[Values, Values], Values] | None = None
+    bend: Callable[[Values, Values, Values], Values] | None = None
 
 
 class Setting:
@@ -141,14 +149,14 @@ class Setting:
             found.setdefault(tuple(i for k, i in enumerate(place) if k not in along), []).append(rank)
         return list(found.values())
 
-    def apply(self, function: Callable[[Values], Values], values: Values) -> Values:
+    def apply(self, function: Callable[..., Values], *values: Values) -> Values:
         """A dense function on every group along the axes."""
         result: Values = [None] * self.ranks
         for group in self.groups(self.along):
             place = self.places[group[0]]
             if any(isinstance(x, Rooted) and x.root != place[self.names.index(a)] for a, x in self.others.items()):
                 continue  # absent along the whole group
-            for rank, y in zip(group, function([values[r] for r in group]), strict=True):
+            for rank, y in zip(group, function(*([each[r] for r in group] for each in values)), strict=True):
                 result[rank] = y
         return result
 
@@ -186,17 +194,27 @@ def prepare(case: Case, setting: Setting) -> Plan:
             shapes[rank] = shape
     seed = zlib.crc32(f"{case.name} {setting}".encode())
     x, dx = (_fill(setting, takes, shapes, case.dtype, seed + i) for i in (0, 1))
-    y, dy = setting.apply(case.forward, x), setting.apply(case.forward, dx)
+    if case.point is not None:
+        x = [None if a is None else case.point(a) for a in x]
+    y = setting.apply(case.forward, x)
+    dy = setting.apply(case.forward, dx) if case.tangent is None else setting.apply(case.tangent, x, dx)
     out = [None if a is None else a.shape for a in y]
     ct = _fill(setting, [dual_label(label) for label in gives], out, case.dtype, seed + 2)
     c = _fill(setting, [V if label is R or label is P else label for label in gives], out, case.dtype, seed + 3)
-    # the objective <c, u^3>, u being y with its open sums taken: its second derivative in the direction dx
+    # the objective <c, u^3 + u>, u being y with its open sums taken: its second derivative in the direction dx
     partial = [k for k, label in enumerate(gives) if label is P]
     u, du = _summed(setting, y, partial), _summed(setting, dy, partial)
     t = [None if c[r] is None else 6 * c[r] * u[r] * du[r] for r in range(setting.ranks)]
     t = _summed(setting, t, partial)
-    return Plan(x, dx, ct, c, y, dy, setting.apply(case.adjoint, ct), setting.apply(case.adjoint, t), shapes,
-                _norm(t) * setting.ranks)
+    if case.tangent is None:
+        g, hv = setting.apply(case.adjoint, ct), setting.apply(case.adjoint, t)
+    else:
+        g, hv = setting.apply(case.adjoint, x, ct), setting.apply(case.adjoint, x, t)
+        if case.bend is not None:
+            slope = [None if c[r] is None else c[r] * (3 * u[r] * u[r] + 1) for r in range(setting.ranks)]
+            bent = setting.apply(case.bend, x, dx, slope)
+            hv = [None if a is None else a + b for a, b in zip(hv, bent, strict=True)]
+    return Plan(x, dx, ct, c, y, dy, g, hv, shapes, _norm(t) * setting.ranks)
 
 
 def _fill(setting: Setting, labels: Sequence[Label], shapes: Sequence[Any], dtype: Any, seed: int) -> Values:
@@ -234,7 +252,8 @@ def _summed(setting: Setting, values: Values, along: Sequence[int]) -> Values:
 
 
 def _norm(values: Values) -> float:
-    return math.sqrt(sum(float((abs(a) ** 2).sum()) for a in values if a is not None))
+    wide = (abs(a).astype(np.float64) for a in values if a is not None)  # float16 would overflow
+    return math.sqrt(sum(float((a**2).sum()) for a in wide))
 
 
 # -- on the ranks ------------------------------------------------------------------------------------------------------
@@ -313,12 +332,12 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
 
 
 def _second_order(seen: Observed, function: Any, x: Tensor, dx: Tensor, c: Tensor, mesh: Mesh) -> None:
-    """The Hessian of <c, F(x)^3> times dx, found in two ways."""
+    """The Hessian of <c, F(x)^3 + F(x)> times dx, found in two ways; it bends where F is zero, too."""
     def objective(x: Any) -> Any:
         u = function(x)
         partial = [a for a in mesh.names if u.layout[a] is P]
         u = all_reduce(u, partial, to=R) if partial else u
-        return _one_number((c * (u * u * u)).sum())
+        return _one_number((c * (u * u * u + u)).sum())
 
     seen.found["second"] = _plain(ag.grad(lambda x: _one_number((dx * ag.grad(objective)(x)).sum()))(x))
     seen.found["mixed"] = _plain(ag.jvp(ag.grad(objective), (x,), (dx,))[1])
@@ -386,7 +405,7 @@ def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
         ct = Tensor(Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype), out.dual)
         try:
             with ag.no_grad():
-                g = node[0]._adjoint(ct, call)
+                g = node[0]._adjoint(ct, call, *node[0].saved(node, True))
         except LayoutError as error:  # raised before anything is sent, so on all ranks
             faults.append(("layout", f"the adjoint of {node[0].name} is refused: {error}"))
             continue
@@ -427,7 +446,8 @@ def judge(case: Case, setting: Setting, plan: Plan, ranks: Sequence[Observed]) -
     """Compare what all ranks saw with the dense reference and with the pairing."""
     name = f"{case.name} {setting}"
     failures = [Failure(name, kind, f"rank {r}: {text}") for r, seen in enumerate(ranks) for kind, text in seen.faults]
-    tolerance = 1e-5 if np.finfo(case.dtype).eps > 1e-10 else 1e-12
+    epsilon = np.finfo(case.dtype).eps
+    tolerance = 4 * epsilon if epsilon > 1e-5 else 1e-5 if epsilon > 1e-10 else 1e-12
     got = {key: [seen.found[key] for seen in ranks] for key in _FOUND if all(key in seen.found for seen in ranks)}
     answers = {"y": ("forward", plan.y, _norm(plan.x)), "dy": ("tangent", plan.dy, _norm(plan.dx)),
                "g": ("adjoint", plan.g, _norm(plan.ct)), "second": ("second", plan.hv, plan.second_scale),
@@ -501,7 +521,9 @@ def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
 
 @contextmanager
 def mutated(name: str, **rules: Any) -> Iterator[None]:
-    """Replace a collective's `forward`, `adjoint` or `tangent` inside the block: to show that its checks can fail.
+    """Replace a collective's rule inside the block, to show that its checks can fail.
+
+    The rules are `forward`, `adjoint`, `tangent` and, of a nonlinear collective, `derivative`.
 
     Examples
     --------
@@ -510,7 +532,8 @@ def mutated(name: str, **rules: Any) -> Iterator[None]:
     ...     pass  # here the checks of all_reduce must fail
     """
     collective: Any = collectives[name]
-    attributes = {"forward": "_forward", "adjoint": "_adjoint", "tangent": "tangent"}
+    attributes = {"forward": "_forward", "adjoint": "_adjoint", "tangent": "tangent",
+                  "derivative": "_derivative"}  # fmt: skip
     before = dict(vars(collective))
     try:
         for rule, function in rules.items():

@@ -29,7 +29,7 @@ from autograd.errors import (
     RankFailed,
     ShapeError,
 )
-from collectives.communicator import Array, Communicator, Pending
+from collectives.communicator import Array, Communicator, Pending, Runs
 
 __all__ = ["LocalCommunicator", "LocalWorld"]
 
@@ -129,12 +129,65 @@ def _prepare_all_to_all(
     return (x.dtype,), (x, send_counts, receive_counts)
 
 
-def _sum(parts: list[Array]) -> Array:
-    """The sum in order of rank, in the dtype of the parts, so that it does not depend on who came last."""
-    total = parts[0].copy()
+def _prepare_scan(
+    group: LocalCommunicator, x: Array, exclusive: bool, backwards: bool
+) -> tuple[tuple[Any, ...], Array]:
+    _check_array(x)
+    return (x.dtype, x.size, exclusive, backwards), x
+
+
+def _prepare_get(group: LocalCommunicator, x: Array, runs: Runs) -> tuple[tuple[Any, ...], tuple[Array, Runs]]:
+    _check_array(x)
+    return (x.dtype,), (x, runs)
+
+
+def _prepare_accumulate(
+    group: LocalCommunicator, values: Array, runs: Runs, count: int
+) -> tuple[tuple[Any, ...], tuple[Array, Runs, int]]:
+    _check_size(_check_array(values), sum(n for _, _, n in runs), "the sum of the runs")
+    return (values.dtype,), (values, runs, count)
+
+
+def _wide(x: Array) -> Array:
+    """A copy in the dtype in which sums and products are taken: float32 for float16, else the array's own."""
+    return x.astype(np.float32 if x.dtype == np.float16 else x.dtype)
+
+
+def _reduced(parts: list[Array], operation: Any) -> Array:
+    """The reduction in order of rank, so that it does not depend on who came last; float16 is rounded once."""
+    total = _wide(parts[0])
     for part in parts[1:]:
+        operation(total, part, out=total)
+    return total.astype(parts[0].dtype, copy=False)
+
+
+def _sum(parts: list[Array]) -> Array:
+    return _reduced(parts, np.add)
+
+
+def _combine_scan(parts: list[Array], dtype: Any, count: int, exclusive: bool, backwards: bool) -> list[Array]:
+    total = _wide(np.zeros(count, dtype))
+    results = []
+    for part in reversed(parts) if backwards else parts:
+        before = total.astype(dtype)
         np.add(total, part, out=total)
-    return total
+        results.append(before if exclusive else total.astype(dtype))
+    return results[::-1] if backwards else results
+
+
+def _combine_get(parts: list[tuple[Array, Runs]], dtype: Any) -> list[Array]:
+    empty = np.empty(0, dtype)
+    return [np.concatenate([empty, *(parts[r][0][at : at + n] for r, at, n in runs)]) for _, runs in parts]
+
+
+def _combine_accumulate(parts: list[tuple[Array, Runs, int]], dtype: Any) -> list[Array]:
+    totals = [_wide(np.zeros(count, dtype)) for _, _, count in parts]
+    for values, runs, _ in parts:  # in order of rank
+        start = 0
+        for rank, at, n in runs:
+            totals[rank][at : at + n] += values[start : start + n]
+            start += n
+    return [total.astype(dtype, copy=False) for total in totals]
 
 
 def _to_all(x: Array, size: int) -> list[Array]:
@@ -204,6 +257,19 @@ CALLS = {
         lambda parts, dtype, counts: [part.copy() for part in _split(_sum(parts), counts)],
     ),
     "all_to_all": Call(("dtype",), _prepare_all_to_all, _combine_all_to_all),
+    "maximum": Call(
+        ("dtype", "count"),
+        _prepare_all_reduce,
+        lambda parts, dtype, count: _to_all(_reduced(parts, np.maximum), len(parts)),
+    ),
+    "product": Call(
+        ("dtype", "count"),
+        _prepare_all_reduce,
+        lambda parts, dtype, count: _to_all(_reduced(parts, np.multiply), len(parts)),
+    ),
+    "scan": Call(("dtype", "count", "exclusive", "backwards"), _prepare_scan, _combine_scan),
+    "get": Call(("dtype",), _prepare_get, _combine_get),
+    "accumulate": Call(("dtype",), _prepare_accumulate, _combine_accumulate),
     "exchange": Call((), lambda group, data: ((), bytes(data)), lambda parts: [list(parts) for _ in parts]),
     "barrier": Call((), lambda group: ((), None), lambda parts: parts),
     "agree": Call(("call",), lambda group, call: ((call,), None), lambda parts, call: parts),
@@ -489,6 +555,21 @@ class LocalCommunicator(Communicator):
 
     def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
         return self._call("all_to_all", x, send_counts, receive_counts)
+
+    def maximum(self, x: Array) -> Array:
+        return self._call("maximum", x)
+
+    def product(self, x: Array) -> Array:
+        return self._call("product", x)
+
+    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
+        return self._call("scan", x, exclusive, backwards)
+
+    def get(self, x: Array, runs: Runs) -> Array:
+        return self._call("get", x, runs)
+
+    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
+        return self._call("accumulate", values, runs, count)
 
     def exchange(self, data: bytes) -> list[bytes]:
         return self._call("exchange", data)

@@ -16,10 +16,10 @@ import numpy as np
 
 from autograd.errors import CollectiveMismatch, CommunicationError, MeshError
 from collectives import checking
-from collectives.backends import failure
+from collectives.backends import failure, mpi_windows
 from collectives.backends.farewell import Channel, Farewell, Wait, Waiting, describe
-from collectives.backends.mpi_plans import PLANS, Kind, Plan, checked_array, checked_rank, kind_of, kinds
-from collectives.communicator import Array, Communicator, Pending
+from collectives.backends.mpi_plans import PLANS, Kind, Plan, checked_array, checked_rank, kind_of, kinds, operations
+from collectives.communicator import Array, Communicator, Pending, Runs
 
 __all__ = ["MpiCommunicator", "mpi_world"]
 
@@ -68,6 +68,7 @@ class MpiCommunicator(Communicator):
         self._waiting = _process.waiting
         self._agreed = 0
         self._groups: dict[str, int] = {}  # how often a subgroup was made
+        self._reversed: MpiCommunicator | None = None
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
         _process.channels[channel.key] = channel
 
@@ -145,6 +146,37 @@ class MpiCommunicator(Communicator):
     def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
         return self._call("all_to_all", x, send_counts, receive_counts)
 
+    def maximum(self, x: Array) -> Array:
+        return self._call("maximum", x)
+
+    def product(self, x: Array) -> Array:
+        return self._call("product", x)
+
+    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
+        if self.size == 1:
+            return np.zeros_like(x) if exclusive else x.copy()
+        return (self._mirror() if backwards else self)._call("scan", x, exclusive, False)
+
+    def _mirror(self) -> MpiCommunicator:
+        """The same ranks in the other order, made when it is first needed: MPI's scans know one direction."""
+        if self._reversed is None:
+            self._reversed = self.subgroup(range(self.size)[::-1], f"{self.name}/reversed")
+        return self._reversed
+
+    def get(self, x: Array, runs: Runs) -> Array:
+        return self._window("get", mpi_windows.get, checked_array(x), runs)
+
+    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
+        return self._window("accumulate", mpi_windows.accumulate, checked_array(values), runs, count)
+
+    def _window(self, call: str, function: Callable[..., Any], *args: Any) -> Array:
+        kind = kind_of(args[0].dtype)
+        if self._comm is None:
+            return function(None, kind, *args)
+        channel = self._channel
+        channel.calls = number = channel.calls + 1
+        return _while_waiting((channel, call, number, None), function, self._comm, kind, *args)
+
     def barrier(self) -> None:
         self._call("barrier")
 
@@ -177,7 +209,10 @@ class MpiCommunicator(Communicator):
         if call == "recv":
             return self._start_recv(*args)
         plan_of = PLANS.get(call)
-        if plan_of is None or self.size == 1:  # send, which is nonblocking; exchange, which is two calls
+        if call == "scan" and args[2] and self.size > 1:
+            return self._mirror().start("scan", args[0], args[1], False)
+        # send, which is nonblocking; exchange, which is two calls; the one-sided ones, which are several
+        if plan_of is None or self.size == 1:
             return Pending.done(getattr(self, call)(*args))
         # The caller may write to its array before the end: the pending call works on a copy.
         plan = plan_of(self, *(checked_array(arg).copy() if isinstance(arg, np.ndarray) else arg for arg in args))
@@ -314,6 +349,7 @@ def _fill_kinds() -> None:
         if datatype != MPI.DATATYPE_NULL:
             kinds[np.dtype(char)] = Kind(datatype, datatype, MPI.SUM)
     kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, MPI.C_BOOL, MPI.LOR)  # as numpy adds booleans
+    operations.update(maximum=MPI.MAX, product=MPI.PROD)
     # MPI has no sum of float16: it is taken in float32 and rounded once
     kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, MPI.FLOAT, MPI.SUM, np.dtype(np.float32))
 

@@ -1,7 +1,7 @@
 """What each collective is for mpi4py: the name of its call, the arguments, and what is left to do to the result.
 
 Arguments are checked here, in the same way on one rank as on many. This file does not import mpi4py: `mpi` fills in
-`kinds` when it does.
+`kinds` and `operations` when it does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from autograd.errors import DtypeError, MeshError, ShapeError
 from collectives.communicator import Array, Communicator
 
-__all__ = ["PLANS", "Kind", "Plan", "checked_array", "checked_rank", "kind_of", "kinds"]
+__all__ = ["PLANS", "Kind", "Plan", "checked_array", "checked_rank", "kind_of", "kinds", "operations"]
 
 
 class Plan(NamedTuple):
@@ -36,6 +36,7 @@ class Kind(NamedTuple):
 
 
 kinds: dict[np.dtype[Any], Kind] = {}
+operations: dict[str, Any] = {}  # of the reductions that are no sums, by the name of the call
 
 
 def kind_of(dtype: np.dtype[Any]) -> Kind:
@@ -96,12 +97,23 @@ def _reduce(group: Communicator, x: Array, root: int) -> Plan:
     return Plan("Reduce", ([x, datatype], [out, datatype], operation, root), out, None if wide is None else _narrow)
 
 
-def _all_reduce(group: Communicator, x: Array) -> Plan:
+def _all_reduce(group: Communicator, x: Array, named: str = "") -> Plan:
     _, datatype, operation, wide = kind_of(checked_array(x).dtype)
     if wide is not None:
         x = x.astype(wide)
     out = np.empty(x.size, x.dtype)
-    return Plan("Allreduce", ([x, datatype], [out, datatype], operation), out, None if wide is None else _narrow)
+    arguments = ([x, datatype], [out, datatype], operations[named] if named and group.size > 1 else operation)
+    return Plan("Allreduce", arguments, out, None if wide is None else _narrow)
+
+
+def _scan(group: Communicator, x: Array, exclusive: bool, backwards: bool) -> Plan:
+    """Forwards only: a channel whose ranks are in the other order does the rest."""
+    _, datatype, operation, wide = kind_of(checked_array(x).dtype)
+    if wide is not None:
+        x = x.astype(wide)
+    out = np.zeros(x.size, x.dtype)  # Exscan leaves the first rank's as it is
+    name = "Exscan" if exclusive else "Scan"
+    return Plan(name, ([x, datatype], [out, datatype], operation), out, None if wide is None else _narrow)
 
 
 def _gather(group: Communicator, x: Array, counts: Sequence[int], root: int) -> Plan:
@@ -163,5 +175,8 @@ PLANS: dict[str, Callable[..., Plan]] = {
     "scatter": _scatter,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
+    "maximum": lambda group, x: _all_reduce(group, x, "maximum"),
+    "product": lambda group, x: _all_reduce(group, x, "product"),
+    "scan": _scan,
     "barrier": _barrier,
 }

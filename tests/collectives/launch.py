@@ -17,6 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
+# Open MPI complains on stderr at every window where there is no UCX device; MPICH does not read this.
+QUIET = {"OMPI_MCA_osc": "^ucx"}
+
+
 class Outcome(NamedTuple):
     """How a job ended; `is_late` if it had to be killed."""
 
@@ -43,7 +47,7 @@ def launch(program: str, ranks: int, *args: str, limit_s: float, **environment: 
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     job = subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        env={**QUIET, **os.environ, "PYTHONPATH": path, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -49,7 +49,7 @@ def gradient(case: Case, setting: Setting, plan: Plan, mesh: Any, idle: int, wit
 def expected(case: Case, setting: Setting, plan: Plan, idle: int) -> list[Any]:
     """The dense answer: the idle rank's cotangent is zero."""
     cts = [ct * 0 if rank == idle else ct for rank, ct in enumerate(plan.ct)]
-    return setting.apply(case.adjoint, cts)
+    return setting.apply(case.adjoint, cts) if case.tangent is None else setting.apply(case.adjoint, plan.x, cts)
 
 
 def program(cases_: Work) -> list[list[Any]]:
@@ -71,7 +71,8 @@ def faults(cases_: Work, found: list[list[list[Any]]]) -> list[str]:
     """What is wrong with the gradients of all ranks."""
     wrong = []
     for i, (case, setting, plan) in enumerate(cases_):
-        tolerance = 1e-5 if case.dtype is np.float32 else 1e-12
+        epsilon = float(np.finfo(case.dtype).eps)
+        tolerance = max(1e-12, 4 * epsilon if epsilon > 1e-5 else 50 * epsilon)
         for k, (idle, without) in enumerate(pairs(case, setting.ranks)):
             for rank, want in enumerate(expected(case, setting, plan, idle)):
                 got = found[rank][i][k]

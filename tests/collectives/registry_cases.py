@@ -15,13 +15,16 @@ import collectives as cc
 from collectives import I, P, R, Rooted, Shard, V
 from collectives.testing import Case, Setting, Skip
 
+from . import primitive_cases
+
 HELPERS = {
+    **primitive_cases.HELPERS,
     "pad": "shard R->V reaches it as its adjoint",
     "keep on the root": "broadcast to=I reaches it as its adjoint",
 }
 """Collectives that users cannot call: which case proves each."""
 
-F64, F32, C128 = np.float64, np.float32, np.complex128
+F64, F32, F16, C128 = np.float64, np.float32, np.float16, np.complex128
 Values = list[Any]
 
 
@@ -159,16 +162,20 @@ def on_root(axis: Any, root: int) -> bool:
 
 SHAPES: list[tuple[tuple[int, ...], Any]] = [
     ((2, 3), F64), ((2, 3), F32), ((2, 3), C128), ((), F64), ((), F32), ((5,), F64), ((0, 2), F64), ((0, 2), F32),
+    ((2, 3), F16),
 ]  # fmt: skip
 
 
-def cases(setting: Setting, thin: int = 0) -> Iterator[Case | Skip]:
+def cases(setting: Setting, thin: int = 0, processes: bool = False) -> Iterator[Case | Skip]:
     """All cases for a group of this setting's size.
 
     `thin` leaves out repetitions, never a pair of layouts: 1 fewer shapes and dtypes, 2 also all roots but the last.
+    Those of `primitive_cases` are thinned more, and on `processes` always and not beside other labels than V; float16
+    runs on at most 3 processes.
     """
     p, sizes = setting.size, setting.extents
-    shapes = [SHAPES, [SHAPES[0], SHAPES[4], SHAPES[6]], SHAPES[:1]][thin]
+    all_shapes = SHAPES[:-1] if processes and setting.ranks > 3 else SHAPES
+    shapes = [all_shapes, [SHAPES[0], SHAPES[4], SHAPES[6]], SHAPES[:1]][thin]
     roots = [p - 1] if thin == 2 else list(range(p))
     yield from _whole(p, shapes)
     yield from _moves(p, shapes)
@@ -179,6 +186,8 @@ def cases(setting: Setting, thin: int = 0) -> Iterator[Case | Skip]:
     if len(sizes) > 1:
         yield from _nested(p, sizes)
     yield from _point_to_point(p, shapes, roots)
+    if not processes or thin < 2:
+        yield from primitive_cases.cases(setting, max(thin, 1) if processes else thin)
     yield Skip("cast C->R, C->I, C->P", "a constant has no cotangent")
     yield Skip("cast P->any, V->R, V->I, Rooted->any", "refused with a LayoutError: not what the ranks hold")
 
@@ -285,7 +294,8 @@ def _wholes(p: int, thin: int) -> list[tuple[int, tuple[int, ...], Any]]:
     if thin == 2:
         return found[:1]
     if thin == 0:
-        found += [(-2, (2, 2 * p + 1, 2), F64), (1, (2, p + 1), F32), (0, (0, 3), F64), (0, (p + 1,), C128)]
+        found += [(-2, (2, 2 * p + 1, 2), F64), (1, (2, p + 1), F32), (0, (0, 3), F64), (0, (p + 1,), C128),
+                  (0, (p + 2,), F16)]
     return found
 
 
@@ -478,7 +488,7 @@ def work_and_skips(ranks: int, processes: bool = False) -> tuple[list[tuple[Case
     skips: list[Skip] = []
     for setting, thin in settings(ranks):
         seen = set()
-        for case in cases(setting, thin):
+        for case in cases(setting, thin, processes):
             if isinstance(case, Skip):
                 skips.append(case)
                 continue

@@ -66,6 +66,12 @@ def issue(group, way, call, *args):
     return result
 
 
+def runs_of(counts, rank):
+    """What a rank reads or adds to: the end of the next part, and all of the last, which everyone names."""
+    after, last = (rank + 1) % len(counts), len(counts) - 1
+    return [(after, counts[after] // 2, counts[after] - counts[after] // 2), (last, 0, counts[last])]
+
+
 def plan(call, size, dtype, root, key=0):
     """The arguments of each rank and the results expected, from dense arrays alone."""
     counts = counts_of(size, key)
@@ -90,6 +96,19 @@ def plan(call, size, dtype, root, key=0):
         whole = numbers(dtype, sum(counts), key, 99)
         args = [(whole if rank == root else None, counts, root, np.dtype(dtype)) for rank in ranks]
         return args, [cut(whole, counts, rank) for rank in ranks]
+    if call == "get":
+        parts = [numbers(dtype, counts[rank], key, rank) for rank in ranks]
+        runs = [runs_of(counts, rank) for rank in ranks]
+        expected = [np.concatenate([parts[r][at : at + n] for r, at, n in each]) for each in runs]
+        return list(zip(parts, runs, strict=True)), expected
+    if call == "accumulate":
+        runs = [runs_of(counts, rank) for rank in ranks]
+        values = [numbers(dtype, sum(n for _, _, n in each), key, rank) for rank, each in enumerate(runs)]
+        expected = [np.zeros(n, dtype) for n in counts]
+        for given, each in zip(values, runs, strict=True):
+            for (r, at, n), part in zip(each, np.split(given, np.cumsum([n for *_, n in each])[:-1]), strict=True):
+                expected[r][at : at + n] += part
+        return [(values[rank], runs[rank], counts[rank]) for rank in ranks], expected
     parts = [numbers(dtype, sum(counts) if call == "reduce_scatter" else 7, key, rank) for rank in ranks]
     total = dense_sum(parts)
     if call == "broadcast":
@@ -98,6 +117,17 @@ def plan(call, size, dtype, root, key=0):
         return [(part, root) for part in parts], [total if rank == root else None for rank in ranks]
     if call == "all_reduce":
         return [(part,) for part in parts], [total] * size
+    if call in ("maximum", "product"):
+        result = parts[0]
+        for part in parts[1:]:
+            result = np.maximum(result, part) if call == "maximum" else result * part
+        return [(part,) for part in parts], [result] * size
+    if call == "scan":  # exclusive where the key is odd, backwards where the root is
+        exclusive, backwards = bool(key % 2), bool(root % 2)
+        zeros, order = np.zeros_like(parts[0]), list(reversed(ranks)) if backwards else list(ranks)
+        before = [order[: order.index(rank) + (not exclusive)] for rank in ranks]
+        return [(part, exclusive, backwards) for part in parts], [dense_sum([zeros, *map(parts.__getitem__, each)])
+                                                                  for each in before]  # fmt: skip
     assert call == "reduce_scatter"
     return [(part, counts) for part in parts], [cut(total, counts, rank) for rank in ranks]
 
@@ -113,7 +143,7 @@ def assert_same(result, expected):
 
 
 COLLECTIVES = [call for call in CALLS if call != "agree"]
-ROOTED = ["broadcast", "reduce", "gather", "scatter"]
+ROOTED = ["broadcast", "reduce", "gather", "scatter", "scan"]  # what depends on `root`
 
 
 @pytest.mark.parametrize("way", WAYS)

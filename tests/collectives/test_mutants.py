@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import autograd as ag
 import collectives as cc
 from collectives import I, P, R, V
 from collectives.primitive import Call, collectives
@@ -79,6 +80,95 @@ def reversed_parts(true: Rule) -> Rule:
     return lambda x, call: np.flip(true(x, call), axis=call.dim) if type(x) is np.ndarray else true(x, call)
 
 
+# -- nonlinear ones, whose rules read the operand and the result too ---------------------------------------------
+
+
+def at_operand(change: Callable[[Any, Any], Any]) -> Callable[[Rule], Rule]:
+    """The rule reads another operand or result: `change` makes both of the true ones."""
+    return lambda true: lambda ct, call, x, y: true(ct, call, *change(x, y))
+
+
+def winner_of(name: str) -> Callable[[Rule], Rule]:
+    """The winner is looked for by the result of another collective."""
+    def wrong(true: Rule, ct: Any, call: Call, x: Any, y: Any) -> Any:
+        if not hasattr(x, "layout"):
+            return true(ct, call, x, other(name)._forward(x, call))
+        return true(ct, call, x, type(y)(other(name)._forward(x.array, call), y.layout))
+
+    return lambda true: lambda *args: wrong(true, *args)
+
+
+def whole_to_each_winner(true: Rule) -> Rule:
+    def wrong(ct: Any, call: Call, x: Any, y: Any) -> Any:
+        a, b = (z.array if hasattr(z, "layout") else z for z in (x, y))
+        return true(ct, call, x, y) * other("all_reduce")((a == b).astype(a.dtype), call.but(to=R))
+
+    return wrong
+
+
+def share_without_sum(true: Rule) -> Rule:
+    """to=R: every rank uses its own cotangent only."""
+    return lambda ct, call, x, y: true(other("relabel")(ct, call.but(to=I)) if hasattr(ct, "layout") else ct,
+                                       call.but(to=I), x, y)
+
+
+def detached(x: Any, y: Any) -> Any:
+    return ag.stop_gradient(x), y
+
+
+def divided(ct: Any, call: Call, x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return other("all_reduce")(ct, call.but(to=R)) * (y / x)
+
+
+# -- halos and one-sided reads -----------------------------------------------------------------------------------
+
+
+def own_cells(call: Call) -> Any:
+    start = call.options.before
+    return (*(slice(None),) * call.dim, slice(start, start + call.extents[call.group.rank]))
+
+
+def cropped(ct: Any, call: Call) -> Any:
+    return ct[own_cells(call)] * 1.0
+
+
+def overwritten(true: Rule) -> Rule:
+    """What a neighbour sends replaces the owner's cotangent where it should be added."""
+    def wrong(ct: Any, call: Call) -> Any:
+        ghosts, touched = ct.copy(), np.ones_like(ct)
+        ghosts[own_cells(call)] = touched[own_cells(call)] = 0
+        return np.where(true(touched, call) > 0, true(ghosts, call), ct[own_cells(call)])
+
+    return wrong
+
+
+def other_borders(true: Rule) -> Rule:
+    def wrong(x: Any, call: Call) -> Any:
+        return true(x, call.but(options=call.options._replace(periodic=not call.options.periodic)))
+
+    return wrong
+
+
+def mirrored(true: Rule) -> Rule:
+    """The neighbours before and after are taken for each other."""
+    def wrong(x: Any, call: Call) -> Any:
+        y = true(np.flip(x, call.dim), call.but(options=call.options._replace(
+            before=call.options.after, after=call.options.before)))
+        return np.flip(y, call.dim).copy()
+
+    return wrong
+
+
+def with_runs(change: Callable[[Any, Call], Any]) -> Callable[[Rule], Rule]:
+    return lambda true: lambda x, call: true(
+        x, call.but(options=call.options._replace(runs=tuple(change(call.options.runs, call)))))
+
+
+def averaged(true: Rule) -> Rule:
+    return lambda ct, call: true(ct, call) / np.maximum(true(np.ones_like(ct), call), 1)
+
+
 MUTANTS = [
     Mutant("all_reduce", "to=R: the sum is missing", where(to_r, identity)),
     Mutant("all_reduce", "a factor p", times(RANKS)),
@@ -137,9 +227,49 @@ MUTANTS = [
     Mutant("scatter", "dropped", zeros),
     Mutant("gather", "scattered from the first rank always", at_root(0)),
     Mutant("gather", "a factor p", times(RANKS)),
+    Mutant("scan", "not reversed", always(other("scan"))),
+    Mutant("scan", "the identity", always(identity)),
+    Mutant("scan", "without this rank",
+           always(lambda ct, call: other("exscan")(ct, call.but(options=call.options._replace(backwards=True))))),
+    Mutant("scan", "from the last rank to the first",
+           lambda true: lambda x, call: true(x, call.but(options=call.options._replace(backwards=True))), "forward"),
+    Mutant("exscan", "not reversed", always(other("exscan"))),
+    Mutant("exscan", "this rank counts too",
+           always(lambda ct, call: other("scan")(ct, call.but(options=call.options._replace(backwards=True))))),
+    Mutant("exscan", "this rank counts too", always(collectives["scan"]._forward), "forward"),
+    Mutant("all_max", "the wrong winner", winner_of("all_min")),
+    Mutant("all_max", "every winner gets the whole cotangent", whole_to_each_winner),
+    Mutant("all_max", "to=R: not summed", share_without_sum),
+    Mutant("all_max", "every rank gets the cotangent", at_operand(lambda x, y: (y, y))),
+    Mutant("all_max", "the smallest", always(collectives["all_min"]._forward), "forward"),
+    Mutant("all_min", "the wrong winner", winner_of("all_max")),
+    Mutant("all_min", "a factor p", lambda true: lambda ct, *rest: true(ct * float(RANKS), *rest)),
+    Mutant("all_min", "the largest", always(collectives["all_max"]._forward), "forward"),
+    Mutant("all_prod", "y / x: a zero is not legal", always(divided)),
+    Mutant("all_prod", "this rank's factor counts too", lambda true: lambda ct, call, x, y: true(ct, call, x, y) * x),
+    Mutant("all_prod", "the sum's adjoint", at_operand(lambda x, y: (x * 0 + 1.0, y))),
+    Mutant("all_prod", "the others are constants", at_operand(detached)),
+    Mutant("all_prod", "to=R: not summed", share_without_sum),
+    Mutant("all_prod", "the sum", always(collectives["all_reduce"]._forward), "forward"),
+    Mutant("halo_exchange", "cropped: the ghosts' cotangents are dropped", always(cropped)),
+    Mutant("halo_exchange", "a factor 2", times(2)),
+    Mutant("halo_exchange", "an open border in place of a periodic one", other_borders, "forward"),
+    Mutant("halo_exchange", "an open border in place of a periodic one", other_borders),
+    Mutant("halo_exchange", "the neighbours are exchanged", mirrored, "forward"),
+    Mutant("add ghosts", "overwritten, not added", overwritten, "forward"),
+    Mutant("add ghosts", "dropped in the second derivative", zeros),
+    Mutant("get", "dropped", zeros),
+    Mutant("get", "a factor p", times(RANKS)),
+    Mutant("get", "added at the wrong rank", with_runs(
+        lambda runs, call: [((r + 1) % RANKS, min(at, 4), n) for r, at, n in runs])),
+    Mutant("get", "read in reverse order", with_runs(lambda runs, call: runs[::-1]), "forward"),
+    Mutant("accumulate", "a mean in place of the sum", averaged, "forward"),
+    Mutant("accumulate", "dropped in the second derivative", zeros),
     *(Mutant(name, "forward mode drops the tangent", lambda true: lambda t, *rest: true(t * 0, *rest), "tangent")
       for name in ("all_reduce", "cast I->R", "all_gather", "reduce_scatter", "shard", "all_to_all", "permute",
-                   "broadcast", "reduce", "scatter", "gather")),
+                   "broadcast", "reduce", "scatter", "gather", "scan", "exscan", "halo_exchange", "get")),
+    *(Mutant(name, "forward mode drops the tangent", lambda true: lambda t, *rest: true(t * 0, *rest), "derivative")
+      for name in ("all_max", "all_min", "all_prod")),
 ]  # fmt: skip
 
 
@@ -152,7 +282,8 @@ def work_of(collective: str) -> list[tuple[Case, Setting]]:
 
 def plant(mutant: Mutant) -> list[Failure]:
     collective = collectives[mutant.collective]
-    true = {"forward": collective._forward, "adjoint": collective._adjoint, "tangent": collective.tangent}[mutant.rule]
+    true: Any = {"forward": collective._forward, "adjoint": collective._adjoint, "tangent": collective.tangent,
+                 "derivative": collective._derivative}[mutant.rule]  # fmt: skip
     with mutated(mutant.collective, **{mutant.rule: mutant.make(true)}):
         return check(work_of(mutant.collective), RANKS)
 

@@ -80,6 +80,12 @@ class Checker:
         self.check("all_reduce", total(same), lambda: [same[me].copy()])
         self.check("all_gather", gathered, lambda: [parts[me].copy(), counts])
         self.check("reduce_scatter", split(total(whole), counts)[me], lambda: [whole[me].copy(), counts])
+        if dtype.kind not in "cb":
+            self.check("maximum", np.max(np.stack(same), axis=0), lambda: [same[me].copy()])
+        if dtype.kind != "b":
+            self.check("product", np.prod(np.stack(same), axis=0, dtype=dtype), lambda: [same[me].copy()])
+        self.check_scans(same)
+        self.check_one_sided(parts)
         # what rank a sends to rank b: (a + counts[b]) % 3 elements
         table = [[(a + counts[b]) % 3 for b in everyone] for a in everyone]
         sent = [data_of(rank, sum(table[rank]), dtype) for rank in everyone]
@@ -97,6 +103,37 @@ class Checker:
         self.group.start("send", same[me], (me + 1) % size).wait()
         self.group.start("send", same[me], (me + 1) % size).wait()
         self.check("recv", same[before], lambda: [np.zeros(n, dtype), before])
+
+    def check_scans(self, same: Arrays) -> None:
+        me, size = self.group.rank, self.group.size
+        nothing = np.zeros_like(same[0])
+        for backwards, others in ((False, same[:me]), (True, same[me + 1 :])):
+            before = total([nothing, *others])
+            self.check("scan", before, lambda backwards=backwards: [same[me].copy(), True, backwards])
+            self.check("scan", before + same[me], lambda backwards=backwards: [same[me].copy(), False, backwards])
+        assert size > 1 or not before.any()
+
+    def check_one_sided(self, parts: Arrays) -> None:
+        """Each rank reads the end of the next part and the whole of the last, and adds to both."""
+        me, size = self.group.rank, self.group.size
+
+        def runs_of(rank: int) -> list[tuple[int, int, int]]:
+            after, last = (rank + 1) % size, size - 1
+            half = len(parts[after]) // 2
+            return [(after, half, len(parts[after]) - half), (last, 0, len(parts[last]))]
+
+        def taken(rank: int) -> np.ndarray[Any, Any]:
+            return np.concatenate([parts[r][at : at + n] for r, at, n in runs_of(rank)])
+
+        self.check("get", taken(me), lambda: [parts[me].copy(), runs_of(me)])
+        given = np.zeros(len(parts[me]), parts[me].dtype)
+        for rank in range(size):
+            values, start = taken(rank), 0
+            for r, at, n in runs_of(rank):
+                if r == me:
+                    given[at : at + n] = given[at : at + n] + values[start : start + n]
+                start += n
+        self.check("accumulate", given, lambda: [taken(me), runs_of(me), len(parts[me])])
 
     def check_root(self, root: int, counts: list[int], same: Arrays, parts: Arrays, whole: Arrays) -> None:
         me, dtype = self.group.rank, same[0].dtype
