@@ -20,6 +20,17 @@ from .backends.failure import guard
 from .checking import set_check as check
 from .communicator import Communicator, Pending
 from .mesh import Mesh, current_mesh
+from .nonblocking import (
+    all_gather_async,
+    all_reduce_async,
+    all_to_all_async,
+    broadcast_async,
+    irecv,
+    isend,
+    permute_async,
+    reduce_async,
+    reduce_scatter_async,
+)
 from .ops import (
     all_gather,
     all_reduce,
@@ -44,9 +55,10 @@ from .replicas import check_replicas
 __all__ = [
     "C", "Call", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator", "DeadlockError", "I",
     "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed", "ReplicaMismatch", "Rooted",
-    "Shard", "V", "all_gather", "all_reduce", "all_to_all", "broadcast", "cast", "check", "check_replicas",
-    "current_mesh", "declare_partial", "gather", "in_order", "mean", "permute", "recv", "reduce", "reduce_scatter",
-    "run", "scatter", "send", "shard", "world",
+    "Shard", "V", "all_gather", "all_gather_async", "all_reduce", "all_reduce_async", "all_to_all", "all_to_all_async",
+    "broadcast", "broadcast_async", "cast", "check", "check_replicas", "current_mesh", "declare_partial", "gather",
+    "in_order", "irecv", "isend", "mean", "permute", "permute_async", "recv", "reduce", "reduce_async",
+    "reduce_scatter", "reduce_scatter_async", "run", "scatter", "send", "shard", "world",
 ]  # fmt: skip
 
 guard()

@@ -34,12 +34,16 @@ class _Process:
         self.channels: dict[str, Channel] = {}
         # Requests own the copies that are being sent. They are kept here, as a communicator may be dropped earlier.
         self.sends: deque[Any] = deque()
+        # So do those of started calls, which nobody may come to wait for.
+        self.started: deque[_Request] = deque()
         self.world: MpiCommunicator | None = None
 
     def reap(self) -> None:
         """Forget the sends that are complete; the oldest first, so that a call costs one test at most."""
         while self.sends and self.sends[0].Test():
             self.sends.popleft()
+        while self.started and self.started[0].advance():
+            self.started.popleft()
 
 
 _process = _Process()
@@ -68,6 +72,8 @@ class MpiCommunicator(Communicator):
         self._waiting = _process.waiting
         self._agreed = 0
         self._groups: dict[str, int] = {}  # how often a subgroup was made
+        self._lanes: dict[str, MpiCommunicator] = {}
+        self._tag = 0
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
         _process.channels[channel.key] = channel
 
@@ -76,7 +82,7 @@ class MpiCommunicator(Communicator):
 
     # -- groups ------------------------------------------------------------------------------------------------
     def poke(self) -> None:
-        """Make progress on sends that are under way; MPI makes none while the program computes."""
+        """Make progress on what is under way; MPI makes none while the program computes."""
         _process.reap()
 
     def subgroup(self, members: Sequence[int], name: str) -> MpiCommunicator:
@@ -101,6 +107,14 @@ class MpiCommunicator(Communicator):
             chosen.Free()
             group.Free()
         return MpiCommunicator(comm, channel, members.index(self.rank))
+
+    def lane(self, purpose: str) -> MpiCommunicator:
+        found = self._lanes.get(purpose)
+        if found is None:
+            channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
+            found = self._lanes[purpose] = MpiCommunicator(self._comm, channel, self.rank)
+            found._tag = 1 + _digest(purpose) % 32767  # MPI promises tags up to 32767
+        return found
 
     # -- agreement ---------------------------------------------------------------------------------------------
     @property
@@ -166,7 +180,7 @@ class MpiCommunicator(Communicator):
             return
         _process.reap()
         sent, target = self._channel.sent, self.ranks[dst]
-        _process.sends.append(self._comm.Isend([content, kind_of(content.dtype).move], dst))
+        _process.sends.append(self._comm.Isend([content, kind_of(content.dtype).move], dst, self._tag))
         sent[target] = sent.get(target, 0) + 1
 
     def recv(self, buffer: Array, src: int) -> Array:
@@ -202,7 +216,8 @@ class MpiCommunicator(Communicator):
         received, source = self._channel.received, self.ranks[src]
         received[source] = number = received.get(source, 0) + 1
         datatype = kind_of(buffer.dtype).move
-        request = _Request(self._comm.Irecv([buffer, datatype], src), (self._channel, "recv", number, source))
+        started = self._comm.Irecv([buffer, datatype], src, self._tag)
+        request = _Request(started, (self._channel, "recv", number, source))
 
         def finish() -> Array:
             request.wait()
@@ -261,15 +276,19 @@ class _Request:
         self._wait = wait
         self._is_done = False  # once done, the request is null and a further test would empty the status
         self.status = MPI.Status()
+        _process.started.append(self)
+
+    def advance(self) -> bool:
+        """Make progress without waiting: True once it is done."""
+        self._is_done = self._is_done or self._request.Test(self.status)
+        return self._is_done
 
     def test(self) -> bool:
         if not self._is_done:
-            thread = get_ident()
-            self._is_done = self._request.Test(self.status)
-            if self._is_done:
-                _process.waiting.pop(thread, None)
+            if self.advance():
+                _process.waiting.pop(get_ident(), None)
             else:
-                _process.waiting[thread] = self._wait  # a loop over `test` waits as well
+                _process.waiting[get_ident()] = self._wait  # a loop over `test` waits as well
         return self._is_done
 
     def wait(self) -> None:
