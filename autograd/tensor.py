@@ -16,7 +16,8 @@ from numpy import ndarray
 from . import tape as _tape
 from .arrays import Shaped, as_array, is_inexact, to_host
 from .errors import CommunicationError, DtypeError, MeshError, SavedArrayError, ShapeError, TapeError
-from .layout import C, Grid, I, Label, Layout, V, resolve
+from .layout import C, Grid, I, Label, Layout, V, describe, resolve
+from .sites import call_site
 from .state import state
 
 if TYPE_CHECKING:
@@ -105,6 +106,41 @@ class Tensor:
         """
         array = to_host(self.array)
         return _tape.guarded(self) if array is self.array else array
+
+    @property
+    def local(self) -> Any:
+        """This rank's part as a plain array, for code that is none of ringtape's; read-only while a tape needs it.
+
+        What is computed from it is not differentiated and has no layout. So on an active tape a value that the tape
+        follows gives it up under ``no_grad`` only, and the way back, ``collectives.from_local``, names every axis.
+
+        Raises
+        ------
+        TapeError
+            A tape is recording, and follows this value.
+        AbsentError
+            Where this rank does not hold the value.
+
+        Examples
+        --------
+        >>> import autograd as ag
+        >>> w = ag.Parameter([1.0, 2.0])
+        >>> with ag.Tape():
+        ...     y = w * 2.0
+        ...     with ag.no_grad():
+        ...         print(y.local.max())
+        4.0
+        """
+        if state.recording is not None and self.requires_grad:
+            raise TapeError(
+                f"{self.name or 'x'}.local, of {describe(self.array, self.array.shape, self.layout)}, on an active "
+                "tape: what is computed from the plain array would miss in its gradient, and nothing would say so. "
+                "Needed: no_grad, which says it\n  fix: with ag.no_grad(): around what uses it, or "
+                "stop_gradient(x).local" + call_site()
+            )
+        if type(self.array) is Shaped:
+            self.array._no_value()
+        return _tape.guarded(self)
 
     def labelled(self, grid: Grid) -> Layout:
         """Its layout under a mesh; a leaf without labels is given them for good when a mesh first meets it."""

@@ -19,6 +19,7 @@ from autograd.layout import C, I, Layout, P, R, Rooted, Shard, V
 from .backends.failure import guard
 from .checking import set_check as check
 from .communicator import Communicator, Pending
+from .local_part import from_local
 from .mesh import Mesh, current_mesh
 from .nonblocking import (
     all_gather_async,
@@ -56,8 +57,8 @@ __all__ = [
     "C", "Call", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator", "DeadlockError", "I",
     "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed", "ReplicaMismatch", "Rooted",
     "Shard", "V", "all_gather", "all_gather_async", "all_reduce", "all_reduce_async", "all_to_all", "all_to_all_async",
-    "broadcast", "broadcast_async", "cast", "check", "check_replicas", "current_mesh", "declare_partial", "gather",
-    "in_order", "irecv", "isend", "mean", "permute", "permute_async", "recv", "reduce", "reduce_async",
+    "broadcast", "broadcast_async", "cast", "check", "check_replicas", "current_mesh", "declare_partial", "from_local",
+    "gather", "in_order", "irecv", "isend", "mean", "permute", "permute_async", "recv", "reduce", "reduce_async",
     "reduce_scatter", "reduce_scatter_async", "run", "scatter", "send", "shard", "world",
 ]  # fmt: skip
 
