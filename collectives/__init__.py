@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autograd.errors import (
     CollectiveMismatch,
     CommunicationError,
@@ -19,6 +21,7 @@ from autograd.layout import C, I, Layout, P, R, Rooted, Shard, V
 from .backends.failure import guard
 from .checking import set_check as check
 from .communicator import Communicator, Pending
+from .custom import CheckFailed, Report, apply, call, check_collective
 from .local_part import from_local
 from .mesh import Mesh, current_mesh
 from .nonblocking import (
@@ -52,14 +55,25 @@ from .ops import (
 from .primitive import Call, Collective
 from .ranks import in_order, run, world
 from .replicas import check_replicas
+from .wrapped import wrap
 
 __all__ = [
-    "C", "Call", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator", "DeadlockError", "I",
-    "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed", "ReplicaMismatch", "Rooted",
-    "Shard", "V", "all_gather", "all_gather_async", "all_reduce", "all_reduce_async", "all_to_all", "all_to_all_async",
-    "broadcast", "broadcast_async", "cast", "check", "check_replicas", "current_mesh", "declare_partial", "from_local",
-    "gather", "in_order", "irecv", "isend", "mean", "permute", "permute_async", "recv", "reduce", "reduce_async",
-    "reduce_scatter", "reduce_scatter_async", "run", "scatter", "send", "shard", "world",
+    "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
+    "DeadlockError", "I", "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed",
+    "ReplicaMismatch", "Report", "Rooted", "Shard", "V", "all_gather", "all_gather_async", "all_reduce",
+    "all_reduce_async", "all_to_all", "all_to_all_async", "apply", "broadcast", "broadcast_async", "call", "cast",
+    "check", "check_collective", "check_replicas", "current_mesh", "declare_partial", "from_local", "gather",
+    "in_order", "irecv", "isend", "mean", "permute", "permute_async", "recv", "reduce", "reduce_async",
+    "reduce_scatter", "reduce_scatter_async", "run", "scatter", "send", "shard", "world", "wrap",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "testing":  # loaded by those who test
+        import importlib
+
+        return importlib.import_module("collectives.testing")
+    raise AttributeError(f"module 'collectives' has no attribute {name!r}")
+
 
 guard()

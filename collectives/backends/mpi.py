@@ -81,6 +81,7 @@ class MpiCommunicator(Communicator):
         self._waiting = _process.waiting
         self._agreed = 0
         self._groups: dict[str, int] = {}  # how often a subgroup was made
+        self._foreign: MpiCommunicator | None = None
         self._lanes: dict[str, MpiCommunicator] = {}
         self._tag = 0
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
@@ -244,6 +245,19 @@ class MpiCommunicator(Communicator):
             raise CommunicationError(f"recv on '{self.name}': its single rank has sent itself nothing")
         buffer[...] = self._to_self.popleft()
         return buffer
+
+    # -- code of others ----------------------------------------------------------------------------------------
+    def foreign(self, name: str, function: Callable[[Any, Any], Any], x: Any) -> Any:
+        """Run ``function(x, comm)``, which makes raw MPI calls: on a communicator of its own, counted as one call."""
+        if self._comm is None:
+            from mpi4py import MPI as loaded
+
+            return function(x, loaded.COMM_SELF)
+        if self._foreign is None:
+            self._foreign = self.subgroup(range(self.size), f"{self.name}/raw")
+        channel, comm = self._foreign._channel, self._foreign._comm
+        channel.calls = number = channel.calls + 1
+        return _while_waiting((channel, name, number, None), function, x, comm)
 
     # -- how calls run -----------------------------------------------------------------------------------------
     def _call(self, call: str, *args: Any) -> Any:
