@@ -118,6 +118,39 @@ def around_the_ring(x: Any, nonblocking: bool) -> Any:
     return cc.all_reduce(sum((heres[k] * anp.sin(x)).sum() * (k + 1.0) for k in order), "a", to=I)
 
 
+def random_program(seed: int) -> Callable[[Any, bool], Any]:
+    """Starts and blocking calls in an order that all ranks share; every rank waits where and in what order it likes."""
+    shared = np.random.default_rng([seed])
+    kinds = [str(kind) for kind in shared.choice(["reduce", "gather", "move", "blocking"], 7, p=[0.4, 0.2, 0.2, 0.2])]
+
+    def program(x: Any, nonblocking: bool) -> Any:
+        on = cc.current_mesh().axis("a")
+        own = np.random.default_rng([seed, on.group.rank])
+        ring = [(r, (r + 1) % on.size) for r in range(on.size)]
+        due: dict[int, list[int]] = {}
+        handles: dict[int, Any] = {}
+        total = (x * x).sum()
+        for k, kind in enumerate(kinds):
+            y = anp.tanh(x * (k + 0.5))
+            if kind == "blocking":
+                total = total + (cc.all_reduce(y, "a") * x).sum()
+            else:
+                if kind == "reduce":
+                    handles[k] = _started("all_reduce", nonblocking)(y, "a")
+                elif kind == "gather":
+                    handles[k] = _started("all_gather", nonblocking)(y[k % 4], "a")
+                else:
+                    handles[k] = _started("permute", nonblocking)(y, "a", ring)
+                due.setdefault(int(own.integers(k, len(kinds))), []).append(k)
+            for i in own.permutation(due.get(k, [])):
+                z = handles.pop(int(i))
+                total = total + (z * z).sum() * (i + 1.0) * x[0, 0]
+        assert not handles
+        return cc.all_reduce(total, "a", to=I)
+
+    return program
+
+
 PROGRAMS = [in_order, each_its_own_order, around_a_blocking_call, of_every_kind, around_the_ring]
 
 

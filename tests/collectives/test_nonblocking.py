@@ -19,7 +19,7 @@ from collectives import I, P, R, Shard, V, started
 from collectives.testing import Case, Setting, check
 
 from .launch import launch
-from .nonblocking_cases import FORMS, PROGRAMS, compare, nonblocking_in_place
+from .nonblocking_cases import FORMS, PROGRAMS, compare, nonblocking_in_place, random_program
 from .registry_cases import cases
 
 
@@ -28,7 +28,7 @@ def work_of(ranks: int, thin: int = 2) -> list[tuple[Case, Setting]]:
     return [(c, setting) for c in cases(setting, thin) if isinstance(c, Case) and set(c.covers) & {*FORMS, "send"}]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [1, 3, *(pytest.param(p, marks=pytest.mark.slow) for p in (2, 4, 5))])
 def test_the_registrys_cases(ranks: int) -> None:
     """Every case of a collective that has a nonblocking form, with that form."""
     with nonblocking_in_place():
@@ -46,11 +46,21 @@ def test_beside_another_axis(others: Any) -> None:
         assert work and check(work, 4) == []
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(p, marks=pytest.mark.slow) for p in (1, 2, 5))])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_program(program: Any, ranks: int) -> None:
     """Several in flight, waited for elsewhere: value, gradient, tangent, second order in both ways."""
     assert max(cc.run(lambda: compare(program, ranks), ranks)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("ranks", "seeds"), [(3, range(2)), *(pytest.param(p, range(50), marks=pytest.mark.slow) for p in (2, 3, 5))]
+)
+def test_random_programs(ranks: int, seeds: range) -> None:
+    """Starts, blocking calls and waits at random, every rank waiting in its own order: no deadlock, same derivatives."""
+    for seed in seeds:
+        difference = max(cc.run(lambda: compare(random_program(seed), ranks), ranks))  # noqa: B023 - called at once
+        assert difference < 1e-11, f"seed {seed}: off by {difference}"
 
 
 def _at_once(node: Any, ct: Any, sweep: Any) -> None:
@@ -66,6 +76,9 @@ def test_adjoints_in_the_order_of_arrival_are_caught(monkeypatch: pytest.MonkeyP
     by_name = {program.__name__: program for program in PROGRAMS}
     assert max(cc.run(lambda: compare(by_name["each_its_own_order"], 3), 3)) > 0.1
     assert max(cc.run(lambda: compare(by_name["around_the_ring"], 3), 3)) > 0.1
+    with pytest.raises((AssertionError, CollectiveMismatch)):  # a wrong value, or calls that do not go together
+        for seed in range(4):
+            assert max(cc.run(lambda: compare(random_program(seed), 3), 3)) < 1e-11  # noqa: B023 - called at once
     assert max(cc.run(lambda: compare(by_name["in_order"], 3), 3)) < 1e-12  # where all ranks agree it does not show
 
 
@@ -79,7 +92,7 @@ def test_a_wrong_start_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         return pending, lambda y: finish(y) * 2.0
 
     monkeypatch.setitem(started.STARTS, name, wrong)
-    work = [(case, setting) for case, setting in work_of(3) if name in case.covers]
+    work = [(replace(case, order=1), setting) for case, setting in work_of(3) if name in case.covers]
     with nonblocking_in_place():
         assert {failure.check for failure in check(work, 3)} >= {"forward"}
 
