@@ -28,6 +28,10 @@ class State(threading.local):
     """The current mesh itself, which `autograd` hands on without looking inside."""
     poke: Callable[[], None] | None = None
     """Called after each node of a sweep, so that pending communication makes progress."""
+    pending: Any = ()
+    """The values that were started and not yet waited for (see `tensor.Deferred`), in order of their starts."""
+    begin: Callable[[Any, Any, Any], Any] | None = None
+    """Takes over the next collective in the place of making it: how nonblocking forms begin (it resets this)."""
 
 
 state = State()

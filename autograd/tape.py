@@ -29,7 +29,15 @@ from numpy import ndarray
 
 from . import events
 from .arrays import Guarded, Shaped, as_array, is_inexact
-from .errors import DtypeError, LayoutError, MeshError, SavedArrayError, ShapeError, TapeError
+from .errors import (
+    CommunicationError,
+    DtypeError,
+    LayoutError,
+    MeshError,
+    SavedArrayError,
+    ShapeError,
+    TapeError,
+)
 from .events import listeners
 from .layout import C, P, R, Rooted, Shard, V, describe, require_one_number
 from .sites import call_site
@@ -46,7 +54,7 @@ Node = tuple[Any, ...]
 class Recording:
     """A thread's flat list of nodes, and the arrays that it keeps read-only."""
 
-    __slots__ = ("__weakref__", "communicates", "held", "leaves", "locked", "nodes", "pending", "thread")
+    __slots__ = ("__weakref__", "communicates", "held", "lanes", "leaves", "locked", "nodes", "pending", "thread")
 
     def __init__(self) -> None:
         self.nodes: list[Node | None] = []
@@ -55,6 +63,7 @@ class Recording:
         self.held: list[Any] = []
         self.pending: dict[int, Any] = {}  # cotangents that sweeps of other tapes left for this one
         self.communicates = False
+        self.lanes: dict[Any, list[int]] = {}  # places of started communications, by channel, in order
         self.thread = threading.get_ident()
 
     def enter(self, x: Tensor) -> int:
@@ -341,6 +350,10 @@ class Tape:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.end = len(self.recording.nodes)
         state.recording = self._outer
+        if state.pending:
+            recording, start = self.recording, self.start
+            mine = [x for x in state.pending if x.tape is recording and x.place >= start]
+            refuse_pending(mine, "the tape's block ends", kind is not None)
         if kind is ValueError and "read-only" in str(error):
             raise SavedArrayError(
                 "an array that a tape needs for its backward pass was written to inside the tape's block. Needed: "
@@ -423,10 +436,13 @@ class Tape:
         if recording is None:
             raise TapeError("backward of a tape that recorded nothing: it was never entered")
         nodes = recording.nodes
-        end = len(nodes) if self.end is None else min(self.end, len(nodes))
         if not isinstance(outputs, list | tuple):
             outputs = (outputs,)  # type: ignore[assignment]
             cotangents = None if cotangents is None else (cotangents,)
+        if state.pending:  # a value still on its way is used here, and takes its place on the tape now
+            for x in outputs if wanted is None else (*outputs, *wanted):
+                getattr(x, "node", None)
+        end = len(nodes) if self.end is None else min(self.end, len(nodes))
         if cotangents is None:
             cotangents = (None,) * len(outputs)
         elif len(cotangents) != len(outputs):
@@ -508,6 +524,22 @@ class Tape:
         finally:
             state.recording = active
         return [carried[y.node - self.start] if y.tape is recording and y.node >= self.start else None for y in outputs]
+
+
+def refuse_pending(mine: Sequence[Any], when: str, failed: bool) -> None:
+    """Forget values that were started and never waited for; CommunicationError that names them, unless `failed`.
+
+    They are not waited for, so this cannot hang. Where an error is on its way already it must not be hidden.
+    """
+    for x in mine:
+        x.drop()
+    if mine and not failed:
+        lines = [f"  {x.what} started at {x.site}" for x in mine]
+        raise CommunicationError(
+            f"{when}, and {len(mine)} communication{'s were' if len(mine) > 1 else ' was'} started and never waited "
+            "for\n" + "\n".join(lines) + "\n  needed: a use of its result, or handle.wait(), before that\n"
+            "  fix: handle.wait() where the value is needed, or leave the call out on every rank"
+        )
 
 
 def seed(y: Tensor, ct: Any) -> Tensor | None:

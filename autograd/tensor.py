@@ -15,14 +15,15 @@ from numpy import ndarray
 
 from . import tape as _tape
 from .arrays import Shaped, as_array, is_inexact, to_host
-from .errors import DtypeError, MeshError, SavedArrayError, ShapeError, TapeError
-from .layout import C, Grid, I, Label, Layout, V, resolve
+from .errors import CommunicationError, DtypeError, MeshError, SavedArrayError, ShapeError, TapeError
+from .layout import C, Grid, I, Label, Layout, V, describe, resolve
+from .sites import call_site
 from .state import state
 
 if TYPE_CHECKING:
     from .tape import Recording
 
-__all__ = ["TENSORS", "Leaf", "Parameter", "Tensor", "constant", "tensor"]
+__all__ = ["TENSORS", "Deferred", "Leaf", "Parameter", "Tensor", "constant", "tensor"]
 
 _ops: Any = None  # the operations, which stand above this file; set when they are loaded
 
@@ -105,6 +106,41 @@ class Tensor:
         """
         array = to_host(self.array)
         return _tape.guarded(self) if array is self.array else array
+
+    @property
+    def local(self) -> Any:
+        """This rank's part as a plain array, for code that is none of ringtape's; read-only while a tape needs it.
+
+        What is computed from it is not differentiated and has no layout. So on an active tape a value that the tape
+        follows gives it up under ``no_grad`` only, and the way back, ``collectives.from_local``, names every axis.
+
+        Raises
+        ------
+        TapeError
+            A tape is recording, and follows this value.
+        AbsentError
+            Where this rank does not hold the value.
+
+        Examples
+        --------
+        >>> import autograd as ag
+        >>> w = ag.Parameter([1.0, 2.0])
+        >>> with ag.Tape():
+        ...     y = w * 2.0
+        ...     with ag.no_grad():
+        ...         print(y.local.max())
+        4.0
+        """
+        if state.recording is not None and self.requires_grad:
+            raise TapeError(
+                f"{self.name or 'x'}.local, of {describe(self.array, self.array.shape, self.layout)}, on an active "
+                "tape: what is computed from the plain array would miss in its gradient, and nothing would say so. "
+                "Needed: no_grad, which says it\n  fix: with ag.no_grad(): around what uses it, or "
+                "stop_gradient(x).local" + call_site()
+            )
+        if type(self.array) is Shaped:
+            self.array._no_value()
+        return _tape.guarded(self)
 
     def labelled(self, grid: Grid) -> Layout:
         """Its layout under a mesh; a leaf without labels is given them for good when a mesh first meets it."""
@@ -366,6 +402,87 @@ class Leaf(Tensor):
             known.array += ct
 
 
+class Deferred(Tensor):
+    """A value that another rank is still sending: a communication was started, and the first use waits for it.
+
+    It is a Tensor like any other; its array is filled, and its place on the tape taken, when either is first asked for.
+    Layout, shape and dtype can be looked at without waiting. The `maker` knows how: it has
+
+    - ``finish()``, which waits and returns (array, layout, node),
+    - ``test()``, True once that would return at once,
+    - ``what`` and ``site``: the call, and where in the user's program it was made,
+    - ``mesh`` and ``place``: its mesh, and where on the tape it was started.
+    """
+
+    __slots__ = ("_maker", "_outline", "mesh", "place", "site", "what")
+
+    def __init__(self, maker: Any, outline: Any, layout: Layout | None, tape: Recording | None):
+        _layout_slot.__set__(self, layout)
+        self.tape = tape
+        self._maker = maker
+        self._outline = outline  # a Shaped: what is known of the array before it is here; None if nothing is
+        self.what, self.site, self.mesh, self.place = maker.what, maker.site, maker.mesh, maker.place
+        state.pending = [*state.pending, self]
+
+    def wait(self) -> Tensor:
+        """Wait until the value is here, and return it: this same object."""
+        if self._maker is not None:
+            array, layout, node = self._maker.finish()
+            _array_slot.__set__(self, array)
+            _layout_slot.__set__(self, layout)
+            _node_slot.__set__(self, node)
+            if node < 0:
+                self.tape = None  # what came has no derivative, or was not recorded
+            self.drop()
+        return self
+
+    def test(self) -> bool:
+        """True once `wait` would return at once. Makes progress, never blocks."""
+        return self._maker is None or self._maker.test()
+
+    def drop(self) -> None:
+        """Take it off the list of what is still to be waited for."""
+        self._maker = None
+        state.pending = [x for x in state.pending if x is not self]
+
+    def _found(self, slot: Any) -> Any:
+        if self._maker is not None:
+            self.wait()
+        try:
+            return slot.__get__(self)
+        except AttributeError:
+            raise CommunicationError(
+                f"{self.what}, started at {self.site}, was given up by an error and has no value"
+            ) from None
+
+    array = property(lambda self: self._found(_array_slot))
+    node = property(lambda self: self._found(_node_slot))
+
+    @property
+    def layout(self) -> Layout | None:  # type: ignore[override]
+        layout = _layout_slot.__get__(self)
+        return self._found(_layout_slot) if layout is None else layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self._maker is None or self._outline is None:
+            return super().shape
+        shape, layout = self._outline.shape, self.layout
+        return shape if layout is None or not layout.special else layout.shape(shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype if self._maker is None or self._outline is None else self._outline.dtype
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self._maker is None else f"Deferred({self.what}, started at {self.site})"
+
+
+_array_slot: Any = Tensor.__dict__["array"]
+_layout_slot: Any = Tensor.__dict__["layout"]
+_node_slot: Any = Tensor.__dict__["node"]
+
+
 class Parameter(Leaf):
     """A leaf that is learned: it requires a gradient, and without labels it is Invariant.
 
@@ -406,7 +523,7 @@ class Constant(Leaf):
     _default = C
 
 
-TENSORS: frozenset[Any] = frozenset((Tensor, Leaf, Parameter, Constant))
+TENSORS: frozenset[Any] = frozenset((Tensor, Leaf, Parameter, Constant, Deferred))
 _tape._tensor_type = Tensor
 
 

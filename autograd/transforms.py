@@ -17,7 +17,7 @@ from .errors import DtypeError, LayoutError, ShapeError, TapeError
 from .layout import describe, require_one_number
 from .state import state
 from .tape import Tape, may_relabel, relabel
-from .tensor import TENSORS, Tensor, tensor
+from .tensor import TENSORS, Deferred, Tensor, tensor
 
 __all__ = ["grad", "jvp", "value_and_grad", "vjp"]
 
@@ -56,6 +56,9 @@ class _Traced:
                 full[i] = self.tape.watch(_lift(args[i], f"argument {i}"))
                 self.inputs.append(full[i])
             self.output = function(*full, **kwargs)
+            for y in self.output if isinstance(self.output, tuple | list) else (self.output,):
+                if y.__class__ is Deferred:  # returned is used
+                    y.wait()
 
     def out(self, x: Any) -> Any:
         """A result as the caller's world has it: arrays where arrays went in and nothing outside follows it."""

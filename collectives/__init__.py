@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autograd.errors import (
     CollectiveMismatch,
     CommunicationError,
@@ -20,9 +22,22 @@ from .backends.failure import guard
 from .barrier import barrier
 from .checking import set_check as check
 from .communicator import Communicator, Pending
+from .custom import CheckFailed, Report, apply, call, check_collective
 from .extremes import all_max, all_min, all_prod
 from .halo import halo_exchange
+from .local_part import from_local
 from .mesh import Mesh, current_mesh
+from .nonblocking import (
+    all_gather_async,
+    all_reduce_async,
+    all_to_all_async,
+    broadcast_async,
+    irecv,
+    isend,
+    permute_async,
+    reduce_async,
+    reduce_scatter_async,
+)
 from .onesided import get
 from .ops import (
     all_gather,
@@ -45,14 +60,26 @@ from .primitive import Call, Collective
 from .ranks import in_order, run, world
 from .replicas import check_replicas
 from .scan import exscan, scan
+from .wrapped import wrap
 
 __all__ = [
-    "C", "Call", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator", "DeadlockError", "I",
-    "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed", "ReplicaMismatch", "Rooted",
-    "Shard", "V", "all_gather", "all_max", "all_min", "all_prod", "all_reduce", "all_to_all", "barrier", "broadcast",
-    "cast", "check", "check_replicas", "current_mesh", "declare_partial", "exscan", "gather", "get", "halo_exchange",
-    "in_order", "mean", "permute", "recv", "reduce", "reduce_scatter", "run", "scan", "scatter", "send", "shard",
-    "world",
+    "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
+    "DeadlockError", "I", "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed",
+    "ReplicaMismatch", "Report", "Rooted", "Shard", "V", "all_gather", "all_gather_async", "all_max", "all_min",
+    "all_prod", "all_reduce", "all_reduce_async", "all_to_all", "all_to_all_async", "apply", "barrier", "broadcast",
+    "broadcast_async", "call", "cast", "check", "check_collective", "check_replicas", "current_mesh",
+    "declare_partial", "exscan", "from_local", "gather", "get", "halo_exchange", "in_order", "irecv", "isend", "mean",
+    "permute", "permute_async", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async", "run",
+    "scan", "scatter", "send", "shard", "world", "wrap",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "testing":  # loaded by those who test
+        import importlib
+
+        return importlib.import_module("collectives.testing")
+    raise AttributeError(f"module 'collectives' has no attribute {name!r}")
+
 
 guard()

@@ -101,6 +101,13 @@ class Communicator:
         """The same ranks on a channel of their own, so that its order is independent of this one's."""
         return self.subgroup(range(self.size), f"{self.name}/{purpose}")
 
+    def lane(self, purpose: str) -> Communicator:
+        """The same ranks for `send` and `recv` alone, whose messages are not mixed up with this one's.
+
+        Made without communication, since two ranks may be all that ever use it. Asked again, it is the same object.
+        """
+        return self.duplicate(purpose)
+
     # -- agreement ---------------------------------------------------------------------------------------------
     @property
     def checking(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from autograd.errors import MeshError
 from autograd.layout import Grid, RankInt
 from autograd.state import state
+from autograd.tape import refuse_pending
 
 from .communicator import Communicator
 from .ranks import world
@@ -147,6 +148,9 @@ class Mesh:
 
     def __exit__(self, *error: Any) -> None:
         state.mesh, state.grid, state.poke = self._outer.pop()
+        if state.pending and not self._outer:
+            mine = [x for x in state.pending if x.mesh is self]
+            refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
 
     def plan(self, tape: Any) -> Any:
         """Merge the ranks' tapes; see `collectives.plan.plan`."""

@@ -140,6 +140,8 @@ class Collective:
 
         `changes` make an adjoint's call of the forward one.
         """
+        if state.begin is not None:  # to be started, not made: see `nonblocking`
+            return state.begin(self, x, call._replace(**changes) if changes else call)
         if x.__class__ not in TENSORS:
             return x if self._forward is unchanged else self.run(x, call._replace(**changes) if changes else call, None)
         call = call._replace(**changes) if changes else call
@@ -272,15 +274,16 @@ class Collective:
     # -- the sweeps --------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """One step of the reverse sweep; without a cotangent the ranks still communicate, zeros."""
-        (place,), (call, layout, out, (shape, dtype, absent), operand) = node[3], node[4]
-        if ct is None:
-            ct = Shaped(shape, dtype, "it is rooted elsewhere") if absent else made_up(shape, dtype, call)
-        if sweep.record:
-            ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)
+        (place,), (call, layout, out, result, operand) = node[3], node[4]
+        ct = arrived(ct, out, result, call, sweep)
         if self.nonlinear:
             g = self._adjoint(ct, call, *self.saved(node, sweep.record, sweep.recording, sweep.place))
         else:
             g = self._adjoint(ct, call)
+        self.hand_on(g, place, layout, operand, call, sweep)
+
+    def hand_on(self, g: Any, place: int, layout: Layout, operand: Any, call: Call, sweep: Sweep) -> None:
+        """Add what the adjoint gave to the operand's cotangent."""
         if place < 0 or g is None:
             return
         raw = g.array if g.__class__ in TENSORS else g
@@ -310,6 +313,16 @@ class Collective:
 def unchanged(x: Any, call: Call) -> Any:
     """What a relabel does with raw arrays."""
     return x
+
+
+def arrived(ct: Any, out: Layout, result: Any, call: Call, sweep: Sweep) -> Any:
+    """The cotangent that an adjoint is given: zeros where none arrived, with labels where the sweep is recorded."""
+    if ct is None:
+        shape, dtype, absent = result
+        ct = Shaped(shape, dtype, "it is rooted elsewhere") if absent else made_up(shape, dtype, call)
+    if sweep.record:
+        ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)
+    return ct
 
 
 def made_up(shape: tuple[int, ...], dtype: Any, call: Call) -> Any:

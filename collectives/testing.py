@@ -492,15 +492,21 @@ def _pairing(setting: Setting, labels: Sequence[Label], cts: Values, xs: Values)
     return total
 
 
-def check(work: Sequence[tuple[Case, Setting]], ranks: int) -> list[Failure]:
-    """Run cases in a local world, one thread a rank, and return what failed.
+def check(work: Any, ranks: Any = (1, 2, 3, 4, 5), **options: Any) -> Any:
+    """Run cases in a local world, one thread a rank, and return what failed; or check a collective of one's own.
 
     Parameters
     ----------
-    work : sequence of (Case, Setting)
+    work : sequence of (Case, Setting), or a Collective, or what `wrap` returned
         The settings' meshes all have `ranks` ranks.
-    ranks : int
+    ranks : int, or a sequence of int for a collective
+    **options
+        For a collective, see `collectives.custom.check_collective`, whose report is returned.
     """
+    if isinstance(work, Collective) or hasattr(work, "needs_processes"):
+        from .custom import check_collective
+
+        return check_collective(work, ranks=(ranks,) if isinstance(ranks, int) else ranks, **options)
     plans = [prepare(case, setting) for case, setting in work]
     try:
         seen = run(lambda: run_cases(work, plans), ranks)
@@ -509,6 +515,14 @@ def check(work: Sequence[tuple[Case, Setting]], ranks: int) -> list[Failure]:
         return [Failure(where.removeprefix("in case "), "error", f"{type(error).__name__}: {error}")]
     return [failure for i, (case, setting) in enumerate(work)
             for failure in judge(case, setting, plans[i], [of_rank[i] for of_rank in seen])]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "check_collective":  # stands above this file
+        from .custom import check_collective
+
+        return check_collective
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:

@@ -1,0 +1,239 @@
+"""How much of an all-reduce hides behind compute: started before it and waited for after it, over MPI.
+
+    mpiexec -n 4 python benchmarks/overlap.py             # on several hosts with a slow network, where it matters
+
+Each round runs, in turn and from a barrier on: the all-reduce alone; the compute alone; both, where the tape pokes the
+transport after each operation; both without the poke; and both with raw mpi4py (`Iallreduce` before, `Wait` after, the
+usual advice). The same once more for the backward pass, where the adjoint's all-reduce is started at the wait's place
+and waited for at the start's. A time is the slowest rank's; figures are medians over the rounds.
+
+Hidden share: (alone + compute - both) / alone, where alone is the all-reduce's own time. Where hosts share cores, what
+the transfer takes from the processor counts against it; "waited" is the time in the wait itself, behind the compute.
+
+Compute is a chain of recorded operations, calibrated to take `--factor` times as long as the all-reduce, each of them
+about `--operation-ms` long: pending communication cannot advance within one operation. With ``--compute matrix`` they
+are matrix products; with ``--compute device`` they wait, as for an accelerator, and take no processor time: that is
+what hosts with processors of their own see, where these share the cores of one machine.
+"""
+
+from __future__ import annotations
+
+import os
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+for name in THREADS:
+    os.environ[name] = "1"  # before numpy is loaded
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import statistics  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+import autograd as ag  # noqa: E402
+import autograd.numpy as anp  # noqa: E402
+import collectives as cc  # noqa: E402
+from autograd.primitive import op  # noqa: E402
+from autograd.state import state  # noqa: E402
+
+SIDE = 192  # of the square matrices of the compute
+
+
+def device_operation(seconds: float) -> Callable[[Any], Any]:
+    """An operation that takes a given time, forward and backward, and no processor."""
+    def wait(x: Any, *_: Any) -> Any:
+        time.sleep(seconds)
+        return x
+
+    return op("device operation (benchmark)", "a", wait, wait)
+
+
+def slowest(mine: float) -> float:
+    """The largest of all ranks' times."""
+    return float(max(np.frombuffer(b, np.float64)[0] for b in cc.world().exchange(np.array([mine]).tobytes())))
+
+
+def timed(function: Callable[[], Any]) -> float:
+    """The slowest rank's time in seconds, from a barrier on."""
+    cc.world().barrier()
+    start = time.perf_counter()
+    function()
+    return slowest(time.perf_counter() - start)
+
+
+class Bench:
+    """One payload and one amount of compute."""
+
+    def __init__(self, nbytes: int, operation_s: float, kind: str):
+        generator = np.random.default_rng(cc.world().rank)
+        self.payload = ag.tensor(generator.standard_normal(nbytes // 4).astype(np.float32), requires_grad=True)
+        self.cotangent = ag.tensor(generator.standard_normal(nbytes // 4).astype(np.float32))
+        self.weight = ag.tensor((generator.standard_normal((SIDE, SIDE)) / SIDE**0.5).astype(np.float32))
+        self.small = ag.tensor(generator.standard_normal((SIDE, SIDE)).astype(np.float32), requires_grad=True)
+        once = statistics.median(timed(lambda: [self.small @ self.weight for _ in range(20)]) / 20 for _ in range(5))
+        self.rows = max(1, round(operation_s / once)) * SIDE
+        self.wide = ag.tensor(generator.standard_normal((self.rows, SIDE)).astype(np.float32), requires_grad=True)
+        self.device = device_operation(operation_s) if kind == "device" else None
+        self.steps = 1
+        self.waited = 0.0  # seconds, in the last of the runs of both
+
+    def compute(self) -> Any:
+        """A chain of matrix products and nonlinearities."""
+        y: Any = self.wide
+        for _ in range(self.steps):
+            y = anp.maximum(y @ self.weight, 0.0) if self.device is None else self.device(y)
+        return y
+
+    def calibrate(self, seconds: float) -> None:
+        """Set the number of steps so that the forward compute takes that long."""
+        self.steps = 4
+        with ag.Tape():
+            self.compute()
+        once = statistics.median(timed(self.recorded) for _ in range(3)) / 4
+        self.steps = max(2, round(seconds / once))
+
+    def recorded(self) -> None:
+        with ag.Tape():
+            self.compute()
+
+    # -- forward ---------------------------------------------------------------------------------------------------
+    def alone(self) -> None:
+        with ag.Tape():
+            cc.all_reduce_async(self.payload, "dp").wait()
+
+    def both(self) -> None:
+        with ag.Tape():
+            handle: Any = cc.all_reduce_async(self.payload, "dp")
+            self.compute()
+            start = time.perf_counter()
+            handle.wait()
+        self.waited = time.perf_counter() - start
+
+    def both_raw(self) -> None:
+        from mpi4py import MPI
+
+        given = self.payload.numpy().copy()
+        taken = np.empty_like(given)
+        with ag.Tape():
+            request = MPI.COMM_WORLD.Iallreduce(given, taken)
+            self.compute()
+            start = time.perf_counter()
+            request.Wait()
+        self.waited = time.perf_counter() - start
+
+    # -- backward --------------------------------------------------------------------------------------------------
+    def tape(self, communicates: bool, computes: bool) -> Callable[[], None]:
+        """A recorded forward pass; what is returned runs its backward pass."""
+        with ag.Tape() as tape:
+            handle: Any = cc.all_reduce_async(self.payload, "dp") if communicates else None
+            y = self.compute() if computes else None
+            handle = handle.wait() if communicates else None
+        outputs = [x for x in (handle, y) if x is not None]
+        cotangents = [self.cotangent if x is handle else x.numpy() for x in outputs]
+        cotangents = [
+            ag.tensor(np.array(c.numpy()), layout={"dp": x.layout["dp"] if x is y else cc.P})
+            for c, x in zip(map(ag.tensor, cotangents), outputs, strict=True)
+        ]
+        return lambda: tape.backward(outputs, cotangents)
+
+
+def without_poke(function: Callable[[], Any]) -> Any:
+    before, state.poke = state.poke, None
+    try:
+        return function()
+    finally:
+        state.poke = before
+
+
+def measure(bench: Bench, rounds: int) -> dict[str, list[float]]:
+    """Seconds by name and round."""
+    times: dict[str, list[float]] = {}
+
+    def note(name: str, seconds: float) -> None:
+        times.setdefault(name, []).append(seconds)
+
+    for k in range(rounds + 1):
+        if k == 1:
+            times.clear()  # the first warms up
+        note("alone", timed(bench.alone))
+        note("compute", timed(bench.recorded))
+        for name, run in (
+            ("both", bench.both),
+            ("both, no poke", lambda: without_poke(bench.both)),
+            ("both, raw", bench.both_raw),
+        ):
+            note(name, timed(run))
+            note(f"{name}, waited", slowest(bench.waited))
+        note("back alone", timed(bench.tape(True, False)))
+        note("back compute", timed(bench.tape(False, True)))
+        note("back both", timed(bench.tape(True, True)))
+        backward = bench.tape(True, True)
+        note("back both, no poke", timed(lambda: without_poke(backward)))  # noqa: B023 - called at once
+        for x in (bench.payload, bench.wide):
+            x.zero_grad()
+    return times
+
+
+def share(times: dict[str, float], both: str, prefix: str = "") -> float:
+    """The part of the all-reduce that took no time of its own."""
+    alone, compute = times[f"{prefix}alone"], times[f"{prefix}compute"]
+    return (alone + compute - times[both]) / alone
+
+
+def main() -> None:
+    """Measure; rank 0 prints a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=float, default=8.0, help="size of the all-reduce")
+    parser.add_argument("--factor", type=float, default=2.0, help="compute takes so many times the all-reduce's time")
+    parser.add_argument("--compute", choices=("matrix", "device"), default="matrix")
+    parser.add_argument("--operation-ms", type=float, default=2.0, help="about how long one operation takes")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (s), ratio")
+    args = parser.parse_args()
+    world = cc.world()
+    if world.size == 1:
+        raise SystemExit("one rank has nobody to communicate with; fix: mpiexec -n 4 python benchmarks/overlap.py")
+    assert all(os.environ[name] == "1" for name in THREADS)
+    cc.check("off")  # the comparison of calls would make every start a barrier
+    with cc.Mesh(dp=-1):
+        bench = Bench(int(args.mib * 2**20), args.operation_ms / 1000, args.compute)
+        bench.alone()
+        alone = statistics.median(timed(bench.alone) for _ in range(5))
+        bench.calibrate(args.factor * alone)
+        times = {name: statistics.median(found) for name, found in measure(bench, args.rounds).items()}
+    if world.rank:
+        return
+    size = f"{args.mib:g} MiB all-reduce on {world.size} ranks, {args.compute} compute"
+    figures = {}
+    for way, prefix, peer in (("forward", "", "both, raw"), ("backward", "back ", "back both, no poke")):
+        figures[f"{size}, hidden behind compute, {way}"] = {
+            "ours": times[f"{prefix}both"],
+            "peer": times[peer],
+            "ratio": times[peer] / times[f"{prefix}both"],
+            "hidden_share": share(times, f"{prefix}both", prefix),
+            "hidden_share_without_poke": share(times, f"{prefix}both, no poke", prefix),
+            "hidden_share_of_peer": share(times, peer, prefix),
+            "alone_s": times[f"{prefix}alone"],
+            "compute_s": times[f"{prefix}compute"],
+        }
+        if not prefix:
+            figures[f"{size}, hidden behind compute, {way}"]["waited_s"] = times["both, waited"]
+    if args.json:
+        print(json.dumps(figures))
+        return
+    each = f"{args.operation_ms:g} ms" if bench.device is not None else f"{bench.rows} x {SIDE} by {SIDE}"
+    print(f"{size} of {bench.steps} steps, {each} each; medians of {args.rounds} rounds, ms")
+    for way, prefix in (("forward", ""), ("backward", "back ")):
+        print(f"{way}: alone {times[prefix + 'alone'] * 1e3:.1f}, compute {times[prefix + 'compute'] * 1e3:.1f}")
+        names = {"poked": "both", "without poke": "both, no poke"} | ({"raw mpi4py": "both, raw"} if not prefix else {})
+        for title, name in names.items():
+            hidden = share(times, prefix + name, prefix)
+            waited = "" if prefix else f"   waited {times[name + ', waited'] * 1e3:6.1f}"
+            print(f"  both, {title:<13}{times[prefix + name] * 1e3:8.1f}   hidden {hidden:6.1%}{waited}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Programs that start communications and wait for them elsewhere, beside the same programs without either.
+
+Each takes this rank's operand and whether to run nonblocking, and returns the loss. Ranks wait in orders of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import autograd as ag
+import autograd.numpy as anp
+import collectives as cc
+from collectives import I
+
+FORMS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast", "reduce"]
+"""The collectives that have a nonblocking form."""
+
+
+@contextlib.contextmanager
+def nonblocking_in_place() -> Iterator[None]:
+    """Inside the block, the blocking calls of `collectives` are nonblocking ones that are waited for at once."""
+    before = {name: getattr(cc, name) for name in [*FORMS, "send", "recv"]}
+
+    def form(name: str) -> Any:
+        started = getattr(cc, f"{name}_async")
+        return lambda *args, **options: started(*args, **options).wait()
+
+    def send(x: Any, axis: Any, dst: int) -> None:
+        cc.isend(x, axis, dst).wait()
+
+    def recv(axis: Any, src: int, **options: Any) -> Any:
+        return cc.irecv(axis, src, **options).wait()
+
+    try:
+        for name in FORMS:
+            setattr(cc, name, form(name))
+        cc.send, cc.recv = send, recv  # type: ignore[assignment]
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(cc, name, function)
+
+
+def _started(name: str, nonblocking: bool) -> Callable[..., Any]:
+    return getattr(cc, f"{name}_async" if nonblocking else name)
+
+
+def in_order(x: Any, nonblocking: bool) -> Any:
+    """Three in flight, waited for in the order of their starts, with work in between."""
+    reduce = _started("all_reduce", nonblocking)
+    handles = [reduce(anp.tanh(x * (k + 1.0)), "a") for k in range(3)]
+    total = anp.exp(x * 0.1).sum()
+    for k, handle in enumerate(handles):
+        total = total + (handle * handle * x).sum() * (k + 1.0)
+    return cc.all_reduce(total, "a", to=I)
+
+
+def each_its_own_order(x: Any, nonblocking: bool) -> Any:
+    """Even ranks wait in the order of the starts, odd ones in reverse; a blocking call in the middle."""
+    reduce = _started("all_reduce", nonblocking)
+    handles = [reduce(x * x * (k + 1.0), "a") for k in range(4)]
+    order = [0, 1, 2, 3] if cc.current_mesh().axis("a").group.rank % 2 == 0 else [3, 2, 1, 0]
+    before = sum((anp.sin(handles[k]) * x).sum() * (k + 2.0) for k in order[:2])
+    middle = cc.all_reduce(x, "a")
+    after = sum((anp.sin(handles[k]) * middle * x).sum() * (k + 2.0) for k in order[2:])
+    return cc.all_reduce(before + after, "a", to=I)
+
+
+def around_a_blocking_call(x: Any, nonblocking: bool) -> Any:
+    """Rank 0 waits before a blocking call on the same axis, the others behind it."""
+    handle = _started("all_reduce", nonblocking)(anp.tanh(x), "a")
+    first = cc.current_mesh().axis("a").group.rank == 0
+    total = (handle * x).sum() if first else x.sum() * 0.0
+    blocking = cc.all_reduce(x * x, "a")
+    total = total + (blocking * x).sum()
+    total = total if first else total + (handle * x).sum()
+    return cc.all_reduce(total, "a", to=I)
+
+
+def of_every_kind(x: Any, nonblocking: bool) -> Any:
+    """All forms in flight together."""
+    p = cc.current_mesh().axis("a").size
+    ring = [(r, (r + 1) % p) for r in range(p)]
+    gathered = _started("all_gather", nonblocking)(x * 2.0, "a")
+    scattered = _started("reduce_scatter", nonblocking)(anp.sin(x), "a")
+    exchanged = _started("all_to_all", nonblocking)(x * x, "a", 0, 1)
+    moved = _started("permute", nonblocking)(anp.tanh(x), "a", ring)
+    told = _started("broadcast", nonblocking)(x * 3.0, "a", p - 1)
+    summed = _started("all_reduce", nonblocking)(x * 0.5, "a", I)
+    rooted = _started("reduce", nonblocking)(anp.cos(x), "a", 0)
+    meanwhile = anp.exp(x * 0.3).sum()
+    total = (moved * x).sum() + ((gathered * gathered).sum() * meanwhile) + (told * x * x).sum()
+    parts = [total, (scattered * scattered).sum(), (exchanged * exchanged * exchanged).sum()]
+    found = [cc.all_reduce(part, "a", to=I) for part in parts]
+    return found[0] + found[1] + found[2] + (summed * summed).sum() + (cc.broadcast(rooted, "a", 0, I) ** 2).sum()
+
+
+def around_the_ring(x: Any, nonblocking: bool) -> Any:
+    """Messages to the next rank and from the one before, two rounds in flight; waited for in mixed order."""
+    on = cc.current_mesh().axis("a")
+    rank, p = on.group.rank, on.size
+    there, back = (rank + 1) % p, (rank - 1) % p
+    if nonblocking:
+        like = ag.tensor(np.empty(x.shape))
+        heres = [cc.irecv("a", back), cc.irecv("a", back, like=like)]
+        sent = [cc.isend(anp.tanh(x), "a", there), cc.isend(x * x, "a", there)]
+        for handle in sent if rank % 2 else reversed(sent):
+            handle.wait()
+    else:
+        cc.send(anp.tanh(x), "a", there)
+        cc.send(x * x, "a", there)
+        heres = [cc.recv("a", back), cc.recv("a", back)]
+    order = [1, 0] if rank % 2 else [0, 1]
+    return cc.all_reduce(sum((heres[k] * anp.sin(x)).sum() * (k + 1.0) for k in order), "a", to=I)
+
+
+def random_program(seed: int) -> Callable[[Any, bool], Any]:
+    """Starts and blocking calls in an order that all ranks share; every rank waits where and in what order it likes."""
+    shared = np.random.default_rng([seed])
+    kinds = [str(kind) for kind in shared.choice(["reduce", "gather", "move", "blocking"], 7, p=[0.4, 0.2, 0.2, 0.2])]
+
+    def program(x: Any, nonblocking: bool) -> Any:
+        on = cc.current_mesh().axis("a")
+        own = np.random.default_rng([seed, on.group.rank])
+        ring = [(r, (r + 1) % on.size) for r in range(on.size)]
+        due: dict[int, list[int]] = {}
+        handles: dict[int, Any] = {}
+        total = (x * x).sum()
+        for k, kind in enumerate(kinds):
+            y = anp.tanh(x * (k + 0.5))
+            if kind == "blocking":
+                total = total + (cc.all_reduce(y, "a") * x).sum()
+            else:
+                if kind == "reduce":
+                    handles[k] = _started("all_reduce", nonblocking)(y, "a")
+                elif kind == "gather":
+                    handles[k] = _started("all_gather", nonblocking)(y[k % 4], "a")
+                else:
+                    handles[k] = _started("permute", nonblocking)(y, "a", ring)
+                due.setdefault(int(own.integers(k, len(kinds))), []).append(k)
+            for i in own.permutation(due.get(k, [])):
+                z = handles.pop(int(i))
+                total = total + (z * z).sum() * (i + 1.0) * x[0, 0]
+        assert not handles
+        return cc.all_reduce(total, "a", to=I)
+
+    return program
+
+
+PROGRAMS = [in_order, each_its_own_order, around_a_blocking_call, of_every_kind, around_the_ring]
+
+
+def operand(rank: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([7, seed, rank]).standard_normal((4, 3))
+
+
+def compare(program: Any, size: int) -> float:
+    """Value, gradient, tangent and Hessian-vector product of a program in both ways; the largest difference."""
+    rank = cc.world().rank
+    if program is around_the_ring and size == 1:
+        return 0.0
+    with cc.Mesh(a=size):
+        x, dx = ag.tensor(operand(rank)), ag.tensor(operand(rank, 1))
+        found: list[list[Any]] = []
+        for nonblocking in (True, False):
+            def loss(x: Any, nonblocking: bool = nonblocking) -> Any:
+                return program(x, nonblocking)
+
+            def slope(x: Any, loss: Any = loss) -> Any:
+                return cc.all_reduce((dx * ag.grad(loss)(x)).sum(), "a", to=I)
+
+            value, gradient = ag.value_and_grad(loss)(x)
+            found.append([value, gradient, ag.jvp(loss, (x,), (dx,))[1], ag.grad(slope)(x),
+                          ag.jvp(ag.grad(loss), (x,), (dx,))[1]])  # fmt: skip
+        differences = [abs(a.numpy() - b.numpy()).max() / max(abs(b.numpy()).max(), 1e-12)
+                       for a, b in zip(*found, strict=True)]
+        return float(max(differences))

@@ -1,0 +1,37 @@
+"""Nonblocking forms on the ranks of mpiexec: programs against their blocking twins, the registry's cases, progress."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+
+import autograd as ag
+import collectives as cc
+from collectives.testing import Case, Setting, check_everywhere
+from tests.collectives.nonblocking_cases import FORMS, PROGRAMS, compare, nonblocking_in_place
+from tests.collectives.registry_cases import cases
+
+world = cc.world()
+
+# progress: a value that is never waited for is here once its `test` has been asked often enough
+with cc.Mesh(a=-1):
+    handle = cc.all_reduce_async(ag.tensor(np.full(300_000, world.rank + 1.0)), "a")
+    while not handle.test():
+        pass
+    assert float(handle.numpy()[-1]) == sum(range(1, world.size + 1))
+
+for program in PROGRAMS:
+    difference = compare(program, world.size)
+    assert difference < 1e-12, f"{program.__name__}: off by {difference}"
+
+setting = Setting({"a": world.size}, ["a"])
+with nonblocking_in_place():
+    found = [c for c in cases(setting, 2) if isinstance(c, Case) and {*FORMS, "send"} & set(c.covers)]
+    failures = check_everywhere([(replace(c, order=1), setting) for c in found])  # second order: in the programs
+if world.rank == 0:
+    for failure in failures[:10]:
+        print(" | ".join(failure))
+    print(f"NONBLOCKING {len(PROGRAMS)} programs, {len(failures)} failures on {world.size} ranks", flush=True)
+sys.exit(bool(failures))
