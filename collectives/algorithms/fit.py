@@ -27,7 +27,8 @@ __all__ = ["Fit", "measure"]
 
 SHORT_BYTES, LONG_BYTES = 64, 512 * 1024
 NATIVE_BYTES = (1024, 8 * 1024, 64 * 1024, 1024 * 1024)
-TRIES = 5
+TRIES = 4
+BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
 
 
 class Fit:
@@ -85,9 +86,9 @@ def _between(points: list[tuple[int, float]], size_bytes: int) -> float:
     return max(t0 + (t1 - t0) * (size_bytes - n0) / (n1 - n0), min(t0, t1) * 0.5)
 
 
-def _least(run: Callable[[], Any], before: Callable[[], Any], tries: int, times: int = 1) -> float:
+def _least(run: Callable[[], Any], before: Callable[[], Any], times: int) -> float:
     found = []
-    for _ in range(tries):
+    for _ in range(TRIES):
         before()
         start = time.perf_counter()
         for _ in range(times):
@@ -112,14 +113,18 @@ def measure(native: Communicator, messages: Communicator) -> Fit:
         out, into = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
         return lambda: finish(swap(messages, out, (r + 1) % p, into, (r - 1) % p))
 
-    def timed(run: Callable[[], Any], size_bytes: int) -> float:
+    def timed(run: Callable[[], Any]) -> float:
         run()  # connections and buffers are made at the first use
-        return _least(run, messages.barrier, TRIES, 10 if size_bytes <= 8192 else 1)
+        start = time.perf_counter()
+        run()
+        first = time.perf_counter() - start
+        slowest = max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
+        return min(first, _least(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest)))))
 
-    short, long = (timed(exchange(n), n) for n in (SHORT_BYTES, LONG_BYTES))
+    short, long = (timed(exchange(n)) for n in (SHORT_BYTES, LONG_BYTES))
     x = np.zeros(LONG_BYTES // 8, np.float32)
-    adding = _least(lambda: np.add(x, x, out=x), lambda: None, TRIES, 4) / x.nbytes
-    calls = {op: [timed(_native_call(native, op, n), n) for n in NATIVE_BYTES] for op in OPERATIONS}
+    adding = _least(lambda: np.add(x, x, out=x), lambda: None, 4) / x.nbytes
+    calls = {op: [timed(_native_call(native, op, n)) for n in NATIVE_BYTES] for op in OPERATIONS}
     told = [json.loads(text) for text in native.exchange(json.dumps([short, long, adding, calls]).encode())]
     short, long, adding = (statistics.median(row[k] for row in told) for k in range(3))
     beta = max(long - short, 0.0) / (LONG_BYTES - SHORT_BYTES)
