@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import LayoutError, ShapeError
+from autograd.errors import LayoutError, MeshError, ShapeError
 from autograd.layout import I, Label, P, R, V, describe
 from autograd.ops.shape import broadcast_to, stack
 from autograd.sites import call_site
@@ -17,7 +17,7 @@ from . import pairs as pair
 from .algorithms.reproducible import check_indices, sum_addends
 from .algorithms.selected import Selected
 from .algorithms.steps import finish
-from .algorithms.table import widened
+from .algorithms.table import check_name, widened
 from .mesh import current_mesh
 from .primitive import Call, Collective, back, host_flat
 
@@ -41,7 +41,8 @@ def _(x: Any, call: Call) -> Any:
     mine = dict(zip(indices[group.rank], wide, strict=True))
     like = np.empty(size, wide.dtype)
     if isinstance(group, Selected) and group.size > 1:
-        total = group.channel.run(sum_addends(group.channel.messages, mine, indices, like))
+        way = group.algorithm.partition(":")[2]
+        total = group.channel.run(sum_addends(group.channel.messages, mine, indices, like, way))
     else:
         total = finish(sum_addends(group, mine, indices, like))
     return back(total.astype(x.dtype, copy=False), x.shape[1:], x)
@@ -56,7 +57,14 @@ def _(ct: Any, call: Call) -> Any:
     return broadcast_to(ct, shape) if ct.__class__ in TENSORS else np.broadcast_to(ct, shape).copy()
 
 
-def reproducible_sum(addends: Any, indices: Sequence[int], axis: str | Sequence[str], to: Label = R) -> Tensor:
+def reproducible_sum(
+    addends: Any,
+    indices: Sequence[int],
+    axis: str | Sequence[str],
+    to: Label = R,
+    *,
+    algorithm: str = "reproducible",
+) -> Tensor:
     """V -> R or I: the sum of all addends of all ranks, the same bits for any number of ranks and any shares.
 
     Formula: ``y = sum_i a_i`` over the global index i, in the order of a balanced binary tree (see
@@ -74,6 +82,8 @@ def reproducible_sum(addends: Any, indices: Sequence[int], axis: str | Sequence[
         Their global numbers: over all ranks each of 0..N-1 once, in any order and any share.
     axis : str or tuple of str
     to : R or I
+    algorithm : str
+        ``reproducible``, for long arrays, or ``reproducible:tree``, for short ones: the same bits.
 
     Raises
     ------
@@ -117,7 +127,9 @@ def reproducible_sum(addends: Any, indices: Sequence[int], axis: str | Sequence[
             "one for each addend along dimension 0" + call_site()
         )
     _sum.check(x, on)
-    group = on.using("reproducible")
+    if check_name(algorithm, "all_reduce").partition(":")[0] != "reproducible":
+        raise MeshError(f"reproducible_sum: algorithm={algorithm!r}; needed: reproducible or reproducible:tree")
+    group = on.using(algorithm)
     if group.size > 1 and group.checking:
         group.agree(f"reproducible_sum(axis={'*'.join(on.names)!r})")
     told = [np.frombuffer(data, np.int64).tolist() for data in group.exchange(np.array(mine, np.int64).tobytes())]

@@ -76,6 +76,9 @@ def predict(
     name, _, option = algorithm.partition(":")
     if name == "hierarchical":
         return _hierarchical(n, p, a, b, g, option, ranks_per_host, inside_alpha_s, inside_beta_s_per_byte)
+    if name == "reproducible" and option == "tree":  # rank 0's first child has half of the ranks' nodes, one if p = 2^k
+        steps, whole = (p - 1).bit_length(), piece_count(math.ceil(n))
+        return Cost(2 * steps * (a + n * b) + steps * n * g, steps * whole, steps * n)
     if name == "reproducible":
         share = n * (p - 1) / p
         messages = 2 * (p - 1) * piece_count(math.ceil(n / p))

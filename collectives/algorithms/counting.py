@@ -77,5 +77,6 @@ def count_messages(
             more = (counts,)
         elif operation in ("broadcast", "reduce"):
             more = (root,)
-        finish(steps(group, x if operation in ("all_gather", "broadcast") else widened(x), *more))
+        with np.errstate(all="ignore"):  # nothing arrives in the buffers
+            finish(steps(group, x if operation in ("all_gather", "broadcast") else widened(x), *more))
     return group.traffic

@@ -7,11 +7,16 @@ addend is its left child. Whoever holds all addends of a node may add them; what
 same. Demmel and Nguyen 2013 ("Fast reproducible floating-point summation") is another way; the tree is pairwise
 summation (Higham 1993, "The accuracy of floating point summation", section 3), whose error grows with lg N.
 
-Each rank adds up the nodes that it holds whole. Then part j of every rank's nodes goes to rank j, which completes the
+Each rank adds up the nodes that it holds whole. The rest can travel in two ways, to the same bits.
+
+`scattered`, for long arrays: part j of every rank's nodes goes to rank j, which completes the
 tree there, and the parts are gathered. With m nodes a rank (1 where a rank holds one addend, or an aligned power of two
 of them; at most 2 lg N where its addends follow each other) and p ranks, the time is
 ``2(p-1) alpha + (m+1) n(p-1)/p beta + (pm-1) n/p gamma``; each rank sends 2(p-1) messages (more where a part is longer
 than a piece) and ``(m+1) n(p-1)/p`` bytes: with one addend a rank, as many as a ring.
+
+`along_tree`, for short ones: nodes go up a binomial tree of the ranks, each of which completes what it can, and the sum
+comes down: ``2 lg p`` rounds. A rank sends its subtree's nodes (m of n bytes each) up and the sum to its children.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ from autograd.errors import ShapeError
 from collectives.communicator import Array, Communicator, Pending
 
 from .ring import gather_parts
-from .steps import Steps, even_bounds, pieces
+from .steps import Steps, even_bounds, give, pieces, take
+from .trees import binomial
 
 __all__ = ["Node", "all_reduce", "nodes_of", "sum_tree"]
 
@@ -94,12 +100,14 @@ def check_indices(indices: Sequence[Sequence[int]], name: str) -> int:
 
 
 def sum_addends(
-    group: Communicator, addends: Mapping[int, Array], indices: Sequence[Sequence[int]], like: Array
+    group: Communicator, addends: Mapping[int, Array], indices: Sequence[Sequence[int]], like: Array, way: str = ""
 ) -> Steps[Array]:
     """The sum of all ranks' addends.
 
     Parameters
     ----------
+    way : str
+        ``tree`` for `along_tree`; `scattered` without it.
     addends : mapping from global index to array
         This rank's.
     indices : sequence of sequence of int
@@ -107,13 +115,45 @@ def sum_addends(
     like : array
         Tells the size and dtype where this rank has no addends.
     """
-    p, r = group.size, group.rank
     count = sum(map(len, indices))
     mine = sum_tree({(0, index): x for index, x in addends.items()}, count)
-    nodes = [nodes_of(theirs, count) for theirs in indices]
-    if p == 1:
+    if group.size == 1:
         (total,) = mine.values()
         return total.copy()
+    return (yield from (along_tree if way == "tree" else scattered)(group, mine, indices, like))
+
+
+def along_tree(
+    group: Communicator, mine: dict[Node, Array], indices: Sequence[Sequence[int]], like: Array
+) -> Steps[Array]:
+    """Nodes go up to rank 0, the sum comes down."""
+    count = sum(map(len, indices))
+    tree = binomial(group.rank, group.size, 0)
+    for child in tree.children:
+        below = range(child, min(2 * child - group.rank, group.size))  # the child's subtree
+        nodes = nodes_of([index for rank in below for index in indices[rank]], count)
+        arrived = np.empty((len(nodes), like.size), like.dtype)
+        yield from take(group, arrived.reshape(-1), child)
+        mine = sum_tree({**mine, **dict(zip(nodes, arrived, strict=True))}, count)
+    total = np.empty(like.size, like.dtype)
+    if tree.parent is None:
+        (total[:],) = mine.values()
+    else:
+        if mine:
+            yield from give(group, np.concatenate([mine[node] for node in sorted(mine)]), tree.parent)
+        yield from take(group, total, tree.parent)
+    for child in reversed(tree.children):
+        yield from give(group, total, child)
+    return total
+
+
+def scattered(
+    group: Communicator, mine: dict[Node, Array], indices: Sequence[Sequence[int]], like: Array
+) -> Steps[Array]:
+    """Part j of all nodes goes to rank j, which completes the tree there; then the parts are gathered."""
+    p, r = group.size, group.rank
+    count = sum(map(len, indices))
+    nodes = [nodes_of(theirs, count) for theirs in indices]
     bounds = even_bounds(like.size, p)
     share = slice(bounds[r], bounds[r + 1])
     arrived = [np.empty((len(nodes[rank]), share.stop - share.start), like.dtype) for rank in range(p)]
@@ -138,6 +178,6 @@ def sum_addends(
     return whole
 
 
-def all_reduce(group: Communicator, x: Array) -> Steps[Array]:
+def all_reduce(group: Communicator, x: Array, way: str = "") -> Steps[Array]:
     """One addend a rank: rank r's is number r."""
-    return (yield from sum_addends(group, {group.rank: x}, [[rank] for rank in range(group.size)], x))
+    return (yield from sum_addends(group, {group.rank: x}, [[rank] for rank in range(group.size)], x, way))

@@ -92,6 +92,8 @@ class _Job:
 
     def _step(self) -> None:
         try:
+            if self._at is not None:
+                self._at.wait()  # a transport may move the data only now
             self._at = next(self._steps)
         except StopIteration as stop:
             self._is_done, self._result, self._at = True, stop.value, None
@@ -114,10 +116,7 @@ class _Job:
         """Wait for the result."""
         jobs = self._channel.jobs
         while not self._is_done:
-            first = jobs[0]
-            if first._at is not None:
-                first._at.wait()
-            first._step()
+            jobs[0]._step()
         return self._result
 
 

@@ -15,7 +15,7 @@ name                                  algorithm
 ``pipelined_tree``, ``...:S``         `trees`: a binary tree, S segments
 ``double_tree``, ``double_tree:S``    `trees`: two binary trees, S segments in each
 ``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level, ``native,ring`` without
-``reproducible``                      `reproducible`: the same bits whatever the ranks
+``reproducible``, ``...:tree``        `reproducible`: the same bits whatever the ranks; for long arrays, or for short
 ====================================  ==============================================================================
 """
 
@@ -77,6 +77,12 @@ def _hierarchical(option: str) -> Algorithm:
     return lambda channel, x: hierarchical.all_reduce(channel.hosts, x, inside, between)
 
 
+def _reproducible(option: str) -> Algorithm:
+    if option not in ("", "tree"):
+        raise ValueError("needed: no option, or tree")
+    return lambda group, x: reproducible.all_reduce(group, x, option)
+
+
 def _whole_tree(option: str) -> Algorithm:
     tree_of = _tree_of(option)
     return lambda group, x: trees.all_reduce(group, x, tree_of, 1)
@@ -120,7 +126,7 @@ _TABLE: dict[str, dict[str, Callable[[str], Algorithm]]] = {
         "pipelined_tree": _pipelined(trees.k_ary(2)),
         "double_tree": _double,
         "hierarchical": _hierarchical,
-        "reproducible": _plain(reproducible.all_reduce),
+        "reproducible": _reproducible,
     },
     "reduce_scatter": {
         "ring": _plain(ring.reduce_scatter),

@@ -105,64 +105,45 @@ def double_trees(rank: int, ranks: int) -> list[Tree]:
 
 
 # -- up and down -------------------------------------------------------------------------------------------------------
-# Several trees are worked on at once: at round i, segment i of each. Two ranks may be neighbours in both trees, so
-# sends and receives keep to one order, round by round and tree by tree; receives are posted one round ahead.
 
 
-def _up(group: Communicator, trees: Sequence[Tree], xs: Sequence[Array], totals: Sequence[Array], count: int,
-        ) -> Steps[None]:  # fmt: skip
-    """Leave the sum of a rank's subtree in `totals`, the whole sum at the root."""
-    cuts = [segments(x.size, count) for x in xs]
-    rounds = max(map(len, cuts))
-    longest = [max((s.stop - s.start for s in cut), default=0) for cut in cuts]
-    buffers = [[np.empty((2, n), x.dtype) for _ in t.children] for t, x, n in zip(trees, xs, longest, strict=True)]
+def _up(group: Communicator, tree: Tree, x: Array, total: Array, count: int) -> Steps[list[Pending[None]]]:
+    """Leave the sum of this rank's subtree in `total`, the whole sum at the root; what is still leaving is returned."""
+    cuts = segments(x.size, count)
+    longest = max((piece.stop - piece.start for piece in cuts), default=0)
+    buffers = [np.empty((2, longest), x.dtype) for _ in tree.children]
 
-    def post(i: int) -> list[list[Pending[Array]]]:
-        posted: list[list[Pending[Array]]] = []
-        for tree, cut, scratch in zip(trees, cuts, buffers, strict=True):
-            n = cut[i].stop - cut[i].start if i < len(cut) else 0
-            posted.append([group.start("recv", scratch[k][i % 2, :n], child)
-                           for k, child in enumerate(tree.children) if n])  # fmt: skip
-        return posted
+    def post(i: int) -> list[Pending[Array]]:
+        return [group.start("recv", buffer[i % 2, : cuts[i].stop - cuts[i].start], child)
+                for buffer, child in zip(buffers, tree.children, strict=True)] if i < len(cuts) else []  # fmt: skip
 
     leaving: list[Pending[None]] = []
-    coming = post(0) if rounds else []
-    for i in range(rounds):
-        now, coming = coming, post(i + 1)
-        for tree, x, total, cut, arrivals in zip(trees, xs, totals, cuts, now, strict=True):
-            if i >= len(cut):
-                continue
-            part = x[cut[i]]
-            for pending in arrivals:
-                yield pending
-                part = np.add(part, pending.wait(), out=total[cut[i]])
-            if tree.parent is not None:
-                leaving.append(group.lend(part, tree.parent))
-            elif not arrivals:
-                total[cut[i]] = part
-    yield from leaving
+    coming = post(0)
+    for i, piece in enumerate(cuts):
+        arriving, coming = coming, post(i + 1)  # one piece ahead
+        part = x[piece]
+        for pending in arriving:
+            yield pending
+            part = np.add(part, pending.wait(), out=total[piece])
+        if tree.parent is not None:
+            leaving.append(group.lend(part, tree.parent))
+        elif not arriving:
+            total[piece] = part
+    return leaving
 
 
 def _down(group: Communicator, trees: Sequence[Tree], totals: Sequence[Array], count: int) -> Steps[None]:
-    """Copy the root's `totals` to all ranks."""
+    """Copy the root's `totals` to all ranks; trees in which this rank has no children come last."""
     cuts = [segments(total.size, count) for total in totals]
-    rounds = max(map(len, cuts))
-
-    def post(i: int) -> list[Pending[Array] | None]:
-        return [None if tree.parent is None or i >= len(cut) else group.start("recv", total[cut[i]], tree.parent)
-                for tree, total, cut in zip(trees, totals, cuts, strict=True)]  # fmt: skip
-
+    coming = [[] if tree.parent is None else [group.start("recv", total[piece], tree.parent) for piece in cut]
+              for tree, total, cut in zip(trees, totals, cuts, strict=True)]  # fmt: skip
     leaving: list[Pending[None]] = []
-    coming = post(0) if rounds else []
-    for i in range(rounds):
-        now, coming = coming, post(i + 1)
-        for tree, total, cut, pending in zip(trees, totals, cuts, now, strict=True):
-            if i >= len(cut):
-                continue
-            if pending is not None:
-                yield pending
+    for k in sorted(range(len(trees)), key=lambda k: not trees[k].children):
+        for i, piece in enumerate(cuts[k]):
+            if coming[k]:
+                yield coming[k][i]
             # the child with the largest subtree first: it has the longest way to go
-            leaving += [group.lend(total[cut[i]], child) for child in reversed(tree.children)]
+            leaving += [group.lend(totals[k][piece], child) for child in reversed(trees[k].children)]
     yield from leaving
 
 
@@ -177,7 +158,7 @@ def _count(x: Array, count: int | None) -> int:
 def reduce(group: Communicator, x: Array, root: int, tree_of: TreeOf, count: int | None) -> Steps[Array | None]:
     """The sum, on the root."""
     total = np.empty_like(x)
-    yield from _up(group, [tree_of(group.rank, group.size, root)], [x], [total], _count(x, count))
+    yield from (yield from _up(group, tree_of(group.rank, group.size, root), x, total, _count(x, count)))
     return total if group.rank == root else None
 
 
@@ -190,18 +171,25 @@ def broadcast(group: Communicator, x: Array, root: int, tree_of: TreeOf, count: 
 
 def all_reduce(group: Communicator, x: Array, tree_of: TreeOf, count: int | None) -> Steps[Array]:
     """A reduce to rank 0 and a broadcast from there."""
-    total, trees = np.empty_like(x), [tree_of(group.rank, group.size, 0)]
-    yield from _up(group, trees, [x], [total], _count(x, count))
-    yield from _down(group, trees, [total], _count(x, count))
+    total, tree = np.empty_like(x), tree_of(group.rank, group.size, 0)
+    yield from (yield from _up(group, tree, x, total, _count(x, count)))
+    yield from _down(group, [tree], [total], _count(x, count))
     return total
 
 
 def double_all_reduce(group: Communicator, x: Array, count: int | None) -> Steps[Array]:
-    """One half on each of two trees, so that every rank is inside one and sends as much as it receives."""
+    """One half on each of two trees, so that every rank is inside one and sends as much as it receives.
+
+    What a rank sends up as a leaf waits for nothing, so it goes first. No rank receives from another in both trees on
+    the same way, since the receiver (up) or the sender (down) is inside only one: messages cannot be mistaken.
+    """
     total, trees, half = np.empty_like(x), double_trees(group.rank, group.size), x.size // 2
     xs, totals = [x[:half], x[half:]], [total[:half], total[half:]]
     count = _count(xs[1], count)
-    yield from _up(group, trees, xs, totals, count)
+    leaving = []
+    for k in sorted((0, 1), key=lambda k: len(trees[k].children)):
+        leaving += yield from _up(group, trees[k], xs[k], totals[k], count)
+    yield from leaving
     yield from _down(group, trees, totals, count)
     return total
 

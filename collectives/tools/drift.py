@@ -76,19 +76,24 @@ def ordinary_sum(addends: Array, setup: Setup) -> Array:
     return run(program, setup.ranks)[0]
 
 
-def reproducible_sum(addends: Array, setup: Setup) -> Array:
-    """The tree over the addends' numbers; their order says only who holds which."""
+def reproducible_sum(addends: Array, setup: Setup, base: Setup) -> Array:
+    """The tree over the addends' numbers; their order says only who holds which.
+
+    Of the ways in which its nodes can travel it takes the one for short arrays where the ordinary sum changes its
+    algorithm.
+    """
     from collectives import Mesh
     from collectives import reproducible_sum as sum_of
 
     order = order_of(addends, setup.order)
+    way = "reproducible" if setup.algorithm == base.algorithm else "reproducible:tree"
 
     def program() -> Array:
         group = world()
         mine = np.array_split(order, group.size)[group.rank]
         size = setup.bucket or max(addends.shape[1], 1)
         with Mesh(ranks=-1):
-            buckets = [sum_of(addends[mine, at : at + size], mine.tolist(), "ranks").numpy()
+            buckets = [sum_of(addends[mine, at : at + size], mine.tolist(), "ranks", algorithm=way).numpy()
                        for at in range(0, addends.shape[1], size)]  # fmt: skip
         return np.concatenate(buckets)
 
@@ -147,7 +152,7 @@ def measure(addends: Array, base: Setup) -> list[Row]:
     exact, rows = exact_sum(addends), []
     first: list[Array] = []
     for varied, value, setup in variations(base, addends.shape[1]):
-        totals = [ordinary_sum(addends, setup), reproducible_sum(addends, setup)]
+        totals = [ordinary_sum(addends, setup), reproducible_sum(addends, setup, base)]
         first = first or totals
         found: list[Any] = []
         for total, reference in zip(totals, first, strict=True):
