@@ -164,11 +164,14 @@ class Selected(Communicator):
         """The algorithm for a call; None where it is the transport's own."""
         x = args[0]
         size_bytes = sum(map(int, args[1])) * x.itemsize if call == "all_gather" else x.nbytes
-        algorithm = steps_of(call, self.choice(call, size_bytes))
-        if algorithm is None or self.size == 1:
+        if self.size == 1:
+            return None
+        name = self.choice(call, size_bytes)
+        algorithm = steps_of(call, name)
+        if algorithm is None:
             return None
         _check(self, call, args)
-        where: Any = self.channel if self.choice(call, size_bytes).startswith("hierarchical") else self.channel.messages
+        where: Any = self.channel if name.startswith("hierarchical") else self.channel.messages
         if call in _SUMS and x.dtype == np.float16:
             return _narrowed(algorithm(where, widened(x), *args[1:]))
         return algorithm(where, *args)
