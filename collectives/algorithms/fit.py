@@ -1,9 +1,10 @@
 """Latency and bandwidth of an axis, measured when they are first needed, and what `auto` chooses by them.
 
 Every rank exchanges with its neighbours on the ring, all at once, as the algorithms do: what they share (a link, a
-core) is shared here too. A few short exchanges and the smallest time of several tries: noise only adds. The transport's
-own collectives are a black box, so a few of their sizes are timed instead. All ranks get all measurements and take the
-median of the ranks', so that they agree on every choice.
+core) is shared here too. A few short exchanges, and the median of the tries: a single slow one does not count, but
+where every exchange waits for a core, so will the algorithms. The transport's own collectives are a black box, so a few
+of their sizes are timed instead. All ranks get all measurements and take the median of the ranks', so that they agree
+on every choice.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from .table import OPERATIONS
 
 __all__ = ["Fit", "measure"]
 
-SHORT_BYTES, LONG_BYTES = 64, 512 * 1024
+SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
 NATIVE_BYTES = (1024, 8 * 1024, 64 * 1024, 1024 * 1024)
-TRIES = 4
+TRIES = 5
 BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
 
 
@@ -86,7 +87,7 @@ def _between(points: list[tuple[int, float]], size_bytes: int) -> float:
     return max(t0 + (t1 - t0) * (size_bytes - n0) / (n1 - n0), min(t0, t1) * 0.5)
 
 
-def _least(run: Callable[[], Any], before: Callable[[], Any], times: int) -> float:
+def _usual(run: Callable[[], Any], before: Callable[[], Any], times: int) -> float:
     found = []
     for _ in range(TRIES):
         before()
@@ -94,7 +95,7 @@ def _least(run: Callable[[], Any], before: Callable[[], Any], times: int) -> flo
         for _ in range(times):
             run()
         found.append((time.perf_counter() - start) / times)
-    return min(found)
+    return statistics.median(found)
 
 
 def measure(native: Communicator, messages: Communicator) -> Fit:
@@ -119,11 +120,11 @@ def measure(native: Communicator, messages: Communicator) -> Fit:
         run()
         first = time.perf_counter() - start
         slowest = max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
-        return min(first, _least(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest)))))
+        return _usual(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest))))
 
     short, long = (timed(exchange(n)) for n in (SHORT_BYTES, LONG_BYTES))
     x = np.zeros(LONG_BYTES // 8, np.float32)
-    adding = _least(lambda: np.add(x, x, out=x), lambda: None, 4) / x.nbytes
+    adding = _usual(lambda: np.add(x, x, out=x), lambda: None, 4) / x.nbytes
     calls = {op: [timed(_native_call(native, op, n)) for n in NATIVE_BYTES] for op in OPERATIONS}
     told = [json.loads(text) for text in native.exchange(json.dumps([short, long, adding, calls]).encode())]
     short, long, adding = (statistics.median(row[k] for row in told) for k in range(3))

@@ -19,52 +19,77 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collectives.communicator import Array, Communicator
+from collectives.communicator import Array, Communicator, Pending
 
-from .steps import Steps, adder, bounds_of, cut, even_bounds, swap
+from .steps import Steps, bounds_of, cut, even_bounds, pieces
 
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 
 
-def _sum_parts(group: Communicator, x: Array, bounds: Sequence[int], total: Array) -> Steps[None]:
-    """Leave rank r's part of the sum in its place of `total`.
+def _around(group: Communicator, own: list[Array], places: list[Array], first: int, last: int) -> Steps[None]:
+    """Steps `first` to `last` - 1 of an all-reduce, 2(p-1) in all: p - 1 that sum, then p - 1 that copy.
 
-    The partial sum of part c starts at rank c + 1 and goes once around, each rank adding its own, until it is whole at
-    rank c. So at step s rank r sends part r - s - 1 and receives part r - s - 2.
+    At step s part r - s - 2 arrives from the left neighbour, and goes on to the right one at step s + 1. The partial
+    sum of part c starts at rank c + 1 and is whole when it arrives at rank c, at step p - 2; from there it goes around
+    once more. A piece goes on as soon as it has been added; receives are posted one step ahead.
+
+    Parameters
+    ----------
+    own : list of array
+        This rank's addends, by part; not needed by the steps that copy.
+    places : list of array
+        Where sums are written, by part. The copying steps start from this rank's part in its place.
     """
     p, r = group.size, group.rank
     right, left = (r + 1) % p, (r - 1) % p
-    own, sums = cut(x, bounds), cut(total, bounds)
-    buffer = np.empty(max(part.size for part in own), x.dtype)
-    source = own  # only the first part is sent as it is
-    for s in range(p - 1):
-        leaving, arriving = (r - s - 1) % p, (r - s - 2) % p
-        arrived = buffer[: own[arriving].size]
-        add = adder(own[arriving], arrived, sums[arriving])
-        yield from swap(group, source[leaving], right, arrived, left, add)
-        source = sums
+    longest = max(part.size for part in places) if first < p - 1 else 0
+    buffers = np.empty((2, longest), places[0].dtype)
+    start = (own if first == 0 else places)[(r - first - 1) % p]
+    started = [group.lend(start[piece], right) for piece in pieces(start)]
+    leaving: dict[int, list[Pending[None]]] = {}
+
+    def post(step: int) -> Steps[list[tuple[slice, Pending[Array]]]]:
+        if step == last:
+            return []
+        part = (r - step - 2) % p
+        into = places[part]
+        if step < p - 1:
+            into = buffers[step % 2, : into.size]
+        else:
+            yield from leaving.pop(part, [])  # its partial sum, sent from this place p steps ago
+        return [(piece, group.start("recv", into[piece], left)) for piece in pieces(into)]
+
+    coming = yield from post(first)
+    for step in range(first, last):
+        part, arriving = (r - step - 2) % p, coming
+        coming = yield from post(step + 1)
+        for piece, pending in arriving:
+            yield pending
+            if step < p - 1:
+                np.add(own[part][piece], pending.wait(), out=places[part][piece])
+            if step + 1 < last:
+                leaving.setdefault(part, []).append(group.lend(places[part][piece], right))
+    yield from started
+    for sends in leaving.values():
+        yield from sends
 
 
 def gather_parts(group: Communicator, whole: Array, bounds: Sequence[int]) -> Steps[None]:
-    """Fill `whole`, of which each rank has its own part: at step s rank r sends part r - s."""
-    p, r = group.size, group.rank
-    places = cut(whole, bounds)
-    for s in range(p - 1):
-        yield from swap(group, places[(r - s) % p], (r + 1) % p, places[(r - s - 1) % p], (r - 1) % p)
+    """Fill `whole`, of which each rank has its own part."""
+    yield from _around(group, [], cut(whole, bounds), group.size - 1, 2 * (group.size - 1))
 
 
 def all_reduce(group: Communicator, x: Array) -> Steps[Array]:
     """Reduce-scatter, then all-gather."""
     total, bounds = np.empty_like(x), even_bounds(x.size, group.size)
-    yield from _sum_parts(group, x, bounds, total)
-    yield from gather_parts(group, total, bounds)
+    yield from _around(group, cut(x, bounds), cut(total, bounds), 0, 2 * (group.size - 1))
     return total
 
 
 def reduce_scatter(group: Communicator, x: Array, counts: Sequence[int]) -> Steps[Array]:
     """This rank's part of the sum."""
     total, bounds = np.empty_like(x), bounds_of(counts)
-    yield from _sum_parts(group, x, bounds, total)
+    yield from _around(group, cut(x, bounds), cut(total, bounds), 0, group.size - 1)
     return total[bounds[group.rank] : bounds[group.rank + 1]].copy()
 
 

@@ -396,22 +396,23 @@ def test_over_mpi(ranks: int) -> None:
 # -- the checks can fail -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["no addition", "half of the pieces", "wrong neighbour", "unfolded"])
+@pytest.mark.parametrize("fault", ["no addition", "half of the pieces", "wrong part", "unfolded"])
 def test_planted_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each must be seen by the comparison with the dense sum, or as a deadlock that the transport reports."""
     from collectives.algorithms import halving, ring
 
     if fault == "no addition":
-        monkeypatch.setattr(ring, "adder", lambda a, b, out: lambda piece: np.copyto(out[piece], b[piece]))
+        monkeypatch.setattr(ring.np, "add", lambda a, b, out: np.copyto(out, b))
     elif fault == "half of the pieces":
-        monkeypatch.setattr(ring, "adder", lambda a, b, out: lambda piece: piece.start == 0 and np.add(
-            a[piece], b[piece], out=out[piece]))  # fmt: skip
+        add = np.add
+        monkeypatch.setattr(ring.np, "add", lambda a, b, out: add(a, b, out=out) if len(a) % 2 else out)
         monkeypatch.setattr(steps, "SEGMENT_BYTES", 32)
-    elif fault == "wrong neighbour":
-        swap = ring.swap
-        monkeypatch.setattr(ring, "swap", lambda group, out, dst, into, src, then=None: swap(
-            group, out, src, into, dst, then))  # fmt: skip
+    elif fault == "wrong part":
+        cut = ring.cut
+        monkeypatch.setattr(ring, "cut", lambda x, bounds: cut(x, bounds)[::-1])
     else:
         monkeypatch.setattr(halving, "_fold_out", lambda *_: iter(()))
     with pytest.raises((AssertionError, cc.CommunicationError)):
-        verify("all_reduce", "halving_doubling" if fault == "unfolded" else "ring", 3, 61, np.float64, ())
+        operation = "reduce_scatter" if fault == "wrong part" else "all_reduce"
+        algorithm = "halving_doubling" if fault == "unfolded" else "ring"
+        verify(operation, algorithm, 3, 61, np.float64, (20, 31, 10))
