@@ -127,7 +127,7 @@ def hosts(rounds: int) -> dict[str, Any]:
     """Two ranks a host: what crosses between hosts."""
     bench = Bench(rounds)
     world, traffic = bench.world, bench.world.traffic
-    algorithm = "hierarchical:native,ring"
+    algorithm = "hierarchical:ring,ring"
     names = bench.channel.hosts.names
     seconds: dict[str, list[float]] = {name: [] for name in (algorithm, "ring", "native")}
     wire, crossing = [], []

@@ -173,7 +173,7 @@ def _tree(operation: str, name: str, option: str, n: float, p: int, a: float, b:
 def _hierarchical(
     n: float, p: int, a: float, b: float, g: float, option: str, lanes: int, inside_a: float, inside_b: float
 ) -> Cost:
-    inside, _, between = (option or "native,ring").partition(",")
+    inside, _, between = (option or "ring,ring").partition(",")
     hosts = p // lanes
     if hosts * lanes != p:
         raise MeshError(f"{p} ranks with {lanes} on each host; needed: the same number on every host")

@@ -7,6 +7,7 @@ This is the one file that imports mpi4py, and only when `mpi_world` is called. W
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -266,6 +267,10 @@ def _while_waiting(wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
         _process.waiting.pop(thread, None)
 
 
+_SPINS = 20  # tests before a waiting rank lets others have its core
+_let_others_run = getattr(os, "sched_yield", lambda: None)  # not everywhere
+
+
 class _Request:
     """A started call."""
 
@@ -289,8 +294,17 @@ class _Request:
 
     def wait(self) -> None:
         if not self._is_done:
-            _while_waiting(self._wait, self._request.Wait, self.status)
+            _while_waiting(self._wait, self._yielding_wait)
             self._is_done = True
+
+    def _yielding_wait(self) -> None:
+        """MPI's own wait keeps the core; where ranks are more than cores, the one waited for may need it."""
+        test, status = self._request.Test, self.status
+        for _ in range(_SPINS):
+            if test(status):
+                return
+        while not test(status):
+            _let_others_run()
 
 
 # -- the world -------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from collectives.testing import Case, Setting, check
 from .launch import launch
 
 OPTIONS = {"tree": ("", ":1", ":3"), "pipelined": ("", ":4"), "pipelined_tree": ("", ":3"), "double_tree": ("", ":3"),
-           "hierarchical": ("", ":ring,ring", ":halving_doubling,recursive_doubling"),
+           "hierarchical": ("", ":native,ring", ":halving_doubling,recursive_doubling"),
            "reproducible": ("", ":tree")}  # fmt: skip
 SIZES = (0, 3, 61)
 
