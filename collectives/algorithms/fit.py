@@ -14,22 +14,33 @@ import statistics
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from collectives.communicator import Communicator
 
 from .costs import candidates, predict
+from .hierarchical import Hosts
 from .steps import finish, swap
 from .table import OPERATIONS
 
-__all__ = ["Fit", "measure"]
+__all__ = ["Fit", "Levels", "measure"]
 
 SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
 NATIVE_BYTES = (1024, 8 * 1024, 64 * 1024, 1024 * 1024)
 TRIES = 5
 BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
+
+
+class Levels(NamedTuple):
+    """What was measured inside the hosts and between them, where each has the same number of ranks, two or more."""
+
+    ranks_per_host: int
+    inside_alpha_s: float
+    inside_beta_s_per_byte: float
+    alpha_s: float
+    beta_s_per_byte: float
 
 
 class Fit:
@@ -41,6 +52,8 @@ class Fit:
         Latency of a message, time of a byte on the link, time to add a byte.
     native : dict of str to list of (bytes, seconds)
         For each operation: times of the transport's own.
+    levels : Levels or None
+        Where ranks share hosts.
     """
 
     def __init__(
@@ -50,12 +63,14 @@ class Fit:
         beta_s_per_byte: float,
         gamma_s_per_byte: float,
         native: dict[str, list[tuple[int, float]]],
+        levels: Levels | None = None,
     ):
         self.ranks = ranks
         self.alpha_s = alpha_s
         self.beta_s_per_byte = beta_s_per_byte
         self.gamma_s_per_byte = gamma_s_per_byte
         self.native = native
+        self.levels = levels
         self._chosen: dict[tuple[str, int], str] = {}
 
     def __repr__(self) -> str:
@@ -67,6 +82,14 @@ class Fit:
         model = (self.alpha_s, self.beta_s_per_byte)
         found = {name: predict(operation, name, size_bytes, self.ranks, *model, self.gamma_s_per_byte).time_s
                  for name in candidates(operation, size_bytes, self.ranks, *model)}  # fmt: skip
+        if self.levels is not None and operation == "all_reduce":
+            lanes, inside_alpha, inside_beta, alpha, beta = self.levels
+            for name in ("hierarchical:ring,ring", "hierarchical:ring,recursive_doubling",
+                         "hierarchical:ring,halving_doubling"):  # fmt: skip
+                found[name] = predict(
+                    operation, name, size_bytes, self.ranks, alpha, beta, self.gamma_s_per_byte, ranks_per_host=lanes,
+                    inside_alpha_s=inside_alpha, inside_beta_s_per_byte=inside_beta,
+                ).time_s  # fmt: skip
         if self.native.get(operation):
             found["native"] = _between(self.native[operation], size_bytes)
         return found
@@ -98,7 +121,7 @@ def _usual(run: Callable[[], Any], before: Callable[[], Any], times: int) -> flo
     return statistics.median(found)
 
 
-def measure(native: Communicator, messages: Communicator) -> Fit:
+def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     """Measure; all ranks of the group call it.
 
     Parameters
@@ -107,12 +130,15 @@ def measure(native: Communicator, messages: Communicator) -> Fit:
         Whose own collectives are timed.
     messages : Communicator
         The channel for the exchanges.
+    hosts : Hosts
+        The same ranks by host.
     """
-    p, r = messages.size, messages.rank
+    p = messages.size
 
-    def exchange(size_bytes: int) -> Callable[[], None]:
+    def exchange(group: Communicator, size_bytes: int) -> Callable[[], None]:
         out, into = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
-        return lambda: finish(swap(messages, out, (r + 1) % p, into, (r - 1) % p))
+        right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+        return lambda: finish(swap(group, out, right, into, left))
 
     def timed(run: Callable[[], Any]) -> float:
         run()  # connections and buffers are made at the first use
@@ -122,16 +148,26 @@ def measure(native: Communicator, messages: Communicator) -> Fit:
         slowest = max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
         return _usual(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest))))
 
-    short, long = (timed(exchange(n)) for n in (SHORT_BYTES, LONG_BYTES))
+    groups = [messages]
+    if hosts.between is not None and hosts.lanes > 1 and hosts.count > 1 and hosts.lanes * hosts.count == p:
+        groups += [hosts.inside, hosts.between]
+    links = [[timed(exchange(group, n)) for n in (SHORT_BYTES, LONG_BYTES)] for group in groups]
     x = np.zeros(LONG_BYTES // 8, np.float32)
     adding = _usual(lambda: np.add(x, x, out=x), lambda: None, 4) / x.nbytes
     calls = {op: [timed(_native_call(native, op, n)) for n in NATIVE_BYTES] for op in OPERATIONS}
-    told = [json.loads(text) for text in native.exchange(json.dumps([short, long, adding, calls]).encode())]
-    short, long, adding = (statistics.median(row[k] for row in told) for k in range(3))
-    beta = max(long - short, 0.0) / (LONG_BYTES - SHORT_BYTES)
-    table = {op: [(n, statistics.median(row[3][op][k] for row in told)) for k, n in enumerate(NATIVE_BYTES)]
+    told = [json.loads(text) for text in native.exchange(json.dumps([links, adding, calls]).encode())]
+    (link, *levels) = [_line(*(statistics.median(row[0][k][i] for row in told) for i in (0, 1)))
+                       for k in range(len(groups))]  # fmt: skip
+    adding = statistics.median(row[1] for row in told)
+    table = {op: [(n, statistics.median(row[2][op][k] for row in told)) for k, n in enumerate(NATIVE_BYTES)]
              for op in OPERATIONS}  # fmt: skip
-    return Fit(p, max(short - SHORT_BYTES * beta, 1e-9), max(beta, 1e-13), adding, table)
+    return Fit(p, *link, adding, table, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+
+
+def _line(short_s: float, long_s: float) -> tuple[float, float]:
+    """alpha and beta of the line through both times."""
+    beta = max((long_s - short_s) / (LONG_BYTES - SHORT_BYTES), 1e-13)
+    return max(short_s - SHORT_BYTES * beta, 1e-9), beta
 
 
 def _native_call(group: Communicator, operation: str, size_bytes: int) -> Callable[[], Any]:

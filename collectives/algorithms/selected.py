@@ -61,7 +61,7 @@ class Channel:
             return self._like.fit
         if self._fit is None:
             self.drain()
-            self._fit = measure(self.base, self.messages)
+            self._fit = measure(self.base, self.messages, self.hosts)
         return self._fit
 
     def run(self, steps: Steps[Any]) -> Any:

@@ -18,6 +18,7 @@ import collectives as cc
 from autograd.errors import CollectiveMismatch, MeshError, ShapeError
 from autograd.layout import parts
 from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, hierarchical, predict, steps
+from collectives.algorithms.fit import Levels
 from collectives.algorithms.selected import Channel, Selected
 from collectives.testing import Case, Setting, check
 
@@ -376,9 +377,31 @@ def test_auto_takes_the_predicted_best() -> None:
     long = fit.choose("all_reduce", 1 << 25)
     times = fit.times("all_reduce", 1 << 25)
     assert times[long] == min(times.values()) and times[long] < 0.6 * times["recursive_doubling"]
+    assert fit.choose("all_reduce", 1 << 25).startswith(("ring", "halving", "double"))
+    hosts = Fit(8, 50e-6, 4.0 / 62.5e6, 1e-10, {}, Levels(2, 1e-6, 1e-9, 50e-6, 2.0 / 62.5e6))
+    assert hosts.choose("all_reduce", 1 << 25).startswith("hierarchical:ring,")
+    assert hosts.choose("reduce_scatter", 1 << 25) in ("ring", "halving_doubling", "recursive_doubling")
     native = Fit(8, 50e-6, 1.0 / 62.5e6, 1e-10, {"all_reduce": [(1024, 1e-6), (2048, 2e-6)]})
     assert native.choose("all_reduce", 4096) == "native"
     assert native.times("all_reduce", 4096)["native"] == pytest.approx(4e-6)
+
+
+def test_auto_measures_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks on each of two hosts: both levels are measured, and what is chosen runs."""
+    monkeypatch.setattr(hierarchical, "host_name", lambda: f"{int(threading.current_thread().name.split()[1]) // 2}")
+
+    def program() -> Any:
+        with cc.Mesh(dp=4, algorithm="auto") as mesh:
+            group: Any = mesh.axis("dp").group
+            fit = group.channel.fit
+            assert fit.levels.ranks_per_host == 2 and "hierarchical:ring,ring" in fit.times("all_reduce", 4096)
+            fit.native.clear()
+            fit.levels = fit.levels._replace(inside_alpha_s=0.0, alpha_s=0.0, beta_s_per_byte=0.0)
+            assert fit.choose("all_reduce", 40).startswith("hierarchical")
+            return cc.all_reduce(np.ones(5), "dp").numpy().tolist(), fit.levels
+
+    found = cc.run(program, 4)
+    assert all(each == ([4.0] * 5, found[0][1]) for each in found)
 
 
 # -- real processes ----------------------------------------------------------------------------------------------------
