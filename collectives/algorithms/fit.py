@@ -1,10 +1,11 @@
 """Latency and bandwidth of an axis, measured when they are first needed, and what `auto` chooses by them.
 
-Every rank exchanges with its neighbours on the ring, all at once, as the algorithms do: what they share (a link, a
-core) is shared here too. A few short exchanges, and the median of the tries: a single slow one does not count, but
-where every exchange waits for a core, so will the algorithms. The transport's own collectives are a black box, so a few
-of their sizes are timed instead. All ranks get all measurements and take the median of the ranks', so that they agree
-on every choice.
+Every rank sends to the ranks 1, 2, 4, ... places on and receives from those as far back, all at once and with changing
+partners, as the algorithms do: what they share (a link, a core) is shared here too, and one late rank delays the rest.
+A few short rounds, and the median of the tries: a single slow one does not count, but where every message waits for a
+core, so will the algorithms'. The transport's own collectives are a black box: a few of their sizes are timed, as long
+as that is short, and they are not chosen far beyond. All ranks get all measurements and take the median of the ranks',
+so that they agree on every choice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from .table import OPERATIONS
 __all__ = ["Fit", "Levels", "measure"]
 
 SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
-NATIVE_BYTES = (1024, 8 * 1024, 64 * 1024, 1024 * 1024)
+NATIVE_BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
+NATIVE_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
+BEYOND = 8  # so many times the longest size timed, the transport's own is not chosen any more
 TRIES = 5
 BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
 
@@ -90,8 +93,9 @@ class Fit:
                     operation, name, size_bytes, self.ranks, alpha, beta, self.gamma_s_per_byte, ranks_per_host=lanes,
                     inside_alpha_s=inside_alpha, inside_beta_s_per_byte=inside_beta,
                 ).time_s  # fmt: skip
-        if self.native.get(operation):
-            found["native"] = _between(self.native[operation], size_bytes)
+        points = self.native.get(operation)
+        if points and size_bytes <= BEYOND * points[-1][0]:
+            found["native"] = _between(points, size_bytes)
         return found
 
     def choose(self, operation: str, size_bytes: int) -> str:
@@ -137,29 +141,45 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
 
     def exchange(group: Communicator, size_bytes: int) -> Callable[[], None]:
         out, into = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
-        right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-        return lambda: finish(swap(group, out, right, into, left))
+        distances = [1 << k for k in range((group.size - 1).bit_length())]
 
-    def timed(run: Callable[[], Any]) -> float:
+        def rounds() -> None:
+            for far in distances:
+                finish(swap(group, out, (group.rank + far) % group.size, into, (group.rank - far) % group.size))
+
+        return rounds
+
+    def timed(run: Callable[[], Any]) -> tuple[float, float]:
+        """This rank's time, and about that of the slowest one, which is the same on all ranks."""
         run()  # connections and buffers are made at the first use
         start = time.perf_counter()
         run()
         first = time.perf_counter() - start
         slowest = max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
-        return _usual(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest))))
+        return _usual(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest)))), slowest
+
+    def native_times(operation: str) -> list[float]:
+        found: list[float] = []
+        for size_bytes in NATIVE_BYTES:
+            seconds, slowest = timed(_native_call(native, operation, size_bytes))
+            found.append(seconds)
+            if 8 * slowest > NATIVE_LIMIT_S and len(found) > 1:
+                break
+        return found
 
     groups = [messages]
     if hosts.between is not None and hosts.lanes > 1 and hosts.count > 1 and hosts.lanes * hosts.count == p:
         groups += [hosts.inside, hosts.between]
-    links = [[timed(exchange(group, n)) for n in (SHORT_BYTES, LONG_BYTES)] for group in groups]
+    links = [[timed(exchange(group, n))[0] / (group.size - 1).bit_length() for n in (SHORT_BYTES, LONG_BYTES)]
+             for group in groups]  # fmt: skip
     x = np.zeros(LONG_BYTES // 8, np.float32)
     adding = _usual(lambda: np.add(x, x, out=x), lambda: None, 4) / x.nbytes
-    calls = {op: [timed(_native_call(native, op, n)) for n in NATIVE_BYTES] for op in OPERATIONS}
+    calls = {op: native_times(op) for op in OPERATIONS}
     told = [json.loads(text) for text in native.exchange(json.dumps([links, adding, calls]).encode())]
     (link, *levels) = [_line(*(statistics.median(row[0][k][i] for row in told) for i in (0, 1)))
                        for k in range(len(groups))]  # fmt: skip
     adding = statistics.median(row[1] for row in told)
-    table = {op: [(n, statistics.median(row[2][op][k] for row in told)) for k, n in enumerate(NATIVE_BYTES)]
+    table = {op: [(NATIVE_BYTES[k], statistics.median(row[2][op][k] for row in told)) for k in range(len(calls[op]))]
              for op in OPERATIONS}  # fmt: skip
     return Fit(p, *link, adding, table, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
 

@@ -2,7 +2,8 @@
 
 It stands in the place of the group that it wraps, so tapes, adjoints and fingerprints need not know. The algorithms
 work on a channel of their own, made at their first use: what they send cannot be mistaken for the program's messages.
-They are started in order and run one after the other, so nonblocking calls may be many.
+They are started in order and run one after the other, so nonblocking calls may be many. One that was started goes on
+when it, or one behind it on its channel, is tested or waited for; it has no thread of its own.
 """
 
 from __future__ import annotations

@@ -384,6 +384,7 @@ def test_auto_takes_the_predicted_best() -> None:
     native = Fit(8, 50e-6, 1.0 / 62.5e6, 1e-10, {"all_reduce": [(1024, 1e-6), (2048, 2e-6)]})
     assert native.choose("all_reduce", 4096) == "native"
     assert native.times("all_reduce", 4096)["native"] == pytest.approx(4e-6)
+    assert "native" not in native.times("all_reduce", 1 << 20)  # a black box, far beyond what was timed
 
 
 def test_auto_measures_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
