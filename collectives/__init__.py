@@ -59,6 +59,7 @@ from .ops import (
 from .primitive import Call, Collective
 from .ranks import in_order, run, world
 from .replicas import check_replicas
+from .reproducible import reproducible_sum
 from .scan import exscan, scan
 from .wrapped import wrap
 
@@ -69,8 +70,8 @@ __all__ = [
     "all_prod", "all_reduce", "all_reduce_async", "all_to_all", "all_to_all_async", "apply", "barrier", "broadcast",
     "broadcast_async", "call", "cast", "check", "check_collective", "check_replicas", "current_mesh",
     "declare_partial", "exscan", "from_local", "gather", "get", "halo_exchange", "in_order", "irecv", "isend", "mean",
-    "permute", "permute_async", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async", "run",
-    "scan", "scatter", "send", "shard", "world", "wrap",
+    "permute", "permute_async", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async",
+    "reproducible_sum", "run", "scan", "scatter", "send", "shard", "world", "wrap",
 ]  # fmt: skip
 
 

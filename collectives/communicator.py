@@ -25,6 +25,7 @@ scan                    x, exclusive, backwards                     the sum over
                                                                     (exclusive: without this rank; backwards: after)
 get                     x, runs                                     what `runs` names of the ranks' arrays
 accumulate              values, runs, count                         `count` zeros, with what the ranks add there
+lend                    x, dst                                      Pending: a send without a copy, see there
 exchange                data: bytes                                 list of every rank's bytes
 barrier                 -                                           None
 ======================  ==========================================  ==========================================
@@ -40,6 +41,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+
+from .traffic import Traffic
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -85,12 +88,18 @@ class Communicator:
         The world rank of every member, in order.
     name : str
         What error messages call it: ``world``, or the axis and the purpose.
+    algorithm : str
+        Which algorithm takes sums and copies: ``native`` for the transport's own.
+    traffic : Traffic
+        Messages and payload bytes sent to each peer by `send` and `lend`.
     """
 
     rank: int
     size: int
     ranks: tuple[int, ...]
     name: str
+    algorithm: str = "native"
+    traffic: Traffic
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
@@ -169,6 +178,13 @@ class Communicator:
 
     def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
         raise NotImplementedError
+    def lend(self, x: Array, dst: int) -> Pending[None]:
+        """Send without a copy: the array must not change until the pending call is complete.
+
+        It is matched by `recv`, in one order with `send`. A transport that copies in any case completes it at once.
+        """
+        self.send(x, dst)
+        return Pending.done(None)
 
     def exchange(self, data: bytes) -> list[bytes]:
         raise NotImplementedError

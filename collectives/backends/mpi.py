@@ -7,6 +7,7 @@ This is the one file that imports mpi4py, and only when `mpi_world` is called. W
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -20,6 +21,7 @@ from collectives.backends import failure, mpi_windows
 from collectives.backends.farewell import Channel, Farewell, Wait, Waiting, describe
 from collectives.backends.mpi_plans import PLANS, Kind, Plan, checked_array, checked_rank, kind_of, kinds, operations
 from collectives.communicator import Array, Communicator, Pending, Runs
+from collectives.traffic import Traffic
 
 __all__ = ["MpiCommunicator", "mpi_world"]
 
@@ -76,6 +78,7 @@ class MpiCommunicator(Communicator):
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
         self.name = channel.name
+        self.traffic = Traffic()
         self._comm = comm
         self._channel = channel
         self._waiting = _process.waiting
@@ -224,6 +227,19 @@ class MpiCommunicator(Communicator):
         sent, target = self._channel.sent, self.ranks[dst]
         _process.sends.append(self._comm.Isend([content, kind_of(content.dtype).move], dst, self._tag))
         sent[target] = sent.get(target, 0) + 1
+        self.traffic.count(target, content.nbytes)
+
+    def lend(self, x: Array, dst: int) -> Pending[None]:
+        if self._comm is None:
+            self.send(x, dst)
+            return Pending.done(None)
+        checked_rank(self, "dst", dst)
+        sent, target = self._channel.sent, self.ranks[dst]
+        started = self._comm.Isend([checked_array(x), kind_of(x.dtype).move], dst, self._tag)
+        sent[target] = number = sent.get(target, 0) + 1
+        self.traffic.count(target, x.nbytes)
+        request = _Request(started, (self._channel, "lend", number, target))
+        return Pending(request.test, request.wait)
 
     def recv(self, buffer: Array, src: int) -> Array:
         return self._start_recv(buffer, src).wait()
@@ -324,6 +340,10 @@ def _while_waiting(wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
         _process.waiting.pop(thread, None)
 
 
+_SPINS = 20  # tests before a waiting rank lets others have its core
+_let_others_run = getattr(os, "sched_yield", lambda: None)  # not everywhere
+
+
 class _Request:
     """A started call."""
 
@@ -351,8 +371,17 @@ class _Request:
 
     def wait(self) -> None:
         if not self._is_done:
-            _while_waiting(self._wait, self._request.Wait, self.status)
+            _while_waiting(self._wait, self._yielding_wait)
             self._is_done = True
+
+    def _yielding_wait(self) -> None:
+        """MPI's own wait keeps the core; where ranks are more than cores, the one waited for may need it."""
+        test, status = self._request.Test, self.status
+        for _ in range(_SPINS):
+            if test(status):
+                return
+        while not test(status):
+            _let_others_run()
 
 
 # -- the world -------------------------------------------------------------------------------------------------

@@ -93,6 +93,10 @@ def test_two_ranks() -> None:
     check(fails("return", "recv", ranks=2), "exited early")
 
 
+def test_exit_early_before_a_lent_array_arrives() -> None:
+    check(fails("return", "lend", ranks=2), r"exited early .* after 0 receives from rank 0 .* in a send, #1 to rank 1")
+
+
 def test_slow_rank_is_no_failure() -> None:
     outcome = launch("ends_unevenly.py", 3, limit_s=START_S)
     assert (outcome.code, outcome.err) == (0, "")

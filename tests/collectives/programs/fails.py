@@ -54,6 +54,8 @@ def wait(where: str) -> None:
             pass
     elif where == "recv":
         world.recv(np.empty(5), 1)
+    elif where == "lend":
+        world.lend(np.empty(1_000_000), 1).wait()  # too large to be buffered
     elif where == "barrier":
         world.barrier()
     elif where == "subgroup":

@@ -1,0 +1,203 @@
+"""Latency and bandwidth of an axis, measured when they are first needed, and what `auto` chooses by them.
+
+Every rank sends to the ranks 1, 2, 4, ... places on and receives from those as far back, all at once and with changing
+partners, as the algorithms do: what they share (a link, a core) is shared here too, and one late rank delays the rest.
+A few short rounds, and the median of the tries: a single slow one does not count, but where every message waits for a
+core, so will the algorithms'. The transport's own collectives are a black box: a few of their sizes are timed, as long
+as that is short, and they are not chosen far beyond. All ranks get all measurements and take the median of the ranks',
+so that they agree on every choice.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collectives.communicator import Communicator
+
+from .costs import candidates, predict
+from .hierarchical import Hosts
+from .steps import finish, swap
+from .table import OPERATIONS
+
+__all__ = ["Fit", "Levels", "measure"]
+
+SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
+NATIVE_BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
+NATIVE_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
+BEYOND = 8  # so many times the longest size timed, the transport's own is not chosen any more
+TRIES = 5
+BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
+
+
+class Levels(NamedTuple):
+    """What was measured inside the hosts and between them, where each has the same number of ranks, two or more."""
+
+    ranks_per_host: int
+    inside_alpha_s: float
+    inside_beta_s_per_byte: float
+    alpha_s: float
+    beta_s_per_byte: float
+
+
+class Fit:
+    """What was measured on an axis, the same on all its ranks.
+
+    Attributes
+    ----------
+    alpha_s, beta_s_per_byte, gamma_s_per_byte : float
+        Latency of a message, time of a byte on the link, time to add a byte.
+    native : dict of str to list of (bytes, seconds)
+        For each operation: times of the transport's own.
+    levels : Levels or None
+        Where ranks share hosts.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        alpha_s: float,
+        beta_s_per_byte: float,
+        gamma_s_per_byte: float,
+        native: dict[str, list[tuple[int, float]]],
+        levels: Levels | None = None,
+    ):
+        self.ranks = ranks
+        self.alpha_s = alpha_s
+        self.beta_s_per_byte = beta_s_per_byte
+        self.gamma_s_per_byte = gamma_s_per_byte
+        self.native = native
+        self.levels = levels
+        self._chosen: dict[tuple[str, int], str] = {}
+
+    def __repr__(self) -> str:
+        rate = 1e-6 / self.beta_s_per_byte if self.beta_s_per_byte else float("inf")
+        return f"Fit({self.ranks} ranks, latency {self.alpha_s * 1e6:.3g} us, {rate:.4g} MB/s)"
+
+    def times(self, operation: str, size_bytes: int) -> dict[str, float]:
+        """Predicted seconds of every candidate."""
+        model = (self.alpha_s, self.beta_s_per_byte)
+        found = {name: predict(operation, name, size_bytes, self.ranks, *model, self.gamma_s_per_byte).time_s
+                 for name in candidates(operation, size_bytes, self.ranks, *model)}  # fmt: skip
+        if self.levels is not None and operation == "all_reduce":
+            lanes, inside_alpha, inside_beta, alpha, beta = self.levels
+            for name in ("hierarchical:ring,ring", "hierarchical:ring,recursive_doubling",
+                         "hierarchical:ring,halving_doubling"):  # fmt: skip
+                found[name] = predict(
+                    operation, name, size_bytes, self.ranks, alpha, beta, self.gamma_s_per_byte, ranks_per_host=lanes,
+                    inside_alpha_s=inside_alpha, inside_beta_s_per_byte=inside_beta,
+                ).time_s  # fmt: skip
+        points = self.native.get(operation)
+        if points and size_bytes <= BEYOND * points[-1][0]:
+            found["native"] = _between(points, size_bytes)
+        return found
+
+    def choose(self, operation: str, size_bytes: int) -> str:
+        """The algorithm with the least predicted time."""
+        key = operation, size_bytes
+        if key not in self._chosen:
+            times = self.times(operation, size_bytes)
+            self._chosen[key] = min(times, key=lambda name: (times[name], name))
+        return self._chosen[key]
+
+
+def _between(points: list[tuple[int, float]], size_bytes: int) -> float:
+    """The line through the two points around a size, or through the last two."""
+    at = min(max(bisect_right([n for n, _ in points], size_bytes), 1), len(points) - 1)
+    (n0, t0), (n1, t1) = points[at - 1], points[at]
+    return max(t0 + (t1 - t0) * (size_bytes - n0) / (n1 - n0), min(t0, t1) * 0.5)
+
+
+def _usual(run: Callable[[], Any], before: Callable[[], Any], times: int) -> float:
+    found = []
+    for _ in range(TRIES):
+        before()
+        start = time.perf_counter()
+        for _ in range(times):
+            run()
+        found.append((time.perf_counter() - start) / times)
+    return statistics.median(found)
+
+
+def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
+    """Measure; all ranks of the group call it.
+
+    Parameters
+    ----------
+    native : Communicator
+        Whose own collectives are timed.
+    messages : Communicator
+        The channel for the exchanges.
+    hosts : Hosts
+        The same ranks by host.
+    """
+    p = messages.size
+
+    def exchange(group: Communicator, size_bytes: int) -> Callable[[], None]:
+        out, into = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
+        distances = [1 << k for k in range((group.size - 1).bit_length())]
+
+        def rounds() -> None:
+            for far in distances:
+                finish(swap(group, out, (group.rank + far) % group.size, into, (group.rank - far) % group.size))
+
+        return rounds
+
+    def timed(run: Callable[[], Any]) -> tuple[float, float]:
+        """This rank's time, and about that of the slowest one, which is the same on all ranks."""
+        run()  # connections and buffers are made at the first use
+        start = time.perf_counter()
+        run()
+        first = time.perf_counter() - start
+        slowest = max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
+        return _usual(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest)))), slowest
+
+    def native_times(operation: str) -> list[float]:
+        found: list[float] = []
+        for size_bytes in NATIVE_BYTES:
+            seconds, slowest = timed(_native_call(native, operation, size_bytes))
+            found.append(seconds)
+            if 8 * slowest > NATIVE_LIMIT_S and len(found) > 1:
+                break
+        return found
+
+    groups = [messages]
+    if hosts.between is not None and hosts.lanes > 1 and hosts.count > 1 and hosts.lanes * hosts.count == p:
+        groups += [hosts.inside, hosts.between]
+    links = [[timed(exchange(group, n))[0] / (group.size - 1).bit_length() for n in (SHORT_BYTES, LONG_BYTES)]
+             for group in groups]  # fmt: skip
+    x = np.zeros(LONG_BYTES // 8, np.float32)
+    adding = _usual(lambda: np.add(x, x, out=x), lambda: None, 4) / x.nbytes
+    calls = {op: native_times(op) for op in OPERATIONS}
+    told = [json.loads(text) for text in native.exchange(json.dumps([links, adding, calls]).encode())]
+    (link, *levels) = [_line(*(statistics.median(row[0][k][i] for row in told) for i in (0, 1)))
+                       for k in range(len(groups))]  # fmt: skip
+    adding = statistics.median(row[1] for row in told)
+    table = {op: [(NATIVE_BYTES[k], statistics.median(row[2][op][k] for row in told)) for k in range(len(calls[op]))]
+             for op in OPERATIONS}  # fmt: skip
+    return Fit(p, *link, adding, table, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+
+
+def _line(short_s: float, long_s: float) -> tuple[float, float]:
+    """alpha and beta of the line through both times."""
+    beta = max((long_s - short_s) / (LONG_BYTES - SHORT_BYTES), 1e-13)
+    return max(short_s - SHORT_BYTES * beta, 1e-9), beta
+
+
+def _native_call(group: Communicator, operation: str, size_bytes: int) -> Callable[[], Any]:
+    count = size_bytes // 4
+    x = np.zeros(count, np.float32)
+    counts = [count * (i + 1) // group.size - count * i // group.size for i in range(group.size)]
+    if operation == "all_reduce":
+        return lambda: group.all_reduce(x)
+    if operation == "reduce_scatter":
+        return lambda: group.reduce_scatter(x, counts)
+    if operation == "all_gather":
+        return lambda: group.all_gather(x[: counts[group.rank]], counts)
+    return lambda: getattr(group, operation)(x, 0)

@@ -1,0 +1,195 @@
+"""Trees: sums go up to the root, results come down; whole, or in segments that follow each other (pipelined).
+
+Binomial and k-ary trees: Thakur, Rabenseifner and Gropp 2005 (the sections on broadcast and reduce). Pipelining: Chan,
+Heimlich, Purkayastha and van de Geijn 2007 ("Collective communication: theory, practice, and experience"). Two trees:
+Sanders, Speck and Traeff 2009 ("Two-tree algorithms for full bandwidth broadcast, reduction and scan").
+
+With h the height of the tree, c the most children a rank has, and k the number of segments:
+
+==================  ===========================================================  ==============  =================
+all_reduce          time                                                         messages        bytes sent
+==================  ===========================================================  ==============  =================
+binomial            2 lg p (alpha + n beta) + lg p n gamma                       lg p            n lg p
+k-ary, whole        2 h c (alpha + n beta) + h c n gamma                         c + 1           (c + 1) n
+chain, k segments   2 (p-2+k) (alpha + n/k beta) + (p-2+k) n/k gamma             2k              2n
+binary, k segments  2 (h-1+k) 2 (alpha + n/k beta) + (h-1+k) 2 n/k gamma         3k              3n
+two trees, k each   2 (h-1+k) (2 alpha + n/k beta) + (h-1+k) n/k gamma           4k              2n
+==================  ===========================================================  ==============  =================
+
+Messages and bytes are those of the rank that sends most. A broadcast or a reduce is one half of an all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives.communicator import Array, Communicator, Pending
+
+from .steps import Steps, piece_count, segments
+
+__all__ = ["Tree", "all_reduce", "binomial", "broadcast", "chain", "double_trees", "k_ary", "reduce"]
+
+
+class Tree(NamedTuple):
+    """One rank's place in a tree."""
+
+    parent: int | None
+    children: tuple[int, ...]
+
+
+TreeOf = Callable[[int, int, int], Tree]
+"""``tree(rank, ranks, root)``"""
+
+
+def k_ary(arity: int) -> TreeOf:
+    """Seat v, counted from the root, has the seats arity v + 1 to arity v + arity under it."""
+
+    def tree(rank: int, ranks: int, root: int) -> Tree:
+        seat = (rank - root) % ranks
+        below = range(arity * seat + 1, min(arity * seat + arity + 1, ranks))
+        return Tree((((seat - 1) // arity) + root) % ranks if seat else None, tuple((v + root) % ranks for v in below))
+
+    return tree
+
+
+chain = k_ary(1)
+
+
+def binomial(rank: int, ranks: int, root: int) -> Tree:
+    """Seat v is under the seat that lacks v's lowest bit; it has as many children as v has zeros below that bit.
+
+    Children come smallest subtree first: it is the first to be summed.
+    """
+    seat = (rank - root) % ranks
+    lowest = seat & -seat if seat else 1 << ranks.bit_length()
+    steps = [1 << k for k in range(lowest.bit_length() - 1)]
+    children = tuple((seat + step + root) % ranks for step in steps if seat + step < ranks)
+    return Tree((seat - lowest + root) % ranks if seat else None, children)
+
+
+def _in_order(seat: int, ranks: int) -> Tree:
+    """The binary tree whose in-order traversal is 1..ranks: even seats are inside, odd ones are leaves."""
+    low, high, parent = 1, ranks, None
+    while True:
+        span = high - low + 1
+        middle = low + (1 << (span.bit_length() - 1)) - 1
+        if seat == middle:
+            children = [_in_order_root(a, b) for a, b in ((low, middle - 1), (middle + 1, high)) if a <= b]
+            return Tree(parent, tuple(children))
+        parent = middle
+        low, high = (low, middle - 1) if seat < middle else (middle + 1, high)
+
+
+def _in_order_root(low: int, high: int) -> int:
+    return low + (1 << ((high - low + 1).bit_length() - 1)) - 1
+
+
+def double_trees(rank: int, ranks: int) -> list[Tree]:
+    """Two binary trees such that no rank is inside both: each carries one half of the array.
+
+    The first has rank r on seat r + 1. The second is its mirror image where the number of ranks is even, else it is
+    turned by one: either way the ranks on even seats, those inside, are the others.
+    """
+    def placed(seat_of: Callable[[int], int], rank_of: Callable[[int], int]) -> Tree:
+        tree = _in_order(seat_of(rank), ranks)
+        parent = None if tree.parent is None else rank_of(tree.parent)
+        return Tree(parent, tuple(rank_of(seat) for seat in tree.children))
+
+    first = placed(lambda r: r + 1, lambda seat: seat - 1)
+    if ranks % 2 == 0:
+        return [first, placed(lambda r: ranks - r, lambda seat: ranks - seat)]
+    return [first, placed(lambda r: (r + 1) % ranks + 1, lambda seat: (seat - 2) % ranks)]
+
+
+# -- up and down -------------------------------------------------------------------------------------------------------
+
+
+def _up(group: Communicator, tree: Tree, x: Array, total: Array, count: int) -> Steps[list[Pending[None]]]:
+    """Leave the sum of this rank's subtree in `total`, the whole sum at the root; what is still leaving is returned."""
+    cuts = segments(x.size, count)
+    longest = max((piece.stop - piece.start for piece in cuts), default=0)
+    buffers = [np.empty((2, longest), x.dtype) for _ in tree.children]
+
+    def post(i: int) -> list[Pending[Array]]:
+        return [group.start("recv", buffer[i % 2, : cuts[i].stop - cuts[i].start], child)
+                for buffer, child in zip(buffers, tree.children, strict=True)] if i < len(cuts) else []  # fmt: skip
+
+    leaving: list[Pending[None]] = []
+    coming = post(0)
+    for i, piece in enumerate(cuts):
+        arriving, coming = coming, post(i + 1)  # one piece ahead
+        part = x[piece]
+        for pending in arriving:
+            yield pending
+            part = np.add(part, pending.wait(), out=total[piece])
+        if tree.parent is not None:
+            leaving.append(group.lend(part, tree.parent))
+        elif not arriving:
+            total[piece] = part
+    return leaving
+
+
+def _down(group: Communicator, trees: Sequence[Tree], totals: Sequence[Array], count: int) -> Steps[None]:
+    """Copy the root's `totals` to all ranks; trees in which this rank has no children come last."""
+    cuts = [segments(total.size, count) for total in totals]
+    coming = [[] if tree.parent is None else [group.start("recv", total[piece], tree.parent) for piece in cut]
+              for tree, total, cut in zip(trees, totals, cuts, strict=True)]  # fmt: skip
+    leaving: list[Pending[None]] = []
+    for k in sorted(range(len(trees)), key=lambda k: not trees[k].children):
+        for i, piece in enumerate(cuts[k]):
+            if coming[k]:
+                yield coming[k][i]
+            # the child with the largest subtree first: it has the longest way to go
+            leaving += [group.lend(totals[k][piece], child) for child in reversed(trees[k].children)]
+    yield from leaving
+
+
+# -- the operations ----------------------------------------------------------------------------------------------------
+
+
+def _count(x: Array, count: int | None) -> int:
+    """The number of segments: as given, or so that a segment has `SEGMENT_BYTES` at most."""
+    return piece_count(x.nbytes) if count is None else count
+
+
+def reduce(group: Communicator, x: Array, root: int, tree_of: TreeOf, count: int | None) -> Steps[Array | None]:
+    """The sum, on the root."""
+    total = np.empty_like(x)
+    yield from (yield from _up(group, tree_of(group.rank, group.size, root), x, total, _count(x, count)))
+    return total if group.rank == root else None
+
+
+def broadcast(group: Communicator, x: Array, root: int, tree_of: TreeOf, count: int | None) -> Steps[Array]:
+    """The root's array, written to the others'."""
+    whole = x.copy() if group.rank == root else x
+    yield from _down(group, [tree_of(group.rank, group.size, root)], [whole], _count(x, count))
+    return whole
+
+
+def all_reduce(group: Communicator, x: Array, tree_of: TreeOf, count: int | None) -> Steps[Array]:
+    """A reduce to rank 0 and a broadcast from there."""
+    total, tree = np.empty_like(x), tree_of(group.rank, group.size, 0)
+    yield from (yield from _up(group, tree, x, total, _count(x, count)))
+    yield from _down(group, [tree], [total], _count(x, count))
+    return total
+
+
+def double_all_reduce(group: Communicator, x: Array, count: int | None) -> Steps[Array]:
+    """One half on each of two trees, so that every rank is inside one and sends as much as it receives.
+
+    What a rank sends up as a leaf waits for nothing, so it goes first. No rank receives from another in both trees on
+    the same way, since the receiver (up) or the sender (down) is inside only one: messages cannot be mistaken.
+    """
+    total, trees, half = np.empty_like(x), double_trees(group.rank, group.size), x.size // 2
+    xs, totals = [x[:half], x[half:]], [total[:half], total[half:]]
+    count = _count(xs[1], count)
+    leaving = []
+    for k in sorted((0, 1), key=lambda k: len(trees[k].children)):
+        leaving += yield from _up(group, trees[k], xs[k], totals[k], count)
+    yield from leaving
+    yield from _down(group, trees, totals, count)
+    return total
+
