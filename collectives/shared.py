@@ -1,0 +1,601 @@
+"""Shared memory: ranks of one host reduce where the operands lie, without messages.
+
+`SharedMemory` is the algorithm "shared" of a group on one host. Every rank sees every other's memory in a window
+(MPI-3, `backends.windows`), and they meet by flags in it (`backends.flags`). `empty` makes an array that lies in the
+window, so that nothing is copied; any other operand is copied in and out, a slot at a time.
+
+- To the size of a slot every rank copies its operand into its slot, and after one meeting every rank adds all of them.
+  Two slots take turns, so that a second meeting is not needed.
+- Beyond it, operands in the window are added where they lie. In place every rank adds up its slice and writes the sum
+  into every rank's buffer, in blocks that stay in the cache, between two meetings.
+- Operands outside go through the slots; with more than two ranks, slices of a slot's sum are made once and shared.
+
+Sums are in order of rank, the same bits on every rank and by every one of these ways; float16 is added in float32 and
+rounded once. The model is Sistare, vandeVaart, Loh: Optimization of MPI Collectives on Clusters of Large-Scale SMPs
+(SC 1999), sections 3 and 4: slices of one shared buffer, reduced by their owners.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.errors import CollectiveMismatch, DtypeError, ShapeError
+
+from . import checking
+from .arena import ALIGNMENT_BYTES, Arena, Place
+from .communicator import Array, Communicator
+from .mesh import current_mesh
+
+__all__ = ["SharedMemory", "all_reduce_in_place", "empty", "set_limit", "shared_memory"]
+
+SLOT_BYTES = 256 << 10
+BLOCK_BYTES = 256 << 10  # what is added at a time: it stays in the second cache beside its operands
+IN_PLACE_BYTES = 4 << 10  # to here one meeting and a copy cost less than the two meetings that adding in place takes
+EVERYONE_BYTES = 16 << 10  # to here every rank adds everything, however many there are; two ranks always do
+_LINE_BYTES = 64  # slices begin on a cache line
+_KEPT = 128  # plans of calls
+
+_OPERATIONS = ("barrier", "all_reduce", "all_reduce_in_place", "reduce_scatter", "all_gather", "broadcast")
+_DTYPES = [np.dtype(char) for char in "?bBhHiIlLqQefdgFDG"]
+_CODES = {dtype: i for i, dtype in reversed([*enumerate(_DTYPES)])}
+_HALF = np.dtype(np.float16)
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------------------
+def add_up(parts: Sequence[Array], out: Array) -> None:
+    """The sum of equally long parts, in their order. `out` may be one of the first two, or none of them."""
+    if out.dtype == _HALF:
+        total = parts[0].astype(np.float32)
+        for part in parts[1:]:
+            np.add(total, part, out=total)
+        out[...] = total
+        return
+    np.add(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        np.add(out, part, out=out)
+
+
+def slices(count: int, ranks: int, item_bytes: int) -> list[tuple[int, int]]:
+    """Every rank's slice of `count` elements: as even as cache lines allow, some empty if there are few.
+
+    Examples
+    --------
+    >>> slices(100, 3, 4)
+    [(0, 48), (48, 96), (96, 100)]
+    """
+    unit = max(1, _LINE_BYTES // item_bytes)
+    units = -(-count // unit)
+    ends = [min(count, units * (r + 1) // ranks * unit) for r in range(ranks)]
+    if units:  # the last unit may be cut, so give the surplus to the first ranks
+        ends = [min(count, -(-units * (r + 1) // ranks) * unit) for r in range(ranks)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def pieces(start: int, stop: int, step: int) -> list[tuple[int, int]]:
+    """An interval in pieces of at most `step`; one empty piece for an empty interval."""
+    return [(a, min(a + step, stop)) for a in range(start, stop, step)] or [(start, start)]
+
+
+class _Buffer:
+    """What keeps a buffer's place in the window: numpy arrays that lie there hold it."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_window")
+
+    def __init__(self, content: Array):
+        self._window = content  # keeps the window's mapping
+        self.__array_interface__ = content.__array_interface__
+
+
+class _Home(NamedTuple):
+    place: Place
+    start: int  # the address of this rank's segment of the slab
+
+
+class _Small(NamedTuple):
+    """A call whose operand fits a slot, made ready: by the parity of the meeting this rank's slot and all ranks'."""
+
+    call: int
+    call_in_place: int
+    mine: tuple[Array, Array]
+    parts: tuple[tuple[Array, ...], tuple[Array, ...]]
+
+
+class SharedMemory:
+    """The collectives of a group whose ranks share a host; see the module.
+
+    `shared_memory` makes one per group and keeps it. All ranks of the group make it together.
+
+    Parameters
+    ----------
+    group : Communicator
+        Over processes of one host. Threads of one process share memory anyway: there, and for a single rank, every
+        method is the group's own.
+
+    Raises
+    ------
+    MeshError
+        The group's ranks are on several hosts.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> import numpy as np
+    >>> def program():
+    ...     memory = SharedMemory(cc.world())
+    ...     x = memory.empty((3,), np.float32)
+    ...     x[:] = cc.world().rank + 1
+    ...     memory.all_reduce_in_place(x)
+    ...     return x.tolist()
+    >>> cc.run(program, 2)
+    [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+    """
+
+    def __init__(self, group: Communicator):
+        from .backends.windows import open_host
+
+        self.group = group
+        self.rank, self.size, self.ranks, self.name = group.rank, group.size, group.ranks, group.name
+        self._host = open_host(group)
+        self._arena = Arena()
+        self._homes: dict[int, _Home] = {}  # by the id of the array that all views of a buffer have as base
+        self._dropped: list[Place] = []  # no longer used on this rank, and not told yet
+        self._dropped_by: dict[Place, int] = {}  # how many ranks have told
+        self._small: dict[Any, _Small] = {}
+        self._direct: dict[Any, list[tuple[list[Array], Array, list[Array]]]] = {}
+        self._slabs: dict[int, Any] = {}
+        if self._host is not None:
+            self._open()
+
+    def _open(self) -> None:
+        from .backends.flags import Flags
+
+        assert self._host is not None
+        first = -(-Flags.bytes(self.size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        # two slots a rank, and two for the sum that slices make up
+        self._control = self._host.window(first + 2 * SLOT_BYTES * (self.size + 1))
+        slots = self._control.bytes[first:].reshape(self.size + 1, 2, SLOT_BYTES)
+        self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
+        self._sums = [slots[self.size, parity] for parity in (0, 1)]
+        self._flags = Flags(self._host, self._control, self.rank, self.size)
+
+    def __repr__(self) -> str:
+        return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
+
+    # -- buffers -------------------------------------------------------------------------------------------------------
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> Array:
+        """An array in the window, uninitialised. All ranks of the group call it; shapes may differ.
+
+        Its memory is used again once every rank has dropped the array and all views of it, at the next `empty` or
+        `trim`. Nothing has to be freed by hand.
+        """
+        dtype = np.dtype(dtype)
+        shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        if self._host is None:
+            return np.empty(shape, dtype)
+        if dtype not in _CODES:
+            raise DtypeError(f"empty: dtype {dtype} was given; needed: a native numeric or boolean dtype")
+        size_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        most = self._agree_on_buffers(size_bytes)
+        if most == 0:
+            return np.empty(shape, dtype)
+        place = self._arena.take(most)
+        if place is None:
+            slab, segment_bytes = self._arena.grow(most)
+            self._slabs[slab] = self._host.window(segment_bytes * self.size)
+            place = self._arena.take(most)
+            assert place is not None
+        return self._array_at(place, size_bytes).view(dtype).reshape(shape)
+
+    def trim(self) -> None:
+        """Give back the windows in which no rank has an array left. All ranks of the group call it."""
+        if self._host is not None:
+            self._agree_on_buffers(0, keep=0)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What buffers take of this rank's share of the windows, as far as all ranks know of it."""
+        return self._arena.taken_bytes
+
+    def _agree_on_buffers(self, size_bytes: int, keep: int = 1) -> int:
+        """Tell what this rank has dropped, free what all have, and return the largest of the sizes wanted."""
+        assert self._host is not None
+        told = [self._dropped.pop() for _ in range(len(self._dropped))]  # finalizers append at any time
+        said = [json.loads(data) for data in self._host.group.exchange(json.dumps([size_bytes, told]).encode())]
+        for _, places in said:
+            for slab, offset in places:
+                place = Place(slab, offset)
+                count = self._dropped_by[place] = self._dropped_by.get(place, 0) + 1
+                if count == self.size:
+                    del self._dropped_by[place]
+                    self._arena.give(place)
+        for slab in self._arena.unused(keep):
+            self._direct.clear()  # its plans hold views
+            self._slabs.pop(slab).free()
+        return max(size for size, _ in said)
+
+    def _array_at(self, place: Place, size_bytes: int) -> Array:
+        content = self._segment(place.slab, self.rank)
+        buffer = _Buffer(content[place.offset : place.offset + size_bytes])
+        array = np.asarray(buffer)
+        self._homes[id(array)] = _Home(place, content.__array_interface__["data"][0])
+        weakref.finalize(buffer, _drop, self._homes, id(array), self._dropped, place).atexit = False
+        return array
+
+    def _segment(self, slab: int, rank: int) -> Array:
+        size_bytes = self._arena.slabs[slab]
+        whole: Array = self._slabs[slab].bytes
+        return whole[rank * size_bytes : (rank + 1) * size_bytes]
+
+    def holds(self, x: Array) -> bool:
+        """Whether an array lies in this group's window, so that nothing is copied."""
+        return self._host is None or self._place(x) != 0
+
+    def _place(self, x: Array) -> int:
+        """Where an operand lies, as one word: 0 outside the window, else the slab and the offset in a segment."""
+        home = self._homes.get(id(x.base))
+        if home is None or x.nbytes == 0:
+            return 0
+        return (home.place.slab + 1) << 44 | (x.__array_interface__["data"][0] - home.start)
+
+    def _at(self, place: int, rank: int, dtype: np.dtype[Any], start: int, stop: int) -> Array:
+        """Elements of an operand that begins at another rank's place."""
+        offset = place & ((1 << 44) - 1)
+        segment = self._segment((place >> 44) - 1, rank)
+        return segment[offset + start * dtype.itemsize : offset + stop * dtype.itemsize].view(dtype)
+
+    def close(self) -> None:
+        """Free all windows. All ranks call it; arrays that lie in them must not be used afterwards."""
+        if self._host is None:
+            return
+        self._host.group.barrier()
+        self._small.clear()
+        self._direct.clear()
+        del self._slots, self._sums
+        self._flags.words.release()
+        for window in [*self._slabs.values(), self._control]:
+            window.free()
+        self._slabs.clear()
+        self._homes.clear()
+        self._host = None
+
+    # -- meetings ------------------------------------------------------------------------------------------------------
+    def _call(self, operation: str, x: Array, count: int, more: int = 0) -> int:
+        """A call as one word, which must be the same on all ranks."""
+        code = _CODES.get(x.dtype)
+        if code is None:
+            raise DtypeError(f"dtype {x.dtype} cannot be communicated; needed: a native numeric or boolean dtype")
+        if x.ndim != 1 or not x.flags.c_contiguous:
+            raise ShapeError(
+                f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first"
+            )
+        return count << 22 | (more & 0xFFF) << 10 | code << 4 | _OPERATIONS.index(operation)
+
+    def _meet(self, call: int, place: int = 0) -> int:
+        n = self._flags.meet(call, place)
+        words, at = self._flags.words, 2 + (n & 1)
+        for peer in self._flags.peers:
+            if words[peer + at] != call:
+                self._mismatch(n)
+        return n
+
+    def _mismatch(self, n: int) -> None:
+        from .backends.flags import CALL
+
+        calls = [_words_of(call) for call in self._flags.said(n, CALL)]
+        raise CollectiveMismatch(checking.mismatch_text(self.name, self.ranks, calls))
+
+    def _places(self, n: int) -> list[int]:
+        from .backends.flags import PLACE
+
+        return self._flags.said(n, PLACE)
+
+    def _slot(self, n: int, rank: int, dtype: np.dtype[Any], count: int) -> Array:
+        return self._slots[n & 1][rank][: count * dtype.itemsize].view(dtype)
+
+    def barrier(self) -> None:
+        """Return when all ranks have come."""
+        if self._host is None:
+            self.group.barrier()
+        else:
+            self._meet(0)
+
+    # -- sums ----------------------------------------------------------------------------------------------------------
+    def all_reduce(self, x: Array) -> Array:
+        """The sum of all ranks' arrays, as a new array."""
+        small = self._small.get((x.dtype, x.size))
+        if small is None:
+            if self._host is None:
+                return self.group.all_reduce(x)
+            small = self._prepare_small(x)
+            if small is None:
+                return self._all_reduce(x, np.empty_like(x))
+        call, _, mine, parts = small
+        odd = (self._flags.meeting + 1) & 1
+        mine[odd][...] = x
+        self._meet(call)
+        if len(parts[odd]) == 2:
+            a, b = parts[odd]
+            if a.dtype is not _HALF:
+                return np.add(a, b)
+        out = np.empty_like(x)
+        add_up(parts[odd], out)
+        return out
+
+    def _prepare_small(self, x: Array) -> _Small | None:
+        if x.nbytes > (SLOT_BYTES if self.size == 2 else EVERYONE_BYTES) or x.dtype not in _CODES:
+            return None
+        slots = [tuple(self._slot(n, r, x.dtype, x.size) for r in range(self.size)) for n in (0, 1)]
+        found = _Small(
+            self._call("all_reduce", x, x.size),
+            self._call("all_reduce_in_place", x, x.size),
+            (slots[0][self.rank], slots[1][self.rank]),
+            (slots[0], slots[1]),
+        )
+        if len(self._small) >= _KEPT:
+            self._small.clear()
+        self._small[x.dtype, x.size] = found
+        return found
+
+    def _all_reduce(self, x: Array, out: Array) -> Array:
+        """Beyond a slot: where an operand lies if that is in the window, else a slot at a time."""
+        call = self._call("all_reduce", x, x.size)
+        place = 0 if out is x else self._place(x)  # what others read where it lies is not written over meanwhile
+        places: list[int] = []
+        for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
+            if not place:
+                self._slot(self._flags.meeting + 1, self.rank, x.dtype, stop - start)[...] = x[start:stop]
+            n = self._meet(call, place)
+            places = places or self._places(n)
+            if self.size == 2 and all(places):
+                for a, b in pieces(0, x.size, BLOCK_BYTES // x.itemsize):
+                    add_up([self._at(at, r, x.dtype, a, b) for r, at in enumerate(places)], out[a:b])
+                break
+            parts = [
+                self._at(at, r, x.dtype, start, stop) if at else self._slot(n, r, x.dtype, stop - start)
+                for r, at in enumerate(places)
+            ]
+            parts[self.rank] = x[start:stop]
+            self._add_together(call, parts, out[start:stop])
+        if any(places):
+            self._meet(call)  # before it nobody may write to an operand that others read
+        return out
+
+    def _add_together(self, call: int, parts: list[Array], out: Array) -> None:
+        """The sum of parts that all ranks see: all of it on each of two ranks, a slice on each of more."""
+        if self.size == 2:
+            add_up(parts, out)
+            return
+        a, b = slices(out.size, self.size, out.itemsize)[self.rank]
+        total = self._sums[(self._flags.meeting + 1) & 1][: out.nbytes].view(out.dtype)
+        add_up([part[a:b] for part in parts], total[a:b])
+        self._meet(call)
+        out[...] = total
+
+    def all_reduce_in_place(self, x: Array) -> Array:
+        """The sum of all ranks' arrays, written over each of them; nothing is copied where all lie in the window.
+
+        Unlike the other calls it takes any contiguous shape, and changes its operand.
+        """
+        flat = x.reshape(-1)
+        if not x.flags.c_contiguous or not x.flags.writeable:
+            raise ShapeError("all_reduce_in_place was given an array that is read-only or not contiguous")
+        if self._host is None:
+            flat[...] = self.group.all_reduce(flat)
+            return x
+        small = None
+        if x.nbytes <= IN_PLACE_BYTES:
+            small = self._small.get((x.dtype, x.size)) or self._prepare_small(flat)
+        if small is not None:
+            odd = (self._flags.meeting + 1) & 1
+            small.mine[odd][...] = flat
+            self._meet(small.call_in_place)
+            add_up(small.parts[odd], flat)
+            return x
+        call = self._call("all_reduce_in_place", flat, flat.size)
+        places = tuple(self._places(self._meet(call, self._place(x))))
+        if not all(places):
+            self._all_reduce(flat, flat)
+            return x
+        key = x.dtype, x.size, places
+        plan = self._direct.get(key)
+        if plan is None:
+            plan = self._direct[key] = self._prepare_direct(flat, places)
+        for parts, out, copies in plan:
+            add_up(parts, out)
+            for copy in copies:
+                copy[...] = out
+        self._meet(call)
+        return x
+
+    def _prepare_direct(self, x: Array, places: Sequence[int]) -> list[tuple[list[Array], Array, list[Array]]]:
+        """Blocks of this rank's slice: what is added, where to, and where the sum is copied."""
+        if len(self._direct) >= _KEPT:
+            self._direct.clear()
+        whole = [self._at(place, r, x.dtype, 0, x.size) for r, place in enumerate(places)]
+        into = min(self.rank, 1)  # the sum may overwrite either of the first two
+        plan = []
+        for a, b in pieces(*slices(x.size, self.size, x.itemsize)[self.rank], BLOCK_BYTES // x.itemsize):
+            parts = [array[a:b] for array in whole]
+            plan.append((parts, parts[into], parts[:into] + parts[into + 1 :]))
+        return plan
+
+    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
+        """This rank's part of the sum; `counts` are the parts' sizes."""
+        if self._host is None:
+            return self.group.reduce_scatter(x, counts)
+        offsets = self._offsets(x, counts, sum(counts))
+        call, place = self._call("reduce_scatter", x, x.size, hash(tuple(counts))), self._place(x)
+        out = np.empty(counts[self.rank], x.dtype)
+        step = SLOT_BYTES // self.size // x.itemsize  # a slot has room for a piece of every rank's part
+        places: list[int] = []
+        for start, stop in pieces(0, max(counts), step):
+            if not place:
+                slot = self._slot(self._flags.meeting + 1, self.rank, x.dtype, step * self.size)
+                for r, (count, offset) in enumerate(zip(counts, offsets, strict=True)):
+                    part = x[offset + min(start, count) : offset + min(stop, count)]
+                    if r != self.rank:
+                        slot[r * step : r * step + part.size] = part
+            n = self._meet(call, place)
+            places = places or self._places(n)
+            a, b = min(start, out.size), min(stop, out.size)
+            mine = offsets[self.rank]
+            parts = [
+                self._at(at, r, x.dtype, mine + a, mine + b) if at
+                else self._slot(n, r, x.dtype, step * self.size)[self.rank * step : self.rank * step + b - a]
+                for r, at in enumerate(places)
+            ]  # fmt: skip
+            parts[self.rank] = x[mine + a : mine + b]
+            add_up(parts, out[a:b])
+        if any(places):
+            self._meet(call)
+        return out
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
+        """All ranks' parts in order of rank; `counts` are their sizes."""
+        if self._host is None:
+            return self.group.all_gather(x, counts)
+        offsets = self._offsets(x, counts, counts[self.rank])
+        call, place = self._call("all_gather", x, sum(counts), hash(tuple(counts))), self._place(x)
+        out = np.empty(sum(counts), x.dtype)
+        places: list[int] = []
+        for start, stop in pieces(0, max(counts), SLOT_BYTES // x.itemsize):
+            mine = x[start:stop]
+            if not place:
+                self._slot(self._flags.meeting + 1, self.rank, x.dtype, mine.size)[...] = mine
+            n = self._meet(call, place)
+            places = places or self._places(n)
+            for r, (count, offset, at) in enumerate(zip(counts, offsets, places, strict=True)):
+                a, b = min(start, count), min(stop, count)
+                if r == self.rank:
+                    part = mine
+                elif at:
+                    part = self._at(at, r, x.dtype, a, b)
+                else:
+                    part = self._slot(n, r, x.dtype, b - a)
+                out[offset + a : offset + b] = part
+        if any(places):
+            self._meet(call)
+        return out
+
+    def broadcast(self, x: Array, root: int) -> Array:
+        """The root's array: a copy on the root, written into `x` elsewhere."""
+        if self._host is None:
+            return self.group.broadcast(x, root)
+        is_root = self.rank == root
+        if not is_root and not x.flags.writeable:
+            raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
+        call = self._call("broadcast", x, x.size, root)
+        place = self._place(x) if is_root else 0
+        at = 0
+        for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
+            if is_root and not place:
+                self._slot(self._flags.meeting + 1, root, x.dtype, stop - start)[...] = x[start:stop]
+            n = self._meet(call, place)
+            at = at or self._places(n)[root]
+            if not is_root:
+                x[start:stop] = (
+                    self._at(at, root, x.dtype, start, stop) if at else self._slot(n, root, x.dtype, stop - start)
+                )
+        if at:
+            self._meet(call)
+        return x.copy() if is_root else x
+
+    def _offsets(self, x: Array, counts: Sequence[int], needed: int) -> list[int]:
+        if len(counts) != self.size or min(counts) < 0:
+            raise ShapeError(f"counts on '{self.name}' must be {self.size} numbers >= 0, not {list(map(int, counts))}")
+        if x.size != needed:
+            raise ShapeError(f"the array has {x.size} elements where counts say {int(needed)}")
+        return [int(sum(counts[:r])) for r in range(self.size)]
+
+
+def _drop(homes: dict[int, _Home], key: int, dropped: list[Place], place: Place) -> None:
+    homes.pop(key, None)
+    dropped.append(place)
+
+
+def _words_of(call: int) -> str:
+    """A call's word, for a message."""
+    if call == 0:
+        return "barrier"
+    operation, code, more, count = call & 15, call >> 4 & 63, call >> 10 & 0xFFF, call >> 22
+    name = _OPERATIONS[operation]
+    root = f", root={more}" if name == "broadcast" else f", counts #{more:03x}" if more else ""
+    return f"{name}({_DTYPES[code]}[{count}]{root})"
+
+
+# -- by axis ----------------------------------------------------------------------------------------------------------
+_memories: weakref.WeakKeyDictionary[Communicator, SharedMemory] = weakref.WeakKeyDictionary()
+
+
+def shared_memory(group: Communicator) -> SharedMemory:
+    """The shared memory of a group, made at the first call, by all ranks of the group together."""
+    found = _memories.get(group)
+    if found is None:
+        found = _memories[group] = SharedMemory(group)
+    return found
+
+
+def empty(shape: int | Sequence[int], dtype: Any = np.float64, axis: str | Sequence[str] = ()) -> Array:
+    """An array that the ranks of a mesh axis reduce without copying it, if they share a host; uninitialised.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        This rank's; the others' may differ.
+    dtype : dtype
+        A native numeric or boolean one.
+    axis : str or tuple of str
+        The axis of the current mesh along which it will be reduced. All its ranks call `empty`, in the same order.
+
+    Returns
+    -------
+    array
+        An ordinary one. Its memory is used again when all ranks have dropped it and its views.
+
+    Raises
+    ------
+    MeshError
+        The ranks along the axis are on several hosts.
+
+    Examples
+    --------
+    >>> import collectives as cc, numpy as np
+    >>> from collectives import shared
+    >>> with cc.Mesh(dp=1):
+    ...     bucket = shared.empty(4, np.float32, "dp")
+    ...     bucket[:] = 1
+    ...     shared.all_reduce_in_place(bucket, "dp")
+    array([1., 1., 1., 1.], dtype=float32)
+    """
+    return shared_memory(current_mesh().axis(axis).group).empty(shape, dtype)
+
+
+def all_reduce_in_place(x: Array, axis: str | Sequence[str]) -> Array:
+    """The sum over the ranks of an axis, written over `x` on all of them; off the tape, for gradient buckets.
+
+    Parameters
+    ----------
+    x : array
+        C-contiguous and writeable, the same shape and dtype on all ranks. One that `empty` made, or a view of it, is
+        added where it lies; any other is copied in and out.
+    axis : str or tuple of str
+
+    Returns
+    -------
+    array
+        `x` itself.
+    """
+    return shared_memory(current_mesh().axis(axis).group).all_reduce_in_place(x)
+
+
+def set_limit(seconds: float) -> None:
+    """How long a rank waits in shared memory for one that is alive but does not come (600 s unless told)."""
+    from .backends import flags
+
+    flags.set_limit(seconds)
