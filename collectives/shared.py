@@ -17,9 +17,9 @@ rounded once. The model is Sistare, vandeVaart, Loh: Optimization of MPI Collect
 
 from __future__ import annotations
 
-import json
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +27,14 @@ import numpy as np
 from autograd.errors import CollectiveMismatch, DtypeError, ShapeError
 
 from . import checking
-from .arena import ALIGNMENT_BYTES, Arena, Place
-from .communicator import Array, Communicator
+from .backends.arena import ALIGNMENT_BYTES
+from .backends.buffers import CODES, DTYPES, Buffers
+from .backends.flags import CALL, PLACE, Flags, set_limit
+from .backends.windows import Host, open_host
+from .communicator import Array, Communicator, Pending
 from .mesh import current_mesh
 
-__all__ = ["SharedMemory", "all_reduce_in_place", "empty", "set_limit", "shared_memory"]
+__all__ = ["SharedMemory", "all_reduce_in_place", "along", "as_steps", "empty", "set_limit", "shared_memory"]
 
 SLOT_BYTES = 256 << 10
 BLOCK_BYTES = 256 << 10  # what is added at a time: it stays in the second cache beside its operands
@@ -41,8 +44,6 @@ _LINE_BYTES = 64  # slices begin on a cache line
 _KEPT = 128  # plans of calls
 
 _OPERATIONS = ("barrier", "all_reduce", "all_reduce_in_place", "reduce_scatter", "all_gather", "broadcast")
-_DTYPES = [np.dtype(char) for char in "?bBhHiIlLqQefdgFDG"]
-_CODES = {dtype: i for i, dtype in reversed([*enumerate(_DTYPES)])}
 _HALF = np.dtype(np.float16)
 
 
@@ -66,34 +67,17 @@ def slices(count: int, ranks: int, item_bytes: int) -> list[tuple[int, int]]:
     Examples
     --------
     >>> slices(100, 3, 4)
-    [(0, 48), (48, 96), (96, 100)]
+    [(0, 48), (48, 80), (80, 100)]
     """
     unit = max(1, _LINE_BYTES // item_bytes)
     units = -(-count // unit)
-    ends = [min(count, units * (r + 1) // ranks * unit) for r in range(ranks)]
-    if units:  # the last unit may be cut, so give the surplus to the first ranks
-        ends = [min(count, -(-units * (r + 1) // ranks) * unit) for r in range(ranks)]
+    ends = [min(count, -(-units * (r + 1) // ranks) * unit) for r in range(ranks)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def pieces(start: int, stop: int, step: int) -> list[tuple[int, int]]:
     """An interval in pieces of at most `step`; one empty piece for an empty interval."""
     return [(a, min(a + step, stop)) for a in range(start, stop, step)] or [(start, start)]
-
-
-class _Buffer:
-    """What keeps a buffer's place in the window: numpy arrays that lie there hold it."""
-
-    __slots__ = ("__array_interface__", "__weakref__", "_window")
-
-    def __init__(self, content: Array):
-        self._window = content  # keeps the window's mapping
-        self.__array_interface__ = content.__array_interface__
-
-
-class _Home(NamedTuple):
-    place: Place
-    start: int  # the address of this rank's segment of the slab
 
 
 class _Small(NamedTuple):
@@ -105,16 +89,17 @@ class _Small(NamedTuple):
     parts: tuple[tuple[Array, ...], tuple[Array, ...]]
 
 
-class SharedMemory:
+class SharedMemory(Communicator):
     """The collectives of a group whose ranks share a host; see the module.
 
-    `shared_memory` makes one per group and keeps it. All ranks of the group make it together.
+    It stands in the place of the group that it wraps, whose other calls, and whose forms of start and wait, are its
+    own. `shared_memory` makes one per group and keeps it. All ranks of the group make it together.
 
     Parameters
     ----------
-    group : Communicator
+    base : Communicator
         Over processes of one host. Threads of one process share memory anyway: there, and for a single rank, every
-        method is the group's own.
+        call is the group's own.
 
     Raises
     ------
@@ -135,33 +120,28 @@ class SharedMemory:
     [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
     """
 
-    def __init__(self, group: Communicator):
-        from .backends.windows import open_host
+    algorithm = "shared"
 
-        self.group = group
-        self.rank, self.size, self.ranks, self.name = group.rank, group.size, group.ranks, group.name
-        self._host = open_host(group)
-        self._arena = Arena()
-        self._homes: dict[int, _Home] = {}  # by the id of the array that all views of a buffer have as base
-        self._dropped: list[Place] = []  # no longer used on this rank, and not told yet
-        self._dropped_by: dict[Place, int] = {}  # how many ranks have told
+    def __init__(self, base: Communicator):
+        self.base = base
+        self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
+        host = open_host(base)
         self._small: dict[Any, _Small] = {}
         self._direct: dict[Any, list[tuple[list[Array], Array, list[Array]]]] = {}
-        self._slabs: dict[int, Any] = {}
-        if self._host is not None:
-            self._open()
+        self._buffers: Buffers  # only where there is a window
+        self._is_plain = host is None
+        if host is not None:
+            self._buffers = Buffers(host, self.rank, self.size, self._direct.clear)
+            self._open(host)
 
-    def _open(self) -> None:
-        from .backends.flags import Flags
-
-        assert self._host is not None
+    def _open(self, host: Host) -> None:
         first = -(-Flags.bytes(self.size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         # two slots a rank, and two for the sum that slices make up
-        self._control = self._host.window(first + 2 * SLOT_BYTES * (self.size + 1))
+        self._control = host.window(first + 2 * SLOT_BYTES * (self.size + 1))
         slots = self._control.bytes[first:].reshape(self.size + 1, 2, SLOT_BYTES)
         self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
         self._sums = [slots[self.size, parity] for parity in (0, 1)]
-        self._flags = Flags(self._host, self._control, self.rank, self.size)
+        self._flags = Flags(host, self._control, self.rank, self.size)
 
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
@@ -173,100 +153,42 @@ class SharedMemory:
         Its memory is used again once every rank has dropped the array and all views of it, at the next `empty` or
         `trim`. Nothing has to be freed by hand.
         """
-        dtype = np.dtype(dtype)
-        shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        if self._host is None:
-            return np.empty(shape, dtype)
-        if dtype not in _CODES:
-            raise DtypeError(f"empty: dtype {dtype} was given; needed: a native numeric or boolean dtype")
-        size_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        most = self._agree_on_buffers(size_bytes)
-        if most == 0:
-            return np.empty(shape, dtype)
-        place = self._arena.take(most)
-        if place is None:
-            slab, segment_bytes = self._arena.grow(most)
-            self._slabs[slab] = self._host.window(segment_bytes * self.size)
-            place = self._arena.take(most)
-            assert place is not None
-        return self._array_at(place, size_bytes).view(dtype).reshape(shape)
+        return np.empty(shape, dtype) if self._is_plain else self._buffers.empty(shape, np.dtype(dtype))
 
     def trim(self) -> None:
         """Give back the windows in which no rank has an array left. All ranks of the group call it."""
-        if self._host is not None:
-            self._agree_on_buffers(0, keep=0)
+        if not self._is_plain:
+            self._buffers.agree(0, keep=0)
 
     @property
     def buffer_bytes(self) -> int:
         """What buffers take of this rank's share of the windows, as far as all ranks know of it."""
-        return self._arena.taken_bytes
-
-    def _agree_on_buffers(self, size_bytes: int, keep: int = 1) -> int:
-        """Tell what this rank has dropped, free what all have, and return the largest of the sizes wanted."""
-        assert self._host is not None
-        told = [self._dropped.pop() for _ in range(len(self._dropped))]  # finalizers append at any time
-        said = [json.loads(data) for data in self._host.group.exchange(json.dumps([size_bytes, told]).encode())]
-        for _, places in said:
-            for slab, offset in places:
-                place = Place(slab, offset)
-                count = self._dropped_by[place] = self._dropped_by.get(place, 0) + 1
-                if count == self.size:
-                    del self._dropped_by[place]
-                    self._arena.give(place)
-        for slab in self._arena.unused(keep):
-            self._direct.clear()  # its plans hold views
-            self._slabs.pop(slab).free()
-        return max(size for size, _ in said)
-
-    def _array_at(self, place: Place, size_bytes: int) -> Array:
-        content = self._segment(place.slab, self.rank)
-        buffer = _Buffer(content[place.offset : place.offset + size_bytes])
-        array = np.asarray(buffer)
-        self._homes[id(array)] = _Home(place, content.__array_interface__["data"][0])
-        weakref.finalize(buffer, _drop, self._homes, id(array), self._dropped, place).atexit = False
-        return array
-
-    def _segment(self, slab: int, rank: int) -> Array:
-        size_bytes = self._arena.slabs[slab]
-        whole: Array = self._slabs[slab].bytes
-        return whole[rank * size_bytes : (rank + 1) * size_bytes]
+        return 0 if self._is_plain else self._buffers.arena.taken_bytes
 
     def holds(self, x: Array) -> bool:
         """Whether an array lies in this group's window, so that nothing is copied."""
-        return self._host is None or self._place(x) != 0
-
-    def _place(self, x: Array) -> int:
-        """Where an operand lies, as one word: 0 outside the window, else the slab and the offset in a segment."""
-        home = self._homes.get(id(x.base))
-        if home is None or x.nbytes == 0:
-            return 0
-        return (home.place.slab + 1) << 44 | (x.__array_interface__["data"][0] - home.start)
-
-    def _at(self, place: int, rank: int, dtype: np.dtype[Any], start: int, stop: int) -> Array:
-        """Elements of an operand that begins at another rank's place."""
-        offset = place & ((1 << 44) - 1)
-        segment = self._segment((place >> 44) - 1, rank)
-        return segment[offset + start * dtype.itemsize : offset + stop * dtype.itemsize].view(dtype)
+        return self._is_plain or self._buffers.place(x) != 0
 
     def close(self) -> None:
         """Free all windows. All ranks call it; arrays that lie in them must not be used afterwards."""
-        if self._host is None:
+        if self._is_plain:
             return
-        self._host.group.barrier()
+        self.base.barrier()
         self._small.clear()
         self._direct.clear()
+        self._buffers.close()
         del self._slots, self._sums
         self._flags.words.release()
-        for window in [*self._slabs.values(), self._control]:
-            window.free()
-        self._slabs.clear()
-        self._homes.clear()
-        self._host = None
+        self._control.free()
+        self._is_plain = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.base, name)
 
     # -- meetings ------------------------------------------------------------------------------------------------------
     def _call(self, operation: str, x: Array, count: int, more: int = 0) -> int:
         """A call as one word, which must be the same on all ranks."""
-        code = _CODES.get(x.dtype)
+        code = CODES.get(x.dtype)
         if code is None:
             raise DtypeError(f"dtype {x.dtype} cannot be communicated; needed: a native numeric or boolean dtype")
         if x.ndim != 1 or not x.flags.c_contiguous:
@@ -284,14 +206,10 @@ class SharedMemory:
         return n
 
     def _mismatch(self, n: int) -> None:
-        from .backends.flags import CALL
-
         calls = [_words_of(call) for call in self._flags.said(n, CALL)]
         raise CollectiveMismatch(checking.mismatch_text(self.name, self.ranks, calls))
 
     def _places(self, n: int) -> list[int]:
-        from .backends.flags import PLACE
-
         return self._flags.said(n, PLACE)
 
     def _slot(self, n: int, rank: int, dtype: np.dtype[Any], count: int) -> Array:
@@ -299,8 +217,8 @@ class SharedMemory:
 
     def barrier(self) -> None:
         """Return when all ranks have come."""
-        if self._host is None:
-            self.group.barrier()
+        if self._is_plain:
+            self.base.barrier()
         else:
             self._meet(0)
 
@@ -309,8 +227,8 @@ class SharedMemory:
         """The sum of all ranks' arrays, as a new array."""
         small = self._small.get((x.dtype, x.size))
         if small is None:
-            if self._host is None:
-                return self.group.all_reduce(x)
+            if self._is_plain:
+                return self.base.all_reduce(x)
             small = self._prepare_small(x)
             if small is None:
                 return self._all_reduce(x, np.empty_like(x))
@@ -327,7 +245,7 @@ class SharedMemory:
         return out
 
     def _prepare_small(self, x: Array) -> _Small | None:
-        if x.nbytes > (SLOT_BYTES if self.size == 2 else EVERYONE_BYTES) or x.dtype not in _CODES:
+        if x.nbytes > (SLOT_BYTES if self.size == 2 else EVERYONE_BYTES) or x.dtype not in CODES:
             return None
         slots = [tuple(self._slot(n, r, x.dtype, x.size) for r in range(self.size)) for n in (0, 1)]
         found = _Small(
@@ -344,7 +262,8 @@ class SharedMemory:
     def _all_reduce(self, x: Array, out: Array) -> Array:
         """Beyond a slot: where an operand lies if that is in the window, else a slot at a time."""
         call = self._call("all_reduce", x, x.size)
-        place = 0 if out is x else self._place(x)  # what others read where it lies is not written over meanwhile
+        # what others read where it lies must not be written over meanwhile
+        place = 0 if out is x else self._buffers.place(x)
         places: list[int] = []
         for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
             if not place:
@@ -353,10 +272,10 @@ class SharedMemory:
             places = places or self._places(n)
             if self.size == 2 and all(places):
                 for a, b in pieces(0, x.size, BLOCK_BYTES // x.itemsize):
-                    add_up([self._at(at, r, x.dtype, a, b) for r, at in enumerate(places)], out[a:b])
+                    add_up([self._buffers.at(at, r, x.dtype, a, b) for r, at in enumerate(places)], out[a:b])
                 break
             parts = [
-                self._at(at, r, x.dtype, start, stop) if at else self._slot(n, r, x.dtype, stop - start)
+                self._buffers.at(at, r, x.dtype, start, stop) if at else self._slot(n, r, x.dtype, stop - start)
                 for r, at in enumerate(places)
             ]
             parts[self.rank] = x[start:stop]
@@ -384,8 +303,8 @@ class SharedMemory:
         flat = x.reshape(-1)
         if not x.flags.c_contiguous or not x.flags.writeable:
             raise ShapeError("all_reduce_in_place was given an array that is read-only or not contiguous")
-        if self._host is None:
-            flat[...] = self.group.all_reduce(flat)
+        if self._is_plain:
+            flat[...] = self.base.all_reduce(flat)
             return x
         small = None
         if x.nbytes <= IN_PLACE_BYTES:
@@ -397,7 +316,7 @@ class SharedMemory:
             add_up(small.parts[odd], flat)
             return x
         call = self._call("all_reduce_in_place", flat, flat.size)
-        places = tuple(self._places(self._meet(call, self._place(x))))
+        places = tuple(self._places(self._meet(call, self._buffers.place(x))))
         if not all(places):
             self._all_reduce(flat, flat)
             return x
@@ -416,7 +335,7 @@ class SharedMemory:
         """Blocks of this rank's slice: what is added, where to, and where the sum is copied."""
         if len(self._direct) >= _KEPT:
             self._direct.clear()
-        whole = [self._at(place, r, x.dtype, 0, x.size) for r, place in enumerate(places)]
+        whole = [self._buffers.at(place, r, x.dtype, 0, x.size) for r, place in enumerate(places)]
         into = min(self.rank, 1)  # the sum may overwrite either of the first two
         plan = []
         for a, b in pieces(*slices(x.size, self.size, x.itemsize)[self.rank], BLOCK_BYTES // x.itemsize):
@@ -426,10 +345,10 @@ class SharedMemory:
 
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
         """This rank's part of the sum; `counts` are the parts' sizes."""
-        if self._host is None:
-            return self.group.reduce_scatter(x, counts)
+        if self._is_plain:
+            return self.base.reduce_scatter(x, counts)
         offsets = self._offsets(x, counts, sum(counts))
-        call, place = self._call("reduce_scatter", x, x.size, hash(tuple(counts))), self._place(x)
+        call, place = self._call("reduce_scatter", x, x.size, hash(tuple(counts))), self._buffers.place(x)
         out = np.empty(counts[self.rank], x.dtype)
         step = SLOT_BYTES // self.size // x.itemsize  # a slot has room for a piece of every rank's part
         places: list[int] = []
@@ -445,7 +364,7 @@ class SharedMemory:
             a, b = min(start, out.size), min(stop, out.size)
             mine = offsets[self.rank]
             parts = [
-                self._at(at, r, x.dtype, mine + a, mine + b) if at
+                self._buffers.at(at, r, x.dtype, mine + a, mine + b) if at
                 else self._slot(n, r, x.dtype, step * self.size)[self.rank * step : self.rank * step + b - a]
                 for r, at in enumerate(places)
             ]  # fmt: skip
@@ -458,10 +377,10 @@ class SharedMemory:
     # -- copies --------------------------------------------------------------------------------------------------------
     def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
         """All ranks' parts in order of rank; `counts` are their sizes."""
-        if self._host is None:
-            return self.group.all_gather(x, counts)
+        if self._is_plain:
+            return self.base.all_gather(x, counts)
         offsets = self._offsets(x, counts, counts[self.rank])
-        call, place = self._call("all_gather", x, sum(counts), hash(tuple(counts))), self._place(x)
+        call, place = self._call("all_gather", x, sum(counts), hash(tuple(counts))), self._buffers.place(x)
         out = np.empty(sum(counts), x.dtype)
         places: list[int] = []
         for start, stop in pieces(0, max(counts), SLOT_BYTES // x.itemsize):
@@ -475,7 +394,7 @@ class SharedMemory:
                 if r == self.rank:
                     part = mine
                 elif at:
-                    part = self._at(at, r, x.dtype, a, b)
+                    part = self._buffers.at(at, r, x.dtype, a, b)
                 else:
                     part = self._slot(n, r, x.dtype, b - a)
                 out[offset + a : offset + b] = part
@@ -485,13 +404,13 @@ class SharedMemory:
 
     def broadcast(self, x: Array, root: int) -> Array:
         """The root's array: a copy on the root, written into `x` elsewhere."""
-        if self._host is None:
-            return self.group.broadcast(x, root)
+        if self._is_plain:
+            return self.base.broadcast(x, root)
         is_root = self.rank == root
         if not is_root and not x.flags.writeable:
             raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
         call = self._call("broadcast", x, x.size, root)
-        place = self._place(x) if is_root else 0
+        place = self._buffers.place(x) if is_root else 0
         at = 0
         for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
             if is_root and not place:
@@ -500,7 +419,9 @@ class SharedMemory:
             at = at or self._places(n)[root]
             if not is_root:
                 x[start:stop] = (
-                    self._at(at, root, x.dtype, start, stop) if at else self._slot(n, root, x.dtype, stop - start)
+                    self._buffers.at(at, root, x.dtype, start, stop)
+                    if at
+                    else self._slot(n, root, x.dtype, stop - start)
                 )
         if at:
             self._meet(call)
@@ -514,9 +435,19 @@ class SharedMemory:
         return [int(sum(counts[:r])) for r in range(self.size)]
 
 
-def _drop(homes: dict[int, _Home], key: int, dropped: list[Place], place: Place) -> None:
-    homes.pop(key, None)
-    dropped.append(place)
+def _delegated(name: str) -> Callable[..., Any]:
+    return lambda self, *args, **options: getattr(self.base, name)(*args, **options)
+
+
+def _attribute(name: str) -> property:
+    return property(lambda self: getattr(self.base, name))
+
+
+# Every other call of the protocol is the transport's.
+for _name, _value in list(vars(Communicator).items()):
+    if not _name.startswith("_") and _name not in vars(SharedMemory):
+        is_method = callable(_value) and not isinstance(_value, property)
+        setattr(SharedMemory, _name, _delegated(_name) if is_method else _attribute(_name))
 
 
 def _words_of(call: int) -> str:
@@ -526,7 +457,7 @@ def _words_of(call: int) -> str:
     operation, code, more, count = call & 15, call >> 4 & 63, call >> 10 & 0xFFF, call >> 22
     name = _OPERATIONS[operation]
     root = f", root={more}" if name == "broadcast" else f", counts #{more:03x}" if more else ""
-    return f"{name}({_DTYPES[code]}[{count}]{root})"
+    return f"{name}({DTYPES[code]}[{count}]{root})"
 
 
 # -- by axis ----------------------------------------------------------------------------------------------------------
@@ -535,10 +466,46 @@ _memories: weakref.WeakKeyDictionary[Communicator, SharedMemory] = weakref.WeakK
 
 def shared_memory(group: Communicator) -> SharedMemory:
     """The shared memory of a group, made at the first call, by all ranks of the group together."""
+    group = getattr(group, "base", group)  # of a group with an algorithm, the transport's
     found = _memories.get(group)
     if found is None:
         found = _memories[group] = SharedMemory(group)
     return found
+
+
+@contextmanager
+def along(axis: str | Sequence[str]) -> Iterator[SharedMemory]:
+    """Inside the block, collectives along an axis of the current mesh go through shared memory. All its ranks enter.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> from collectives import shared
+    >>> def program():
+    ...     with cc.Mesh(dp=2), shared.along("dp"):
+    ...         return cc.all_reduce(ag.tensor([1.0]), "dp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[2.0], [2.0]]
+    """
+    on = current_mesh().axis(axis)
+    before, calls = on.group, on.calls
+    memory = shared_memory(before)
+    on.group, on.calls = memory, {}
+    try:
+        yield memory
+    finally:
+        on.group, on.calls = before, calls
+
+
+def as_steps(call: str) -> Callable[..., Iterator[Pending[Any]]]:
+    """A call as an algorithm of one step, which blocks when it is waited for: what hierarchical takes inside a host."""
+
+    def steps(group: Communicator, *args: Any) -> Any:
+        pending: Pending[Any] = Pending(None, lambda: getattr(shared_memory(group), call)(*args))
+        yield pending
+        return pending.wait()
+
+    return steps
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float64, axis: str | Sequence[str] = ()) -> Array:
@@ -592,10 +559,3 @@ def all_reduce_in_place(x: Array, axis: str | Sequence[str]) -> Array:
         `x` itself.
     """
     return shared_memory(current_mesh().axis(axis).group).all_reduce_in_place(x)
-
-
-def set_limit(seconds: float) -> None:
-    """How long a rank waits in shared memory for one that is alive but does not come (600 s unless told)."""
-    from .backends import flags
-
-    flags.set_limit(seconds)
