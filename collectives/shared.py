@@ -85,6 +85,7 @@ class _Small(NamedTuple):
 
     call: int
     call_in_place: int
+    is_pair: bool  # two operands that are added as they are
     mine: tuple[Array, Array]
     parts: tuple[tuple[Array, ...], tuple[Array, ...]]
 
@@ -182,9 +183,6 @@ class SharedMemory(Communicator):
         self._control.free()
         self._is_plain = True
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.base, name)
-
     # -- meetings ------------------------------------------------------------------------------------------------------
     def _call(self, operation: str, x: Array, count: int, more: int = 0) -> int:
         """A call as one word, which must be the same on all ranks."""
@@ -226,31 +224,31 @@ class SharedMemory(Communicator):
     def all_reduce(self, x: Array) -> Array:
         """The sum of all ranks' arrays, as a new array."""
         small = self._small.get((x.dtype, x.size))
-        if small is None:
+        if small is None or x.ndim != 1:
             if self._is_plain:
                 return self.base.all_reduce(x)
             small = self._prepare_small(x)
             if small is None:
                 return self._all_reduce(x, np.empty_like(x))
-        call, _, mine, parts = small
+        call, _, is_pair, mine, parts = small
         odd = (self._flags.meeting + 1) & 1
         mine[odd][...] = x
         self._meet(call)
-        if len(parts[odd]) == 2:
+        if is_pair:
             a, b = parts[odd]
-            if a.dtype is not _HALF:
-                return np.add(a, b)
+            return np.add(a, b)
         out = np.empty_like(x)
         add_up(parts[odd], out)
         return out
 
     def _prepare_small(self, x: Array) -> _Small | None:
-        if x.nbytes > (SLOT_BYTES if self.size == 2 else EVERYONE_BYTES) or x.dtype not in CODES:
+        if x.ndim != 1 or x.nbytes > (SLOT_BYTES if self.size == 2 else EVERYONE_BYTES) or x.dtype not in CODES:
             return None
         slots = [tuple(self._slot(n, r, x.dtype, x.size) for r in range(self.size)) for n in (0, 1)]
         found = _Small(
             self._call("all_reduce", x, x.size),
             self._call("all_reduce_in_place", x, x.size),
+            self.size == 2 and x.dtype != _HALF,
             (slots[0][self.rank], slots[1][self.rank]),
             (slots[0], slots[1]),
         )
