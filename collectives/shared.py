@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import CollectiveMismatch, DtypeError, ShapeError
+from autograd.errors import CollectiveMismatch, DtypeError, MeshError, ShapeError
 
 from . import checking
 from .backends.arena import ALIGNMENT_BYTES
@@ -345,7 +345,7 @@ class SharedMemory(Communicator):
         """This rank's part of the sum; `counts` are the parts' sizes."""
         if self._is_plain:
             return self.base.reduce_scatter(x, counts)
-        offsets = self._offsets(x, counts, sum(counts))
+        offsets = self._offsets(x, counts, is_part=False)
         call, place = self._call("reduce_scatter", x, x.size, hash(tuple(counts))), self._buffers.place(x)
         out = np.empty(counts[self.rank], x.dtype)
         step = SLOT_BYTES // self.size // x.itemsize  # a slot has room for a piece of every rank's part
@@ -377,7 +377,7 @@ class SharedMemory(Communicator):
         """All ranks' parts in order of rank; `counts` are their sizes."""
         if self._is_plain:
             return self.base.all_gather(x, counts)
-        offsets = self._offsets(x, counts, counts[self.rank])
+        offsets = self._offsets(x, counts, is_part=True)
         call, place = self._call("all_gather", x, sum(counts), hash(tuple(counts))), self._buffers.place(x)
         out = np.empty(sum(counts), x.dtype)
         places: list[int] = []
@@ -404,6 +404,8 @@ class SharedMemory(Communicator):
         """The root's array: a copy on the root, written into `x` elsewhere."""
         if self._is_plain:
             return self.base.broadcast(x, root)
+        if not 0 <= root < self.size:
+            raise MeshError(f"root {root} is no rank of '{self.name}', whose ranks are 0 to {self.size - 1}")
         is_root = self.rank == root
         if not is_root and not x.flags.writeable:
             raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
@@ -425,11 +427,12 @@ class SharedMemory(Communicator):
             self._meet(call)
         return x.copy() if is_root else x
 
-    def _offsets(self, x: Array, counts: Sequence[int], needed: int) -> list[int]:
+    def _offsets(self, x: Array, counts: Sequence[int], is_part: bool) -> list[int]:
         if len(counts) != self.size or min(counts) < 0:
             raise ShapeError(f"counts on '{self.name}' must be {self.size} numbers >= 0, not {list(map(int, counts))}")
+        needed = int(counts[self.rank] if is_part else sum(counts))
         if x.size != needed:
-            raise ShapeError(f"the array has {x.size} elements where counts say {int(needed)}")
+            raise ShapeError(f"the array has {x.size} elements where counts say {needed}")
         return [int(sum(counts[:r])) for r in range(self.size)]
 
 

@@ -49,6 +49,7 @@ EXTRA_S = 5e-6  # what recording may cost
 MEMORY_BYTES = 32 * KIB * KIB
 _WORKER = Path(__file__).resolve().parent / "_bench" / "worker.py"
 _STREAM_MOVES = {"copy": 2, "add": 3, "scale": 2}
+_ROWS = {"window": "in the window", "transport": "array outside it"}
 _LIMIT_S = 120.0
 
 
@@ -285,7 +286,7 @@ def _measure_beside(
             entries = [(ours, "window"), (ours, "transport"), *((peer, "in place") for peer in peers)]
             series = take_turns(entries, size, rounds)
             for (world, call), found in zip(entries, series, strict=True):
-                table.setdefault(f"{world.name}, {call}", {})[size] = found
+                table.setdefault(f"{world.name}, {_ROWS.get(call, call)}", {})[size] = found
             for (peer, _), found in zip(entries[2:], series[2:], strict=True):
                 figures[f"all_reduce {shown(size)}, {where}: window beside {peer.name}"] = figure(series[0], found)
                 figures[f"all_reduce {shown(size)}, {where}: array outside the window beside {peer.name}"] = figure(
