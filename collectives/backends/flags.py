@@ -32,6 +32,7 @@ CALL, PLACE = 2, 4  # in a line, the words of even and of odd meetings: what is 
 _MARK = 8
 _SPINS = 200
 _YIELDS = 64  # between two looks around
+_NAP_S = 2e-5  # of a rank that shares its processor
 _PATIENT_S = 1.0  # after which a waiting rank sleeps between looks
 _LOOK_S = 0.1  # between two looks whether the other is alive
 
@@ -155,7 +156,9 @@ class Flags:
         start = looked = time.monotonic()
         while True:
             progress()
-            for _ in range(_YIELDS):
+            if self.is_oversubscribed:
+                time.sleep(_NAP_S)  # the one that is waited for may need this processor
+            for _ in range(1 if self.is_oversubscribed else _YIELDS):
                 os.sched_yield()
                 if sync is not None:
                     sync()
