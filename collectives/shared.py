@@ -142,7 +142,7 @@ class SharedMemory(Communicator):
         slots = self._control.bytes[first:].reshape(self.size + 1, 2, SLOT_BYTES)
         self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
         self._sums = [slots[self.size, parity] for parity in (0, 1)]
-        self._flags = Flags(host, self._control, self.rank, self.size)
+        self._flags = Flags(host, self._control, self.rank, self.size, self._mismatch)
 
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
@@ -195,14 +195,6 @@ class SharedMemory(Communicator):
             )
         return count << 22 | (more & 0xFFF) << 10 | code << 4 | _OPERATIONS.index(operation)
 
-    def _meet(self, call: int, place: int = 0) -> int:
-        n = self._flags.meet(call, place)
-        words, at = self._flags.words, 2 + (n & 1)
-        for peer in self._flags.peers:
-            if words[peer + at] != call:
-                self._mismatch(n)
-        return n
-
     def _mismatch(self, n: int) -> None:
         calls = [_words_of(call) for call in self._flags.said(n, CALL)]
         raise CollectiveMismatch(checking.mismatch_text(self.name, self.ranks, calls))
@@ -218,7 +210,7 @@ class SharedMemory(Communicator):
         if self._is_plain:
             self.base.barrier()
         else:
-            self._meet(0)
+            self._flags.meet(0)
 
     # -- sums ----------------------------------------------------------------------------------------------------------
     def all_reduce(self, x: Array) -> Array:
@@ -233,7 +225,7 @@ class SharedMemory(Communicator):
         call, _, is_pair, mine, parts = small
         odd = (self._flags.meeting + 1) & 1
         mine[odd][...] = x
-        self._meet(call)
+        self._flags.meet(call)
         if is_pair:
             a, b = parts[odd]
             return np.add(a, b)
@@ -266,7 +258,7 @@ class SharedMemory(Communicator):
         for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
             if not place:
                 self._slot(self._flags.meeting + 1, self.rank, x.dtype, stop - start)[...] = x[start:stop]
-            n = self._meet(call, place)
+            n = self._flags.meet(call, place)
             places = places or self._places(n)
             if self.size == 2 and all(places):
                 for a, b in pieces(0, x.size, BLOCK_BYTES // x.itemsize):
@@ -279,7 +271,7 @@ class SharedMemory(Communicator):
             parts[self.rank] = x[start:stop]
             self._add_together(call, parts, out[start:stop])
         if any(places):
-            self._meet(call)  # before it nobody may write to an operand that others read
+            self._flags.meet(call)  # before it nobody may write to an operand that others read
         return out
 
     def _add_together(self, call: int, parts: list[Array], out: Array) -> None:
@@ -290,7 +282,7 @@ class SharedMemory(Communicator):
         a, b = slices(out.size, self.size, out.itemsize)[self.rank]
         total = self._sums[(self._flags.meeting + 1) & 1][: out.nbytes].view(out.dtype)
         add_up([part[a:b] for part in parts], total[a:b])
-        self._meet(call)
+        self._flags.meet(call)
         out[...] = total
 
     def all_reduce_in_place(self, x: Array) -> Array:
@@ -298,9 +290,9 @@ class SharedMemory(Communicator):
 
         Unlike the other calls it takes any contiguous shape, and changes its operand.
         """
-        flat = x.reshape(-1)
-        if not x.flags.c_contiguous or not x.flags.writeable:
+        if not (x.flags.c_contiguous and x.flags.writeable):
             raise ShapeError("all_reduce_in_place was given an array that is read-only or not contiguous")
+        flat = x if x.ndim == 1 else x.reshape(-1)
         if self._is_plain:
             flat[...] = self.base.all_reduce(flat)
             return x
@@ -310,11 +302,15 @@ class SharedMemory(Communicator):
         if small is not None:
             odd = (self._flags.meeting + 1) & 1
             small.mine[odd][...] = flat
-            self._meet(small.call_in_place)
-            add_up(small.parts[odd], flat)
+            self._flags.meet(small.call_in_place)
+            if small.is_pair:
+                a, b = small.parts[odd]
+                np.add(a, b, out=flat)
+            else:
+                add_up(small.parts[odd], flat)
             return x
         call = self._call("all_reduce_in_place", flat, flat.size)
-        places = tuple(self._places(self._meet(call, self._buffers.place(x))))
+        places = tuple(self._places(self._flags.meet(call, self._buffers.place(x))))
         if not all(places):
             self._all_reduce(flat, flat)
             return x
@@ -326,7 +322,7 @@ class SharedMemory(Communicator):
             add_up(parts, out)
             for copy in copies:
                 copy[...] = out
-        self._meet(call)
+        self._flags.meet(call)
         return x
 
     def _prepare_direct(self, x: Array, places: Sequence[int]) -> list[tuple[list[Array], Array, list[Array]]]:
@@ -357,7 +353,7 @@ class SharedMemory(Communicator):
                     part = x[offset + min(start, count) : offset + min(stop, count)]
                     if r != self.rank:
                         slot[r * step : r * step + part.size] = part
-            n = self._meet(call, place)
+            n = self._flags.meet(call, place)
             places = places or self._places(n)
             a, b = min(start, out.size), min(stop, out.size)
             mine = offsets[self.rank]
@@ -369,7 +365,7 @@ class SharedMemory(Communicator):
             parts[self.rank] = x[mine + a : mine + b]
             add_up(parts, out[a:b])
         if any(places):
-            self._meet(call)
+            self._flags.meet(call)
         return out
 
     # -- copies --------------------------------------------------------------------------------------------------------
@@ -385,7 +381,7 @@ class SharedMemory(Communicator):
             mine = x[start:stop]
             if not place:
                 self._slot(self._flags.meeting + 1, self.rank, x.dtype, mine.size)[...] = mine
-            n = self._meet(call, place)
+            n = self._flags.meet(call, place)
             places = places or self._places(n)
             for r, (count, offset, at) in enumerate(zip(counts, offsets, places, strict=True)):
                 a, b = min(start, count), min(stop, count)
@@ -397,7 +393,7 @@ class SharedMemory(Communicator):
                     part = self._slot(n, r, x.dtype, b - a)
                 out[offset + a : offset + b] = part
         if any(places):
-            self._meet(call)
+            self._flags.meet(call)
         return out
 
     def broadcast(self, x: Array, root: int) -> Array:
@@ -415,7 +411,7 @@ class SharedMemory(Communicator):
         for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
             if is_root and not place:
                 self._slot(self._flags.meeting + 1, root, x.dtype, stop - start)[...] = x[start:stop]
-            n = self._meet(call, place)
+            n = self._flags.meet(call, place)
             at = at or self._places(n)[root]
             if not is_root:
                 x[start:stop] = (
@@ -424,7 +420,7 @@ class SharedMemory(Communicator):
                     else self._slot(n, root, x.dtype, stop - start)
                 )
         if at:
-            self._meet(call)
+            self._flags.meet(call)
         return x.copy() if is_root else x
 
     def _offsets(self, x: Array, counts: Sequence[int], is_part: bool) -> list[int]:
@@ -509,7 +505,7 @@ def as_steps(call: str) -> Callable[..., Iterator[Pending[Any]]]:
     return steps
 
 
-def empty(shape: int | Sequence[int], dtype: Any = np.float64, axis: str | Sequence[str] = ()) -> Array:
+def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> Array:
     """An array that the ranks of a mesh axis reduce without copying it, if they share a host; uninitialised.
 
     Parameters

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
@@ -85,13 +86,14 @@ class Flags:
         Where the other ranks' lines begin.
     """
 
-    def __init__(self, host: Host, window: Window, rank: int, size: int):
+    def __init__(self, host: Host, window: Window, rank: int, size: int, disagree: Callable[[int], None]):
         self.words: Any = window.bytes[: Flags.bytes(size)].data.cast("q")
         self.meeting = 0
         self.rank = rank
         self.line = rank * LINE
         self.peers = tuple(r * LINE for r in range(size) if r != rank)
         self._host = host
+        self._disagree = disagree
         self._channel = _Channel(host.channel_key, host.group.name, host.group.ranks, self)
         host.tell_calls_of(self._channel)
         self._names = [f"rank {r}" for r in host.group.ranks]
@@ -112,19 +114,27 @@ class Flags:
         return size * LINE * 8
 
     def meet(self, call: int, place: int = 0) -> int:
-        """Come to the next meeting with two words, and wait for all others; its number."""
+        """Come to the next meeting with two words, and wait for all others; its number.
+
+        `disagree` is called with the number where another rank has come with another call.
+        """
         self.meeting = n = self.meeting + 1
-        words, at = self.words, self.line
-        words[at + CALL + (n & 1)] = call
-        words[at + PLACE + (n & 1)] = place
+        words, at, odd = self.words, self.line, n & 1
+        words[at + CALL + odd] = call
+        words[at + PLACE + odd] = place
         if self.sync is not None:
             self.sync()
         words[at] = n
+        differs = False
         for at in self.peers:
             if words[at] < n:
                 self.wait(at, n)
-        if self.sync is not None:
-            self.sync()
+            if self.sync is not None:
+                self.sync()  # what is read below was written before the flag
+            if words[at + CALL + odd] != call:
+                differs = True
+        if differs:
+            self._disagree(n)
         return n
 
     def said(self, n: int, which: int) -> list[int]:

@@ -192,13 +192,13 @@ def _stale_slot(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_second_meeting(patch: pytest.MonkeyPatch) -> None:
-    meet = SharedMemory._meet
+    meet = flags.Flags.meet
 
-    def first_only(self: SharedMemory, call: int, place: int = 0) -> int:
+    def first_only(self: flags.Flags, call: int, place: int = 0) -> int:
         is_second = not place and call & 15 == shared._OPERATIONS.index("all_reduce_in_place") and call >> 22 > 5000
-        return self._flags.meeting if is_second else meet(self, call, place)
+        return self.meeting if is_second else meet(self, call, place)
 
-    patch.setattr(SharedMemory, "_meet", first_only)
+    patch.setattr(flags.Flags, "meet", first_only)
 
 
 def _wrong_slice(patch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def _flags_beside(mark: tuple[int, int, int]) -> flags.Flags:
     group: Any = _Alone()
     host: Any = Threads(group, {})
     window: Any = type("Window", (), {"bytes": np.zeros(flags.Flags.bytes(2), np.uint8), "sync": None})
-    found = flags.Flags(host, window, 0, 2)
+    found = flags.Flags(host, window, 0, 2, lambda n: None)
     for i, word in enumerate(mark):
         found.words[flags.LINE + flags._MARK + i] = word
     return found
