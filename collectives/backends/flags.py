@@ -105,7 +105,7 @@ class Flags:
         mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
         everyone = host.group.exchange(np.array(mine, np.int64).tobytes())  # and nobody goes on before all have written
         processors = {n for data in everyone for n in np.frombuffer(data, np.int64).tolist()}
-        self.is_oversubscribed = host.ranks_here > len(processors)
+        self.is_oversubscribed = size > len(processors) or host.ranks_here > (os.cpu_count() or 1)
         self._spins = 0 if self.is_oversubscribed else _SPINS
 
     @staticmethod

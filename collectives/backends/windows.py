@@ -23,7 +23,6 @@ from collectives.communicator import Communicator
 __all__ = ["Host", "Window", "is_alive", "open_host", "process_mark"]
 
 _FENCED = platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686")
-_ALIGNMENT = 4096
 
 
 class Window:
@@ -32,7 +31,7 @@ class Window:
     Attributes
     ----------
     bytes : array of uint8
-        The whole window, aligned to a page where the MPI library's is.
+        The whole window; it begins on a cache line.
     """
 
     __slots__ = ("_window", "bytes")

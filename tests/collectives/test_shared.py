@@ -302,5 +302,15 @@ def test_failed_peer_ends_the_job(how: str, text: str) -> None:
     assert fault is not None and ended - float(fault[1]) < LIMIT_S
 
 
+def test_stalled_peer_ends_the_job() -> None:
+    outcome = launch("shared_program.py", 3, "stall", limit_s=START_S, RINGTAPE_SHARED_LIMIT_S="0.5")
+    ended = time.time()
+    assert not outcome.is_late and outcome.code != 0
+    assert re.search(r"rank [02] of 3 raised .*RankFailed: rank 1 \(pid \d+\) did not come within 0.5 s", outcome.err)
+    assert "WENT ON" not in outcome.out
+    fault = re.search(r"FAULT ([\d.]+)", outcome.out)
+    assert fault is not None and ended - float(fault[1]) < LIMIT_S
+
+
 def test_uneven_parts_are_uneven() -> None:
     assert sum(uneven(1000, 3)) == 1000 and 0 in uneven(1000, 3) and len(set(uneven(1000, 5))) > 3

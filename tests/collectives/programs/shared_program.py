@@ -15,6 +15,7 @@ import autograd as ag
 import collectives as cc
 from autograd.errors import CollectiveMismatch
 from collectives import shared
+from collectives.backends import windows
 from collectives.shared import SharedMemory, shared_memory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -137,6 +138,15 @@ def progress(memory: SharedMemory) -> None:
     memory.barrier()
 
 
+def fenced() -> None:
+    """With stores and loads ordered by MPI, as on processors that do not order them; on a channel of its own."""
+    windows._FENCED = True
+    memory = SharedMemory(cc.world().duplicate("fenced"))
+    check_all(memory, 70_001, "f4", seed=1)
+    stress(memory, 40)
+    memory.close()
+
+
 def fault(memory: SharedMemory, how: str) -> None:
     """Rank 1 is gone in the midst of calls while the others wait for it."""
     x = memory.empty(300_000, np.float32)
@@ -147,6 +157,8 @@ def fault(memory: SharedMemory, how: str) -> None:
             print(f"FAULT {time.time()}", flush=True)
             if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if how == "stall":
+                time.sleep(60)
             if how == "raise":
                 raise ValueError("planted")
             sys.exit(0)
@@ -162,6 +174,7 @@ def main(what: str, *args: str) -> None:
         mismatch(memory)
         progress(memory)
         stress(memory, 200)
+        fenced()
         buffers(memory)
     else:
         fault(memory, what)
