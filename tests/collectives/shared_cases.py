@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pytest
 
 from collectives import shared
 from collectives.shared import SharedMemory
@@ -145,9 +144,10 @@ class Threads:
 @contextmanager
 def hosted() -> Iterator[None]:
     """Inside the block `SharedMemory` takes threads for ranks of one host."""
-    worlds: dict[int, dict[int, np.ndarray]] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            shared, "open_host", lambda base: Threads(base, worlds.setdefault(0, {})) if base.size > 1 else None
-        )
+    windows: dict[int, np.ndarray] = {}
+    real = shared.open_host
+    shared.open_host = lambda base: Threads(base, windows) if base.size > 1 else None  # type: ignore[assignment]
+    try:
         yield
+    finally:
+        shared.open_host = real
