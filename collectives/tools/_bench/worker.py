@@ -22,9 +22,6 @@ import numpy as np
 
 Call = tuple[Callable[[], Any], Callable[[], Any]]  # what is timed, and what is done before a batch
 
-for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    assert os.environ.get(_name) == "1", f"{_name} must be 1 before anything is loaded"
-
 
 class Mpi:
     """In-place Allreduce of mpi4py on one buffer."""
@@ -74,11 +71,12 @@ class Ringtape:
         import collectives
         from collectives.shared import along, shared_memory
 
-        self._ag, self._cc, self._along = autograd, collectives, along
+        self._ag, self._cc = autograd, collectives
         collectives.check("off")
         world = collectives.world()
         self._memory = shared_memory(world)
-        self._mesh = collectives.Mesh(dp=-1)
+        collectives.Mesh(dp=-1).__enter__()  # both for good
+        along("dp").__enter__()
         self.rank, self.size = world.rank, world.size
         self.about = "ringtape"
         self.barrier = self._memory.barrier
@@ -98,8 +96,6 @@ class Ringtape:
             return lambda: memory.all_reduce(x), lambda: None
         assert name == "recorded"
         state: dict[str, Any] = {}
-        self._mesh.__enter__()  # for good: it is this process's only mesh
-        self._along("dp").__enter__()
         leaf = self._ag.tensor(x, requires_grad=True)
         all_reduce = self._cc.all_reduce
 
@@ -131,6 +127,8 @@ def check(run: Callable[[], Any], x: Any, rank: int, size: int) -> None:
 
 def main(kind: str, address: str, token: str) -> None:
     """Serve until the connection closes."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        assert os.environ.get(name) == "1", f"{name} must be 1 before anything is loaded"
     world: Any = {"ringtape": Ringtape, "mpi": Mpi, "gloo": Gloo}[kind]()
     host, port = address.split(":")
     connection = socket.create_connection((host, int(port)))
@@ -139,14 +137,16 @@ def main(kind: str, address: str, token: str) -> None:
     hello = {"token": token, "rank": world.rank, "size": world.size, "about": world.about}
     lines.write(json.dumps(hello) + "\n")
     lines.flush()
-    calls: dict[tuple[str, int], Call] = {}
+    calls: dict[str, Call] = {}
+    size = 0
     clock = time.perf_counter
     for line in lines:
         name, size_bytes, batches, count = json.loads(line)
-        if (name, size_bytes) not in calls:
-            calls.clear()
-            calls[name, size_bytes] = world.call(name, size_bytes)
-        run, before = calls[name, size_bytes]
+        if size_bytes != size:
+            calls, size = {}, size_bytes  # the arrays of one size at a time
+        if name not in calls:
+            calls[name] = world.call(name, size_bytes)
+        run, before = calls[name]
         times = []
         for _ in range(batches):
             before()
