@@ -91,6 +91,11 @@ def calls_per_batch(size_bytes: int) -> int:
     return max(1, min(50, (4 << 20) // size_bytes))
 
 
+def batches_per_round(size_bytes: int) -> int:
+    """Many where they are short, so that some meet no other process."""
+    return 15 if size_bytes <= 256 * KIB else 5
+
+
 # -- worlds beside each other ---------------------------------------------------------------------------------------
 class World:
     """Ranks that answer: a world of ringtape or of a peer, in processes of its own."""
@@ -149,7 +154,7 @@ class World:
             self.about = hello["about"]
         self._connections = [found[rank] for rank in range(self.ranks)]
 
-    def measure(self, call: str, size_bytes: int, batches: int = 5) -> list[float]:
+    def measure(self, call: str, size_bytes: int, batches: int) -> list[float]:
         """Seconds a call in each batch: of the rank that took longest."""
         for lines in self._connections:
             lines.write(json.dumps([call, size_bytes, batches, calls_per_batch(size_bytes)]) + "\n")
@@ -217,13 +222,13 @@ Entry = tuple[World, str]  # a world and its call
 
 def take_turns(entries: Sequence[Entry], size_bytes: int, rounds: int) -> list[Series]:
     """Every entry once in each round."""
-    batches: list[list[list[float]]] = [[] for _ in entries]
+    taken: list[list[list[float]]] = [[] for _ in entries]
     for world, call in entries:
         world.measure(call, size_bytes, 2)  # buffers are made, pages touched
     for _ in range(rounds):
-        for (world, call), found in zip(entries, batches, strict=True):
-            found.append(world.measure(call, size_bytes))
-    return [Series([statistics.median(b) for b in found], min(min(b) for b in found)) for found in batches]
+        for (world, call), found in zip(entries, taken, strict=True):
+            found.append(world.measure(call, size_bytes, batches_per_round(size_bytes)))
+    return [Series([statistics.median(b) for b in found], min(min(b) for b in found)) for found in taken]
 
 
 def figure(ours: Series, peer: Series) -> dict[str, float]:
