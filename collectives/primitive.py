@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd import events
-from autograd.arrays import Shaped, is_inexact, move, to_host
+from autograd.arrays import Shaped, move, to_host
 from autograd.errors import LayoutError
 from autograd.events import listeners
 from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describe, fixes
@@ -150,7 +150,7 @@ class Collective:
         array = x.array
         if layout.rooted and layout.absent_beyond(call.axes):
             call = call.but(elsewhere=True)
-        recorded = state.recording is not None and is_inexact(array.dtype)
+        recorded = state.recording is not None and array.dtype.kind in "fc"
         y = self.run(array, call, recorded)
         return self.record(x, layout, y, out, call) if recorded else Tensor(y, out)
 
@@ -194,11 +194,13 @@ class Collective:
         assert recording is not None
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
         array = y if x is None else x.array
-        result = (y.shape, y.dtype, type(y) is Shaped)
+        result = (y.shape, y.dtype, y.__class__ is Shaped)
         operand = None
         if x is not None:
-            operand = result if array is y else (array.shape, array.dtype, type(array) is Shaped)
-        if call.like is None and not (isinstance(y, _PLAIN) and (array is y or isinstance(array, _PLAIN))):
+            operand = result if array is y else (array.shape, array.dtype, array.__class__ is Shaped)
+        if y.__class__ is np.ndarray is array.__class__:
+            pass
+        elif call.like is None and not (isinstance(y, _PLAIN) and (array is y or isinstance(array, _PLAIN))):
             device = y if isinstance(array, _PLAIN) else array
             call = call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
         recording.communicates |= self.communicates
@@ -363,10 +365,15 @@ def _instead(name: str, axis: str, have: Label) -> str:
 
 def host_flat(x: Any) -> np.ndarray:
     """The operand as the transports want it: on the host, contiguous, one-dimensional."""
+    if x.__class__ is np.ndarray:
+        if x.flags.c_contiguous:
+            return x if x.ndim == 1 else x.reshape(-1)
     return np.ascontiguousarray(to_host(x)).reshape(-1)
 
 
 def back(flat: np.ndarray, shape: tuple[int, ...], like: Any) -> Any:
     """A transport's result in its shape, on the operand's device; a scalar stays a scalar."""
+    if like.__class__ is np.ndarray:
+        return flat if len(shape) == 1 else flat.reshape(shape)
     y = move(flat.reshape(shape), like)
     return y[()] if shape == () and isinstance(like, np.generic) else y
