@@ -6,8 +6,8 @@ import sys
 from collections import Counter
 
 import collectives as cc
+from collectives.registry_cases import work_and_skips
 from collectives.testing import check_everywhere
-from tests.collectives.registry_cases import work_and_skips
 
 world = cc.world()
 work, skips = work_and_skips(world.size, processes=True)
