@@ -24,8 +24,8 @@ from typing import Any
 from collectives.backends.farewell import Farewell
 from collectives.backends.referee_client import RefereeClient, connect
 
-__all__ = ["attach", "end_job", "guard", "join_hosts", "launched_rank", "launched_size", "leave", "open_to_hosts",
-           "say_doing"]  # fmt: skip
+__all__ = ["attach", "end_job", "guard", "join_hosts", "launched_rank", "launched_size", "leave",
+           "leave_without_mpi", "open_to_hosts", "say_doing"]  # fmt: skip
 
 # What launchers tell a process: (rank, number of ranks). PMIX_RANK alone does not tell the size; Slurm's step does.
 _VARIABLES = (
@@ -231,6 +231,13 @@ def leave() -> None:
         _join_late()
     if _state.farewell is not None and _state.progress is not None:
         _state.farewell.leave(_state.progress)
+    if _state.referee is not None:
+        _state.referee.close()
+
+
+def leave_without_mpi() -> None:
+    """Leave in good order where MPI cannot be used: the others are not waited for, and the end is no failure."""
+    _state.has_left = True
     if _state.referee is not None:
         _state.referee.close()
 

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from collectives.backends.failure import launched_rank, launched_size
+from collectives.backends.failure import launched_rank, launched_size, leave_without_mpi
 from collectives.tools.machine import PROBES
 from collectives.tools.mpi_facts import MARK, facts, probed
 
@@ -174,13 +174,29 @@ def _two_ranks(launcher: dict[str, str], limit_s: float) -> Found:
     found = _child([launcher["path"], *more, "-n", "2"], limit_s)
     seen = found["ranks"].get("value")
     if seen != 2:
-        raise LookupError(_of_two_kinds(2, seen))
+        raise LookupError(_of_two_kinds("mpiexec started 2 processes", f"each saw {seen} rank"))
     return found
 
 
-def _of_two_kinds(started: int, seen: Any) -> str:
-    return (f"mpiexec started {started} processes, and each saw {seen} rank: launcher and library are of two kinds. "
+def _of_two_kinds(launcher: str, library: str) -> str:
+    return (f"launcher and library are of two kinds: {launcher}, and {library}. "
             "Fix: use the mpiexec that belongs to the library")  # fmt: skip
+
+
+def _launcher_kind() -> str | None:
+    """Whose launcher started this rank, from its environment; None if that does not tell."""
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        return "Open MPI"
+    return "MPICH" if "MPI_LOCALNRANKS" in os.environ and "PMI_RANK" in os.environ else None
+
+
+def _library_kind(limit_s: float) -> str:
+    """Whose library mpi4py finds, without initialising it: ``MPICH``, ``Open MPI`` or another's."""
+    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit_s, check=False)
+    if done.returncode:
+        raise LookupError(f"mpi4py cannot be imported: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+    return done.stdout.strip()
 
 
 # -- MPI, in a job -----------------------------------------------------------------------------------------------------
@@ -196,9 +212,19 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
                 report["MPI"] = {_JOB: {"ok": False, "reason": reason}}
                 _finish(report, args.json)
             else:
-                time.sleep(3.0)  # the first rank that leaves ends the others: let it be the one that prints
+                time.sleep(3.0)  # the first rank that leaves may end the others: let it be the one that prints
+            leave_without_mpi()
             os._exit(0)
 
+    # A library that finds another's launcher ends the process in its initialisation, so this comes first.
+    started, ours = _launcher_kind(), probed({_ALONE: lambda: _library_kind(args.limit_s)})[_ALONE]
+    if not ours["ok"] or started not in (None, ours["value"]):
+        mixed = _of_two_kinds(f"{started}'s mpiexec started this", f"mpi4py uses {ours.get('value')}")
+        report["MPI"] = {_JOB: {"ok": False, "reason": mixed if ours["ok"] else ours["reason"]}}
+        if is_first:
+            _finish(report, args.json)
+        leave_without_mpi()
+        return
     threading.Thread(target=give_up, daemon=True).start()
     try:
         from collectives.backends.mpi import mpi_world
@@ -206,7 +232,7 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
         found = facts()
         seen = found["ranks"].get("value")
         if seen != launched_size():
-            raise LookupError(_of_two_kinds(launched_size(), seen))
+            raise LookupError(_of_two_kinds(f"mpiexec started {launched_size()}", f"each saw {seen}"))
         told = mpi_world().exchange(json.dumps([socket.gethostname(), report["machine"]]).encode())
         machines = dict(json.loads(each) for each in told)
         if len(machines) > 1:
@@ -232,7 +258,7 @@ def _mpi_verdict(report: dict[str, Found]) -> dict[str, Any]:
     found, why = _facts_of(report)
     launcher = report.get("launcher", {}).get("mpiexec")
     if found is None:
-        return {"ok": False, "reason": why}
+        return {"ok": False, "reason": f"MPI does not work here: {why.splitlines()[0]}"}
     if launcher is not None and not launcher["ok"]:
         return {"ok": False, "reason": f"the library works, but there is {launcher['reason']}"}
     level = found["thread level"].get("value")
@@ -243,7 +269,7 @@ def _mpi_verdict(report: dict[str, Found]) -> dict[str, Any]:
 
 def _window_verdict(report: dict[str, Found]) -> dict[str, Any]:
     found, why = _facts_of(report)
-    return {"ok": False, "reason": why} if found is None else found["shared windows"]
+    return {"ok": False, "reason": "MPI does not work here"} if found is None else found["shared windows"]
 
 
 def _advice(report: dict[str, Found]) -> list[str]:
