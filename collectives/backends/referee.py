@@ -36,7 +36,7 @@ WATCHED, FIRST, LATER = b"w", b"f", b"l"  # answers to ``hello``, and to ``endin
 _END = b"e"  # the root's word to the others
 _END_S = 1.0  # how long the launcher has to end the others
 _LATE_S = 60.0  # how long ranks that are still starting are waited for, after a death
-_TELL_S = 0.3  # when the root tells the others of the end: by then it would have been taken back
+_TELL_S = 1.0  # after an end; by then it would have been taken back
 _ASK_S = 1.0  # how long the root's answer is waited for
 _LINE_BYTES = 65536  # a line that is longer is nobody's we know
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
@@ -120,6 +120,8 @@ class _Referee:
         self._doing: dict[int, str] = {}
         self._ended: float | None = None  # when the job was known to end
         self._has_reported = False
+        self._is_silent = False
+        self._dead: list[_Peer] = []  # not judged yet
         self._sees_death = False  # in this batch of events
         # the root listens, and knows those that tell the secret; others have a connection to it
         self._far_listener: socket.socket | None = None
@@ -132,8 +134,10 @@ class _Referee:
         while True:
             events = self._poll.poll(10.0 if self._ended is None else 0.1, 4096)
             self._sees_death = False
-            dead = [peer for number, _ in events if (peer := self._handle(number)) is not None]
-            if dead and self._ended is None:
+            # kept while the job seems to end, as that may be taken back
+            self._dead += [peer for number, _ in events if (peer := self._handle(number)) is not None]
+            if self._dead and self._ended is None:
+                dead, self._dead = self._dead, []
                 self._judge(dead)
             if self._ended is None:
                 if all(peer.is_far for peer in self._peers.values()):
@@ -142,6 +146,7 @@ class _Referee:
             age = time.monotonic() - self._ended
             if age > _TELL_S:
                 self._tell_others()
+                self._drop_stderr()
             if age > _END_S:
                 # A launcher may not mind, if a rank leaves before MPI is initialised: the others would wait for ever.
                 for peer in self._peers.values():
@@ -219,7 +224,7 @@ class _Referee:
         lines = [f"ringtape: {who} on host {socket.gethostname()} {what}"]
         lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
         os.write(2, ("\n".join(lines) + "\n").encode())
-        _drop_stderr()
+        self._drop_stderr()
         self._has_reported = True
 
     # -- several hosts -----------------------------------------------------------------------------------------
@@ -239,7 +244,6 @@ class _Referee:
             peer.answer(FIRST if is_first else LATER)
             if is_first:
                 self._ended = time.monotonic()
-                _drop_stderr()
         elif word == "unclaim" and peer.near >= 0:
             self._ended = None
         else:
@@ -280,11 +284,14 @@ class _Referee:
                 answer = self._root.recv(1)
             except OSError:
                 return b""
-            if answer not in (LATER, _END):
-                return answer
-            _drop_stderr()
-            return LATER
+            return LATER if answer == _END else answer
         return b"" if self._is_spread and self._far_listener is None else FIRST
+
+    def _drop_stderr(self) -> None:
+        """The launcher reads stderr to its end before it leaves: do not keep it once all is said."""
+        if not self._is_silent:
+            self._is_silent = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
     def _tell_others(self) -> None:
         """Tell the referees that are linked to this one that the job ends."""
@@ -302,7 +309,6 @@ class _Referee:
             said = b""
         if said == _END and self._ended is None:
             self._ended = time.monotonic()
-            _drop_stderr()
         elif not said:
             self._poll.unregister(self._root.fileno())
             self._root.close()
@@ -316,11 +322,6 @@ class _Referee:
                 self._root.sendall(b"unclaim\n")
             except OSError:
                 pass
-
-
-def _drop_stderr() -> None:
-    """The launcher reads stderr to its end before it leaves: do not keep it once all is said."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _addresses() -> list[str]:
