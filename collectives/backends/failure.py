@@ -24,7 +24,8 @@ from typing import Any
 from collectives.backends.farewell import Farewell
 from collectives.backends.referee_client import RefereeClient, connect
 
-__all__ = ["attach", "end_job", "guard", "launched_rank", "launched_size", "leave", "say_doing"]
+__all__ = ["attach", "end_job", "guard", "join_hosts", "launched_rank", "launched_size", "leave",
+           "leave_without_mpi", "open_to_hosts", "say_doing"]  # fmt: skip
 
 # What launchers tell a process: (rank, number of ranks). PMIX_RANK alone does not tell the size; Slurm's step does.
 _VARIABLES = (
@@ -33,6 +34,8 @@ _VARIABLES = (
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
+# How many of them are on this host.
+_NEAR_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
 _MARK = "RINGTAPE_RANK_PID"  # set by a rank, so that the processes it starts do not take themselves for ranks
 
 
@@ -86,7 +89,8 @@ def guard() -> None:
         return
     _state.rank, _state.size, _state.pid = rank, size, os.getpid()
     os.environ[_MARK] = str(_state.pid)
-    _state.referee = connect(rank, size)
+    near = next((os.environ[name] for name in _NEAR_VARIABLES if os.environ.get(name, "").isdecimal()), size)
+    _state.referee = connect(rank, size, int(near))
     _install_hooks()
     atexit.register(leave)
 
@@ -96,6 +100,17 @@ def attach(farewell: Farewell, abort: Callable[[int], None], progress: Callable[
     _state.farewell, _state.abort, _state.progress = farewell, abort, progress
     if _state.referee is not None:
         _state.referee.wait_until_watched()
+
+
+def open_to_hosts() -> str:
+    """On rank 0 of a job on several hosts: where its referee listens for the others', "" without one."""
+    return "" if _state.referee is None else _state.referee.open_to_hosts()
+
+
+def join_hosts(where: str) -> None:
+    """On every rank of such a job: link its host's referee to rank 0's, so that only the first failure is reported."""
+    if _state.referee is not None and where:
+        _state.referee.join(where)
 
 
 def say_doing(text: str) -> None:
@@ -216,6 +231,13 @@ def leave() -> None:
         _join_late()
     if _state.farewell is not None and _state.progress is not None:
         _state.farewell.leave(_state.progress)
+    if _state.referee is not None:
+        _state.referee.close()
+
+
+def leave_without_mpi() -> None:
+    """Leave in good order where MPI cannot be used: the others are not waited for, and the end is no failure."""
+    _state.has_left = True
     if _state.referee is not None:
         _state.referee.close()
 

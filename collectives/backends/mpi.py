@@ -407,11 +407,27 @@ def mpi_world(is_leaving: bool = False) -> MpiCommunicator:
     control = MPI.COMM_WORLD.Dup()
     farewell = Farewell(control, MPI.BYTE, _process.waiting, _process.channels, failure.end_job, failure.say_doing)
     failure.attach(farewell, MPI.COMM_WORLD.Abort, _process.reap)
+    _link_hosts(control)
     _process.world = MpiCommunicator(MPI.COMM_WORLD.Dup(), channel, rank)
     if not is_leaving and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
         farewell.start_monitor()
     _leave_before_finalize()
     return _process.world
+
+
+def _link_hosts(control: Any) -> None:
+    """Make the referees of several hosts known to one another. No rank leaves the next collective call before."""
+    here = control.Split_type(MPI.COMM_TYPE_SHARED)
+    is_spread = here.Get_size() < control.Get_size()  # the same on all ranks
+    here.Free()
+    if not is_spread:
+        return
+    where = bytearray(4096)
+    if control.Get_rank() == 0:
+        text = failure.open_to_hosts().encode()
+        where[: len(text)] = text[: len(where)]
+    control.Bcast([where, MPI.BYTE], 0)
+    failure.join_hosts(where.rstrip(b"\0").decode())
 
 
 def _fill_kinds() -> None:

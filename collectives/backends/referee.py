@@ -11,6 +11,12 @@ kernel closes a dying process's files from the lowest number to the highest or t
 somewhere between, must not be the first: the launcher could kill another rank before the dying one goes on. On the
 third connection a rank says what it is ``doing`` when it waits for long.
 
+On several hosts there are several referees, and all but the one where a rank died first see ranks die whom only the
+launcher ended. So once there is a world they are linked: the referee of rank 0 is the root, and whoever sees a death or
+an end asks it, at once, whether that is the first. The order in which the questions arrive decides; a launcher has a
+longer way to go than a question. Then the root tells all of them that the job ends, and ranks that the launcher leaves
+running are ended by the referee of their host. Referees that are not linked yet say that they cannot tell.
+
 This file is the referee's program and is started by its path, so it imports the standard library alone. The side of the
 ranks is `referee_client`.
 """
@@ -27,17 +33,24 @@ import time
 __all__ = ["FIRST", "LATER", "WATCHED"]
 
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # answers to ``hello``, and to ``ending``
+_END = b"e"  # the root's word to the others
 _END_S = 1.0  # how long the launcher has to end the others
 _LATE_S = 60.0  # how long ranks that are still starting are waited for, after a death
+_TELL_S = 1.0  # after an end; by then it would have been taken back
+_ASK_S = 1.0  # how long the root's answer is waited for
+_LINE_BYTES = 65536  # a line that is longer is nobody's we know
+_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
 class _Peer:
-    """One connection of a rank."""
+    """One connection of a rank, or of another host's referee."""
 
-    def __init__(self, connection: socket.socket):
+    def __init__(self, connection: socket.socket, is_far: bool = False):
         self.connection = connection
+        self.is_far = is_far
+        self.asked: list[list[str]] = []  # what it wants of the referee as a whole
         self.text = b""
-        self.rank = self.size = -1
+        self.rank = self.size = self.near = -1  # near: the ranks on this host, as far as the launcher tells
         self.pid = 0  # known on the connection that tells of the rank's death
         self.doing = ""
         self.is_seen = False  # watched before it died, so that its place in the order of events counts
@@ -60,6 +73,8 @@ class _Peer:
             *lines, self.text = (self.text + data).split(b"\n")
             for line in lines:
                 self._hear(line.decode(errors="replace"))
+            if len(self.text) > _LINE_BYTES:
+                return True
 
     def answer(self, answer: bytes) -> None:
         """Send one of the three answers."""
@@ -70,8 +85,10 @@ class _Peer:
 
     def _hear(self, line: str) -> None:
         word, _, rest = line.partition(" ")
-        if word == "hello":
-            self.rank, self.size, self.pid = map(int, rest.split())
+        if self.is_far or word in ("open", "join"):
+            self.asked.append(line.split())
+        elif word == "hello":
+            self.rank, self.size, self.pid, self.near = map(int, rest.split())
         elif word == "talk":
             self.rank = int(rest)
         elif word == "doing":
@@ -103,19 +120,33 @@ class _Referee:
         self._doing: dict[int, str] = {}
         self._ended: float | None = None  # when the job was known to end
         self._has_reported = False
+        self._is_silent = False
+        self._dead: list[_Peer] = []  # not judged yet
+        self._sees_death = False  # in this batch of events
+        # the root listens, and knows those that tell the secret; others have a connection to it
+        self._far_listener: socket.socket | None = None
+        self._secret = ""
+        self._root: socket.socket | None = None
+        self._is_spread = False  # over several hosts, as far as the launcher tells
 
     def run(self) -> None:
         """Watch until all ranks have left."""
         while True:
             events = self._poll.poll(10.0 if self._ended is None else 0.1, 4096)
-            dead = [peer for number, _ in events if (peer := self._handle(number)) is not None]
-            if dead and self._ended is None:
+            self._sees_death = False
+            # kept while the job seems to end, as that may be taken back
+            self._dead += [peer for number, _ in events if (peer := self._handle(number)) is not None]
+            if self._dead and self._ended is None:
+                dead, self._dead = self._dead, []
                 self._judge(dead)
             if self._ended is None:
-                if not self._peers:
+                if all(peer.is_far for peer in self._peers.values()):
                     return
                 continue
             age = time.monotonic() - self._ended
+            if age > _TELL_S:
+                self._tell_others()
+                self._drop_stderr()
             if age > _END_S:
                 # A launcher may not mind, if a rank leaves before MPI is initialised: the others would wait for ever.
                 for peer in self._peers.values():
@@ -127,45 +158,59 @@ class _Referee:
     def _handle(self, number: int) -> _Peer | None:
         """Take in one event; the peer if it has died."""
         if number == self._listener.fileno():
-            self._accept()
+            self._accept(self._listener)
+            return None
+        if self._far_listener is not None and number == self._far_listener.fileno():
+            self._accept(self._far_listener)
+            return None
+        if self._root is not None and number == self._root.fileno():
+            self._hear_root()
             return None
         peer = self._peers.get(number)
         if peer is None:
             return None
         has_ended = peer.read()
+        self._is_spread = self._is_spread or 0 < peer.near < peer.size
         if peer.doing:
             self._doing[peer.rank] = peer.doing
+        while peer.asked:
+            has_ended = not self._serve(peer, *peer.asked.pop(0)) or has_ended
         if peer.is_ending:
             peer.is_ending = False
-            peer.answer(FIRST if self._ended is None else LATER)
-            self._ended = self._ended or time.monotonic()
+            peer.answer(LATER if self._ended is not None or self._claim() == LATER else FIRST)
         if not has_ended:
             return None
         self._poll.unregister(number)
         peer.connection.close()
         del self._peers[number]
-        return peer if peer.pid and not peer.is_done else None
+        if not peer.pid or peer.is_done:
+            return None
+        self._sees_death = True
+        return peer
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
             except OSError:
                 return
             connection.setblocking(False)
-            self._peers[connection.fileno()] = _Peer(connection)
+            self._peers[connection.fileno()] = _Peer(connection, listener is self._far_listener)
             # edge-triggered: a connection is queued when something happens to it, in that order
             self._poll.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
     def _judge(self, dead: list[_Peer]) -> None:
         """Report the first of the dead; all that may have been first, if some died before they were watched."""
+        verdict = self._claim()  # at once: the order of questions counts
         time.sleep(0.05)  # the end of a process takes a moment after its files have closed
         by_pid: dict[int, _Peer] = {}
         for peer in dead:
             if not _is_alive(peer.pid):
                 by_pid.setdefault(peer.pid, peer)  # a process has two connections: its first event counts
         dead = list(by_pid.values())
-        if not dead:
+        if not dead or verdict == LATER:
+            if not dead:
+                self._unclaim()
             return
         first = [peer for peer in dead if not peer.is_seen] or dead[:1]
         for peer in self._peers.values():
@@ -173,13 +218,128 @@ class _Referee:
             if peer.doing:
                 self._doing[peer.rank] = peer.doing
         who = " or ".join(f"rank {peer.rank} of {peer.size} (pid {peer.pid})" for peer in first)
-        lines = [f"ringtape: {who} on host {socket.gethostname()} was killed or left by os._exit; the job ends"]
+        what = "was killed or left by os._exit; the job ends"
+        if verdict != FIRST:
+            what += ", unless its launcher ended it after a failure on another host, which is named beside this one"
+        lines = [f"ringtape: {who} on host {socket.gethostname()} {what}"]
         lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
         os.write(2, ("\n".join(lines) + "\n").encode())
-        # The launcher reads stderr to its end before it leaves: do not keep it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        self._ended = time.monotonic()
+        self._drop_stderr()
         self._has_reported = True
+
+    # -- several hosts -----------------------------------------------------------------------------------------
+    def _serve(self, peer: _Peer, word: str = "", *rest: str) -> bool:
+        """Do what a rank or a linked referee asks; False if it has no right to."""
+        if word == "open" and not peer.is_far:
+            peer.connection.send((self._open() + "\n").encode())
+        elif word == "join" and not peer.is_far:
+            if self._far_listener is None and self._root is None:
+                self._join(rest)
+            peer.answer(WATCHED)
+        elif word == "link" and rest == (self._secret,):
+            peer.near = 0  # it may ask
+            peer.answer(WATCHED)
+        elif word == "claim" and peer.near >= 0:
+            is_first = self._ended is None and not self._sees_death
+            peer.answer(FIRST if is_first else LATER)
+            if is_first:
+                self._ended = time.monotonic()
+        elif word == "unclaim" and peer.near >= 0:
+            self._ended = None
+        else:
+            return False
+        return True
+
+    def _open(self) -> str:
+        """Listen for the referees of other hosts: addresses, port and secret."""
+        if self._far_listener is None:
+            self._secret = os.urandom(16).hex()
+            self._far_listener = socket.create_server(("", 0), backlog=1024)
+            self._far_listener.setblocking(False)
+            self._poll.register(self._far_listener.fileno(), select.EPOLLIN)
+        return f"{','.join(_addresses())} {self._far_listener.getsockname()[1]} {self._secret}"
+
+    def _join(self, where: tuple[str, ...]) -> None:
+        """Link to the root, over the first of its addresses that answers."""
+        addresses, port, secret = where
+        for address in addresses.split(","):
+            try:
+                root = socket.create_connection((address, int(port)), timeout=_ASK_S)
+                root.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                root.settimeout(_ASK_S)
+                root.sendall(f"link {secret}\n".encode())
+                if root.recv(1) == WATCHED:
+                    self._root = root
+                    self._poll.register(root.fileno(), select.EPOLLIN)
+                    return
+            except OSError:
+                pass
+
+    def _claim(self) -> bytes:
+        """Note that the job ends: FIRST if nobody knew, LATER if somebody did, b"" if that cannot be told."""
+        self._ended = time.monotonic()
+        if self._root is not None:
+            try:
+                self._root.sendall(b"claim\n")
+                answer = self._root.recv(1)
+            except OSError:
+                return b""
+            return LATER if answer == _END else answer
+        return b"" if self._is_spread and self._far_listener is None else FIRST
+
+    def _drop_stderr(self) -> None:
+        """The launcher reads stderr to its end before it leaves: do not keep it once all is said."""
+        if not self._is_silent:
+            self._is_silent = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+    def _tell_others(self) -> None:
+        """Tell the referees that are linked to this one that the job ends."""
+        for peer in self._peers.values():
+            if peer.is_far and peer.near == 0:
+                peer.near = 1  # told
+                peer.answer(_END)
+
+    def _hear_root(self) -> None:
+        """The root has said that the job ends, or is gone."""
+        assert self._root is not None
+        try:
+            said = self._root.recv(1)
+        except OSError:
+            said = b""
+        if said == _END and self._ended is None:
+            self._ended = time.monotonic()
+        elif not said:
+            self._poll.unregister(self._root.fileno())
+            self._root.close()
+            self._root = None
+
+    def _unclaim(self) -> None:
+        """The death was none."""
+        self._ended = None
+        if self._root is not None:
+            try:
+                self._root.sendall(b"unclaim\n")
+            except OSError:
+                pass
+
+
+def _addresses() -> list[str]:
+    """The IPv4 addresses of this host at which others may reach it."""
+    import fcntl
+    import struct
+
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has none
+            address = socket.inet_ntoa(answer[20:24])
+            if not address.startswith("127."):
+                found.append(address)
+    return found
 
 
 def _kill(pid: int) -> None:

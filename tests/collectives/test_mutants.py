@@ -12,9 +12,8 @@ import autograd as ag
 import collectives as cc
 from collectives import I, P, R, V
 from collectives.primitive import Call, collectives
+from collectives.registry_cases import cases
 from collectives.testing import Case, Failure, Setting, check, mutated
-
-from .registry_cases import cases
 
 RANKS = 3
 KILLED: list[tuple[str, str, str]] = []

@@ -1,6 +1,6 @@
 """Every collective on every pair of layouts in local worlds of 1 to 8 ranks, against a dense serial reference.
 
-The registry is the test plan: a collective without cases fails. See `registry_cases` for the cases and
+The registry is the test plan: a collective without cases fails. See `collectives.registry_cases` for the cases and
 `collectives.testing` for what is checked of each. The last test prints how many cases ran and every skip's reason.
 """
 
@@ -14,9 +14,8 @@ import pytest
 
 from collectives import R, Rooted, V
 from collectives.primitive import Collective, collectives
+from collectives.registry_cases import HELPERS, cases, work_and_skips
 from collectives.testing import Case, Setting, Skip, check, prepare
-
-from .registry_cases import HELPERS, cases, work_and_skips
 
 SIZES = (1, 2, 3, 4, 5, 6, 8)
 REGISTERED = tuple(collectives)  # before any test makes one of its own

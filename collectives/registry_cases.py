@@ -3,6 +3,8 @@
 The references are plain NumPy on lists with one array per rank (None: absent); they share no code with `collectives`.
 """
 
+# mypy: disable-error-code="misc"
+# (lambdas with default arguments hold what their loops are at; their types cannot be inferred)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

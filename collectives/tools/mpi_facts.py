@@ -1,0 +1,127 @@
+"""What the MPI library tells of itself and of the ranks there are. For `doctor`: in a process that may hang or die.
+
+Run as a program, it prints its findings as one line of JSON, on rank 0: ``mpiexec -n 2 python -m
+collectives.tools.mpi_facts``. mpi4py is imported when `facts` is called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["MARK", "facts", "probed"]
+
+MARK = "RINGTAPE-FACTS "  # before the line, as launchers print things of their own
+LEVELS = ("single", "funneled", "serialized", "multiple")
+
+
+def probed(probes: dict[str, Callable[[], Any]]) -> dict[str, dict[str, Any]]:
+    """Run probes, each for itself: ``{"ok": True, "value": ...}`` or ``{"ok": False, "reason": ...}``.
+
+    Examples
+    --------
+    >>> probed({"half": lambda: 1 / 2, "none": lambda: 1 / 0})
+    {'half': {'ok': True, 'value': 0.5}, 'none': {'ok': False, 'reason': 'ZeroDivisionError: division by zero'}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, probe in probes.items():
+        try:
+            found[name] = {"ok": True, "value": probe()}
+        except Exception as error:
+            kind = "" if type(error) is LookupError else f"{type(error).__name__}: "
+            found[name] = {"ok": False, "reason": f"{kind}{error}".strip()}
+    return found
+
+
+def facts() -> dict[str, dict[str, Any]]:
+    """All that MPI tells; collective over ``COMM_WORLD``. The probes' order is the same on all ranks."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    near = world.Split_type(MPI.COMM_TYPE_SHARED)
+    names = world.allgather(MPI.Get_processor_name())
+    roots = world.allgather(near.Get_rank() == 0)
+    sizes = world.allgather(near.Get_size())
+
+    def hosts() -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for name, is_root, size in zip(names, roots, sizes, strict=True):
+            if is_root:
+                found[name] += size
+        return dict(found)
+
+    def is_gpu_aware() -> bool:
+        return _asks_gpu(MPI)
+
+    def window() -> str:
+        return _shared_window(MPI, near)
+
+    return probed({
+        "library": lambda: MPI.Get_library_version().replace("\0", "").strip().splitlines(),
+        "vendor": lambda: f"{MPI.get_vendor()[0]} {'.'.join(map(str, MPI.get_vendor()[1]))}",
+        "standard": lambda: ".".join(map(str, MPI.Get_version())),
+        "thread level": lambda: LEVELS[(MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED,
+                                        MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
+        "ranks": world.Get_size,
+        "hosts": hosts,
+        "shared windows": window,
+        "GPU-aware": is_gpu_aware,
+    })  # fmt: skip
+
+
+def _shared_window(MPI: Any, near: Any) -> str:
+    """Every rank of a host writes to a shared window, and its neighbour reads it."""
+    rank, size = near.Get_rank(), near.Get_size()
+    window = MPI.Win.Allocate_shared(8, 8, comm=near)
+    try:
+        mine = np.ndarray(1, np.int64, buffer=window.Shared_query(rank)[0])
+        other = np.ndarray(1, np.int64, buffer=window.Shared_query((rank + 1) % size)[0])
+        window.Lock_all()
+        mine[0] = rank + 100
+        window.Sync()
+        near.Barrier()
+        window.Sync()
+        right = int(other[0]) == (rank + 1) % size + 100
+        near.Barrier()
+        window.Unlock_all()
+        del mine, other
+    finally:
+        window.Free()
+    wrong = MPI.COMM_WORLD.allreduce(int(not right))
+    if wrong:
+        raise RuntimeError(f"{wrong} ranks did not read what their neighbour wrote")
+    most = MPI.COMM_WORLD.allreduce(size, MPI.MAX)
+    return "work" if most > 1 else "can be made; no host has two ranks to share one"
+
+
+def _asks_gpu(MPI: Any) -> bool:
+    """What the library answers when it is asked whether it takes GPU memory."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    candidates = [library]
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else ():
+        path = line.split()[-1]
+        if "libmpi" in path and path.startswith("/") and all(path != each._name for each in candidates):
+            candidates.append(ctypes.CDLL(path))
+    for each in candidates:
+        for name in ("MPIX_Query_cuda_support", "MPIX_Query_hip_support", "MPIX_Query_rocm_support"):
+            if hasattr(each, name) and getattr(each, name)() == 1:
+                return True
+    if not any(hasattr(each, "MPIX_Query_cuda_support") for each in candidates):
+        raise LookupError(f"{MPI.get_vendor()[0]} has no call that tells")
+    return False
+
+
+if __name__ == "__main__":
+    _found = facts()
+    from mpi4py import MPI as _MPI
+
+    if _MPI.COMM_WORLD.Get_rank() == 0:
+        print(MARK + json.dumps(_found), flush=True)
