@@ -63,12 +63,12 @@ def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, n
             )
     if axis.size == 1:
         return (mine,)
-    if layout.absent_beyond(axis.names):
-        return (mine,) * axis.size  # nobody along the axis holds any of it
     if all(isinstance(label, Shard) and label.extent is not None for label in labels):
         found = nested_parts(labels[0].extent, [mesh.sizes[mesh.grid.axis(a)] for a in axis.names])  # type: ignore[attr-defined]
         if found[axis.group.rank] == mine:
             return found
+    if layout.absent_beyond(axis.names):
+        return (mine,) * axis.size  # nobody along the axis holds any of it, and its label does not tell
     told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
     return tuple(int(n) for n in told)
 
