@@ -76,8 +76,8 @@ def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, n
 def check_outer(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:
     """Before parts are joined: no inner axis may still cut the same dimension."""
     grid = layout.grid
-    last = max(grid.axis(a) for a in axis.names)
-    for k in range(last + 1, len(grid.names)):
+    first = min(grid.axis(a) for a in axis.names)  # an axis between those of a tuple is inner to the first of them
+    for k in range(first + 1, len(grid.names)):
         label = layout.labels[k]
         if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
             raise LayoutError(

@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Which dimensions survive: runs of equal product are matched; the outermost of a run may split or merge.
 
-    Shapes are this rank's, and what they say must be the same on all: a part of one row, or of none, merges like others.
+    Shapes are this rank's, and must say the same on all ranks: a part of one row, or of none, merges like others.
     """
     (source,), target = shapes, tuple(int(n) for n in options[0])
     entries: list[Any] = [Mix] * len(source)

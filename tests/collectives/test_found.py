@@ -93,3 +93,15 @@ def test_an_absent_value_has_the_shape_that_it_would_have() -> None:
         return (cc.all_gather(x, "b") * c).shape
 
     assert on(4, program, a=2, b=2) == [(3, 1)] * 4
+
+
+def test_an_axis_between_those_of_a_tuple_is_gathered_first() -> None:
+    """Parts cut by a, b and c in turn were joined over (a, c) while b still lay between: in the wrong order."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.arange(8.0), dict.fromkeys("abc", R)), ("a", "b", "c"))
+        with pytest.raises(cc.LayoutError, match="axis 'b': x is Shard"):
+            cc.all_gather(x, ("a", "c"))
+        return cc.all_gather(cc.all_gather(x, ("b", "c")), "a").numpy().tolist()
+
+    assert on(8, program, a=2, b=2, c=2) == [list(range(8))] * 8
