@@ -8,7 +8,12 @@ double     done twice: once more on its own result
 move       done along another axis of the mesh
 retype     asked for another label, or replaced by the collective that gives another label of the same operand
 scale      done, and its result multiplied by the size of the axis: what one sum too many amounts to
+declare    a parameter's label on an axis is R where it was I: its casts have nothing left to do
+unequal    a parameter's copies along an axis differ though the label says that they are equal
 =========  =======================================================================================================
+
+The first four are about collectives and casts. Labels do not see scale, so what doubles is reported apart, as are the
+last two, which are about parameters: what the optimizer's boundary and the digests are for.
 
 Each mutant goes through the layers in order until one kills it:
 
@@ -53,9 +58,9 @@ __all__ = [
     "KINDS", "LAYERS", "Fate", "Mutant", "Report", "false_alarm", "fate", "meant_labels", "mutants", "mutation_run",
 ]  # fmt: skip
 
-KINDS = ("delete", "double", "move", "retype", "scale")
+KINDS = ("delete", "double", "move", "retype", "scale", "declare", "unequal")
 LAYERS = ("labels", "shapes", "boundary", "rank labels", "fingerprint", "digest", "serial")
-_APART = ("double", "scale")
+_COUNTED = ("delete", "move", "retype")
 
 
 class Mutant(NamedTuple):
@@ -66,11 +71,13 @@ class Mutant(NamedTuple):
     program : Program
         The spoiled one.
     kind : one of `KINDS`
-    operation : the collective or cast
+    operation : the collective or cast; "leaf" where it is a parameter that was changed
     what : str
         The statement as it was, and what became of it.
     rank : int or None
         The only rank that runs it, all others running the correct program; None where all do.
+    leaf : str
+        The parameter that was changed, if any.
     """
 
     program: Program
@@ -78,10 +85,11 @@ class Mutant(NamedTuple):
     operation: str
     what: str
     rank: int | None = None
+    leaf: str = ""
 
 
 def mutants(program: Program, rank: int | None = None) -> list[Mutant]:
-    """Every mutant of every collective and cast of a program.
+    """Every mutant of every collective and cast of a program; without a `rank`, of its parameters too.
 
     Examples
     --------
@@ -99,7 +107,21 @@ def mutants(program: Program, rank: int | None = None) -> list[Mutant]:
                 text = f"{s}  ->  " + "; ".join(map(str, lines))
                 changed = program._replace(statements=(*program.statements[:i], *lines, *program.statements[i + 1 :]))
                 found.append(Mutant(changed, kind, s.operation, text, rank))
+    if rank is None:
+        found += [m for i, x in enumerate(program.leaves) if x.role == "parameter" for m in _of_leaf(program, i)]
     return found
+
+
+def _of_leaf(program: Program, i: int) -> Iterable[Mutant]:
+    x = program.leaves[i]
+    for k, axis in enumerate(program.axes):
+        if x.labels[k] is I and program.sizes[k] > 1:
+            for kind, other in (
+                ("declare", x._replace(labels=(*x.labels[:k], R, *x.labels[k + 1 :]))),
+                ("unequal", x._replace(unequal=(axis,))),
+            ):
+                changed = program._replace(leaves=(*program.leaves[:i], other, *program.leaves[i + 1 :]))
+                yield Mutant(changed, kind, "leaf", f"parameter {x.name}, axis {axis!r}: {kind}", leaf=x.name)
 
 
 def _spoiled(s: Statement, program: Program) -> Iterable[tuple[str, list[Statement]]]:
@@ -201,8 +223,8 @@ def fate(name: str, program: Program, mutant: Mutant, answer: Answer | None = No
         changes: bool | None = bool(_wrong(program, answer, ranks))
     else:
         changes = None if mutant.rank is not None else _would_change(program, mutant, answer)
-    if layer is None and changes:
-        layer, says = "serial", _wrong(program, answer, ranks or [])[0]
+    if layer is None and changes and ranks is not None:
+        layer, says = "serial", _wrong(program, answer, ranks)[0]
     kind = mutant.kind if mutant.rank is None else f"{mutant.kind}, one rank"
     return Fate(name, kind, mutant.operation, mutant.what, layer, changes, says.splitlines()[0] if says else "")
 
@@ -214,6 +236,8 @@ def _wrong(program: Program, answer: Answer, ranks: Sequence[Seen]) -> list[str]
 def _would_change(program: Program, mutant: Mutant, answer: Answer) -> bool | None:
     meant = meant_labels(program)
     meant |= {f"{name}_": label for name, label in meant.items()}
+    if mutant.kind == "declare":
+        meant |= {s.name: R for s in program.statements if s.communicates and mutant.leaf in s.operands}
     try:
         return bool(_wrong(program, answer, unlabelled(mutant.program, meant)))
     except Exception:  # whatever NumPy raises where arrays do not fit
@@ -231,7 +255,7 @@ def _killed(program: Program, mutant: Mutant) -> tuple[str | None, str, list[See
     except Exception as error:
         return "shapes", f"{type(error).__name__}: {error}", None
     try:
-        ranks = run(lambda: _train(program, mutant), program.ranks)
+        ranks = run(lambda: _train(program if mutant.rank is not None else mutant.program, mutant), program.ranks)
     except LayoutError as error:
         return "rank labels", str(error), None
     except ReplicaMismatch as error:
@@ -288,13 +312,13 @@ class Report:
 
     fates: list[Fate] = field(default_factory=list)
 
-    def changing(self, apart: bool = False) -> list[Fate]:
-        """Mutants that change a gradient: without "double" and "scale", or those only."""
-        return [f for f in self.fates if f.changes and (f.kind.split(",")[0] in _APART) is apart]
+    def changing(self, kinds_of: Sequence[str] = _COUNTED) -> list[Fate]:
+        """Mutants of some kinds that change a gradient: delete, move and retype if nothing is said."""
+        return [f for f in self.fates if f.changes and f.kind.split(",")[0] in kinds_of]
 
-    def share_without_serial(self, apart: bool = False) -> float:
+    def share_without_serial(self, kinds_of: Sequence[str] = _COUNTED) -> float:
         """The share of those that die before the serial layer."""
-        found = self.changing(apart)
+        found = self.changing(kinds_of)
         return sum(f.layer not in (None, "serial") for f in found) / len(found) if found else 1.0
 
     @property
@@ -334,10 +358,10 @@ class Report:
             total.update(row)
             lines.append(f"{kind:20}" + "".join(f"{row[c]:12}" for c in columns))
         lines.append(f"{'all':20}" + "".join(f"{total[c]:12}" for c in columns))
-        for apart, name in ((False, "delete, move, retype"), (True, "double, scale")):
-            n = len(self.changing(apart))
-            share = self.share_without_serial(apart)
-            lines.append(f"{name}: {n} mutants change a gradient; {share:.1%} of them die without the serial layer")
+        for some in (_COUNTED, ("double",), ("scale",), ("declare", "unequal")):
+            n = len(self.changing(some))
+            share = f"{self.share_without_serial(some):.1%} of them die without the serial layer" if n else ""
+            lines.append(f"{', '.join(some)}: {n} mutants change a gradient; {share}")
         lines.append(f"change a gradient and live: {len(self.survivors)}")
         lines += [f"  {f.program}: {f.kind}: {f.what}" for f in self.survivors]
         lines.append(f"killed by the serial layer alone: {len(self.only_serial)}")
@@ -349,7 +373,8 @@ class Report:
         return json.dumps({
             "kinds": {kind: dict(row) for kind, row in self.table()},
             "share_without_serial": self.share_without_serial(),
-            "share_without_serial_double_and_scale": self.share_without_serial(True),
+            "share_without_serial_of_double": self.share_without_serial(("double",)),
+            "share_without_serial_of_scale": self.share_without_serial(("scale",)),
             "survivors": [f._asdict() for f in self.survivors],
             "killed_by_serial_alone": [f._asdict() for f in self.only_serial],
             "harmless": [f._asdict() for f in self.harmless],

@@ -28,8 +28,9 @@ __all__ = ["Seen", "draw", "execute", "faults", "faults_everywhere", "hand_over"
 
 
 def draw(
-    name: str, shape: tuple[int, ...], layout: dict[str, Label], *, role: str = "parameter", seed: int = 0
-) -> Any:
+    name: str, shape: tuple[int, ...], layout: dict[str, Label], *, role: str = "parameter", seed: int = 0,
+    unequal: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
     """A leaf with this rank's part of random values that follow from the seed and the name alone.
 
     Parameters
@@ -40,6 +41,8 @@ def draw(
     layout : dict of axis -> label
         Every axis of the current mesh. Along P axes the ranks get different addends.
     role : "parameter", "watched" or "data"
+    unequal : tuple of str
+        Axes along which the ranks get different values whatever the label says.
 
     Examples
     --------
@@ -52,9 +55,9 @@ def draw(
     """
     mesh = current_mesh()
     labels = tuple(layout[a] for a in mesh.names)
-    leaf = LeafForm(name, shape, labels, role)
-    values = addends(leaf, mesh.sizes, seed)
-    own = part(values, [V if isinstance(x, Rooted) else x for x in labels], mesh.sizes, mesh.place)
+    held = tuple(V if a in unequal else x for a, x in zip(mesh.names, labels, strict=True))
+    values = addends(LeafForm(name, shape, held, role), mesh.sizes, seed)
+    own = part(values, [V if isinstance(x, Rooted) else x for x in held], mesh.sizes, mesh.place)
     whole = shape if any(isinstance(x, Shard) for x in labels) else None
     if role == "parameter":
         return ag.Parameter(own, layout, global_shape=whole, name=name)

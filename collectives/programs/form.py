@@ -20,12 +20,15 @@ class LeafForm(NamedTuple):
     ----------
     role : "parameter", "watched" or "data"
         An optimizer owns a parameter; a watched leaf has a gradient too, in any layout; data has none.
+    unequal : tuple of str
+        Axes along which the copies differ although the label says that they are equal: a mutant's fault.
     """
 
     name: str
     shape: tuple[int, ...]
     labels: tuple[Label, ...]
     role: str = "parameter"
+    unequal: tuple[str, ...] = ()
 
 
 class Statement(NamedTuple):
@@ -134,7 +137,7 @@ class Program(NamedTuple):
         return [
             f"{x.name} = draw({x.name!r}, {x.shape}, "
             + "{" + ", ".join(f"{a!r}: {k!r}" for a, k in zip(self.axes, x.labels, strict=True)) + "}"
-            + f", role={x.role!r}, seed={self.seed})"
+            + f", role={x.role!r}, seed={self.seed}" + (f", unequal={x.unequal})" if x.unequal else ")")
             for x in self.leaves
         ]  # fmt: skip
 

@@ -47,8 +47,9 @@ class _Ranks:
     def seen(self) -> list[Seen]:
         program, values = self.program, self.values
         for x in program.leaves:
-            whole = addends(x, program.sizes, program.seed)
-            values[x.name] = [part(whole, x.labels, program.sizes, place) for place in self.places]
+            held = tuple(V if a in x.unequal else k for a, k in zip(program.axes, x.labels, strict=True))
+            whole = addends(x._replace(labels=held), program.sizes, program.seed)
+            values[x.name] = [part(whole, held, program.sizes, place) for place in self.places]
         for s in program.statements:
             values[s.name] = self.forward(s)
         loss = values[program.objective]

@@ -40,6 +40,13 @@ def test_labels_do_not_see_scale(report: Report) -> None:
     assert scaled and {f.layer for f in scaled} == {"serial"}
 
 
+def test_the_boundary_and_the_digests_see_what_labels_do_not(report: Report) -> None:
+    """A parameter whose gradient is never summed dies at the optimizer, one whose copies differ by its digest."""
+    for kind, layers in (("declare", {"boundary", "labels"}), ("unequal", {"digest"})):
+        found = [f for f in report.fates if f.kind == kind]
+        assert found and {f.layer for f in found} == layers, [(f.what, f.layer, f.says) for f in found]
+
+
 def test_every_kind_of_every_collective_is_there() -> None:
     """All four kinds for every collective that the programs use, and every collective in some program."""
     programs = {**SHAPES, **OTHERS}
@@ -48,8 +55,8 @@ def test_every_kind_of_every_collective_is_there() -> None:
     assert {k for _, k in kinds} == set(KINDS)
     assert {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "hand_over", "broadcast", "scatter",
             "reduce", "cast"} <= operations  # fmt: skip
-    for operation in operations:
-        assert {k for o, k in kinds if o == operation} == set(KINDS), operation
+    for operation in operations - {"leaf"}:
+        assert {k for o, k in kinds if o == operation} == {"delete", "double", "move", "retype", "scale"}, operation
 
 
 def test_mutants_of_other_programs_die_with_the_serial_layer() -> None:
