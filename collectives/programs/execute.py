@@ -13,7 +13,7 @@ import numpy as np
 import autograd as ag
 import autograd.numpy as anp
 from autograd.arrays import Shaped
-from autograd.layout import I, Label, P, R, Rooted, Shard, V, dual_label, parts
+from autograd.layout import I, Label, P, R, Rooted, Shard, V, dual_label, level
 from autograd.state import state
 from autograd.tensor import Tensor, tensor
 
@@ -245,8 +245,8 @@ def _unlike(kind: Kind, value: Tensor, sizes: Sequence[int], place: Sequence[int
     need, outer = list(kind.labels), list(kind.shape)
     for k, label in enumerate(need):  # an earlier axis is the outer one
         if isinstance(label, Shard):
-            extents, offsets = parts(outer[label.dim], sizes[k])
-            need[k] = Shard(label.dim, outer[label.dim], offsets[place[k]])
+            extents = level(outer[label.dim], sizes[k], label.unit)
+            need[k] = Shard(label.dim, outer[label.dim], sum(extents[: place[k]]))
             outer[label.dim] = extents[place[k]]
     have = list(value.layout.labels)
     if have != need:

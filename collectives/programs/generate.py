@@ -216,10 +216,16 @@ class _Build:
 
     def number_of(self, name: str, alone: bool) -> str:
         kind = self.known[name]
+        if any(isinstance(x, Shard) and x.unit != 1 for x in kind.labels):  # no leaf has such parts
+            squares = list(self.legal([Statement("", "multiply", (name, name)), Statement("", "negative", (name,))]))
+            return self.total(self.write(squares[0]), alone)
         labels = tuple(self.choose.one([R, V]) if x is R else R if x in (P, V) or isinstance(x, Rooted) else x
                        for x in kind.labels)  # fmt: skip
         weight = self.add_leaf(LeafForm(f"c{len(self.leaves)}", kind.shape, labels, "data"))
-        name = self.write(Statement("", "multiply", (name, weight.name)))
+        return self.total(self.write(Statement("", "multiply", (name, weight.name))), alone)
+
+    def total(self, name: str, alone: bool) -> str:
+        """The sum of a value, over the ranks too."""
         name = self.write(Statement("", "sum", (name,)))
         for k, axis in enumerate(self.axes):
             label = self.known[name].labels[k]

@@ -51,11 +51,6 @@ def result(s: Statement, known: Mapping[str, Kind], axes: Sequence[str], sizes: 
         shape, labels = _communication(s, x, along, sizes)
         return Kind(shape, labels, depends)
     shape, where = _LOCAL[s.operation](s, [x.shape for x in operands])
-    if s.operation == "flatten":
-        x = operands[0]
-        cutters = math.prod(n for n, label in zip(sizes, x.labels, strict=True) if label == Shard(0))
-        if x.shape[0] % cutters:
-            raise Illegal("flatten of uneven parts, which array_split would cut elsewhere")
     labels = tuple(_local(s.operation, [x.labels[k] for x in operands], [x.shape for x in operands], where)
                    for k in range(len(axes)))  # fmt: skip
     return Kind(shape, labels, depends)
@@ -171,13 +166,15 @@ def _local(operation: str, labels: list[Label], shapes: Sequence[Shape], where: 
 
 
 def _cut(operation: str, labels: list[Label], shapes: Sequence[Shape], where: Where, cut: list[int]) -> Label:
-    goes = {where[i][labels[i].dim] for i in cut}  # type: ignore[attr-defined]
-    extents = {shapes[i][labels[i].dim] for i in cut}  # type: ignore[attr-defined]
+    cuts = [(i, x) for i in cut if isinstance(x := labels[i], Shard)]
+    goes = {where[i][x.dim] for i, x in cuts}
+    extents = {shapes[i][x.dim] for i, x in cuts}
+    units = {x.unit for _, x in cuts}
     if MIXED in goes:
         raise Illegal("sharded along a dimension that is mixed")
-    if len(goes) > 1 or len(extents) > 1:
+    if len(goes) > 1 or len(extents) > 1 or len(units) > 1:
         raise Illegal("sharded differently")
-    (to,) = goes
+    (to,), (unit,) = goes, units
     if any(x is not R for i, x in enumerate(labels) if i not in cut):
         raise Illegal("Shard with other than Shard or Replicated")
     if to == SUMMED:
@@ -188,7 +185,7 @@ def _cut(operation: str, labels: list[Label], shapes: Sequence[Shape], where: Wh
     for i in range(len(labels)):
         if i not in cut and any(at == to and (one or shapes[i][d] != 1) for d, at in enumerate(where[i])):
             raise Illegal("Replicated spans the sharded dimension")
-    return Shard(to)
+    return Shard(to, unit=unit * (shapes[0][1] if operation == "flatten" else 1))  # rows stay together
 
 
 # -- collectives and casts ---------------------------------------------------------------------------------------
@@ -246,10 +243,11 @@ def _communication(
             need(not cutters(dim), "the ranks' own values are cut there")
 
     def equal_parts() -> None:
-        need(len(along) == 1 and isinstance(one, Shard), "needed parts on one axis")
-        need(not cutters(one.dim), "another axis cuts the dimension too")  # type: ignore[attr-defined]
-        need(shape[one.dim] % size == 0, "uneven parts")  # type: ignore[attr-defined]
-        shape[one.dim] //= size  # type: ignore[attr-defined]
+        assert isinstance(one, Shard)
+        need(len(along) == 1, "needed parts on one axis")
+        need(not cutters(one.dim), "another axis cuts the dimension too")
+        need(shape[one.dim] // one.unit % size == 0, "uneven parts")
+        shape[one.dim] //= size
 
     def joined(dim: int) -> None:
         if all_are(V):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.layout import Label, P, Rooted, Shard, V, parts
+from autograd.layout import Label, P, Rooted, Shard, V, level
 
 from .form import LeafForm, Program, Statement
 from .rules import Kind, kinds
@@ -53,8 +53,9 @@ def part(values: np.ndarray, labels: Sequence[Label], sizes: Sequence[int], plac
     own = values[tuple(at if n > 1 else 0 for at, n in zip(place, front, strict=True))]
     for label, size, at in zip(labels, sizes, place, strict=True):  # an earlier axis is the outer one
         if isinstance(label, Shard):
-            extents, offsets = parts(own.shape[label.dim], size)
-            own = own[(slice(None),) * label.dim + (slice(offsets[at], offsets[at] + extents[at]),)]
+            extents = level(own.shape[label.dim], size, label.unit)
+            start = sum(extents[:at])
+            own = own[(slice(None),) * label.dim + (slice(start, start + extents[at]),)]
     return own
 
 

@@ -105,3 +105,36 @@ def test_an_axis_between_those_of_a_tuple_is_gathered_first() -> None:
         return cc.all_gather(cc.all_gather(x, ("b", "c")), "a").numpy().tolist()
 
     assert on(8, program, a=2, b=2, c=2) == [list(range(8))] * 8
+
+
+def test_rows_that_were_merged_stay_together() -> None:
+    """Parts of 5 rows of 2 are 4, 4 and 2 long, which is no cut of array_split: ranks disagreed who asks whom."""
+
+    def program(mesh: Any) -> Any:
+        x = ag.tensor(numpy.arange(10.0).reshape(5, 2), {"a": R}, requires_grad=True)
+        c = ag.tensor(numpy.arange(10.0), {"a": R})
+        with ag.Tape() as tape:
+            y = cc.shard(x, "a").reshape(-1)
+            z = cc.all_gather(y, "a", to=I)
+            loss = (z * cc.cast(c, "a", to=I)).sum()
+        tape.backward(loss)
+        summed = cc.all_reduce(x.grad, "a").numpy().tolist()
+        return y.shape, z.numpy().tolist(), summed
+
+    for rank, (shape, z, g) in enumerate(on(3, program, a=3)):
+        assert shape == ([4, 4, 2][rank],)
+        assert z == list(range(10)) and g == numpy.arange(10.0).reshape(5, 2).tolist()
+
+
+def test_merged_rows_mix_only_with_what_is_cut_alike() -> None:
+    """On rank 0 both parts begin at 0 and the wholes are as long; it must refuse as the others do."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.ones((5, 2)), {"a": R}), "a").reshape(-1)
+        y = ag.tensor(numpy.ones([4, 3, 3][mesh.axis("a").rank]), {"a": Shard(0)}, global_shape=(10,))
+        with pytest.raises((cc.LayoutError, ag.ShapeError), match="sharded differently|could not be broadcast"):
+            x + y
+        even = cc.shard(ag.tensor(numpy.ones((6, 2)), {"a": R}), "a").reshape(-1)
+        return (even + ag.tensor(numpy.ones(4), {"a": Shard(0)})).shape
+
+    assert on(3, program, a=3) == [(4,)] * 3
