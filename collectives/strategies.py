@@ -18,7 +18,7 @@ from typing import Any
 
 from .programs.form import Program
 from .programs.generate import ALL, build, meshes
-from .programs.shrink import shrink
+from .programs.shrinking import shrink
 
 try:
     import hypothesis

@@ -8,7 +8,7 @@ rules              which statements are legal, and the labels they give: the gra
 serial             the program's meaning in dense NumPy, with exact gradients by the complex step
 execute            the program in ringtape, on threads; `faults` compares the two
 generate           random correct programs; `collectives.strategies` makes Hypothesis choose, and shrink
-shrink             a smaller program that still shows what a larger one does
+shrinking          a smaller program that still shows what a larger one does
 shapes             correct programs by hand: data, tensor and sequence parallelism, and others
 unlabelled         what the ranks would compute if nobody looked at labels; `collectives.mutation` asks it
 =================  ==========================================================================================
@@ -21,7 +21,7 @@ from .form import LeafForm, Program, Statement
 from .generate import build, generate, meshes
 from .rules import Illegal, Kind, kinds
 from .serial import Answer, dense
-from .shrink import is_correct, shrink
+from .shrinking import is_correct, shrink
 
 __all__ = [
     "Answer", "Illegal", "Kind", "LeafForm", "Program", "Statement", "build", "dense", "draw", "execute", "faults",
