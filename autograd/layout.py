@@ -64,15 +64,19 @@ class Shard(Label):
     extent, offset : int, optional
         The whole value's extent there and where this rank's part begins. Filled in when a tensor takes the label.
         A Shard without them equals every Shard of the same dimension, so ``x.layout["dp"] == Shard(0)`` reads well.
+    unit : int, optional
+        What the parts are multiples of: a reshape that merges dimensions keeps whole rows together, so that the parts
+        of 5 rows of 2 on 3 ranks are 4, 4 and 2 long, and not 4, 3 and 3.
     """
 
-    __slots__ = ("dim", "extent", "offset")
+    __slots__ = ("dim", "extent", "offset", "unit")
 
-    def __init__(self, dim: int, extent: int | None = None, offset: int | None = None):
+    def __init__(self, dim: int, extent: int | None = None, offset: int | None = None, unit: int = 1):
         super().__init__("S", "Shard")
         self.dim = dim
         self.extent = extent
         self.offset = offset
+        self.unit = unit
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shard) or self.dim != other.dim:
@@ -87,7 +91,7 @@ class Shard(Label):
         return f"Shard({self.dim})"
 
     def __reduce__(self) -> Any:
-        return Shard, (self.dim, self.extent, self.offset)
+        return Shard, (self.dim, self.extent, self.offset, self.unit)
 
 
 class Rooted(Label):
@@ -215,7 +219,7 @@ class Grid:
 
     def layout(self, labels: Sequence[Label]) -> Layout:
         """The one Layout of these labels, in order of the axes."""
-        key = tuple((x.dim, x.extent, x.offset) if type(x) is Shard else x for x in labels)
+        key = tuple((x.dim, x.extent, x.offset, x.unit) if type(x) is Shard else x for x in labels)
         found = self._layouts.get(key)
         if found is None:
             found = self._layouts.setdefault(key, Layout(self, tuple(labels)))
@@ -424,8 +428,8 @@ class Refused(Exception):
     """Why labels do not go together; `infer` makes the LayoutError of it."""
 
 
-def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any) -> Label:
-    """The result's label on one axis. `labels` holds C for operands whose cotangent does not exist."""
+def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any, size: int) -> Label:
+    """The result's label on one axis of a size. `labels` holds C for operands whose cotangent does not exist."""
     letters = op.letters(len(labels))
     name = op.operand_name
     shard = None
@@ -443,7 +447,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
             contracted = entry
             for j, other in enumerate(labels):
                 for d, e in enumerate(maps[j]):
-                    if e == entry and not (type(other) is Shard and other.dim == d and _same_parts(other, label)):
+                    if e == entry and not (type(other) is Shard and other.dim == d and _same_parts(other, label, size)):
                         raise Refused(
                             f"{name(i)} is sharded on the dimension that {op.name} sums over ({label!r}), "
                             f"{name(j)} is {other.word}: the contraction is unmatched"
@@ -455,8 +459,9 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
             raise Refused(
                 f"{name(i)} is {label!r} with extent {label.extent}, which {op.name} splits across a boundary"
             )
-        target = Shard(out, int(extent), int(offset))
-        if shard is not None and shard != target:
+        unit = label.unit * factor
+        target = Shard(out, int(extent), int(offset), int(unit) if unit.denominator == 1 else 1)
+        if shard is not None and not (shard.dim == out and _same_parts(shard, target, size)):
             raise Refused(f"the operands are sharded differently: {shard!r} does not mix with {target!r} of {name(i)}")
         shard = target
         for j, other in enumerate(labels):
@@ -498,9 +503,16 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
     return R if any(x is R for x in kinds) else C
 
 
-def _same_parts(a: Shard, b: Shard) -> bool:
-    """Whether two sharded dimensions are cut in the same places."""
-    return a.extent == b.extent and a.offset == b.offset
+def _same_parts(a: Shard, b: Shard, size: int) -> bool:
+    """Whether two sharded dimensions are cut in the same places, on every rank."""
+    if a.extent != b.extent or a.offset != b.offset:
+        return False
+    return a.unit == b.unit or a.extent is None or level(a.extent, size, a.unit) == level(a.extent, size, b.unit)
+
+
+def level(extent: int, size: int, unit: int) -> list[int]:
+    """The extents of `size` parts that are multiples of a unit."""
+    return [n * unit for n in parts(extent // unit, size)[0]]
 
 
 def _combine_partial(op: Any, kinds: Sequence[Label], labels: Sequence[Label], letters: str) -> Label:
@@ -558,7 +570,7 @@ def infer(
             for i, x in enumerate(layouts)
         ]
         try:
-            result.append(combine(op, labels, shapes, maps))
+            result.append(combine(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
             raise LayoutError(_explain(op, layouts, shapes, maps, labels, axis, str(refused), arrays)) from None
     return grid.layout(result)
@@ -593,6 +605,7 @@ def _explain(op: Any, layouts: Any, shapes: Any, maps: Any, labels: Any, axis: s
     shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     lines = [f"{op.name}({shown})", f"  axis {axis!r}: {reason}"]
     found = None
+    size = layouts[0].grid.sizes[layouts[0].grid.axis(axis)]
     if any(isinstance(a, RankInt | RankFloat) for a in arrays):
         found = "  fix: use a number that is the same on every rank, like the global extent x.global_shape[...]"
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
@@ -612,7 +625,7 @@ def _explain(op: Any, layouts: Any, shapes: Any, maps: Any, labels: Any, axis: s
                     if j == i or (not only_one and trial[j] is labels[i]):
                         trial[j] = label
                 try:
-                    combine(op, trial, shapes, maps)
+                    combine(op, trial, shapes, maps, size)
                 except Refused:
                     continue
                 d = labels[i].dim if type(labels[i]) is Shard else 0

@@ -97,14 +97,23 @@ class Signature:
     """The labels of one use of an operation.
 
     Its rules are checked once with labelled Tensors; then raw arrays suffice.
+
+    Attributes
+    ----------
+    apart : frozenset of int
+        Operands that this rank holds though the result, which another operand roots elsewhere, is absent here: the
+        result's cotangent is absent too, and theirs from it is zero. A signature that has some is never done with
+        being checked, so that its sweeps take the general path, which leaves them out.
     """
 
-    __slots__ = ("checked", "layouts", "out")
+    __slots__ = ("apart", "checked", "layouts", "out")
 
     def __init__(self, layouts: tuple[Layout, ...], out: Layout):
         self.layouts = layouts
         self.out = out
         self.checked = False
+        absent = out.rooted and out.absent_beyond(())
+        self.apart = frozenset(i for i, x in enumerate(layouts) if absent and not x.absent_beyond(()))
 
 
 class Primitive:
@@ -307,7 +316,7 @@ class Primitive:
             y, xs = self.lift(node, sweep)
             ct = ct if signature is None else relabel(ct, signature.out.dual)
         for i, place in enumerate(places):
-            if place >= 0:
+            if place >= 0 and (signature is None or i not in signature.apart):
                 g = self.cotangent(i, ct, y, xs, options)
                 if shapes is not None:
                     g = unbroadcast(g, shapes[i])
@@ -352,7 +361,7 @@ class Primitive:
                         )
         finally:
             state.recording = active
-        signature.checked = True
+        signature.checked = not signature.apart
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode: the output's tangent from the operands'."""

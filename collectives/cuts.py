@@ -9,7 +9,7 @@ import numpy as np
 
 from autograd.arrays import Shaped
 from autograd.errors import LayoutError, ShapeError
-from autograd.layout import Layout, Shard, describe, parts
+from autograd.layout import Layout, Shard, describe, level
 from autograd.sites import call_site
 from autograd.tensor import Tensor
 
@@ -25,11 +25,14 @@ def normal_dim(dim: int, shape: Sequence[int], name: str) -> int:
     return int(dim) % len(shape)
 
 
-def nested_parts(extent: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Every rank's extent where a dimension is cut by several axes, the outer one first (array_split at each)."""
+def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -> tuple[int, ...]:
+    """Every rank's extent where a dimension is cut by several axes, the outer one first.
+
+    Each cuts by the rule of array_split, in multiples of its unit.
+    """
     found = [extent]
-    for size in sizes:
-        found = [n for whole in found for n in parts(whole, size)[0]]
+    for size, unit in zip(sizes, units or [1] * len(sizes), strict=True):
+        found = [n for whole in found for n in level(whole, size, unit)]
     return tuple(found)
 
 
@@ -63,12 +66,13 @@ def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, n
             )
     if axis.size == 1:
         return (mine,)
-    if layout.absent_beyond(axis.names):
-        return (mine,) * axis.size  # nobody along the axis holds any of it
     if all(isinstance(label, Shard) and label.extent is not None for label in labels):
-        found = nested_parts(labels[0].extent, [mesh.sizes[mesh.grid.axis(a)] for a in axis.names])  # type: ignore[attr-defined]
+        sizes, units = [mesh.sizes[mesh.grid.axis(a)] for a in axis.names], [label.unit for label in labels]  # type: ignore[attr-defined]
+        found = nested_parts(labels[0].extent, sizes, units)  # type: ignore[attr-defined]
         if found[axis.group.rank] == mine:
             return found
+    if layout.absent_beyond(axis.names):
+        return (mine,) * axis.size  # nobody along the axis holds any of it, and its label does not tell
     told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
     return tuple(int(n) for n in told)
 
@@ -76,8 +80,8 @@ def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, n
 def check_outer(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:
     """Before parts are joined: no inner axis may still cut the same dimension."""
     grid = layout.grid
-    last = max(grid.axis(a) for a in axis.names)
-    for k in range(last + 1, len(grid.names)):
+    first = min(grid.axis(a) for a in axis.names)  # an axis between those of a tuple is inner to the first of them
+    for k in range(first + 1, len(grid.names)):
         label = layout.labels[k]
         if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
             raise LayoutError(

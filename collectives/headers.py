@@ -48,7 +48,7 @@ def read(
 
 def _pack(label: Label) -> Any:
     if isinstance(label, Shard):
-        return ["S", label.dim, label.extent, label.offset]
+        return ["S", label.dim, label.extent, label.offset, label.unit]
     if isinstance(label, Rooted):
         return ["O", label.root]
     return label.letter

@@ -18,12 +18,21 @@ ownership   no input was written to, and the gradient shares no memory with an i
 error       nothing was raised on any rank
 ==========  ==================================================================================================
 
+Whole programs are tested too, and so are the checks themselves (all of it loaded when it is asked for):
+
+=============================  ===============================================================================
+`generate`, `programs`         random correct SPMD programs; `programs` are Hypothesis's and shrink (its own extra)
+`faults`, `shrink`             a program's gradients beside its dense meaning; the smallest that still shows a fault
+`mutants`, `mutation_run`      a correct program's collectives and casts spoiled one by one, and which check says so
+=============================  ===============================================================================
+
 Operands, tangents and cotangents are random, non-contiguous, and differ between the ranks wherever their layout says
 that ranks may differ: equal copies only for R and I.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import pickle
 import traceback
@@ -556,3 +565,19 @@ def mutated(name: str, **rules: Any) -> Iterator[None]:
     finally:
         vars(collective).clear()
         vars(collective).update(before)
+
+
+_ELSEWHERE = {
+    **dict.fromkeys(("LeafForm", "Program", "Statement", "draw", "faults", "generate", "hand_over", "is_correct"),
+                    "programs"),
+    "shrink": "programs",
+    **dict.fromkeys(("Mutant", "Report", "false_alarm", "mutants", "mutation_run"), "mutation"),
+    **dict.fromkeys(("minimal", "programs"), "strategies"),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Random programs and mutation, loaded at first use."""
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_ELSEWHERE[name]}", __package__), name)

@@ -18,12 +18,18 @@ Shape = tuple[int, ...]
 
 
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """Which dimensions survive: runs of equal product are matched; the outermost of a run may split or merge."""
+    """Which dimensions survive: runs of equal product are matched; the outermost of a run may split or merge.
+
+    Shapes are this rank's, and must say the same on all ranks: a part of one row, or of none, merges like others.
+    """
     (source,), target = shapes, tuple(int(n) for n in options[0])
     entries: list[Any] = [Mix] * len(source)
+    ones: list[int] = []  # extents of 1 taken out before a run: of a part of one row, the outermost of that run
     i = j = 0
     while i < len(source) and j < len(target):
         if (source[i] == 1) != (target[j] == 1):  # an extent of 1 that was put in or taken out begins no run
+            if source[i] == 1:
+                ones.append(i)
             i, j = i + (source[i] == 1), j + (target[j] == 1)
             continue
         a, b, m, n = i, j, source[i], target[j]
@@ -34,9 +40,12 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
             else:
                 n, j = n * target[j], j + 1
         if m == n:
-            inner_source, inner_target = math.prod(source[a + 1 : i]), math.prod(target[b + 1 : j])
-            factor = Fraction(inner_source, inner_target) if inner_target else Fraction(1)
-            entries[a] = b if factor == 1 else (b, factor)
+            p, q = (i, j) if m else (len(source), len(target))  # nothing times anything is nothing: all that is left
+            for k in (*ones, a):
+                inner_source, inner_target = math.prod(source[k + 1 : p]), math.prod(target[b + 1 : q])
+                factor = Fraction(inner_source, inner_target) if inner_source and inner_target else Fraction(1)
+                entries[k] = b if factor == 1 else (b, factor)
+        ones.clear()
     return [tuple(entries)]
 
 

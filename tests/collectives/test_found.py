@@ -1,0 +1,140 @@
+"""Defects that random programs have found, each as the smallest program that shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+import collectives as cc
+from collectives import I, P, R, Rooted, Shard
+
+
+def on(ranks: int, program: Any, **sizes: int) -> list[Any]:
+    def main() -> Any:
+        with cc.Mesh(**sizes) as mesh:
+            return program(mesh)
+
+    return cc.run(main, ranks)
+
+
+def test_a_replicated_operand_of_a_rooted_result_gets_nothing_off_the_root() -> None:
+    """The absent cotangent was handed to an operand that is present, and the next collective tried to send it."""
+
+    def program(mesh: Any) -> Any:
+        rank = int(mesh.axis("a").rank)
+        w = ag.Parameter([2.0, 3.0])
+        x = ag.tensor([5.0, 7.0], {"a": Rooted(1)})
+        with ag.Tape() as tape:
+            y = cc.cast(w, "a", to=R) * x  # on rank 1 only
+            loss = cc.broadcast(y.sum(), "a", root=1, to=I)
+        tape.backward(loss)
+        assert y.absent == (rank != 1)
+        return w.grad.numpy().tolist()
+
+    assert on(3, program, a=3) == [[5.0, 7.0]] * 3
+
+
+@pytest.mark.parametrize("operation", [np.add, np.multiply, lambda w, x: np.concatenate([w, x]), lambda w, x: w @ x])
+def test_every_kind_of_operation_leaves_it_out(operation: Any) -> None:
+    def program(mesh: Any) -> Any:
+        x = ag.tensor([5.0, 7.0], {"a": Rooted(0)})
+        w = ag.tensor([2.0, 3.0], {"a": R}, requires_grad=True)
+        with ag.Tape() as tape:
+            loss = operation(w, x).sum()
+        tape.backward(loss)
+        return None if w.grad is None else (w.grad.layout["a"], w.grad.absent)
+
+    assert on(2, program, a=2) == [(P, False), None]
+
+
+def test_second_order_through_a_rooted_result() -> None:
+    def program(mesh: Any) -> Any:
+        x = ag.tensor([5.0], {"a": Rooted(1)})
+
+        def objective(w: Any) -> Any:
+            u = cc.cast(w, "a", to=R)
+            return cc.broadcast((u * u * u * x).sum(), "a", root=1, to=I)
+
+        return ag.grad(lambda w: ag.grad(objective)(w).sum())(ag.Parameter([2.0])).numpy().tolist()
+
+    assert on(3, program, a=3) == [[60.0]] * 3
+
+
+def test_a_part_of_one_row_flattens_as_the_others_do() -> None:
+    """Rank 1's (1, 4) -> (4,) was taken for the removal of a dimension, so that rank alone refused."""
+
+    def program(mesh: Any) -> Any:
+        x = ag.tensor(numpy.arange(12.0).reshape(3, 4), {"a": R})
+        y = cc.shard(x, "a").reshape(-1)
+        return y.layout["a"].extent, y.layout["a"].offset, y.shape
+
+    assert on(2, program, a=2) == [(12, 0, (8,)), (12, 8, (4,))]
+
+
+def test_a_part_of_no_rows_flattens_as_the_others_do() -> None:
+    def program(mesh: Any) -> Any:
+        x = ag.tensor(numpy.ones((2, 4)), {"a": R})
+        y = cc.shard(x, "a").reshape(-1)
+        return y.layout["a"].extent, y.layout["a"].offset, y.shape
+
+    assert on(3, program, a=3) == [(8, 0, (4,)), (8, 4, (4,)), (8, 8, (0,))]
+
+
+def test_an_absent_value_has_the_shape_that_it_would_have() -> None:
+    """Where a value is absent, the extents of the parts that nobody holds are in its label all the same."""
+
+    def program(mesh: Any) -> Any:
+        x = ag.tensor(numpy.ones((2 - mesh.axis("b").rank, 1)), {"a": Rooted(0), "b": Shard(0)}, global_shape=(3, 1))
+        c = ag.tensor(numpy.ones((3, 1)), {"a": R, "b": R})
+        return (cc.all_gather(x, "b") * c).shape
+
+    assert on(4, program, a=2, b=2) == [(3, 1)] * 4
+
+
+def test_an_axis_between_those_of_a_tuple_is_gathered_first() -> None:
+    """Parts cut by a, b and c in turn were joined over (a, c) while b still lay between: in the wrong order."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.arange(8.0), dict.fromkeys("abc", R)), ("a", "b", "c"))
+        with pytest.raises(cc.LayoutError, match="axis 'b': x is Shard"):
+            cc.all_gather(x, ("a", "c"))
+        return cc.all_gather(cc.all_gather(x, ("b", "c")), "a").numpy().tolist()
+
+    assert on(8, program, a=2, b=2, c=2) == [list(range(8))] * 8
+
+
+def test_rows_that_were_merged_stay_together() -> None:
+    """Parts of 5 rows of 2 are 4, 4 and 2 long, which is no cut of array_split: ranks disagreed who asks whom."""
+
+    def program(mesh: Any) -> Any:
+        x = ag.tensor(numpy.arange(10.0).reshape(5, 2), {"a": R}, requires_grad=True)
+        c = ag.tensor(numpy.arange(10.0), {"a": R})
+        with ag.Tape() as tape:
+            y = cc.shard(x, "a").reshape(-1)
+            z = cc.all_gather(y, "a", to=I)
+            loss = (z * cc.cast(c, "a", to=I)).sum()
+        tape.backward(loss)
+        summed = cc.all_reduce(x.grad, "a").numpy().tolist()
+        return y.shape, z.numpy().tolist(), summed
+
+    for rank, (shape, z, g) in enumerate(on(3, program, a=3)):
+        assert shape == ([4, 4, 2][rank],)
+        assert z == list(range(10)) and g == numpy.arange(10.0).reshape(5, 2).tolist()
+
+
+def test_merged_rows_mix_only_with_what_is_cut_alike() -> None:
+    """On rank 0 both parts begin at 0 and the wholes are as long; it must refuse as the others do."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.ones((5, 2)), {"a": R}), "a").reshape(-1)
+        y = ag.tensor(numpy.ones([4, 3, 3][mesh.axis("a").rank]), {"a": Shard(0)}, global_shape=(10,))
+        with pytest.raises((cc.LayoutError, ag.ShapeError), match="sharded differently|could not be broadcast"):
+            x + y
+        even = cc.shard(ag.tensor(numpy.ones((6, 2)), {"a": R}), "a").reshape(-1)
+        return (even + ag.tensor(numpy.ones(4), {"a": Shard(0)})).shape
+
+    assert on(3, program, a=3) == [(4,)] * 3
