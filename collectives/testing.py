@@ -526,14 +526,6 @@ def check(work: Any, ranks: Any = (1, 2, 3, 4, 5), **options: Any) -> Any:
             for failure in judge(case, setting, plans[i], [of_rank[i] for of_rank in seen])]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "check_collective":  # stands above this file
-        from .custom import check_collective
-
-        return check_collective
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
     """`check` for ranks that are processes: every rank of the current world calls it and gets all failures."""
     mine = run_cases(work)
@@ -573,11 +565,12 @@ _ELSEWHERE = {
     "shrink": "programs",
     **dict.fromkeys(("Mutant", "Report", "false_alarm", "mutants", "mutation_run"), "mutation"),
     **dict.fromkeys(("minimal", "programs"), "strategies"),
+    "check_collective": "custom",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Random programs and mutation, loaded at first use."""
+    """What stands above this file, loaded at first use."""
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_ELSEWHERE[name]}", __package__), name)
