@@ -57,7 +57,7 @@ def test_program(program: Any, ranks: int) -> None:
     ("ranks", "seeds"), [(3, range(2)), *(pytest.param(p, range(50), marks=pytest.mark.slow) for p in (2, 3, 5))]
 )
 def test_random_programs(ranks: int, seeds: range) -> None:
-    """Starts, blocking calls and waits at random, every rank waiting in its own order: no deadlock, same derivatives."""
+    """Starts, blocking calls and waits at random, each rank waiting in its own order: no deadlock, same derivatives."""
     for seed in seeds:
         difference = max(cc.run(lambda: compare(random_program(seed), ranks), ranks))  # noqa: B023 - called at once
         assert difference < 1e-11, f"seed {seed}: off by {difference}"
