@@ -177,10 +177,10 @@ def measure(bench: Bench, rounds: int) -> dict[str, list[float]]:
     return times
 
 
-def share(times: dict[str, float], both: str, prefix: str = "") -> float:
-    """The part of the all-reduce that took no time of its own."""
-    alone, compute = times[f"{prefix}alone"], times[f"{prefix}compute"]
-    return (alone + compute - times[both]) / alone
+def share(rounds: dict[str, list[float]], both: str, prefix: str = "") -> float:
+    """The part of the all-reduce that took no time of its own: the median of the rounds', each measured together."""
+    each = zip(rounds[f"{prefix}alone"], rounds[f"{prefix}compute"], rounds[both], strict=True)
+    return statistics.median((alone + compute - b) / alone for alone, compute, b in each)
 
 
 def main() -> None:
@@ -203,7 +203,8 @@ def main() -> None:
         bench.alone()
         alone = statistics.median(timed(bench.alone) for _ in range(5))
         bench.calibrate(args.factor * alone)
-        times = {name: statistics.median(found) for name, found in measure(bench, args.rounds).items()}
+        rounds = measure(bench, args.rounds)
+    times = {name: statistics.median(found) for name, found in rounds.items()}
     if world.rank:
         return
     size = f"{args.mib:g} MiB all-reduce on {world.size} ranks, {args.compute} compute"
@@ -212,10 +213,10 @@ def main() -> None:
         figures[f"{size}, hidden behind compute, {way}"] = {
             "ours": times[f"{prefix}both"],
             "peer": times[peer],
-            "ratio": times[peer] / times[f"{prefix}both"],
-            "hidden_share": share(times, f"{prefix}both", prefix),
-            "hidden_share_without_poke": share(times, f"{prefix}both, no poke", prefix),
-            "hidden_share_of_peer": share(times, peer, prefix),
+            "ratio": statistics.median(p / o for p, o in zip(rounds[peer], rounds[f"{prefix}both"], strict=True)),
+            "hidden_share": share(rounds, f"{prefix}both", prefix),
+            "hidden_share_without_poke": share(rounds, f"{prefix}both, no poke", prefix),
+            "hidden_share_of_peer": share(rounds, peer, prefix),
             "alone_s": times[f"{prefix}alone"],
             "compute_s": times[f"{prefix}compute"],
         }
@@ -230,7 +231,7 @@ def main() -> None:
         print(f"{way}: alone {times[prefix + 'alone'] * 1e3:.1f}, compute {times[prefix + 'compute'] * 1e3:.1f}")
         names = {"poked": "both", "without poke": "both, no poke"} | ({"raw mpi4py": "both, raw"} if not prefix else {})
         for title, name in names.items():
-            hidden = share(times, prefix + name, prefix)
+            hidden = share(rounds, prefix + name, prefix)
             waited = "" if prefix else f"   waited {times[name + ', waited'] * 1e3:6.1f}"
             print(f"  both, {title:<13}{times[prefix + name] * 1e3:8.1f}   hidden {hidden:6.1%}{waited}")
 
