@@ -144,6 +144,8 @@ class Selected(Communicator):
         return f"Selected({self.base!r}, {self.algorithm!r})"
 
     def __getattr__(self, name: str) -> Any:
+        if name == "base":  # not set yet
+            raise AttributeError(name)
         return getattr(self.base, name)
 
     # -- what it is ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import collectives as cc
 from autograd.layout import parts
 from collectives.algorithms import OPERATIONS, count_messages, steps
 from collectives.algorithms.selected import Channel, Selected
-from tests.collectives.test_algorithms import call, data, expected, names
+from tests.collectives.algorithm_cases import call, data, expected, names
 
 world = cc.world()
 rank, ranks = world.rank, world.size
