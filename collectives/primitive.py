@@ -28,6 +28,7 @@ from autograd.state import state
 from autograd.tape import Node, Recording, Sweep, relabel
 from autograd.tensor import TENSORS, Tensor, interior
 
+from . import checking, sanitizer
 from .communicator import Communicator
 
 __all__ = ["Call", "Collective", "collectives"]
@@ -83,12 +84,14 @@ class Collective:
         *,
         silent: bool = False,
         free: bool = False,
+        meets: bool = False,
         shape: Callable[[list[int], Call], Any] | None = None,
     ):
         self.name = name
         self.free = free  # whether neither direction sends anything
         self.communicates = not free
         self._labels: dict[Any, Layout] = {}
+        self.meets = meets  # whether `run` begins with one call of the group that all its ranks make
         self.takes = takes
         self.gives = told if gives is None else gives
         self.shape = shape  # the result's shape, where it is not the operand's
@@ -125,24 +128,37 @@ class Collective:
         if layout.rooted and layout.absent_beyond(call.axes):
             call = call.but(elsewhere=True)
         recorded = state.recording is not None and is_inexact(array.dtype)
-        y = self.run(array, call, recorded)
+        y = self.run(array, call, recorded, x)
         return self.record(x, layout, y, out, call) if recorded else Tensor(y, out)
 
-    def run(self, x: Any, call: Call, recorded: bool | None) -> Any:
-        """The transport's part, with the fingerprint before it and events around it."""
+    def run(self, x: Any, call: Call, recorded: bool | None, operand: Any = None) -> Any:
+        """The transport's part, with the fingerprint before it and events around it.
+
+        `operand` is the Tensor of which `x` is the array, where there is one.
+        """
         group = call.group
         if call.elsewhere:
             shape = list(call.shape if x is None else x.shape)
             shape = shape if self.shape is None else self.shape(shape, call)
             return Shaped(shape, call.dtype if x is None else x.dtype, "it is rooted elsewhere on another axis")
-        if group.size > 1 and not self.free and not (self.silent and recorded is None) and group.checking:
-            group.agree(self.fingerprint(x, call, recorded))
+        if group.size > 1 and not (self.silent and recorded is None) and group.checking:
+            self.compare(x, call, recorded, operand)
         if listeners:
             events.emit("begin", "forward", self.name)
             y = self._forward(x, call)
             events.emit("end", "forward", self.name)
             return y
         return self._forward(x, call)
+
+    def compare(self, x: Any, call: Call, recorded: bool | None, operand: Any) -> None:
+        """Tell the other ranks of this call; under ``ranks`` mode with the operand's layout and its copies."""
+        layout = ""
+        if checking.watching and operand is not None:
+            sanitizer.witness(self.name, operand)
+            layout = compared_layout(operand.layout, call.axes)
+        if not self.free:
+            tell = call.group.announce if self.meets else call.group.agree
+            tell(self.fingerprint(x, call, recorded), layout, self.name in _ROOTED)
 
     def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
         """What must be the same on all ranks of the group, as one line."""
@@ -260,6 +276,20 @@ def unchanged(x: Any, call: Call) -> Any:
 def made_up(shape: tuple[int, ...], dtype: Any, call: Call) -> Any:
     """Zeros in the place of what did not arrive, on the operand's device."""
     return np.zeros(shape, dtype) if call.like is None else np.zeros_like(call.like, shape=shape, dtype=dtype)
+
+
+def compared_layout(layout: Layout, axes: tuple[str, ...]) -> str:
+    """The labels that must be the same on all ranks of a call along `axes`, as text.
+
+    Along these axes V, P, Shard and Rooted are not told apart: where a collective takes several of them it makes the
+    same of each, a rank that contributes nothing has a plain zero (V) where others have addends (P), and off the root
+    there may be no operand at all.
+    """
+    own = (V, P)
+    return "{" + ", ".join(
+        f"{name}: {x!r}" for name, x in layout.items()
+        if name not in axes or not (x in own or isinstance(x, Shard | Rooted))
+    ) + "}"  # fmt: skip
 
 
 def told(call: Call, layout: Layout, k: int, shape: Any) -> Label:
