@@ -73,8 +73,8 @@ def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, n
             return found
     if axis.group.checking:  # another call of another rank must not meet this exchange
         dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
-        labels = compared_layout(layout, axis.names) if checking.watching else ""
-        axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", labels, name == "gather")
+        compared = compared_layout(layout, axis.names) if checking.watching else ""
+        axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, name == "gather")
     told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
     return tuple(int(n) for n in told)
 

@@ -7,6 +7,7 @@ This is the one file that imports mpi4py, and only when `mpi_world` is called. W
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -14,14 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import CollectiveMismatch, CommunicationError, MeshError
-from collectives import checking
+from autograd.errors import CommunicationError, DeadlockError, MeshError
+from collectives import checking, sanitizer
 from collectives.backends import failure
 from collectives.backends.farewell import Channel, Farewell, Wait, Waiting, describe
 from collectives.backends.mpi_plans import PLANS, Kind, Plan, checked_array, checked_rank, kind_of, kinds
 from collectives.communicator import Array, Communicator, Pending
+from collectives.sanitizer import Statement
 
 __all__ = ["MpiCommunicator", "mpi_world"]
+
+_SPINS = 200  # how often a wait is polled before it gives up the processor
 
 MPI: Any = None  # mpi4py.MPI once `mpi_world` was called
 
@@ -34,6 +38,7 @@ class _Process:
         self.channels: dict[str, Channel] = {}
         # Requests own the copies that are being sent. They are kept here, as a communicator may be dropped earlier.
         self.sends: deque[Any] = deque()
+        self.abandoned: list[Any] = []  # requests that nobody waits for any more; MPI may still write to their arrays
         self.world: MpiCommunicator | None = None
 
     def reap(self) -> None:
@@ -65,7 +70,7 @@ class MpiCommunicator(Communicator):
         self.name = channel.name
         self._comm = comm
         self._channel = channel
-        self._waiting = _process.waiting
+        self.copies = []
         self._agreed = 0
         self._groups: dict[str, int] = {}  # how often a subgroup was made
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
@@ -107,18 +112,21 @@ class MpiCommunicator(Communicator):
     def checking(self) -> bool:
         return self.size > 1 and checking.is_checked(self._agreed)
 
-    def agree(self, call: str) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         if not self.checking:
             return
         self._agreed += 1
-        digest = _digest(call)
+        mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
+        digest = _digest(repr(mine if mine.compares_site else mine._replace(site="")))
         # max(~h) is ~min(h): one reduction tells both
-        mine = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
-        most = np.empty_like(mine)
-        self._run(call, Plan("Allreduce", (mine, most, MPI.MAX), most))
+        both = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
+        most = np.empty_like(both)
+        self._run(call, Plan("Allreduce", (both, most, MPI.MAX), most))
         if most[0] != ~most[1]:
-            calls = [text.decode() for text in self.exchange(call.encode())]
-            raise CollectiveMismatch(checking.mismatch_text(self.name, self.ranks, calls))
+            told = [Statement.decode(each) for each in self.exchange(mine.encode())]
+            error = sanitizer.compare(self.name, self.ranks, told)
+            if error is not None:
+                raise error
 
     # -- calls -------------------------------------------------------------------------------------------------
     def broadcast(self, x: Array, root: int) -> Array:
@@ -231,7 +239,12 @@ class MpiCommunicator(Communicator):
     def _run(self, call: str, plan: Plan) -> Any:
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        _while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
+        if checking.watching:  # polled, so that this rank can be told that another one never comes
+            function = plan.function
+            started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
+            _Request(started, (channel, call, number, None)).wait()
+        else:
+            _while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
         return plan.result if plan.finish is None else plan.finish(plan.result)
 
 
@@ -267,15 +280,27 @@ class _Request:
             thread = get_ident()
             self._is_done = self._request.Test(self.status)
             if self._is_done:
-                _process.waiting.pop(thread, None)
+                _process.waiting.pop(-thread, None)
             else:
-                _process.waiting[thread] = self._wait  # a loop over `test` waits as well
+                _process.waiting[-thread] = self._wait  # a loop over `test` waits as well
         return self._is_done
 
     def wait(self) -> None:
         if not self._is_done:
-            _while_waiting(self._wait, self._request.Wait, self.status)
+            _process.waiting.pop(-get_ident(), None)
+            _while_waiting(self._wait, self._poll if checking.watching else self._request.Wait, self.status)
             self._is_done = True
+
+    def _poll(self, status: Any) -> None:
+        """Wait, and raise if this rank is told that it waits in vain."""
+        channel, polls = self._wait[0], 0
+        while not self._request.Test(status):
+            if channel.broken is not None:
+                _process.abandoned.append(self._request)
+                raise DeadlockError(channel.broken)
+            polls += 1
+            if polls > _SPINS:
+                time.sleep(0.0 if polls < 50 * _SPINS else 0.0005)
 
 
 # -- the world -------------------------------------------------------------------------------------------------
