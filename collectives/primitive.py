@@ -285,11 +285,12 @@ def compared_layout(layout: Layout, axes: tuple[str, ...]) -> str:
     same of each, a rank that contributes nothing has a plain zero (V) where others have addends (P), and off the root
     there may be no operand at all.
     """
-    own = (V, P)
-    return "{" + ", ".join(
-        f"{name}: {x!r}" for name, x in layout.items()
-        if name not in axes or not (x in own or isinstance(x, Shard | Rooted))
-    ) + "}"  # fmt: skip
+    shown = [
+        f"{name}: {x!r}"
+        for name, x in layout.items()
+        if name not in axes or not (x is V or x is P or isinstance(x, Shard | Rooted))
+    ]
+    return "{" + ", ".join(shown) + "}" if shown else ""
 
 
 def told(call: Call, layout: Layout, k: int, shape: Any) -> Label:

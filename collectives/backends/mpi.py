@@ -240,6 +240,8 @@ class MpiCommunicator(Communicator):
         channel = self._channel
         channel.calls = number = channel.calls + 1
         if checking.watching:  # polled, so that this rank can be told that another one never comes
+            if channel.broken is not None:
+                raise DeadlockError(channel.broken)
             function = plan.function
             started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
             _Request(started, (channel, call, number, None)).wait()
