@@ -82,6 +82,8 @@ class Communicator:
         What error messages call it: ``world``, or the axis and the purpose.
     copies : list of Copy
         What the next statement on it tells of values that should be equal on its ranks (see `sanitizer`).
+    texts : dict
+        The fingerprints of calls that were made on it before.
     """
 
     rank: int
@@ -89,6 +91,7 @@ class Communicator:
     ranks: tuple[int, ...]
     name: str
     copies: list[Copy]
+    texts: dict[Any, str]
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:

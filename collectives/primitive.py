@@ -156,9 +156,19 @@ class Collective:
         if checking.watching and operand is not None:
             sanitizer.witness(self.name, operand)
             layout = compared_layout(operand.layout, call.axes)
-        if not self.free:
-            tell = call.group.announce if self.meets else call.group.agree
-            tell(self.fingerprint(x, call, recorded), layout, self.name in _ROOTED)
+        if self.free:
+            return
+        # a text costs twenty times what looking it up does; everything that it is made of is in the key
+        texts = call.group.texts
+        plain = call._replace(group=None, like=None)  # type: ignore[arg-type]  # a key that keeps nothing alive
+        key = (self.name, recorded, None if x is None else (x.shape, x.dtype), plain)
+        text = texts.get(key)
+        if text is None:
+            if len(texts) >= _MOST_TEXTS:
+                texts.clear()
+            text = texts[key] = self.fingerprint(x, call, recorded)
+        tell = call.group.announce if self.meets else call.group.agree
+        tell(text, layout, self.name in _ROOTED)
 
     def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
         """What must be the same on all ranks of the group, as one line."""
@@ -172,9 +182,14 @@ class Collective:
         dtype = call.dtype if call.dtype is not None else x.dtype
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
         pairs = f" pairs={list(call.pairs)}" if call.pairs else ""
+        more = "".join(
+            f" {field}={value!r}"
+            for field, value in zip(Call._fields, call, strict=True)
+            if field not in _TOLD and value != Call._field_defaults[field]
+        )
         return (
             f"{self.name}(axis={'*'.join(call.axes)!r} shape=[{','.join(map(str, shape))}] dtype={np.dtype(dtype)}"
-            f"{sizes}{root}{pairs} to={call.to!r}) {how}"
+            f"{sizes}{root}{pairs}{more} to={call.to!r}) {how}"
         )
 
     def record(self, x: Any, layout: Layout | None, y: Any, out: Layout, call: Call) -> Tensor:
@@ -299,6 +314,10 @@ def told(call: Call, layout: Layout, k: int, shape: Any) -> Label:
 
 
 _PLAIN = (np.ndarray, np.generic, Shaped)
+_MOST_TEXTS = 1000
+# what a fingerprint tells in its own way, or leaves out: the operand's label (V and P may meet) and what is local
+_TOLD = {"axes", "group", "to", "source", "root", "dim", "extents", "dim2", "extents2", "pairs", "shape", "dtype",
+         "like", "elsewhere"}  # fmt: skip
 _ROOTED = {"broadcast", "reduce", "scatter", "gather"}
 _WHY = {
     ("all_reduce", "R"): ": the sum over ranks of equal copies is the value times the number of ranks",

@@ -83,6 +83,8 @@ def witness(how: str, x: Any) -> None:
     mesh, layout = state.mesh, x.layout
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
+    if not any(label is R or label is I or label is C for label in layout.labels):
+        return
     copy = None
     for axis in mesh.known_axes():
         seen = axis.group.copies

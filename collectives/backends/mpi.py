@@ -71,6 +71,7 @@ class MpiCommunicator(Communicator):
         self._comm = comm
         self._channel = channel
         self.copies = []
+        self.texts = {}
         self._agreed = 0
         self._groups: dict[str, int] = {}  # how often a subgroup was made
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
