@@ -258,6 +258,7 @@ def _digest(text: str) -> int:
 def _while_waiting(wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
     """Run a blocking call of mpi4py, with what it waits for written down for the monitor."""
     thread = get_ident()
+    _process.waiting.pop(-thread, None)  # what it has tested before, it does not wait for now
     _process.waiting[thread] = wait
     try:
         return function(*args)
@@ -290,7 +291,6 @@ class _Request:
 
     def wait(self) -> None:
         if not self._is_done:
-            _process.waiting.pop(-get_ident(), None)
             _while_waiting(self._wait, self._poll if checking.watching else self._request.Wait, self.status)
             self._is_done = True
 

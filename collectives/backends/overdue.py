@@ -205,8 +205,11 @@ def _missing(wait: Any, answers: dict[int, Answer], rank: int) -> list[int]:
 def deadlocked(before: dict[int, Answer], after: dict[int, Answer]) -> set[int]:
     """The ranks that no other rank can wake: see the module. Two rounds of answers, by rank."""
 
+    def blocked_in(answer: Answer) -> list[Any]:
+        return [wait for wait in answer["waits"] if wait[0] > 0]  # the others were only tested
+
     def waits_of(answer: Answer) -> set[tuple[Any, ...]]:
-        return {tuple(wait[:5]) for wait in answer["waits"]}
+        return {tuple(wait[:5]) for wait in blocked_in(answer)}
 
     stuck = {
         rank
@@ -218,7 +221,7 @@ def deadlocked(before: dict[int, Answer], after: dict[int, Answer]) -> set[int]:
         held = {
             rank
             for rank in stuck
-            if all(set(_missing(wait, after, rank)) & (stuck | gone) for wait in after[rank]["waits"])
+            if all(set(_missing(wait, after, rank)) & (stuck | gone) for wait in blocked_in(after[rank]))
         }
         if held == stuck:
             return stuck

@@ -267,6 +267,8 @@ def test_who_is_deadlocked() -> None:
     recv = [1, "a", "recv", 1, 1, "recv #1 on 'a' from rank 1", "a.py:7", [0, 1]]
     both = {0: answer([recv], {}), 1: answer([[*recv[:4], 0, *recv[5:]]], {})}
     assert deadlocked(both, both) == {0, 1}
+    tested = {**both, 1: {**both[1], "waits": [*both[1]["waits"], [-1, *on_a[1:]]]}}
+    assert deadlocked(tested, tested) == {0, 1}  # what was only tested keeps nobody from waiting for something else
     on_its_way = {**both, 1: {**both[1], "sent": {"a": {"0": 1}}}}
     assert deadlocked(on_its_way, on_its_way) == set()
     text = verdict_text("no rank can go on", computes, 4)
