@@ -6,7 +6,9 @@ stand, and its counts of calls and messages. The rank that asked judges the answ
 
 - *Deadlock.* A set of ranks that all wait, each for a call or a message that only another one of the set can make: no
   rank outside can help. It takes two rounds of answers, all of the first before any of the second; a rank that is in
-  the same wait in both was in it in between, so there was a moment at which all were. No time limit is needed.
+  the same wait in both was in it in between, so there was a moment at which all were. No time limit is needed. Another
+  thread of such a rank could still send what is missing, so all of them must wait; daemon threads, such as a progress
+  bar's, are only given ten seconds.
 - *Overdue.* The wait has lasted longer than the time limit (`checking.time_limit_s`).
 
 The verdict is what every rank waits for and where, and who never arrived. It goes to all ranks. A rank that polls
@@ -31,6 +33,7 @@ __all__ = ["FIRST_S", "Overdue", "deadlocked", "verdict_text"]
 
 FIRST_S = 0.6  # how long a wait lasts before the other ranks are asked
 _ANSWER_S = 1.0  # how long a monitor may take to answer; one whose rank holds the interpreter may not
+_DAEMONS_S = 10.0  # how long daemon threads that do not wait count as ranks' hope
 _BLOCKED_S = 1.0  # how long a rank that was told has to leave its wait
 _TAGS = _ASK, _ANSWER, _VERDICT = 2, 3, 4
 
@@ -93,7 +96,7 @@ class Overdue:
         if self._asked is not None:
             if len(self._answers) == self.size or now - self._asked > _ANSWER_S:
                 self._asked = None
-                self._judge(limit_s is not None and longest >= limit_s)
+                self._judge(longest, limit_s)
         elif longest < FIRST_S:
             self._next_s, self._before = FIRST_S, None
         elif longest >= self._next_s or (limit_s is not None and self._next_s > limit_s and longest >= limit_s):
@@ -105,19 +108,19 @@ class Overdue:
         self._answers = {self.rank: self._answer()}
         self._send_to_all(_ASK, {"round": self._round})
 
-    def _judge(self, is_overdue: bool) -> None:
+    def _judge(self, longest: float, limit_s: float | None) -> None:
         before, self._before = self._before, self._answers
         if before is None:  # a second round, at once: the first one's answers lie before it
             self._ask()
             return
-        stuck = deadlocked(before, self._answers)
+        stuck = deadlocked(before, self._answers, longest > _DAEMONS_S)
         self._before = None
         self._next_s *= 2
-        if not stuck and not is_overdue:
+        if not stuck and (limit_s is None or longest < limit_s):
             return
         why = "no rank can go on" if len(stuck) == self.size else "ranks wait for each other" if stuck else ""
         if not why:
-            why = f"rank {self.rank} has waited for {checking.time_limit_s():g} s (RINGTAPE_TIMEOUT_S)"
+            why = f"rank {self.rank} has waited for {limit_s:g} s (RINGTAPE_TIMEOUT_S)"
         text = verdict_text(why, self._answers, self.size)
         waits = {str(rank): answer["waits"] for rank, answer in self._answers.items() if not stuck or rank in stuck}
         verdict = {"text": text, "waits": waits}
@@ -158,7 +161,7 @@ class Overdue:
         """What this rank does: its waits, and whether all its threads are in one."""
         waits = dict(self._waiting)
         monitor = threading.current_thread()
-        alive = [t for t in threading.enumerate() if t is not monitor]
+        idle = [t for t in threading.enumerate() if t is not monitor and t.ident not in waits]
         main = threading.main_thread()
         doing = "has left" if self.has_left else f"computes at {site_of_thread(main.ident) or 'an unknown place'}"
         return {
@@ -167,7 +170,8 @@ class Overdue:
                  site_of_thread(abs(thread)), list(channel.ranks)]
                 for thread, (channel, call, number, source) in waits.items()
             ],
-            "is_blocked": not self.has_left and all(t.ident in waits for t in alive),
+            "is_blocked": not self.has_left and all(t.daemon for t in idle),
+            "has_daemons": bool(idle),
             "has_left": self.has_left,
             "doing": doing,
             "calls": {key: channel.calls for key, channel in self._channels.copy().items()},
@@ -202,8 +206,19 @@ def _missing(wait: Any, answers: dict[int, Answer], rank: int) -> list[int]:
     return [r for r in ranks if r != rank and (r not in answers or answers[r]["calls"].get(key, 0) < number)]
 
 
-def deadlocked(before: dict[int, Answer], after: dict[int, Answer]) -> set[int]:
-    """The ranks that no other rank can wake: see the module. Two rounds of answers, by rank."""
+def deadlocked(before: dict[int, Answer], after: dict[int, Answer], is_late: bool = False) -> set[int]:
+    """The ranks that no other rank can wake: see the module.
+
+    Parameters
+    ----------
+    before, after : dict of int to dict
+        Two rounds of answers, by rank.
+    is_late : bool
+        Whether it has lasted so long that daemon threads count for nothing.
+    """
+
+    def is_blocked(answer: Answer) -> bool:
+        return answer["is_blocked"] and (is_late or not answer["has_daemons"])
 
     def blocked_in(answer: Answer) -> list[Any]:
         return [wait for wait in answer["waits"] if wait[0] > 0]  # the others were only tested
@@ -214,7 +229,7 @@ def deadlocked(before: dict[int, Answer], after: dict[int, Answer]) -> set[int]:
     stuck = {
         rank
         for rank in before.keys() & after.keys()
-        if before[rank]["is_blocked"] and after[rank]["is_blocked"] and waits_of(before[rank]) == waits_of(after[rank])
+        if is_blocked(before[rank]) and is_blocked(after[rank]) and waits_of(before[rank]) == waits_of(after[rank])
     }
     while True:
         gone = {rank for rank, answer in after.items() if answer["has_left"]}

@@ -242,7 +242,7 @@ def test_limits_of_time() -> None:
 
 def answer(waits: list[Any], calls: dict[str, int], **more: Any) -> dict[str, Any]:
     return {"waits": waits, "calls": calls, "sent": {}, "is_blocked": bool(waits), "has_left": False,
-            "doing": "computes at a.py:1", **more}  # fmt: skip
+            "has_daemons": False, "doing": "computes at a.py:1", **more}  # fmt: skip
 
 
 def in_call(key: str, number: int, ranks: list[int]) -> list[Any]:
@@ -264,6 +264,9 @@ def test_who_is_deadlocked() -> None:
     assert deadlocked(left, left) == {0, 2}
     half = {**crossed, 1: answer([on_b], {"a": 1, "b": 1}, is_blocked=False)}  # another thread of it goes on
     assert deadlocked(half, half) == set()
+    watched = {**crossed, 1: {**crossed[1], "has_daemons": True}}  # a progress bar's thread may not save it for long
+    assert deadlocked(watched, watched) == set()
+    assert deadlocked(watched, watched, is_late=True) == {0, 1, 2}
     recv = [1, "a", "recv", 1, 1, "recv #1 on 'a' from rank 1", "a.py:7", [0, 1]]
     both = {0: answer([recv], {}), 1: answer([[*recv[:4], 0, *recv[5:]]], {})}
     assert deadlocked(both, both) == {0, 1}
