@@ -37,6 +37,8 @@ PATIENCE_S = 300.0
 
 watching = False
 """Whether the mode is ``ranks``; read where a look must cost nothing."""
+limit = 0.0
+"""How many calls of a communicator are compared."""
 sites = True
 """Whether call sites are compared under ``ranks``; they are always told."""
 
@@ -70,12 +72,13 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
     >>> cc.check("ranks", timeout_s=60)
     >>> cc.check("first")
     """
-    global _mode, _timeout_s, watching
+    global _mode, _timeout_s, limit, watching
     if mode not in MODES:
         raise ValueError(f"check mode {mode!r}: needed one of {', '.join(MODES)}")
     if timeout_s is not None and not timeout_s > 0:
         raise ValueError(f"timeout_s={timeout_s!r} was given; needed: a positive number of seconds")
     _mode, _timeout_s, watching = mode, timeout_s, mode == "ranks"
+    limit = _limits[mode]
     globals()["sites"] = sites
 
 
@@ -86,7 +89,7 @@ def check_mode() -> str:
 
 def is_checked(agreed: int) -> bool:
     """Whether a communicator that has compared `agreed` calls compares the next one."""
-    return agreed < _limits[_mode]
+    return agreed < limit
 
 
 def time_limit_s() -> float | None:
@@ -142,8 +145,8 @@ def _places(members: Sequence[int], where: dict[int, str]) -> str:
 def _from_environment() -> float | None:
     given = os.environ.get("RINGTAPE_TIMEOUT_S", "")
     try:
-        if not given or (limit := float(given)) > 0:
-            return limit if given else None
+        if not given or float(given) > 0:
+            return float(given) if given else None
     except ValueError:
         pass
     raise ValueError(f"RINGTAPE_TIMEOUT_S={given!r}: needed a positive number of seconds")

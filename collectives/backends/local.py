@@ -516,7 +516,7 @@ class LocalCommunicator(Communicator):
 
     @property
     def checking(self) -> bool:
-        return checking.check_mode() != "off"
+        return checking.limit > 0
 
     def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         self.announce(call, layout, is_rooted)

@@ -111,7 +111,7 @@ class MpiCommunicator(Communicator):
     # -- agreement ---------------------------------------------------------------------------------------------
     @property
     def checking(self) -> bool:
-        return self.size > 1 and checking.is_checked(self._agreed)
+        return self._agreed < checking.limit and self.size > 1
 
     def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         if not self.checking:
