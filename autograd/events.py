@@ -18,13 +18,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["Listener", "emit", "listeners", "listening"]
+__all__ = ["Listener", "declarations", "emit", "listeners", "listening"]
 
 Listener = Callable[[str, str, str], None]
 
 listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs: a listener hears its own thread, which on threads is its own rank."""
+
+declarations: list[Callable[[str, Any], None]] = []
+"""Called as ``f("tensor", x)`` with a leaf that was given labels, and as ``f("constant", x)`` with a constant."""
 
 
 def emit(phase: str, direction: str, name: str) -> None:

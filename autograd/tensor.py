@@ -16,6 +16,7 @@ from numpy import ndarray
 from . import tape as _tape
 from .arrays import Shaped, as_array, is_inexact, to_host
 from .errors import CommunicationError, DtypeError, MeshError, SavedArrayError, ShapeError, TapeError
+from .events import declarations
 from .layout import C, Grid, I, Label, Layout, V, describe, resolve
 from .sites import call_site
 from .state import state
@@ -576,7 +577,11 @@ def tensor(
     if array.__class__ in TENSORS:
         array = array.array
     array = as_array(array, None if dtype is None else np.dtype(dtype))
-    return Leaf(array, _layout(array, layout, V, global_shape), requires_grad, name)
+    x = Leaf(array, _layout(array, layout, V, global_shape), requires_grad, name)
+    if layout is not None:
+        for hear in declarations:
+            hear("tensor", x)
+    return x
 
 
 def constant(array: Any, dtype: Any = None) -> Leaf:
@@ -588,8 +593,10 @@ def constant(array: Any, dtype: Any = None) -> Leaf:
     >>> ag.constant([1.0, 2.0]).requires_grad
     False
     """
-    array = as_array(array, dtype)
-    return Constant(array, None if state.grid is None else state.grid.uniform(C))
+    x = Constant(as_array(array, dtype), None if state.grid is None else state.grid.uniform(C))
+    for hear in declarations:
+        hear("constant", x)
+    return x
 
 
 def use_operations(module: Any) -> None:

@@ -1,10 +1,27 @@
-"""How often ranks compare the calls they make, and what they are told when the calls differ. Every backend shares it.
+"""How often ranks compare the calls they make, and how long a rank may wait. Every backend shares it.
 
-The mode is read from ``RINGTAPE_CHECK`` once and changed with `set_check`:
+The mode is read from ``RINGTAPE_CHECK`` once and changed with `set_check` (``cc.check``):
 
-- ``off``: never.
-- ``first``: the first 1000 calls of every communicator (the default: a program that goes wrong mostly does so early).
-- ``always``: every call.
+=========  ==========================================  ==========================================================
+mode       what is compared                            what it costs
+=========  ==========================================  ==========================================================
+off        nothing                                     nothing
+first      the fingerprints of the first 1000 calls    over MPI one all-reduce of 16 bytes before each of these
+           of every communicator (the default)         calls; on threads the text travels with the call itself
+always     the fingerprint of every call               the same for every call
+ranks      the fingerprint, the operand's layout on    as ``always``, a walk up the stack, and one pass over the
+           all axes, the call site, the number of      bytes of every operand that is R, I or a constant on some
+           the call, and digests of the copies that    axis; no further message
+           should be equal: see `sanitizer`
+=========  ==========================================  ==========================================================
+
+A *fingerprint* is one line: the collective, the axis, shape, dtype, root, extents, what it gives, and whether it is
+recorded. On threads ``first`` compares every call, as ``always`` does: a meeting of threads costs more than its text.
+
+A rank that waits longer than `time_limit_s` is told what every rank waits for and where, and the ranks that never
+arrived are named. The limit is ``RINGTAPE_TIMEOUT_S`` or the argument of `set_check`; without either it is 300 s under
+``ranks``, and there is none in the other modes. Ranks that wait for each other need no limit: that is found at once
+on threads, and within about two seconds over MPI.
 """
 
 from __future__ import annotations
@@ -12,29 +29,57 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-__all__ = ["MODES", "check_mode", "is_checked", "mismatch_text", "set_check"]
+__all__ = ["MODES", "check_mode", "is_checked", "mismatch_text", "rank_list", "set_check", "time_limit_s"]
 
-MODES = ("off", "first", "always")
+MODES = ("off", "first", "always", "ranks")
 FIRST_CALLS = 1000
+PATIENCE_S = 300.0
 
-_limits = {"off": 0.0, "first": float(FIRST_CALLS), "always": float("inf")}
-_mode = os.environ.get("RINGTAPE_CHECK", "first")
-if _mode not in MODES:
-    raise ValueError(f"RINGTAPE_CHECK={_mode!r}: needed one of {', '.join(MODES)}")
+watching = False
+"""Whether the mode is ``ranks``; read where a look must cost nothing."""
+limit = 0.0
+"""How many calls of a communicator are compared."""
+sites = True
+"""Whether call sites are compared under ``ranks``; they are always told."""
+
+_limits = {"off": 0.0, "first": float(FIRST_CALLS), "always": float("inf"), "ranks": float("inf")}
+_mode = "first"
+_timeout_s: float | None = None
 
 
-def set_check(mode: str) -> None:
-    """Set the mode, to the same one on all ranks and at the same place of the program.
+def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) -> None:
+    """Set the mode, to the same one on all ranks and at the same place of the program. Exported as ``cc.check``.
+
+    Parameters
+    ----------
+    mode : {"off", "first", "always", "ranks"}
+        What is compared: see the module's table.
+    timeout_s : float, optional
+        How long a rank may wait for another one. Without it: ``RINGTAPE_TIMEOUT_S``, else 300 under ``ranks``, else
+        no limit.
+    sites : bool
+        Whether ``ranks`` also compares where in the program a call stands. False for a program whose ranks make the
+        same call at different lines, as in ``if rank == 0: broadcast(x, "dp") else: broadcast(None, "dp")``.
 
     Raises
     ------
     ValueError
-        The mode is none of `MODES`.
+        The mode is none of these, or the limit is not positive.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> cc.check("ranks", timeout_s=60)
+    >>> cc.check("first")
     """
-    global _mode
+    global _mode, _timeout_s, limit, watching
     if mode not in MODES:
         raise ValueError(f"check mode {mode!r}: needed one of {', '.join(MODES)}")
-    _mode = mode
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError(f"timeout_s={timeout_s!r} was given; needed: a positive number of seconds")
+    _mode, _timeout_s, watching = mode, timeout_s, mode == "ranks"
+    limit = _limits[mode]
+    globals()["sites"] = sites
 
 
 def check_mode() -> str:
@@ -44,14 +89,22 @@ def check_mode() -> str:
 
 def is_checked(agreed: int) -> bool:
     """Whether a communicator that has compared `agreed` calls compares the next one."""
-    return agreed < _limits[_mode]
+    return agreed < limit
 
 
-def _rank_list(ranks: Sequence[int]) -> str:
+def time_limit_s() -> float | None:
+    """How long a rank may wait for another one; None without a limit."""
+    if _timeout_s is not None:
+        return _timeout_s
+    return _environment_s if _environment_s is not None else PATIENCE_S if watching else None
+
+
+def rank_list(ranks: Sequence[int]) -> str:
+    """``rank 1``, or ``ranks 0, 2``."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
-def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str]) -> str:
+def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str], sites: Sequence[str] = ()) -> str:
     """The text of a `CollectiveMismatch`.
 
     Parameters
@@ -62,6 +115,8 @@ def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str]) -> str:
         The world ranks of its members.
     calls : sequence of str
         What each member called, in the same order.
+    sites : sequence of str
+        Where each member stands, ``model.py:41``; empty where that is not known.
     """
     who: dict[str, list[int]] = {}
     for rank, call in zip(ranks, calls, strict=True):
@@ -71,6 +126,34 @@ def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str]) -> str:
         head = f"the {len(ranks)} ranks of '{name}' made {len(groups)} different calls"
     else:
         odd = sorted(rank for _, members in groups[1:] for rank in members)
-        head = f"{_rank_list(odd)} did not make the call of the other ranks of '{name}'"
-    lines = [f"  {_rank_list(members)}: {call}" for call, members in groups]
+        head = f"{rank_list(odd)} did not make the call of the other ranks of '{name}'"
+    where = dict(zip(ranks, sites, strict=True)) if sites else {}
+    lines = [f"  {rank_list(members)}: {call}{_places(members, where)}" for call, members in groups]
     return "\n".join([head, *lines, "  needed: the same call, in the same order, on all ranks of the group"])
+
+
+def _places(members: Sequence[int], where: dict[int, str]) -> str:
+    found: dict[str, list[int]] = {}
+    for rank in members:
+        if where.get(rank):
+            found.setdefault(where[rank], []).append(rank)
+    if len(found) == 1:
+        return f"\n    at {next(iter(found))}"
+    return "".join(f"\n    at {site} ({rank_list(some)})" for site, some in found.items())
+
+
+def _from_environment() -> float | None:
+    given = os.environ.get("RINGTAPE_TIMEOUT_S", "")
+    try:
+        if not given or float(given) > 0:
+            return float(given) if given else None
+    except ValueError:
+        pass
+    raise ValueError(f"RINGTAPE_TIMEOUT_S={given!r}: needed a positive number of seconds")
+
+
+_environment_s = _from_environment()
+_given = os.environ.get("RINGTAPE_CHECK", "first")
+if _given not in MODES:
+    raise ValueError(f"RINGTAPE_CHECK={_given!r}: needed one of {', '.join(MODES)}")
+set_check(_given)

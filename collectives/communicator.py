@@ -38,7 +38,7 @@ what is taken from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -77,6 +77,14 @@ class Pending(Generic[T]):
         return self._result  # type: ignore[return-value]
 
 
+class Copy(NamedTuple):
+    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest."""
+
+    place: str
+    text: str
+    digest: int
+
+
 class Communicator:
     """A channel between the ranks of one group. See the module's table for the calls.
 
@@ -92,6 +100,10 @@ class Communicator:
         Which algorithm takes sums and copies: ``native`` for the transport's own.
     traffic : Traffic
         Messages and payload bytes sent to each peer by `send` and `lend`.
+    copies : list of Copy
+        What the next statement on it tells of values that should be equal on its ranks (see `sanitizer`).
+    texts : dict
+        The fingerprints of calls that were made on it before.
     """
 
     rank: int
@@ -100,6 +112,8 @@ class Communicator:
     name: str
     algorithm: str = "native"
     traffic: Traffic
+    copies: list[Copy]
+    texts: dict[Any, str]
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
@@ -123,15 +137,24 @@ class Communicator:
         """Whether the next `agree` would compare. The same on all ranks of the group."""
         raise NotImplementedError
 
-    def agree(self, call: str) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         """Compare a fingerprint (one line of text) with the other ranks', while checking is on.
+
+        `layout` is compared with it under ``ranks`` mode, and so are copies and, unless the call `is_rooted`, call
+        sites: see `sanitizer`.
 
         Raises
         ------
         CollectiveMismatch
-            On every rank, naming the ranks that differ and what each of them called.
+            On every rank, naming the ranks that differ, what each of them called and where.
+        ReplicaMismatch
+            On every rank, under ``ranks`` mode: copies that should be equal are not.
         """
         raise NotImplementedError
+
+    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+        """`agree` for a call that makes one call of this communicator, at once: a transport may join the two."""
+        self.agree(call, layout, is_rooted)
 
     # -- calls, blocking; a transport overrides what it has -----------------------------------------------------
     def broadcast(self, x: Array, root: int) -> Array:

@@ -13,7 +13,9 @@ from autograd.layout import Layout, Shard, describe, level
 from autograd.sites import call_site
 from autograd.tensor import Tensor
 
+from . import checking
 from .mesh import Axis, Mesh
+from .primitive import compared_layout
 
 __all__ = ["check_inner", "check_outer", "extents_along", "joined", "nested_parts", "normal_dim", "split"]
 
@@ -73,6 +75,10 @@ def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, n
             return found
     if layout.absent_beyond(axis.names):
         return (mine,) * axis.size  # nobody along the axis holds any of it, and its label does not tell
+    if axis.group.checking:  # another call of another rank must not meet this exchange
+        dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
+        compared = compared_layout(layout, axis.names) if checking.watching else ""
+        axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, name == "gather")
     told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
     return tuple(int(n) for n in told)
 

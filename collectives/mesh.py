@@ -165,6 +165,10 @@ class Mesh:
             self._axes[axes if isinstance(axes, str) else tuple(axes)] = found
         return found
 
+    def known_axes(self) -> list[Axis]:
+        """The axes, single and flattened, that have a communicator by now."""
+        return list({id(axis): axis for axis in self._axes.values()}.values())
+
     def _members(self, names: Sequence[str]) -> list[int]:
         """Ranks that share this one's place on all other axes, in row-major order of the axes named."""
         strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]

@@ -572,7 +572,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     else:
         if on.group.checking:
             said = "recorded" if recorded else "not recorded"
-            on.group.agree(f"{name}(axis={'*'.join(on.names)!r} root={root}) {said}")
+            on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {said}", is_rooted=True)
         data = headers.write(x.array, x.layout, recorded, name) if at_root else np.empty(headers.HEADER_BYTES, np.uint8)
         data = on.group.broadcast(data, root)
         shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")

@@ -76,7 +76,7 @@ def _nothing(shape: list[int], call: Call) -> list[int]:
 
 # -- sums ----------------------------------------------------------------------------------------------------
 
-all_reduce = Collective("all_reduce", (P, V, Shard))
+all_reduce = Collective("all_reduce", (P, V, Shard), meets=True)
 
 
 @all_reduce.forward
@@ -146,7 +146,7 @@ def _cut_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return Shard(call.dim, whole, offset)
 
 
-all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape)
+all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape, meets=True)
 
 
 @all_gather.forward
@@ -164,7 +164,7 @@ def _(ct: Any, call: Call) -> Any:
     return shard(ct, call, source=I, to=V)
 
 
-reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label, shape=_cut_shape)
+reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label, shape=_cut_shape, meets=True)
 
 
 @reduce_scatter.forward
@@ -222,7 +222,7 @@ def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return V
 
 
-all_to_all = Collective("all_to_all", (V, Shard), _swap_label, shape=_swapped_shape)
+all_to_all = Collective("all_to_all", (V, Shard), _swap_label, shape=_swapped_shape, meets=True)
 
 
 @all_to_all.forward
@@ -279,7 +279,7 @@ def _(ct: Any, call: Call) -> Any:
 class _PointToPoint(Collective):
     """Only two ranks take part, so there is no fingerprint of the group: the header says what was sent."""
 
-    def run(self, x: Any, call: Call, recorded: bool | None) -> Any:
+    def run(self, x: Any, call: Call, recorded: bool | None, operand: Any = None) -> Any:
         return super().run(x, call, recorded) if call.elsewhere else self._forward(x, call)
 
     def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:
@@ -328,7 +328,7 @@ def received(call: Call, layout: Layout) -> Tensor:
 
 # -- from and to one root ------------------------------------------------------------------------------------
 
-broadcast = Collective("broadcast", (Rooted, V))
+broadcast = Collective("broadcast", (Rooted, V), meets=True)
 
 
 @broadcast.forward
@@ -362,7 +362,7 @@ def _(ct: Any, call: Call) -> Any:
     return broadcast(ct, call, source=Rooted(call.root), to=I, shape=ct.shape, dtype=ct.dtype)
 
 
-reduce = Collective("reduce", (P, V, Shard), _rooted)
+reduce = Collective("reduce", (P, V, Shard), _rooted, meets=True)
 
 
 @reduce.forward
@@ -378,7 +378,7 @@ def _(ct: Any, call: Call) -> Any:
     return broadcast(ct, call, source=Rooted(call.root), to=R, shape=ct.shape, dtype=ct.dtype)
 
 
-scatter = Collective("scatter", (Rooted, V), _cut_label, shape=_cut_shape)
+scatter = Collective("scatter", (Rooted, V), _cut_label, shape=_cut_shape, meets=True)
 
 
 @scatter.forward
@@ -399,7 +399,7 @@ def _(ct: Any, call: Call) -> Any:
     return gather(ct, call, source=V, to=Rooted(call.root), shape=())
 
 
-gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape)
+gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape, meets=True)
 
 
 @gather.forward

@@ -52,7 +52,7 @@ class Probe(Communicator):
     def _note(self, call: str, x: Any, peer: int | None = None) -> None:
         self.sent.append(Sent(call, None if peer is None else self.ranks[peer], 0 if x is None else x.nbytes))
 
-    def agree(self, call: str) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         pass
 
     def broadcast(self, x: Array, root: int) -> Array:

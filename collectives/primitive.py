@@ -42,6 +42,7 @@ from autograd.state import state
 from autograd.tape import Node, Recording, Sweep, relabel
 from autograd.tensor import TENSORS, Tensor, interior
 
+from . import checking, sanitizer
 from .communicator import Communicator
 
 __all__ = ["Call", "Collective", "collectives"]
@@ -99,6 +100,7 @@ class Collective:
         *,
         silent: bool = False,
         free: bool = False,
+        meets: bool = False,
         shape: Callable[[list[int], Call], Any] | None = None,
         word: str = "a",
     ):
@@ -107,6 +109,7 @@ class Collective:
         self.free = free  # whether neither direction sends anything
         self.communicates = not free
         self._labels: dict[Any, Layout] = {}
+        self.meets = meets  # whether `run` begins with one call of the group that all its ranks make
         self.takes = takes
         self.gives = told if gives is None else gives
         self.shape = shape  # the result's shape, where it is not the operand's
@@ -151,24 +154,47 @@ class Collective:
         if layout.rooted and layout.absent_beyond(call.axes):
             call = call.but(elsewhere=True)
         recorded = state.recording is not None and array.dtype.kind in "fc"
-        y = self.run(array, call, recorded)
+        y = self.run(array, call, recorded, x)
         return self.record(x, layout, y, out, call) if recorded else Tensor(y, out)
 
-    def run(self, x: Any, call: Call, recorded: bool | None) -> Any:
-        """The transport's part, with the fingerprint before it and events around it."""
+    def run(self, x: Any, call: Call, recorded: bool | None, operand: Any = None) -> Any:
+        """The transport's part, with the fingerprint before it and events around it.
+
+        `operand` is the Tensor of which `x` is the array, where there is one.
+        """
         group = call.group
         if call.elsewhere:
             shape = list(call.shape if x is None else x.shape)
             shape = shape if self.shape is None else self.shape(shape, call)
             return Shaped(shape, call.dtype if x is None else x.dtype, "it is rooted elsewhere on another axis")
-        if group.size > 1 and not self.free and not (self.silent and recorded is None) and group.checking:
-            group.agree(self.fingerprint(x, call, recorded))
+        if group.size > 1 and not (self.silent and recorded is None) and group.checking:
+            self.compare(x, call, recorded, operand)
         if listeners:
             events.emit("begin", "forward", self.name)
             y = self._forward(x, call)
             events.emit("end", "forward", self.name)
             return y
         return self._forward(x, call)
+
+    def compare(self, x: Any, call: Call, recorded: bool | None, operand: Any) -> None:
+        """Tell the other ranks of this call; under ``ranks`` mode with the operand's layout and its copies."""
+        layout = ""
+        if checking.watching and operand is not None:
+            sanitizer.witness(self.name, operand)
+            layout = compared_layout(operand.layout, call.axes)
+        if self.free:
+            return
+        # a text costs twenty times what looking it up does; everything that it is made of is in the key
+        texts = call.group.texts
+        plain = call._replace(group=None, like=None)  # type: ignore[arg-type]  # a key that keeps nothing alive
+        key = (self.name, recorded, None if x is None else (x.shape, x.dtype), plain)
+        text = texts.get(key)
+        if text is None:
+            if len(texts) >= _MOST_TEXTS:
+                texts.clear()
+            text = texts[key] = self.fingerprint(x, call, recorded)
+        tell = call.group.announce if self.meets else call.group.agree
+        tell(text, layout, self.name in _ROOTED)
 
     def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
         """What must be the same on all ranks of the group, as one line."""
@@ -182,10 +208,14 @@ class Collective:
         dtype = call.dtype if call.dtype is not None else x.dtype
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
         pairs = f" pairs={list(call.pairs)}" if call.pairs else ""
-        pairs += f" {call.options}" if call.options else ""
+        more = "".join(
+            f" {field}={value!r}"
+            for field, value in zip(Call._fields, call, strict=True)
+            if field not in _TOLD and value != Call._field_defaults[field]
+        )
         return (
             f"{self.name}(axis={'*'.join(call.axes)!r} shape=[{','.join(map(str, shape))}] dtype={np.dtype(dtype)}"
-            f"{sizes}{root}{pairs} to={call.to!r}) {how}"
+            f"{sizes}{root}{pairs}{more} to={call.to!r}) {how}"
         )
 
     def record(self, x: Any, layout: Layout | None, y: Any, out: Layout, call: Call) -> Tensor:
@@ -332,12 +362,31 @@ def made_up(shape: tuple[int, ...], dtype: Any, call: Call) -> Any:
     return np.zeros(shape, dtype) if call.like is None else np.zeros_like(call.like, shape=shape, dtype=dtype)
 
 
+def compared_layout(layout: Layout, axes: tuple[str, ...]) -> str:
+    """The labels that must be the same on all ranks of a call along `axes`, as text.
+
+    Along these axes V, P, Shard and Rooted are not told apart: where a collective takes several of them it makes the
+    same of each, a rank that contributes nothing has a plain zero (V) where others have addends (P), and off the root
+    there may be no operand at all.
+    """
+    shown = [
+        f"{name}: {x!r}"
+        for name, x in layout.items()
+        if name not in axes or not (x is V or x is P or isinstance(x, Shard | Rooted))
+    ]
+    return "{" + ", ".join(shown) + "}" if shown else ""
+
+
 def told(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     """The result's label is the one that the call asks for."""
     return call.to
 
 
 _PLAIN = (np.ndarray, np.generic, Shaped)
+_MOST_TEXTS = 1000
+# what a fingerprint tells in its own way, or leaves out: the operand's label (V and P may meet) and what is local
+_TOLD = {"axes", "group", "to", "source", "root", "dim", "extents", "dim2", "extents2", "pairs", "shape", "dtype",
+         "like", "elsewhere"}  # fmt: skip
 _ROOTED = {"broadcast", "reduce", "scatter", "gather"}
 _WHY = {
     ("all_reduce", "R"): ": the sum over ranks of equal copies is the value times the number of ranks",

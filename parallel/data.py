@@ -20,7 +20,7 @@ from autograd.sites import call_site
 from autograd.state import state
 from autograd.tape import Node, Recording, Sweep
 from autograd.tensor import TENSORS, Parameter, Tensor, interior
-from collectives import all_reduce, current_mesh
+from collectives import all_reduce, checking, current_mesh, sanitizer
 from collectives.communicator import Communicator
 from collectives.mesh import Axis
 from collectives.plan import Sent
@@ -72,7 +72,7 @@ class _Entry:
         if on.size > 1:
             if on.group.checking:
                 named = f"(axis={'*'.join(on.names)!r})"
-                on.group.agree(f"gradients of {len(given)} parameters {named} in a backward sweep")
+                on.group.announce(f"gradients of {len(given)} parameters {named} in a backward sweep")
             used = on.group.all_reduce(np.array(used, np.float32))
         started: deque[Any] = deque()  # lists that are emptied as they are read: who holds a gradient owns it
         for i in reversed(range(len(given))):
@@ -167,6 +167,9 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
     if on.size > 1 and on.group.checking:
         said = "recorded" if recording is not None else "not recorded"
         shapes = ";".join(f"{p.array.dtype}{list(p.array.shape)}" for p in parameters)
+        if checking.watching:
+            for p in parameters:
+                sanitizer.witness("parameter entry", p)
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]

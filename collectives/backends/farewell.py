@@ -12,22 +12,21 @@ a rank that left early is noticed only when the waiting rank leaves too, that is
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from autograd.sites import site_of_thread
+from collectives.backends.overdue import Overdue
+
 __all__ = ["Channel", "Farewell", "Waiting", "Wait"]
 
 _GRACE_S = 0.3  # what ranks that end together differ by; goodbyes are sent after it
 _PERIOD_S = 0.25  # of the monitor
+_BUSY_S = 0.02  # of the monitor while ranks ask each other
 _TAG = 1
-
-_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_OURS = tuple(os.path.join(_HERE, package) + os.sep for package in ("autograd", "collectives", "parallel"))
-
 
 class Channel:
     """The counts of one communicator, which outlive it: they are what a goodbye tells.
@@ -40,9 +39,11 @@ class Channel:
         The collective calls that this rank has made on it.
     sent, received : dict of int to int
         The messages to and from each rank of the world.
+    broken : str or None
+        Why no rank may wait on it any more: some were told to give up (see `overdue`).
     """
 
-    __slots__ = ("calls", "key", "name", "ranks", "received", "sent")
+    __slots__ = ("broken", "calls", "key", "name", "ranks", "received", "sent")
 
     def __init__(self, key: str, name: str, ranks: tuple[int, ...]):
         self.key = key
@@ -51,12 +52,15 @@ class Channel:
         self.calls = 0
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
+        self.broken: str | None = None
 
 
 # (channel, call, its number, the world rank it is received from or lent to, None for a collective): a tuple, as it is
 # made often
 Wait = tuple[Channel, str, int, int | None]
-Waiting = dict[int, Wait]  # thread -> what it waits for; written around every blocking call, read by the monitor
+Waiting = dict[int, Wait]
+"""Thread -> what it waits for; written around every blocking call, read by the monitor. Under the negative number of
+the thread: what it has tested and found incomplete, so that it may wait or compute."""
 
 
 def describe(wait: Wait) -> str:
@@ -70,11 +74,9 @@ def describe(wait: Wait) -> str:
 
 
 def _site_of(thread: int) -> str:
-    """Where the user's program stands in a thread: ``model.py:41``."""
-    frame = sys._current_frames().get(thread)
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame = frame.f_back
-    return "" if frame is None else f", {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    """Where the user's program stands in a thread: ``, model.py:41``."""
+    site = site_of_thread(abs(thread))
+    return f", {site}" if site else ""
 
 
 class Farewell:
@@ -112,6 +114,7 @@ class Farewell:
         self._end_job = end_job
         self._say_doing = say_doing
         self._departed: dict[int, dict[str, Any]] = {}
+        self._overdue = Overdue(control, byte, waiting, channels, end_job)
         self._stop = threading.Event()
         self._monitor: threading.Thread | None = None
         self.rank: int = control.Get_rank()
@@ -126,8 +129,9 @@ class Farewell:
     def _listen(self) -> None:
         before: Waiting = {}
         told = ""
-        while not self._stop.wait(_PERIOD_S):
+        while not self._stop.wait(_BUSY_S if self._overdue.is_busy else _PERIOD_S):
             self._hear()
+            self._overdue.step()
             now = dict(self._waiting)
             if self._departed:
                 for thread, wait in now.items():
@@ -144,7 +148,8 @@ class Farewell:
             before = now
 
     def _hear(self) -> None:
-        """Receive the goodbyes that have arrived."""
+        """Receive the goodbyes and the questions that have arrived."""
+        self._overdue.hear()
         while (message := self._control.Improbe(tag=_TAG, status=(status := self._status()))) is not None:
             data = bytearray(status.Get_count(self._byte))
             message.Recv([data, self._byte])
@@ -181,6 +186,7 @@ class Farewell:
         self._stop.set()
         if self._monitor is not None:
             self._monitor.join(2.0)
+        self._overdue.has_left = True
         self._poll(self._control.Ibarrier(), progress, is_first=True)
         # All goodbyes have been sent by now, and been received once all ranks are in the second barrier.
         self._poll(self._control.Ibarrier(), progress, is_first=False)

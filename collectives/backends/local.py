@@ -5,8 +5,13 @@ compares the calls, makes every member's result and wakes those who wait. A mess
 first (the sender or the receiver) puts up. Meetings and letters are matched by the channel (name and members) and a
 number that each rank counts for itself, so the order of the calls is the whole protocol.
 
+A call that was announced carries what its rank says about it (see `sanitizer`), and whoever concludes the meeting
+compares that too: a fingerprint costs no meeting of its own.
+
 A rank blocks only in `LocalWorld.block`, where it is counted. When all ranks are blocked or have finished nobody is
-left who could wake one of them: that is a deadlock, found at once and without a time limit. There is one lock per
+left who could wake one of them: that is a deadlock, found at once and without a time limit. A time limit, if there is
+one, is for ranks that compute for ever. Where a rank stands in the program is looked up when an error wants it, in the
+frames of its thread. There is one lock per
 world, held for bookkeeping only (never while data moves), and one bell per rank, rung only when that rank can go on.
 """
 
@@ -15,7 +20,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock, get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +34,10 @@ from autograd.errors import (
     RankFailed,
     ShapeError,
 )
+from autograd.sites import find_site, short_site, site_of_thread
+from collectives import checking, sanitizer
 from collectives.communicator import Array, Communicator, Pending, Runs
+from collectives.sanitizer import Statement
 from collectives.traffic import Traffic
 
 __all__ = ["LocalCommunicator", "LocalWorld"]
@@ -273,7 +281,7 @@ CALLS = {
     "accumulate": Call(("dtype",), _prepare_accumulate, _combine_accumulate),
     "exchange": Call((), lambda group, data: ((), bytes(data)), lambda parts: [list(parts) for _ in parts]),
     "barrier": Call((), lambda group: ((), None), lambda parts: parts),
-    "agree": Call(("call",), lambda group, call: ((call,), None), lambda parts, call: parts),
+    "agree": Call((), lambda group: ((), None), lambda parts: parts),
 }
 
 
@@ -285,8 +293,6 @@ def _ranks_text(ranks: Iterable[int]) -> str:
 
 def _call_text(call: tuple[Any, ...]) -> str:
     name, *agreed = call
-    if name == "agree":
-        return str(agreed[0])
     values = (tuple(map(int, value)) if isinstance(value, tuple) else value for value in agreed)
     return f"{name}({', '.join(f'{word} {value}' for word, value in zip(CALLS[name].agrees, values, strict=True))})"
 
@@ -294,7 +300,7 @@ def _call_text(call: tuple[Any, ...]) -> str:
 class Meeting:
     """One collective of one group: the parts until all have come, then the results until they are taken."""
 
-    __slots__ = ("calls", "done", "error", "group", "missing", "number", "parts", "results", "waiters")
+    __slots__ = ("calls", "done", "error", "group", "missing", "number", "parts", "results", "said", "sites", "waiters")
 
     def __init__(self, group: Channel, number: int):
         size = len(group.ranks)
@@ -302,48 +308,72 @@ class Meeting:
         self.number = number
         self.calls: list[tuple[Any, ...] | None] = [None] * size
         self.parts: list[Any] = [None] * size
+        self.said: list[Statement | None] = [None] * size
+        self.sites: list[str | int] = [""] * size  # where each member called, or the thread that waits there
         self.results: list[Any] = []
         self.missing = size
-        self.error: str | None = None
+        self.error: CommunicationError | None = None
         self.done = False
         self.waiters: list[int] = []
 
     def conclude(self) -> None:
         """Compare the calls and make the results. The last member to come does this, for all."""
         name, *agreed = call = self.calls[0]  # type: ignore[misc]
-        if any(other != call for other in self.calls):
-            self.error = self._difference()
-        else:
+        said = self.said[0]
+        if any(other != said for other in self.said):
+            self.error = self._judgement()
+        if self.error is None and any(other != call for other in self.calls):
+            self.error = CollectiveMismatch(self._difference())
+        if self.error is None:
             try:
                 self.results = CALLS[name].combine(self.parts, *agreed)
             except CollectiveMismatch as mismatch:
-                self.error = f"call #{self.number} on '{self.group.name}': {mismatch}"
+                self.error = CollectiveMismatch(f"call #{self.number} on '{self.group.name}': {mismatch}")
         self.parts = []
 
     def result(self, rank: int) -> Any:
         """What one member gets. It is handed over: the meeting keeps no reference."""
         if self.error is not None:
-            raise CollectiveMismatch(self.error)
+            raise type(self.error)(*self.error.args)  # every rank its own, with its own traceback
         result, self.results[rank] = self.results[rank], None
         return result
 
     def wait_text(self, rank: int) -> str:
         absent = [rank for rank, call in zip(self.group.ranks, self.calls, strict=True) if call is None]
-        call = self.calls[self.group.ranks.index(rank)]
+        place = self.group.ranks.index(rank)
+        call, said = self.calls[place], self.said[place]
         text = f"{call[0]} #{self.number} on '{self.group.name}'"  # type: ignore[index]
+        text = text if said is None else f"{text}, which is {said.call},"
         return f"{text} for {_ranks_text(absent)}" if absent else text
+
+    def _where(self) -> list[str]:
+        """Where each member called. A thread that is given waits there: this is asked before it is woken."""
+        return [site if isinstance(site, str) else site_of_thread(site) for site in self.sites]
+
+    def _judgement(self) -> CommunicationError | None:
+        """What the members' statements come to; a rank that announced nothing says what its call is."""
+        told = [
+            Statement(_call_text(call), site=site) if said is None else said._replace(site=said.site or site)  # type: ignore[arg-type]
+            for said, call, site in zip(self.said, self.calls, self._where(), strict=True)
+        ]
+        error = sanitizer.compare(self.group.name, self.group.ranks, told)
+        return None if error is None else type(error)(f"call #{self.number} on '{self.group.name}': {error}")
 
     def _difference(self) -> str:
         ranks: dict[Any, list[int]] = {}
-        for rank, call in zip(self.group.ranks, self.calls, strict=True):
-            ranks.setdefault(call, []).append(rank)
-        names = {call[0] for call in ranks}
-        if len(names) > 1 or names == {"agree"}:
+        for rank, call, site in zip(self.group.ranks, self.calls, self._where(), strict=True):
+            ranks.setdefault((call, site), []).append(rank)
+        calls = [call for call, _ in ranks]
+        names = {call[0] for call in calls}
+        if len(names) > 1:
             needed = "the same call, in the same order"
         else:
-            columns = zip(CALLS[names.pop()].agrees, zip(*(call[1:] for call in ranks), strict=True), strict=True)
+            columns = zip(CALLS[names.pop()].agrees, zip(*(call[1:] for call in calls), strict=True), strict=True)
             needed = "the same " + " and ".join(word for word, values in columns if len(set(values)) > 1)
-        lines = [f"{_ranks_text(who)}: {_call_text(call)}" for call, who in ranks.items()]
+        lines = [
+            f"{_ranks_text(who)}: {_call_text(call)}" + (f"\n    at {site}" if site else "")
+            for (call, site), who in ranks.items()
+        ]
         lines.append(f"needed: {needed} on all of {_ranks_text(self.group.ranks)}")
         return f"call #{self.number} on '{self.group.name}' is not the same on all ranks\n  " + "\n  ".join(lines)
 
@@ -397,6 +427,8 @@ class LocalWorld:
         self._failure: str | None = None
         self._idle = 0  # ranks that are blocked or have ended
         self._waits: list[Meeting | Letter | None] = [None] * size
+        self._threads: list[int | None] = [None] * size
+        self._has_finished = [False] * size
         self._errors: list[CommunicationError | None] = [None] * size
         self._bells = [Lock() for _ in range(size)]
         for bell in self._bells:
@@ -409,6 +441,7 @@ class LocalWorld:
         key = (name, tuple(range(self.size)) if ranks is None else tuple(ranks))
         mine = self._communicators[rank]
         if key not in mine:
+            self._threads[rank] = get_ident()
             with self.lock:
                 channel = self._channels.setdefault(key, Channel(key[1], name))
             mine[key] = LocalCommunicator(self, channel, rank)
@@ -422,19 +455,25 @@ class LocalWorld:
         RankFailed
             Another rank has raised.
         DeadlockError
-            Every rank waits or has finished.
+            Every rank waits or has finished; or the time limit has passed.
         """
+        limit_s = checking.time_limit_s()
         with self.lock:
             if wait.done:
                 return
             self._waits[rank] = wait
+            self._threads[rank] = get_ident()
             wait.waiters.append(rank)
             self._idle += 1
             if self._failure is not None:
                 self._stop(rank, self._failed_error(rank))
             elif self._idle == self.size:
                 self._deadlock()
-        self._bells[rank].acquire()
+        if not self._bells[rank].acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
+            with self.lock:
+                if self._waits[rank] is wait:  # else it was woken just now
+                    self._stop_all(f"a rank has waited for {limit_s:g} s (RINGTAPE_TIMEOUT_S)")
+            self._bells[rank].acquire()
         error, self._errors[rank] = self._errors[rank], None
         if error is not None:
             raise error
@@ -449,6 +488,7 @@ class LocalWorld:
         """World rank `rank` has come to the end of its program."""
         with self.lock:
             self._idle += 1
+            self._has_finished[rank] = True
             if self._idle == self.size:
                 self._deadlock()
 
@@ -483,14 +523,26 @@ class LocalWorld:
         self._wake(rank)
 
     def _failed_error(self, rank: int) -> RankFailed:
-        return RankFailed(f"{self._failure}; rank {rank} waited in {self._waits[rank].wait_text(rank)}")  # type: ignore[union-attr]
+        text = self._waits[rank].wait_text(rank)  # type: ignore[union-attr]
+        return RankFailed(f"{self._failure}; rank {rank} waited in {text}{self._at(rank)}")
+
+    def _at(self, rank: int) -> str:
+        site = site_of_thread(self._threads[rank])
+        return f" at {site}" if site else ""
+
+    def _state(self, rank: int) -> str:
+        wait = self._waits[rank]
+        if wait is not None:
+            return f"rank {rank} waits in {wait.wait_text(rank)}{self._at(rank)}"
+        if self._has_finished[rank]:
+            return f"rank {rank} has finished"
+        return f"rank {rank} computes{self._at(rank)}"
 
     def _deadlock(self) -> None:
-        states = (
-            f"rank {rank} has finished" if wait is None else f"rank {rank} waits in {wait.wait_text(rank)}"
-            for rank, wait in enumerate(self._waits)
-        )
-        text = "no rank can go on: " + "; ".join(states)
+        self._stop_all("no rank can go on")
+
+    def _stop_all(self, why: str) -> None:
+        text = f"{why}: " + "; ".join(map(self._state, range(self.size)))
         for rank in self._blocked():
             self._stop(rank, DeadlockError(text))
 
@@ -513,6 +565,9 @@ class LocalCommunicator(Communicator):
         self._world = world
         self._world_rank = world_rank
         self._channel = channel
+        self.copies = []
+        self.texts = {}
+        self._said: Statement | None = None  # about the next call
         self._number = 0
         self._sent = [0] * self.size
         self._received = [0] * self.size
@@ -529,10 +584,16 @@ class LocalCommunicator(Communicator):
 
     @property
     def checking(self) -> bool:
-        return True
+        return checking.limit > 0
 
-    def agree(self, call: str) -> None:
-        self._call("agree", call)
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+        self.announce(call, layout, is_rooted)
+        self._call("agree")
+
+    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+        if self._said is not None:  # what it was about made no call of the group
+            self._call("agree")
+        self._said = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
 
     def broadcast(self, x: Array, root: int) -> Array:
         return self._call("broadcast", x, root)
@@ -580,6 +641,8 @@ class LocalCommunicator(Communicator):
         self._call("barrier")
 
     def send(self, x: Array, dst: int) -> None:
+        if self._said is not None:
+            self._call("agree")
         _check_rank(self, "dst", dst)
         content = _check_array(x).copy()
         number, self._sent[dst] = self._sent[dst], self._sent[dst] + 1
@@ -605,19 +668,22 @@ class LocalCommunicator(Communicator):
         # The caller may go on and change its array; only the buffer of a broadcast is lent until the wait.
         if args and isinstance(args[0], np.ndarray) and not (call == "broadcast" and args[1] != self.rank):
             args = (args[0].copy(), *args[1:])
-        meeting = self._join(call, *CALLS[call].prepare(self, *args))
+        said, self._said = self._said, None
+        site = short_site(*find_site())
+        meeting = self._join(call, *CALLS[call].prepare(self, *args), said, site)
         return Pending(lambda: self._ready(meeting), lambda: self._leave(meeting))
 
     # -- meetings ----------------------------------------------------------------------------------------------
     def _call(self, name: str, *args: Any) -> Any:
         """A blocking collective. It needs no copy of its array: it returns when nobody reads that any more."""
         call = CALLS[name]
+        said, self._said = self._said, None  # also where the arguments are refused: the call is not made
         agreed, part = call.prepare(self, *args)
         if self.size == 1:
             return call.combine([part], *agreed)[0]
-        return self._leave(self._join(name, agreed, part))
+        return self._leave(self._join(name, agreed, part, said, get_ident()))
 
-    def _join(self, name: str, agreed: tuple[Any, ...], part: Any) -> Meeting:
+    def _join(self, name: str, agreed: tuple[Any, ...], part: Any, said: Statement | None, site: str | int) -> Meeting:
         """Leave this rank's call and part at the next meeting, and conclude it if all have come."""
         self._number = number = self._number + 1
         world, meetings = self._world, self._channel.meetings
@@ -627,6 +693,8 @@ class LocalCommunicator(Communicator):
                 meeting = meetings[number] = Meeting(self._channel, number)
             meeting.calls[self.rank] = (name, *agreed)
             meeting.parts[self.rank] = part
+            meeting.said[self.rank] = said
+            meeting.sites[self.rank] = site
             meeting.missing -= 1
             if meeting.missing:
                 return meeting
@@ -652,6 +720,8 @@ class LocalCommunicator(Communicator):
 
     def _expect(self, buffer: Array, src: int) -> Letter:
         """Take the next place in the order of receives from `src`."""
+        if self._said is not None:
+            self._call("agree")
         _check_rank(self, "src", src)
         _check_array(buffer)
         number, self._received[src] = self._received[src], self._received[src] + 1

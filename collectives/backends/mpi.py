@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -15,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import CollectiveMismatch, CommunicationError, MeshError
-from collectives import checking
+from autograd.errors import CommunicationError, DeadlockError, MeshError
+from collectives import checking, sanitizer
 from collectives.backends import failure, mpi_windows
 from collectives.backends.farewell import Channel, Farewell, Wait, Waiting, describe
 from collectives.backends.mpi_plans import PLANS, Kind, Plan, checked_array, checked_rank, kind_of, kinds, operations
 from collectives.communicator import Array, Communicator, Pending, Runs
+from collectives.sanitizer import Statement
 from collectives.traffic import Traffic
 
 __all__ = ["MpiCommunicator", "mpi_world"]
@@ -42,6 +44,7 @@ class _Process:
         self.sends: deque[Any] = deque()
         # So do those of started calls, which nobody may come to wait for.
         self.started: deque[_Request] = deque()
+        self.abandoned: list[Any] = []  # requests that nobody waits for any more; MPI may still write to their arrays
         self.world: MpiCommunicator | None = None
 
     def reap(self) -> None:
@@ -81,7 +84,8 @@ class MpiCommunicator(Communicator):
         self.traffic = Traffic()
         self._comm = comm
         self._channel = channel
-        self._waiting = _process.waiting
+        self.copies = []
+        self.texts = {}
         self._agreed = 0
         self._groups: dict[str, int] = {}  # how often a subgroup was made
         self._reversed: MpiCommunicator | None = None
@@ -133,20 +137,23 @@ class MpiCommunicator(Communicator):
     # -- agreement ---------------------------------------------------------------------------------------------
     @property
     def checking(self) -> bool:
-        return self.size > 1 and checking.is_checked(self._agreed)
+        return self._agreed < checking.limit and self.size > 1
 
-    def agree(self, call: str) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         if not self.checking:
             return
         self._agreed += 1
-        digest = _digest(call)
+        mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
+        digest = _digest(repr(mine if mine.compares_site else mine._replace(site="")))
         # max(~h) is ~min(h): one reduction tells both
-        mine = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
-        most = np.empty_like(mine)
-        self._run(call, Plan("Allreduce", (mine, most, MPI.MAX), most))
+        both = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
+        most = np.empty_like(both)
+        self._run(call, Plan("Allreduce", (both, most, MPI.MAX), most))
         if most[0] != ~most[1]:
-            calls = [text.decode() for text in self.exchange(call.encode())]
-            raise CollectiveMismatch(checking.mismatch_text(self.name, self.ranks, calls))
+            told = [Statement.decode(each) for each in self.exchange(mine.encode())]
+            error = sanitizer.compare(self.name, self.ranks, told)
+            if error is not None:
+                raise error
 
     # -- calls -------------------------------------------------------------------------------------------------
     def broadcast(self, x: Array, root: int) -> Array:
@@ -320,7 +327,14 @@ class MpiCommunicator(Communicator):
     def _run(self, call: str, plan: Plan) -> Any:
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        _while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
+        if checking.watching:  # polled, so that this rank can be told that another one never comes
+            if channel.broken is not None:
+                raise DeadlockError(channel.broken)
+            function = plan.function
+            started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
+            _Request(started, (channel, call, number, None)).wait()
+        else:
+            _while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
         return plan.result if plan.finish is None else plan.finish(plan.result)
 
 
@@ -331,6 +345,7 @@ def _digest(text: str) -> int:
 def _while_waiting(wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
     """Run a blocking call of mpi4py, with what it waits for written down for the monitor."""
     thread = get_ident()
+    _process.waiting.pop(-thread, None)  # what it has tested before, it does not wait for now
     _process.waiting[thread] = wait
     try:
         return function(*args)
@@ -363,15 +378,16 @@ class _Request:
 
     def test(self) -> bool:
         if not self._is_done:
+            thread = get_ident()
             if self.advance():
-                _process.waiting.pop(get_ident(), None)
+                _process.waiting.pop(-thread, None)
             else:
-                _process.waiting[get_ident()] = self._wait  # a loop over `test` waits as well
+                _process.waiting[-thread] = self._wait  # a loop over `test` waits as well
         return self._is_done
 
     def wait(self) -> None:
         if not self._is_done:
-            _while_waiting(self._wait, self._yielding_wait)
+            _while_waiting(self._wait, self._poll if checking.watching else self._yielding_wait)
             self._is_done = True
 
     def _yielding_wait(self) -> None:
@@ -382,6 +398,17 @@ class _Request:
                 return
         while not test(status):
             _let_others_run()
+
+    def _poll(self) -> None:
+        """Wait, and raise if this rank is told that it waits in vain."""
+        channel, polls = self._wait[0], 0
+        while not self._request.Test(self.status):
+            if channel.broken is not None:
+                _process.abandoned.append(self._request)
+                raise DeadlockError(channel.broken)
+            polls += 1
+            if polls > _SPINS:
+                time.sleep(0.0 if polls < 50 * _SPINS else 0.0005)
 
 
 # -- the world -------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class Host(NamedTuple):
     @property
     def waiting(self) -> Any:
         """What the threads of this process wait for; read by the monitor."""
-        return self.group._waiting
+        return mpi._process.waiting
 
     @property
     def ranks_here(self) -> int:

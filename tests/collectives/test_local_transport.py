@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -396,6 +398,14 @@ def everyones_error(program, size, kind):
     return run(caught, size)
 
 
+def line_of(words):
+    """Where the calling test has these words, as errors show it: file:line of their first line."""
+    test = sys._getframe(1).f_code
+    lines, start = inspect.getsourcelines(test)
+    nth = next(nth for nth, line in enumerate(lines) if words in line and "line_of" not in line)
+    return f"{Path(test.co_filename).name}:{start + nth}"
+
+
 def other_on_rank_1(usual, unusual):
     def program(group):
         call, *args = unusual if group.rank == 1 else usual
@@ -456,8 +466,8 @@ def test_mismatch_text_and_what_follows():
 
     text = (
         "call #1 on 'world' is not the same on all ranks\n"
-        "  ranks 0, 1: all_reduce(dtype float64, count 3)\n"
-        "  rank 2: all_reduce(dtype float64, count 2)\n"
+        f"  ranks 0, 1: all_reduce(dtype float64, count 3)\n    at {line_of('start(')}\n"
+        f"  rank 2: all_reduce(dtype float64, count 2)\n    at {line_of('start(')}\n"
         "  needed: the same count on all of ranks 0, 1, 2"
     )
     assert run(program, 3) == [(text, 3)] * 3
@@ -531,7 +541,9 @@ def test_crossed_receives():
     def program(group):
         group.recv(np.empty(1), 1 - group.rank)
 
-    text = "no rank can go on: rank 0 waits in recv from rank 1 on 'world'; rank 1 waits in recv from rank 0 on 'world'"
+    at = f"at {line_of('group.recv(')}"
+    waits = f"rank 0 waits in recv from rank 1 on 'world' {at}; rank 1 waits in recv from rank 0 on 'world' {at}"
+    text = f"no rank can go on: {waits}"
     assert everyones_error(program, 2, DeadlockError) == [text] * 2
 
 
@@ -541,8 +553,9 @@ def test_two_subgroups_in_different_order():
         for each in (a, b) if group.rank == 0 else (b, a):
             each.all_reduce(np.ones(1))
 
-    waits = "rank 0 waits in all_reduce #1 on 'a' for rank 1; rank 1 waits in all_reduce #1 on 'b' for rank 0"
-    assert everyones_error(program, 2, DeadlockError) == [f"no rank can go on: {waits}"] * 2
+    at = f"at {line_of('each.all_reduce(')}"
+    waits = [f"rank {r} waits in all_reduce #1 on '{'ab'[r]}' for rank {1 - r} {at}" for r in range(2)]
+    assert everyones_error(program, 2, DeadlockError) == ["no rank can go on: " + "; ".join(waits)] * 2
 
 
 def test_the_report_names_each_rank():
@@ -559,8 +572,9 @@ def test_the_report_names_each_rank():
     with pytest.raises(DeadlockError) as error:
         run(program, 3)
     assert str(error.value) == (
-        "no rank can go on: rank 0 waits in all_reduce #3 on 'world' for ranks 1, 2; rank 1 has finished; "
-        "rank 2 waits in recv from rank 0 on 'tp'"
+        "no rank can go on: "
+        f"rank 0 waits in all_reduce #3 on 'world' for ranks 1, 2 at {line_of('group.all_reduce(')}; "
+        f"rank 1 has finished; rank 2 waits in recv from rank 0 on 'tp' at {line_of('pair.recv(')}"
     )
     assert error.value.__notes__ == ["raised on rank 0 of 3"]
 
@@ -575,7 +589,7 @@ def test_a_rank_that_has_finished(late):
         time.sleep(0.05 * (not late))
         group.exchange(b"")
 
-    with pytest.raises(DeadlockError, match=r"exchange #1 on 'world' for rank 3; .*rank 3 has finished"):
+    with pytest.raises(DeadlockError, match=r"exchange #1 on 'world' for rank 3 at \S+:\d+; .*rank 3 has finished"):
         run(program, 4)
 
 
@@ -586,7 +600,8 @@ def test_a_missing_rank_that_waits_elsewhere_and_pendings():
         group.start("barrier").wait()
 
     for text in everyones_error(program, 3, DeadlockError):
-        assert "rank 1 waits in barrier #1 on 'world' for rank 2; rank 2 waits in recv from rank 0" in text
+        assert f"rank 1 waits in barrier #1 on 'world' for rank 2 at {line_of('.wait()')}; rank 2 waits in" in text
+        assert f"rank 2 waits in recv from rank 0 on 'world' at {line_of('group.recv(')}" in text
 
 
 @pytest.mark.parametrize("size", [1, 2])
