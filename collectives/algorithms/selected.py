@@ -153,6 +153,11 @@ class Selected(Communicator):
         """Compare with the other ranks; the algorithm is part of what must be the same."""
         self.base.agree(f"{call} algorithm={self.algorithm}", *args, **options)
 
+    def announce(self, call: str, *args: Any, **options: Any) -> None:
+        """The same; only the transport's own calls can carry it along."""
+        tell = self.base.announce if self.algorithm == "native" else self.base.agree
+        tell(f"{call} algorithm={self.algorithm}", *args, **options)
+
     def duplicate(self, purpose: str) -> Communicator:
         return Selected(Channel(self.base.duplicate(purpose), self.channel), self.algorithm)
 

@@ -16,11 +16,11 @@ from autograd.errors import CollectiveMismatch, CommunicationError, MeshError, R
 from autograd.events import listeners
 from autograd.state import state
 from collectives import I, P, R, Shard, V, started
+from collectives.registry_cases import cases
 from collectives.testing import Case, Setting, check
 
 from .launch import launch
 from .nonblocking_cases import FORMS, PROGRAMS, compare, nonblocking_in_place, random_program
-from .registry_cases import cases
 
 
 def work_of(ranks: int, thin: int = 2) -> list[tuple[Case, Setting]]:

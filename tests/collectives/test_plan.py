@@ -16,11 +16,11 @@ import collectives as cc
 from autograd import nn
 from collectives.backends.local import LocalCommunicator
 from collectives.plan import Operation, Plan, Sent, _merge, _Seen, simulate
+from collectives.registry_cases import cases
 from collectives.testing import Case, Setting, operand, prepare
 from parallel import DataParallel
 
 from .launch import launch
-from .registry_cases import cases
 
 
 def mixed_program() -> tuple[Plan, int]:

@@ -20,10 +20,10 @@ import collectives as cc
 from autograd.errors import CollectiveMismatch, DtypeError, LayoutError, MeshError, ShapeError
 from collectives import I, Mesh, P, R, Shard, V
 from collectives.backends.mpi_windows import _added_up
+from collectives.primitive_cases import halo_case, looked_up, products, windows
 from collectives.testing import Case, Setting, check
 
 from .launch import launch
-from .primitive_cases import halo_case, looked_up, products, windows
 from .programs.primitives_program import run_all
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,9 +9,9 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
+from collectives.registry_cases import cases
 from collectives.testing import Case, Setting, check_everywhere
 from tests.collectives.nonblocking_cases import FORMS, PROGRAMS, compare, nonblocking_in_place
-from tests.collectives.registry_cases import cases
 
 world = cc.world()
 
