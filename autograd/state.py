@@ -28,6 +28,8 @@ class State(threading.local):
     """The current mesh itself, which `autograd` hands on without looking inside."""
     poke: Callable[[], None] | None = None
     """Called after each node of a sweep, so that pending communication makes progress."""
+    dry: bool = False
+    """Whether this thread runs a dry world, where every leaf has a shape only."""
 
 
 state = State()

@@ -19,6 +19,7 @@ from autograd.layout import C, I, Layout, P, R, Rooted, Shard, V
 from .backends.failure import guard
 from .checking import set_check as check
 from .communicator import Communicator, Pending
+from .dry import DryRun, dry
 from .mesh import Mesh, current_mesh
 from .ops import (
     all_gather,
@@ -40,6 +41,7 @@ from .ops import (
 from .primitive import Call, Collective
 from .ranks import in_order, run, world
 from .replicas import check_replicas
+from .topology import Link, Topology
 
 __all__ = [
     "C", "Call", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator", "DeadlockError", "I",
@@ -47,6 +49,7 @@ __all__ = [
     "Shard", "V", "all_gather", "all_reduce", "all_to_all", "broadcast", "cast", "check", "check_replicas",
     "current_mesh", "declare_partial", "gather", "in_order", "mean", "permute", "recv", "reduce", "reduce_scatter",
     "run", "scatter", "send", "shard", "world",
+    "DryRun", "Link", "Topology", "dry",
 ]  # fmt: skip
 
 guard()

@@ -78,6 +78,8 @@ class Communicator:
     size: int
     ranks: tuple[int, ...]
     name: str
+    dry = False
+    """Whether nothing is sent and arrays have shapes only (`collectives.backends.dry`)."""
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:

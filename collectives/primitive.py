@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd import events
-from autograd.arrays import Shaped, is_inexact, move, to_host
+from autograd.arrays import DRY, Shaped, is_absent, is_inexact, move, to_host
 from autograd.errors import LayoutError
 from autograd.events import listeners
 from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describe, fixes
@@ -167,11 +167,13 @@ class Collective:
         assert recording is not None
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
         array = y if x is None else x.array
-        result = (y.shape, y.dtype, type(y) is Shaped)
+        result = (y.shape, y.dtype, is_absent(y))
         operand = None
         if x is not None:
-            operand = result if array is y else (array.shape, array.dtype, type(array) is Shaped)
-        if call.like is None and not (isinstance(y, _PLAIN) and (array is y or isinstance(array, _PLAIN))):
+            operand = result if array is y else (array.shape, array.dtype, is_absent(array))
+        if state.dry:
+            call = call.but(like=Shaped((0,), y.dtype, DRY))
+        elif call.like is None and not (isinstance(y, _PLAIN) and (array is y or isinstance(array, _PLAIN))):
             device = y if isinstance(array, _PLAIN) else array
             call = call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
         recording.communicates |= self.communicates
@@ -232,7 +234,7 @@ class Collective:
         if place < 0 or g is None:
             return
         raw = g.array if g.__class__ in TENSORS else g
-        if type(raw) is Shaped and not operand[2]:  # dropped here: this rank's operand was not the root's
+        if not operand[2] and is_absent(raw):  # dropped here: this rank's operand was not the root's
             g = made_up(operand[0], operand[1], call)
             g = Tensor(g, layout.dual) if sweep.record else g
         sweep.add(place, relabel(g, layout.dual) if sweep.record else g)
@@ -293,8 +295,10 @@ def _instead(name: str, axis: str, have: Label) -> str:
     return f"bring {name} to a layout that it takes"
 
 
-def host_flat(x: Any) -> np.ndarray:
+def host_flat(x: Any) -> Any:
     """The operand as the transports want it: on the host, contiguous, one-dimensional."""
+    if type(x) is Shaped and not x.absent:
+        return x.reshape(-1)
     return np.ascontiguousarray(to_host(x)).reshape(-1)
 
 
