@@ -9,8 +9,8 @@ key is a hash of (seed, name, step). Element i, counted in C order in the logica
 no other. What follows is arithmetic that IEEE 754 rounds exactly (+ - * / and the square root), one element at a time:
 `numpy.log` and `numpy.cos` differ in their last bit between processors, and copies on two hosts would not be equal.
 
-In a dry run uniform, normal and bernoulli numbers have a shape only; integers and permutations, by which programs choose
-what to do, are as real as ever.
+In a dry run uniform, normal and bernoulli numbers have a shape only; integers and permutations, by which programs
+choose what to do, are as real as ever.
 
 One key is for one draw: two draws from the same key are functions of the same words. `Key.fold` and `Key.at` make more.
 """

@@ -27,8 +27,8 @@ class Link:
     bytes_per_s: float
 
     def __post_init__(self) -> None:
-        _require("latency_s", self.latency_s, self.latency_s >= 0, "a number of seconds that is not negative")
-        _require("bytes_per_s", self.bytes_per_s, self.bytes_per_s > 0, "a positive number of bytes a second")
+        _require("latency_s", self.latency_s, 0.0, "a number of seconds that is not negative")
+        _require("bytes_per_s", self.bytes_per_s, _TINY, "a positive number of bytes a second")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Topology:
                 raise MeshError(f"Topology: {name}={link!r} was given; needed: Link(latency_s, bytes_per_s)")
         speed = self.reduced_bytes_per_s
         if speed != math.inf:
-            _require("reduced_bytes_per_s", speed, speed > 0, "a positive number of bytes a second")
+            _require("reduced_bytes_per_s", speed, _TINY, "a positive number of bytes a second")
 
     @property
     def gamma_s_per_byte(self) -> float:
@@ -94,6 +94,10 @@ class Topology:
         return self.inside if len({rank // self.ranks_per_host for rank in ranks}) <= 1 else self.between
 
 
-def _require(name: str, value: float, holds: bool, needed: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not holds:
+_TINY = 5e-324  # the least positive number
+
+
+def _require(name: str, value: float, least: float, needed: str) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < least:
         raise MeshError(f"{name}={value!r} was given; needed: {needed}")
