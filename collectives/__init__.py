@@ -41,6 +41,7 @@ from .ops import (
 from .primitive import Call, Collective
 from .ranks import in_order, run, world
 from .replicas import check_replicas
+from .timeline import Timeline, timeline
 from .topology import Link, Topology
 
 __all__ = [
@@ -49,7 +50,7 @@ __all__ = [
     "Shard", "V", "all_gather", "all_reduce", "all_to_all", "broadcast", "cast", "check", "check_replicas",
     "current_mesh", "declare_partial", "gather", "in_order", "mean", "permute", "recv", "reduce", "reduce_scatter",
     "run", "scatter", "send", "shard", "world",
-    "DryRun", "Link", "Topology", "dry",
+    "DryRun", "Link", "Timeline", "Topology", "dry", "timeline",
 ]  # fmt: skip
 
 guard()
