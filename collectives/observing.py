@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from inspect import isfunction
 from typing import Any
 
 from .communicator import Communicator, Pending
@@ -20,10 +21,10 @@ __all__ = ["Observer", "observing", "quietly"]
 Observer = Callable[[Communicator, str, tuple[Any, ...], Callable[[], Any]], Any]
 """``observer(group, call, arguments, run)`` calls `run` once and returns what that returns."""
 
-_CALLS = (
-    "agree", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "exchange", "gather", "recv", "reduce",
-    "reduce_scatter", "scatter", "send", "start",
-)  # fmt: skip
+_CALLS = [
+    name for name, value in vars(Communicator).items()
+    if isfunction(value) and not name.startswith("_") and name not in ("subgroup", "duplicate")
+]  # fmt: skip
 
 
 class _Here(threading.local):

@@ -176,13 +176,14 @@ class Timeline:
             root = int(args[1])
         elif call in ("gather", "scatter"):
             root = int(args[2])
-        key = (group.name, group.ranks, peers, call if peers else "")
-        number = self._counts[key] = self._counts.get(key, 0) + 1
+        counted = (group.name, group.ranks, peers, call)
+        number = self._counts[counted] = self._counts.get(counted, 0) + 1
+        key = (group.name, group.ranks, peers, "message" if peers else call)
         given = args[0] if args else None
-        size = len(given) if isinstance(given, bytes | str) else getattr(given, "nbytes", 0)
+        size = len(given) if isinstance(given, bytes) else getattr(given, "nbytes", 0)
         backward = any(direction == "backward" for direction, _, _ in self._open)
         return CallRecord(
-            call, group.name.partition("@")[0], (group.name, group.ranks, peers), number, int(size),
+            call, group.name.partition("@")[0], key, number, int(size),
             None if root is None else group.ranks[root], backward, self._open[-1][1] if self._open else call,
         )  # fmt: skip
 

@@ -161,7 +161,7 @@ class Report:
         for r in self.rows:
             most = sorted(r.waited_for.items(), key=lambda item: -item[1])[:2]
             whom = ", ".join(f"rank {rank} {_time(s)}" for rank, s in most)
-            rate = "" if r.bytes_per_s is None else f"{r.bytes_per_s / 1e9:.3g} GB/s"
+            rate = "" if r.bytes_per_s is None else _rate(r.bytes_per_s)
             table.append((str(r.rank), r.axis, r.call, r.direction, str(r.calls), f"{r.bytes:,}", _time(r.waited_s),
                           whom, _time(r.transferred_s), rate))  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -292,6 +292,12 @@ def merged(records: Sequence[RankRecord], starts: Sequence[Offset], ends: Sequen
     return Report(_rows(records), span_s, errors, list(records))
 
 
+_MEETINGS = {
+    "agree", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "exchange", "gather", "reduce",
+    "reduce_scatter", "scatter",
+}  # fmt: skip
+
+
 def _match(records: Sequence[RankRecord]) -> None:
     """Find out for every call who came last, and when."""
     met: dict[Any, list[tuple[int, CallRecord]]] = {}
@@ -299,21 +305,21 @@ def _match(records: Sequence[RankRecord]) -> None:
         for c in record.calls:
             met.setdefault((c.key, c.number), []).append((record.rank, c))
     for (key, _), calls in met.items():
-        _, members, peers = key
+        _, members, peers, call = key
         if peers is not None:
             sent = next(((rank, c) for rank, c in calls if c.call == "send"), None)
             for _, c in calls:
                 if c.call == "recv" and sent is not None:
                     c.last, c.ready = sent[0], sent[1].begin
             continue
-        if len(calls) < len(members) or len(members) == 1:
-            continue  # not all of it was inside the block
+        if len(calls) < len(members) or len(members) == 1 or call not in _MEETINGS:
+            continue  # not all of it was inside the block, or nobody needs the others
         latest, slowest = max(calls, key=lambda item: item[1].begin)
         for rank, c in calls:
             needed = (latest, slowest)
-            if c.call in ("broadcast", "scatter"):
+            if call in ("broadcast", "scatter"):
                 needed = next((other, d) for other, d in calls if other == c.root)
-            elif c.call in ("reduce", "gather") and rank != c.root:
+            elif call in ("reduce", "gather") and rank != c.root:
                 needed = (rank, c)  # it hands over and goes on
             c.last, c.ready = needed[0], needed[1].begin
 
@@ -333,6 +339,13 @@ def _rows(records: Sequence[RankRecord]) -> list[Row]:
                             sum(c.waited_ns for c in calls) / 1e9, sum(c.transferred_ns for c in calls) / 1e9,
                             dict(whom)))  # fmt: skip
     return rows
+
+
+def _rate(bytes_per_s: float) -> str:
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6)):
+        if bytes_per_s >= size:
+            return f"{bytes_per_s / size:.3g} {unit}"
+    return f"{bytes_per_s / 1e3:.3g} kB/s"
 
 
 def _time(time_s: float) -> str:

@@ -87,7 +87,7 @@ def records(*begins: int, call: str = "all_reduce", root: int | None = None, end
     """One call of ranks that begin when told and end together."""
     found = []
     for rank, begin in enumerate(begins):
-        c = CallRecord(call, "dp", ("dp@0", tuple(range(len(begins))), None), 1, 4000, root, False, call)
+        c = CallRecord(call, "dp", ("dp@0", tuple(range(len(begins))), None, call), 1, 4000, root, False, call)
         c.begin, c.returned, c.wait, c.end = begin, end, begin, end
         found.append(RankRecord(rank, "here", [c], [OperationRecord(call, "forward", begin - 5, end + 5, 0)]))
     return found
