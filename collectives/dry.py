@@ -28,11 +28,11 @@ from .dry_costs import ALGORITHMS, Cost, predict, predict_hierarchical
 from .mesh import Mesh
 from .topology import Topology
 
-__all__ = ["DryRun", "Prediction", "Traffic", "dry"]
+__all__ = ["DryRun", "Prediction", "DryTraffic", "dry"]
 
 
 @dataclass(frozen=True)
-class Traffic:
+class DryTraffic:
     """The calls of one kind that the rank made.
 
     Attributes
@@ -62,12 +62,12 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one algorithm makes of a `Traffic`: messages and bytes sent by the rank that sends most, and the time.
+    """What one algorithm makes of a `DryTraffic`: messages and bytes sent by the rank that sends most, and the time.
 
     `time_s` is None without a topology. `sent_bytes` is what travels, in the place of what was handed over.
     """
 
-    traffic: Traffic
+    traffic: DryTraffic
     algorithm: str
     messages: float
     sent_bytes: float
@@ -201,7 +201,7 @@ class DryRun:
         self._counts[axis, "backward" if sweeps else "forward", call, by, id(group.ranks), given, whole] += 1
 
     # -- what was counted --------------------------------------------------------------------------------------
-    def traffic(self) -> list[Traffic]:
+    def traffic(self) -> list[DryTraffic]:
         """What this rank handed to the transport, in order of first use."""
         calls: Counter[tuple[Any, ...]] = Counter()
         total: Counter[tuple[Any, ...]] = Counter()
@@ -209,7 +209,7 @@ class DryRun:
             key = (*kind, len(self._groups[group]))
             calls[key] += n
             total[key] += n * given
-        return [Traffic(*key, calls=n, bytes=total[key]) for key, n in calls.items()]  # type: ignore[misc]
+        return [DryTraffic(*key, calls=n, bytes=total[key]) for key, n in calls.items()]  # type: ignore[misc]
 
     def predictions(self) -> list[Prediction]:
         """What every algorithm makes of each `traffic`, the usual algorithm of a call first."""
@@ -270,8 +270,8 @@ class DryRun:
             total += min(times.values()) if algorithm is None else times.get(algorithm, usual)
         return total
 
-    def _choices(self) -> dict[Traffic, list[Prediction]]:
-        found: dict[Traffic, list[Prediction]] = {}
+    def _choices(self) -> dict[DryTraffic, list[Prediction]]:
+        found: dict[DryTraffic, list[Prediction]] = {}
         for p in self.predictions():
             found.setdefault(p.traffic, []).append(p)
         return found
