@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from autograd.state import state
 
 from . import ranks as _ranks
 from .backends.dry import DryCommunicator
-from .dry_costs import ALGORITHMS, Cost, predict, predict_hierarchical
+from .dry_costs import costs
 from .mesh import Mesh
 from .topology import Topology
 
@@ -217,7 +217,7 @@ class DryRun:
         for (*kind, group, _, whole), n in self._counts.items():
             ranks = self._groups[group]
             into = found.setdefault((*kind, len(ranks)), {})
-            for algorithm, cost in self._costs(kind[2], whole, ranks):
+            for algorithm, cost in costs(kind[2], whole, ranks, self.topology):
                 sums = into.setdefault(algorithm, [0, 0, 0])
                 for i, x in enumerate((cost.messages, cost.bytes, cost.time_s)):
                     sums[i] += n * x
@@ -229,24 +229,6 @@ class DryRun:
                 traffic.axis, traffic.direction, traffic.operation, traffic.by, traffic.ranks
             ].items()
         ]
-
-    def _costs(self, call: str, whole: int, ranks: tuple[int, ...]) -> Iterator[tuple[str, Cost]]:
-        machine = self.topology
-        if machine is None:
-            for algorithm in ALGORITHMS[call]:
-                yield algorithm, predict(call, algorithm, whole, len(ranks), 0.0, 0.0, 0.0)
-            return
-        link = machine.link(ranks)
-        rates = (link.latency_s, 1 / link.bytes_per_s, machine.gamma_s_per_byte)
-        for algorithm in ALGORITHMS[call]:
-            yield algorithm, predict(call, algorithm, whole, len(ranks), *rates)
-        hosts = machine.hosts(ranks)
-        if call == "all_reduce" and len(hosts) > 1 and hosts[0] > 1 and len(set(hosts)) == 1:
-            inside, between = ((x.latency_s, 1 / x.bytes_per_s) for x in (machine.inside, machine.between))
-            yield (
-                "hierarchical",
-                predict_hierarchical(whole, hosts[0], len(hosts), inside, between, machine.gamma_s_per_byte),
-            )
 
     def time_s(self, algorithm: str | None = None) -> float:
         """The predicted time of all calls, one after the other: nothing is taken to be hidden behind computation.

@@ -31,10 +31,12 @@ pipelined tree, Traeff and Ripke, "Optimal broadcast for fully connected process
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-__all__ = ["ALGORITHMS", "Cost", "predict", "predict_hierarchical"]
+from .topology import Link, Topology
+
+__all__ = ["ALGORITHMS", "Cost", "costs", "predict", "predict_hierarchical"]
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("ring", "halving_doubling", "recursive_doubling", "tree", "pipelined"),
@@ -133,6 +135,41 @@ def predict_hierarchical(
         predict("all_gather", "ring", bytes, ranks_per_host, *inside, gamma_s_per_byte),
     ]
     return Cost(*(sum(column) for column in zip(*steps, strict=True)))
+
+
+def costs(call: str, bytes: int, ranks: tuple[int, ...], machine: Topology | None) -> Iterator[tuple[str, Cost]]:
+    """Every algorithm that a call has, the usual one first, with its cost on a described machine.
+
+    Parameters
+    ----------
+    call : str
+        A communicator's.
+    bytes : int
+        Of the whole value.
+    ranks : tuple of int
+        The world ranks of the group.
+    machine : Topology, optional
+        Without it all times are 0.
+
+    Examples
+    --------
+    >>> from collectives.dry_costs import costs
+    >>> next(costs("all_reduce", 800, (0, 1, 2, 3), None))
+    ('ring', Cost(time_s=0.0, messages=6, bytes=1200.0))
+    """
+    alpha, beta, gamma = 0.0, 0.0, 0.0
+    if machine is not None:
+        (alpha, beta), gamma = _rates(machine.link(ranks)), machine.gamma_s_per_byte
+    for name in ALGORITHMS[call]:
+        yield name, predict(call, name, bytes, len(ranks), alpha, beta, gamma)
+    hosts = [] if machine is None else machine.hosts(ranks)
+    if machine is not None and call == "all_reduce" and len(hosts) > 1 and hosts[0] > 1 and len(set(hosts)) == 1:
+        between = _rates(machine.between)
+        yield "hierarchical", predict_hierarchical(bytes, hosts[0], len(hosts), _rates(machine.inside), between, gamma)
+
+
+def _rates(link: Link) -> tuple[float, float]:
+    return link.latency_s, 1 / link.bytes_per_s
 
 
 Formula = Callable[[float, int, float, float, float], Cost]

@@ -551,6 +551,27 @@ def test_the_link_of_an_axis_and_hierarchical() -> None:
     assert "no communication" in str(bare)
 
 
+def test_what_travels_follows_from_the_whole() -> None:
+    """Bytes sent by the busiest of 4 ranks, for a whole of 96 bytes: of the call that every collective makes."""
+    whole = numpy.zeros((12, 1))
+    part = {"layout": {"a": Shard(0)}}
+    made: dict[str, tuple[Callable[[], Any], float]] = {
+        "all_gather": (lambda: cc.all_gather(ag.tensor(whole[:3], **part), "a"), 72),
+        "reduce_scatter": (lambda: cc.reduce_scatter(ag.tensor(whole), "a"), 72),
+        "all_to_all": (lambda: cc.all_to_all(ag.tensor(whole.reshape(12, 1)[:, :1]), "a"), 72),
+        "gather": (lambda: cc.gather(ag.tensor(whole[:3], **part), "a"), 72),
+        "scatter": (lambda: cc.scatter(ag.tensor(whole), "a", root=1, like=whole), 72),
+        "broadcast": (lambda: cc.broadcast(ag.tensor(whole), "a", root=1, like=whole), 192),
+        "reduce": (lambda: cc.reduce(ag.tensor(whole), "a"), 96),
+        "send": (lambda: cc.permute(ag.tensor(whole), "a", [(0, 1), (1, 0)]), 96),
+    }
+    for call, (make, sent) in made.items():
+        with cc.dry(4, 0, mesh={"a": 4}) as run:
+            make()
+        (found,) = {p.sent_bytes for p in run.predictions() if p.traffic.operation == call}
+        assert found == sent, call
+
+
 def test_costs() -> None:
     """Against a simulation that sends: what the busiest rank of a power of two sends, message by message."""
     for operation, names in ALGORITHMS.items():
