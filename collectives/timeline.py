@@ -25,7 +25,7 @@ from .clocks import Clock, Offset, measure_offsets
 from .communicator import Communicator
 from .observing import Watched, observing
 from .ranks import world
-from .timeline_report import CallRecord, OperationRecord, RankRecord, Report, merged
+from .timeline_report import MESSAGES, CallRecord, OperationRecord, RankRecord, Report, merged
 
 __all__ = ["Timeline", "timeline"]
 
@@ -169,14 +169,15 @@ class Timeline:
         """The record of a call, with what it will be matched by."""
         root = None
         peers: tuple[int, int] | None = None
-        if call in ("send", "recv"):
+        if call in MESSAGES:
             other = int(args[1])
-            peers = (group.rank, other) if call == "send" else (other, group.rank)
+            peers = (other, group.rank) if call == "recv" else (group.rank, other)
         elif call in ("broadcast", "reduce"):
             root = int(args[1])
         elif call in ("gather", "scatter"):
             root = int(args[2])
-        counted = (group.name, group.ranks, peers, call)
+        way = call if peers is None else "recv" if call == "recv" else "send"
+        counted = (group.name, group.ranks, peers, way)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
         key = (group.name, group.ranks, peers, "message" if peers else call)
         given = args[0] if args else None

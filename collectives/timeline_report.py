@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .clocks import Offset, corrected
 
-__all__ = ["CallRecord", "OperationRecord", "RankRecord", "Report", "Row", "merged"]
+__all__ = ["MESSAGES", "CallRecord", "OperationRecord", "RankRecord", "Report", "Row", "merged"]
 
 
 @dataclass(slots=True)
@@ -292,6 +292,7 @@ def merged(records: Sequence[RankRecord], starts: Sequence[Offset], ends: Sequen
     return Report(_rows(records), span_s, errors, list(records))
 
 
+MESSAGES = {"send", "lend", "recv"}
 _MEETINGS = {
     "agree", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "exchange", "gather", "reduce",
     "reduce_scatter", "scatter",
@@ -307,7 +308,7 @@ def _match(records: Sequence[RankRecord]) -> None:
     for (key, _), calls in met.items():
         _, members, peers, call = key
         if peers is not None:
-            sent = next(((rank, c) for rank, c in calls if c.call == "send"), None)
+            sent = next(((rank, c) for rank, c in calls if c.call != "recv"), None)
             for _, c in calls:
                 if c.call == "recv" and sent is not None:
                     c.last, c.ready = sent[0], sent[1].begin
