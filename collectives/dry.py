@@ -241,12 +241,16 @@ class DryRun:
         Raises
         ------
         MeshError
-            Without a topology there are no times.
+            An algorithm that no call has; or no topology, without which there are no times.
         """
         if self.topology is None:
             raise MeshError("time_s of a dry run without a topology. Fix: cc.dry(..., topology=cc.Topology(...))")
+        choices_of = self._choices()
+        known = dict.fromkeys(p.algorithm for choices in choices_of.values() for p in choices)
+        if algorithm is not None and algorithm not in known:
+            raise MeshError(f"time_s: algorithm={algorithm!r} was given; the calls have {', '.join(known) or 'none'}")
         total = 0.0
-        for choices in self._choices().values():
+        for choices in choices_of.values():
             times = {p.algorithm: p.time_s or 0.0 for p in choices}
             usual = next(iter(times.values()))
             total += min(times.values()) if algorithm is None else times.get(algorithm, usual)

@@ -541,6 +541,8 @@ def test_the_link_of_an_axis_and_hierarchical() -> None:
     assert time_s["dp", "hierarchical"] == 2 * (1 + 8) + 2 * 100 + 8 * 100
     assert ("tp", "hierarchical") not in time_s
     assert run.time_s() < run.time_s("ring")
+    with pytest.raises(cc.MeshError, match="'rign' was given; the calls have ring, "):
+        run.time_s("rign")
     text = str(run)
     assert "rank 3 of 16 on hosts of 8" in text and "hierarchical" in text and "fastest of each" in text
     found = json.loads(run.to_json())
