@@ -398,6 +398,28 @@ def test_nothing_takes_memory() -> None:
         assert type(w.array) is Shaped and w.grad.array.nbytes == 8 * 10**12
 
 
+def test_what_nothing_uses_is_communicated_all_the_same() -> None:
+    """Backward runs every communication, on zeros where no cotangent came: dry they take no memory either."""
+    def program(shape: tuple[int, ...]) -> None:
+        with cc.Mesh(a=3):
+            make: Any = Shaped if state.dry else numpy.ones
+            x, w = ag.tensor(make(shape), requires_grad=True), ag.Parameter(numpy.ones(3))
+            with ag.Tape() as tape:
+                cc.all_reduce(x, "a")
+                cc.all_gather(cc.shard(cc.cast(w, "a", to=R), "a"), "a")
+                cc.reduce(x, "a", root=1)
+                loss = cc.all_reduce(cc.cast(w, "a", to=R).sum() / 3 * ag.tensor(1.0), "a", to=I)
+            tape.backward(loss)
+
+    for rank, real in enumerate(really_run(lambda: program((4, 2)), 3)):
+        with cc.dry(3, rank) as run:
+            program((4, 2))
+        assert calls_and_bytes(run) == real
+    with cc.dry(3) as run:
+        program((10**6, 10**6))
+    assert max(t.bytes for t in run.traffic() if t.direction == "backward") == 8 * 10**12
+
+
 def test_integers_are_real() -> None:
     with cc.dry(4):
         order = random.permutation(random.Key(0), 10)
