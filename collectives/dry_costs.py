@@ -20,6 +20,9 @@ gather, scatter     tree                  lg alpha + n (p-1)/p beta
 all_to_all          pairwise              (p-1) alpha + n (p-1)/p beta
 send, recv          direct                alpha + n beta
 barrier             recursive_doubling    lg alpha
+maximum, product    recursive_doubling    as all_reduce
+scan                recursive_doubling    lg (alpha + n beta + n gamma)
+get, accumulate     direct                alpha + n beta, and n gamma for the sums; n is what is another rank's
 ==================  ====================  =====================================================================
 
 n is the size of the whole value: the sum's, or all parts' together. Where p is not a power of two, recursive doubling
@@ -51,6 +54,11 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "send": ("direct",),
     "recv": ("direct",),
     "barrier": ("recursive_doubling",),
+    "maximum": ("recursive_doubling",),
+    "product": ("recursive_doubling",),
+    "scan": ("recursive_doubling",),
+    "get": ("direct",),
+    "accumulate": ("direct",),
 }
 """The algorithms of every call of a transport, the usual one first."""
 
@@ -258,5 +266,10 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("all_to_all", "pairwise"): _steps(_others),
     ("send", "direct"): lambda n, p, a, b, c: Cost(a + n * b, 1, n),
     ("recv", "direct"): lambda n, p, a, b, c: Cost(a + n * b, 0, 0),
+    ("maximum", "recursive_doubling"): _recursive_doubling,
+    ("product", "recursive_doubling"): _recursive_doubling,
+    ("scan", "recursive_doubling"): _whole(lambda rounds: rounds, adds=True),
+    ("get", "direct"): lambda n, p, a, b, c: Cost(a + n * b, 1, n),
+    ("accumulate", "direct"): lambda n, p, a, b, c: Cost(a + n * (b + c), 1, n),
     ("barrier", "recursive_doubling"): lambda n, p, a, b, c: Cost(_log(p) * a, _log(p), 0),
 }
