@@ -3,7 +3,8 @@
 The engine's operations are written against NumPy's functions, which hand an array of another library to that library
 (`__array_ufunc__`, `__array_function__`). So CuPy needs no branch in any operation. What does need one stands here:
 going to the host and back, which is always explicit, and `Shaped`, an array that has a shape and a dtype and no values.
-A value that lives on another rank (`Rooted`) and a value in a world of shapes only are both of this kind.
+A value that lives on another rank (`Rooted`) and a value in a world of shapes only are both of this kind; the reason
+that it carries (`DRY`) tells them apart.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ import numpy as np
 
 from .errors import AbsentError, DtypeError, SavedArrayError
 
-__all__ = ["Guarded", "Shaped", "as_array", "is_array", "is_inexact", "move", "register_device", "to_host"]
+__all__ = ["DRY", "Guarded", "Shaped", "as_array", "is_absent", "is_array", "is_inexact", "move", "register_device",
+           "shape_only", "to_host"]  # fmt: skip
+
+DRY = "this is a dry run: arrays have shapes and no values"
+"""Why an array of a dry world has no values: the reason that tells it from one that lives on another rank."""
 
 _to_host: dict[type, Callable[[Any], np.ndarray]] = {}
 _from_host: dict[type, Callable[[np.ndarray], Any]] = {}
@@ -45,6 +50,7 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
     T = property(lambda self: Shaped(self.shape[::-1], self.dtype, self.why))
     real = property(lambda self: Shaped(self.shape, np.zeros((), self.dtype).real.dtype, self.why))
     imag = property(lambda self: Shaped(self.shape, np.zeros((), self.dtype).real.dtype, self.why))
+    absent = property(lambda self: self.why != DRY, doc="Whether the value is on another rank; not so in a dry run.")
 
     def _no_value(self, *args: Any, **kwargs: Any) -> Any:
         raise AbsentError(f"the value {self!r} cannot be read here: {self.why}")
@@ -59,7 +65,7 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Shaped:
-        return Shaped(_stand_in(self)[key].shape, self.dtype, self.why)
+        return Shaped(_stand_in(self)[_stand_in_key(key)].shape, self.dtype, self.why)
 
     def astype(self, dtype: Any, copy: bool = True) -> Shaped:
         return Shaped(self.shape, dtype, self.why)
@@ -70,11 +76,34 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
     def copy(self) -> Shaped:
         return self
 
+    def ravel(self) -> Shaped:
+        return Shaped((self.size,), self.dtype, self.why)
+
+    def view(self, dtype: Any) -> Shaped:
+        """The same bytes under another dtype, along the last dimension."""
+        new, bytes_there = np.dtype(dtype), self.dtype.itemsize * (self.shape[-1] if self.shape else 1)
+        if bytes_there % new.itemsize or (not self.shape and new.itemsize != self.dtype.itemsize):
+            raise ValueError(f"a view of {self!r} as {new}: its last dimension does not fit")
+        return Shaped((*self.shape[:-1], bytes_there // new.itemsize) if self.shape else (), new, self.why)
+
+    def conj(self) -> Shaped:
+        return self
+
+    def dot(self, other: Any) -> Shaped:
+        return self @ other
+
     def sum(self, **options: Any) -> Shaped:
         return np.sum(self, **options)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        why = next(x.why for x in inputs if isinstance(x, Shaped))
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        why = self.why
+        if method == "at" or any(not isinstance(target, Shaped) for target in out):
+            raise AbsentError(f"numpy.{ufunc.__name__} was to write to a real array what is not known: {why}")
+        if out:
+            result = self.__array_ufunc__(ufunc, method, *inputs, **options)
+            if result.shape != out[0].shape:
+                raise ValueError(f"a result of shape {result.shape} does not fit into one of shape {out[0].shape}")
+            return Shaped(result.shape, out[0].dtype, why)
         if ufunc is np.matmul and method == "__call__":
             a, b = inputs
             return Shaped(
@@ -93,7 +122,7 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         if function in _REDUCTIONS:
             axis = kwargs.get("axis", args[1] if len(args) > 1 else None)
             return _reduced(function, args[0], axis, kwargs.get("keepdims", False))
-        if function is np.where:  # these two by hand: what NumPy makes of stand-ins would take real memory
+        if function is np.where:  # what follows is done by hand: what NumPy makes of stand-ins would take real memory
             tiny = [np.zeros((), x.dtype) if hasattr(x, "dtype") else x for x in args]
             return Shaped(np.broadcast_shapes(*(np.shape(_stand_in(x)) for x in args)), np.where(*tiny).dtype, self.why)
         if function is np.concatenate:
@@ -101,10 +130,17 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
             shape = list(parts[0].shape)
             shape[axis] = sum(p.shape[axis] for p in parts)
             return Shaped(shape, np.result_type(*(p.dtype for p in parts)), self.why)
+        if function in _LIKE:
+            given, dtype = kwargs.get("shape"), kwargs.get("dtype")
+            whole: Any = self.shape if given is None else (given,) if isinstance(given, int | np.integer) else given
+            return Shaped(whole, self.dtype if dtype is None else dtype, self.why)
+        if function is np.cumsum and kwargs.get("axis") is not None:
+            return Shaped(self.shape, np.cumsum(np.zeros(1, self.dtype), dtype=kwargs.get("dtype")).dtype, self.why)
         return _wrap(function(*_stand_ins(args), **{k: _stand_ins(v) for k, v in kwargs.items()}), self.why)
 
 
 _REDUCTIONS = {np.sum, np.mean, np.max, np.min, np.prod, np.any, np.all, np.argmax, np.argmin}
+_LIKE = {np.zeros_like, np.ones_like, np.empty_like, np.full_like}
 
 
 def _reduced(function: Any, x: Shaped, axis: Any, keepdims: bool) -> Shaped:
@@ -124,6 +160,15 @@ def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 def _stand_in(x: Any) -> Any:
     """A real array of the same shape that takes no memory (all strides are zero), to ask NumPy for a result's shape."""
     return np.broadcast_to(np.zeros((), x.dtype), x.shape) if isinstance(x, Shaped) else x
+
+
+def _stand_in_key(key: Any) -> Any:
+    """An index with stand-ins for the arrays in it; how many a mask takes cannot be known without its values."""
+    if isinstance(key, tuple):
+        return tuple(map(_stand_in_key, key))
+    if isinstance(key, Shaped) and key.dtype == bool:
+        key._no_value()
+    return _stand_in(key)
 
 
 def _stand_ins(x: Any) -> Any:
@@ -224,8 +269,20 @@ def to_host(x: Any) -> np.ndarray:
     return np.asarray(x)  # a Shaped raises here and says why
 
 
+def is_absent(x: Any) -> bool:
+    """Whether the value of `x` is on another rank."""
+    return type(x) is Shaped and x.absent
+
+
+def shape_only(x: Any) -> Any:
+    """`x` as an array of a dry world."""
+    return x if type(x) is Shaped and not x.absent else Shaped(x.shape, x.dtype, DRY)
+
+
 def move(host: np.ndarray, like: Any) -> Any:
-    """`host` on the device on which `like` lives."""
+    """`host` on the device on which `like` lives; in a dry run, what is left of it there."""
+    if type(like) is Shaped and not like.absent:
+        return shape_only(host)
     return _from_host[type(like)](host) if _find_device(type(like)) else host
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import add, multiply, subtract
 
-from .arrays import Shaped, is_inexact
+from .arrays import is_absent, is_inexact
 from .errors import DtypeError, LayoutError, RingtapeError, ShapeError
 from .layout import C, describe
 from .sites import call_site
@@ -85,7 +85,7 @@ class Optimizer:
     def _accept(self, i: int, p: Leaf) -> Any:
         """The gradient of the i-th parameter as an array, None where there is nothing to do; refused if unfit."""
         g = p.grad
-        if g is None or type(p.array) is Shaped:
+        if g is None or is_absent(p.array):
             return None
         refuse_foreign_gradient(p, i)
         step_check(p)

@@ -9,6 +9,9 @@ key is a hash of (seed, name, step). Element i, counted in C order in the logica
 no other. What follows is arithmetic that IEEE 754 rounds exactly (+ - * / and the square root), one element at a time:
 `numpy.log` and `numpy.cos` differ in their last bit between processors, and copies on two hosts would not be equal.
 
+In a dry run uniform, normal and bernoulli numbers have a shape only; integers and permutations, by which programs
+choose what to do, are as real as ever.
+
 One key is for one draw: two draws from the same key are functions of the same words. `Key.fold` and `Key.at` make more.
 """
 
@@ -25,7 +28,9 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays import DRY, Shaped
 from autograd.errors import DtypeError, RingtapeError, ShapeError
+from autograd.state import state
 
 __all__ = [
     "Key",
@@ -476,6 +481,9 @@ def _fill(
     """The part of the logical tensor: its words, each transformed by itself."""
     extents = _shape(shape, caller)
     box = _part(part, extents, caller)
+    if state.dry and caller != "integers":  # values, which nobody may look at; integers choose, and cost little
+        values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
+        return values
     words = np.empty([s.stop - s.start for s in box], np.uint64)
     _words(words, key, extents, box)
     # A result of 8 bytes an element takes the place of its words: a block is read before it is written.

@@ -32,6 +32,8 @@ class State(threading.local):
     """The values that were started and not yet waited for (see `tensor.Deferred`), in order of their starts."""
     begin: Callable[[Any, Any, Any], Any] | None = None
     """Takes over the next collective in the place of making it: how nonblocking forms begin (it resets this)."""
+    dry: bool = False
+    """Whether this thread runs a dry world, where every leaf has a shape only."""
 
 
 state = State()

@@ -28,7 +28,7 @@ import numpy as np
 from numpy import ndarray
 
 from . import events
-from .arrays import Guarded, Shaped, as_array, is_inexact
+from .arrays import Guarded, Shaped, as_array, is_absent, is_inexact, shape_only
 from .errors import (
     CommunicationError,
     DtypeError,
@@ -559,17 +559,19 @@ def seed(y: Tensor, ct: Any) -> Tensor | None:
             )
         require_one_number(y.layout, array.shape)
         if type(array) is Shaped:
-            return None
+            return None if array.absent else type_of_tensor()(array, None if y.layout is None else y.layout.dual)
         one = type(array)(1) if isinstance(array, np.generic) else np.ones_like(array)
         return type_of_tensor()(one, None if y.layout is None else y.layout.dual)
     given = ct if isinstance(ct, type_of_tensor()) else None
     value = given.array if given is not None else as_array(ct, None)
     if value.shape != array.shape:
         if value.shape == () and isinstance(ct, int | float | complex):
-            value = np.full(array.shape, ct, array.dtype)
+            value = array if type(array) is Shaped else np.full(array.shape, ct, array.dtype)
         else:
             raise ShapeError(f"a cotangent of shape {value.shape} was given for an output of shape {array.shape}")
     value = value if value.dtype == array.dtype else value.astype(array.dtype)
+    if type(array) is Shaped and not array.absent:
+        value = shape_only(value)
     if y.layout is None:
         return given if given is not None and given.array is value else type_of_tensor()(value)
     dual = y.layout.dual
@@ -583,7 +585,7 @@ def seed(y: Tensor, ct: Any) -> Tensor | None:
                 f"{y.layout.labels[k].word}, so it must be {dual.labels[k].word}\n  fix: ag.tensor(cotangent, layout="
                 f"{{{axis!r}: {dual.labels[k]!r}}}), if that is what the ranks hold" + call_site()
             )
-    if type(array) is Shaped or type(value) is Shaped:
+    if is_absent(array) or is_absent(value):
         return None
     if given is None or given.layout is not dual or given.array is not value:
         return type_of_tensor()(value, dual) if given is None or given.tape is None else relabel(given, dual)

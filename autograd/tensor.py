@@ -14,8 +14,8 @@ import numpy as np
 from numpy import ndarray
 
 from . import tape as _tape
-from .arrays import Shaped, as_array, is_inexact, to_host
-from .errors import CommunicationError, DtypeError, MeshError, SavedArrayError, ShapeError, TapeError
+from .arrays import Shaped, as_array, is_absent, is_inexact, shape_only, to_host
+from .errors import AbsentError, CommunicationError, DtypeError, MeshError, SavedArrayError, ShapeError, TapeError
 from .events import declarations
 from .layout import C, Grid, I, Label, Layout, V, describe, resolve
 from .sites import call_site
@@ -85,13 +85,13 @@ class Tensor:
 
     @property
     def absent(self) -> bool:
-        """Whether this rank holds no data of it (it is rooted elsewhere, or the world has shapes only)."""
-        return type(self.array) is Shaped
+        """Whether another rank holds it (it is rooted there); in a dry run the same as in a real one."""
+        return is_absent(self.array)
 
     @property
     def data(self) -> Any:
         """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
-        return None if type(self.array) is Shaped else _tape.guarded(self)
+        return None if is_absent(self.array) else _tape.guarded(self)
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -161,7 +161,8 @@ class Tensor:
     def __repr__(self) -> str:
         where = "" if self.layout is None else f", layout={self.layout!r}"
         if type(self.array) is Shaped:
-            return f"{type(self).__name__}(absent, shape={self.array.shape}, dtype={self.array.dtype}{where})"
+            absent = "absent" if self.array.absent else "dry"
+            return f"{type(self).__name__}({absent}, shape={self.array.shape}, dtype={self.array.dtype}{where})"
         body = np.array2string(to_host(self.array), separator=", ", prefix=type(self).__name__ + "(", threshold=20)
         return f"{type(self).__name__}({body}{where})"
 
@@ -323,6 +324,8 @@ class Leaf(Tensor):
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
         if layout is not None and layout.rooted and layout.absent_beyond(()):
             array = Shaped(array.shape, array.dtype, f"its layout {layout!r} roots it on another rank")
+        elif state.dry:
+            array = shape_only(array)
         super().__init__(array, layout)
         self._requires_grad = False
         self._grad: Any = None  # a Tensor, or the bare array while nobody has asked for it
@@ -359,7 +362,7 @@ class Leaf(Tensor):
     @property
     def data(self) -> Any:
         """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
-        return None if type(self.array) is Shaped else _tape.guarded(self)
+        return None if is_absent(self.array) else _tape.guarded(self)
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -368,10 +371,16 @@ class Leaf(Tensor):
             raise ShapeError(f"a value of shape {value.shape} was given for a leaf of shape {self.array.shape}")
         if self.uses:
             _tape.step_check(self)
-        self.array = value.copy() if self.owns else value
+        self.array = shape_only(value) if state.dry else value.copy() if self.owns else value
 
     def labelled(self, grid: Grid) -> Layout:
         if self.layout is None:
+            if state.dry and type(self.array) is not Shaped:
+                raise AbsentError(
+                    f"{self.name or 'a leaf'} of shape {self.array.shape} was made outside the dry run, which would "
+                    "label it for good by a mesh that does not exist. Needed: leaves of its own. Fix: make the model "
+                    "and the data inside the with block" + call_site()
+                )
             self.layout = grid.uniform(self._default)
         return self.layout
 
@@ -513,7 +522,8 @@ class Parameter(Leaf):
         requires_grad: bool = True,
     ):
         array = as_array(array)
-        array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
+        if not state.dry:  # where only the shape is taken
+            array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
         super().__init__(array, _layout(array, layout, I, global_shape), requires_grad, name)
 
 

@@ -23,6 +23,7 @@ from .barrier import barrier
 from .checking import set_check as check
 from .communicator import Communicator, Pending
 from .custom import CheckFailed, Report, apply, call, check_collective
+from .dry import DryRun, dry
 from .extremes import all_max, all_min, all_prod
 from .halo import halo_exchange
 from .local_part import from_local
@@ -61,17 +62,20 @@ from .ranks import in_order, run, world
 from .replicas import check_replicas
 from .reproducible import reproducible_sum
 from .scan import exscan, scan
+from .timeline import Timeline, timeline
+from .topology import Link, Topology
 from .wrapped import wrap
 
 __all__ = [
     "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
-    "DeadlockError", "I", "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed",
-    "ReplicaMismatch", "Report", "Rooted", "Shard", "V", "all_gather", "all_gather_async", "all_max", "all_min",
-    "all_prod", "all_reduce", "all_reduce_async", "all_to_all", "all_to_all_async", "apply", "barrier", "broadcast",
-    "broadcast_async", "call", "cast", "check", "check_collective", "check_replicas", "current_mesh",
-    "declare_partial", "exscan", "from_local", "gather", "get", "halo_exchange", "in_order", "irecv", "isend", "mean",
-    "permute", "permute_async", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async",
-    "reproducible_sum", "run", "scan", "scatter", "send", "shard", "world", "wrap",
+    "DeadlockError", "DryRun", "I", "Layout", "LayoutError", "Link", "Mesh", "MeshError", "P", "Pending", "R",
+    "RankFailed", "ReplicaMismatch", "Report", "Rooted", "Shard", "Timeline", "Topology", "V", "all_gather",
+    "all_gather_async", "all_max", "all_min", "all_prod", "all_reduce", "all_reduce_async", "all_to_all",
+    "all_to_all_async", "apply", "barrier", "broadcast", "broadcast_async", "call", "cast", "check",
+    "check_collective", "check_replicas", "current_mesh", "declare_partial", "dry", "exscan", "from_local", "gather",
+    "get", "halo_exchange", "in_order", "irecv", "isend", "mean", "permute", "permute_async", "recv", "reduce",
+    "reduce_async", "reduce_scatter", "reduce_scatter_async", "reproducible_sum", "run", "scan", "scatter", "send",
+    "shard", "timeline", "world", "wrap",
 ]  # fmt: skip
 
 

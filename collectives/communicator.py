@@ -114,6 +114,8 @@ class Communicator:
     traffic: Traffic
     copies: list[Copy]
     texts: dict[Any, str]
+    dry = False
+    """Whether nothing is sent and arrays have shapes only (`collectives.backends.dry`)."""
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays import Shaped, is_array
-from autograd.errors import LayoutError, MeshError, ShapeError
+from autograd.errors import AbsentError, LayoutError, MeshError, ShapeError
 from autograd.layout import C, I, Label, P, R, Rooted, Shard, V, describe
 from autograd.sites import call_site
 from autograd.state import state
@@ -533,13 +533,16 @@ def _sample(like: Any) -> Any:
 def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     """(there) -> V: receive the value that rank `src` sends; blocks until it is here.
 
-    The value arrives on the device of `like`, if one is given; shape, dtype and labels come with it. Adjoint: sends
-    the cotangent to `src`, zeros where the value did not reach the loss. See `send` for an example.
+    The value arrives on the device of `like`, if one is given; shape, dtype and labels come with it, but in a dry run,
+    where nothing comes: there they are those of `like`. Adjoint: sends the cotangent to `src`, zeros where the value
+    did not reach the loss. See `send` for an example.
 
     Raises
     ------
     CollectiveMismatch
         One of the two ranks records and the other does not.
+    AbsentError
+        In a dry run, without `like`.
     """
     mesh = current_mesh()
     on = mesh.axis(axis)
@@ -547,10 +550,24 @@ def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     if src == on.group.rank:
         raise MeshError(f"recv: src={src} is this rank itself; needed: another rank" + call_site())
     data = on.group.recv(np.empty(headers.HEADER_BYTES, np.uint8), int(src))
-    shape, dtype, labels = headers.read(data, state.recording is not None, "send/recv", f"rank {src}")
+    if on.group.dry:
+        shape, dtype, labels = _told(like, "recv", f"rank {src}")
+    else:
+        shape, dtype, labels = headers.read(data, state.recording is not None, "send/recv", f"rank {src}")
     layout = mesh.grid.layout([labels.get(a, V) for a in mesh.names]).replace(on.names, V)
     call = Call(on.names, on.group, root=int(src), shape=shape, dtype=dtype, like=_sample(like))
     return pair.received(call, layout)
+
+
+def _told(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
+    """Shape, dtype and labels by `like`, where no header can tell them."""
+    if like is None:
+        raise AbsentError(
+            f"{name}: {sender} would send the shape first, and in a dry run it sends nothing. Needed: the shape and "
+            f"dtype here too. Fix: {name}(..., like=ag.tensor(array of that shape, layout=...))" + call_site()
+        )
+    labels = dict(like.layout) if like.__class__ in TENSORS and like.layout is not None else {}
+    return tuple(like.shape), np.dtype(like.dtype), labels
 
 
 def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Mesh, Any, Any]:
@@ -565,8 +582,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     if x is not None:
         x = _operand(x, name)
     if like is not None:
-        shape, dtype = tuple(like.shape), np.dtype(like.dtype)
-        labels = dict(like.layout) if like.__class__ in TENSORS and like.layout is not None else {}
+        shape, dtype, labels = _told(like, name, f"rank {root}")
     elif on.size == 1:
         shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
     else:
@@ -575,7 +591,10 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
             on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {said}", is_rooted=True)
         data = headers.write(x.array, x.layout, recorded, name) if at_root else np.empty(headers.HEADER_BYTES, np.uint8)
         data = on.group.broadcast(data, root)
-        shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
+        if on.group.dry and not at_root:
+            shape, dtype, labels = _told(x, name, f"rank {root}")
+        else:
+            shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
     sizes = [mesh.sizes[mesh.grid.axis(a)] for a in on.names]
     rooted = dict(zip(on.names, map(Rooted, pair.coordinates(root, sizes)), strict=True))
     if x is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays import Shaped, is_inexact, move, to_host
+from autograd.arrays import DRY, Shaped, is_inexact, move, to_host
 from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, parts
 from autograd.state import state
 from autograd.tensor import TENSORS, Tensor
@@ -39,15 +39,27 @@ def _elsewhere(shape: Sequence[int], dtype: Any, call: Call) -> Shaped:
     return Shaped(shape, dtype, f"it is rooted on rank {call.root} of axis {'*'.join(call.axes)!r}")
 
 
-def _front(x: Any, dim: int) -> tuple[np.ndarray, tuple[int, ...], int]:
+def _buffer(call: Call, shape: Sequence[int], dtype: Any) -> Any:
+    """Where the transport writes what it receives."""
+    if call.group.dry:
+        return Shaped((int(np.prod(shape, dtype=np.int64)),), dtype, DRY)
+    return np.empty(int(np.prod(shape, dtype=np.int64)), dtype)
+
+
+def _front(x: Any, dim: int) -> tuple[Any, tuple[int, ...], int]:
     """The host array with `dim` in front, flat; the shape of one row, and its number of elements."""
+    if type(x) is Shaped and not x.absent:
+        row = x.shape[:dim] + x.shape[dim + 1 :]
+        return x.reshape(-1), row, int(np.prod(row, dtype=np.int64))
     host = np.moveaxis(to_host(x), dim, 0)
     row = host.shape[1:]
     return np.ascontiguousarray(host).reshape(-1), row, int(np.prod(row, dtype=np.int64))
 
 
-def _unfront(flat: np.ndarray, row: tuple[int, ...], extent: int, dim: int, like: Any) -> Any:
+def _unfront(flat: Any, row: tuple[int, ...], extent: int, dim: int, like: Any) -> Any:
     host = np.moveaxis(flat.reshape((extent, *row)), 0, dim)
+    if type(host) is Shaped:
+        return host
     return move(np.ascontiguousarray(host), like)
 
 
@@ -307,7 +319,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @recv.forward
 def _(x: Any, call: Call) -> Any:
-    flat = np.empty(int(np.prod(call.shape, dtype=np.int64)), call.dtype)
+    flat = _buffer(call, call.shape, call.dtype)
     y = call.group.recv(flat, call.root).reshape(call.shape)
     return move(y, call.like) if call.like is not None else y
 
@@ -335,8 +347,7 @@ broadcast = Collective("broadcast", (Rooted, V), meets=True)
 def _(x: Any, call: Call) -> Any:
     if call.group.size == 1:
         return x
-    size = int(np.prod(call.shape, dtype=np.int64))
-    flat = host_flat(x) if call.group.rank == call.root else np.empty(size, call.dtype)
+    flat = host_flat(x) if call.group.rank == call.root else _buffer(call, call.shape, call.dtype)
     y = call.group.broadcast(flat, call.root).reshape(call.shape)
     like = x if x is not None and type(x) is not Shaped else call.like
     return y if like is None else back(y.reshape(-1), call.shape, like)

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd import events
-from autograd.arrays import Shaped, move, to_host
+from autograd.arrays import DRY, Shaped, is_absent, move, to_host
 from autograd.errors import LayoutError
 from autograd.events import listeners
 from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, describe, fixes
@@ -224,12 +224,14 @@ class Collective:
         assert recording is not None
         place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
         array = y if x is None else x.array
-        result = (y.shape, y.dtype, y.__class__ is Shaped)
+        result = (y.shape, y.dtype, y.__class__ is Shaped and y.absent)
         operand = None
         if x is not None:
-            operand = result if array is y else (array.shape, array.dtype, array.__class__ is Shaped)
+            operand = result if array is y else (array.shape, array.dtype, array.__class__ is Shaped and array.absent)
         if y.__class__ is np.ndarray is array.__class__:
             pass
+        elif state.dry:
+            call = call.but(like=Shaped((0,), y.dtype, DRY))
         elif call.like is None and not (isinstance(y, _PLAIN) and (array is y or isinstance(array, _PLAIN))):
             device = y if isinstance(array, _PLAIN) else array
             call = call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
@@ -319,7 +321,7 @@ class Collective:
         if place < 0 or g is None:
             return
         raw = g.array if g.__class__ in TENSORS else g
-        if type(raw) is Shaped and not operand[2]:  # dropped here: this rank's operand was not the root's
+        if not operand[2] and is_absent(raw):  # dropped here: this rank's operand was not the root's
             g = made_up(operand[0], operand[1], call)
             g = Tensor(g, layout.dual) if sweep.record else g
         sweep.add(place, relabel(g, layout.dual) if sweep.record else g)
@@ -412,11 +414,13 @@ def _instead(name: str, axis: str, have: Label) -> str:
     return f"bring {name} to a layout that it takes"
 
 
-def host_flat(x: Any) -> np.ndarray:
+def host_flat(x: Any) -> Any:
     """The operand as the transports want it: on the host, contiguous, one-dimensional."""
     if x.__class__ is np.ndarray:
         if x.flags.c_contiguous:
             return x if x.ndim == 1 else x.reshape(-1)
+    elif type(x) is Shaped and not x.absent:
+        return x.reshape(-1)
     return np.ascontiguousarray(to_host(x)).reshape(-1)
 
 

@@ -48,6 +48,12 @@ def world() -> Communicator:
     return _here.communicator
 
 
+def replaced_world(communicator: Communicator | None) -> Communicator | None:
+    """Have `world` answer with another communicator on this thread; returns the one that it had, if any."""
+    before, _here.communicator = _here.communicator, communicator
+    return before
+
+
 def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
     """Run `program(*args)` on each of `ranks` threads of this process, which make up a world of their own.
 
@@ -137,6 +143,8 @@ def in_order(text: object) -> None:
     """Print the text of every rank on rank 0, in order of rank. All ranks call it."""
     everyone = world()
     texts = everyone.exchange(str(text).encode())
+    if everyone.dry:
+        texts = texts[:1]
     if everyone.rank == 0:
         for rank, each in enumerate(texts):
             for line in each.decode().splitlines():
