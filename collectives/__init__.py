@@ -41,6 +41,7 @@ from .ops import (
 from .primitive import Call, Collective
 from .ranks import in_order, run, world
 from .replicas import check_replicas
+from .reproducible import reproducible_sum
 from .timeline import Timeline, timeline
 from .topology import Link, Topology
 
@@ -49,7 +50,7 @@ __all__ = [
     "Layout", "LayoutError", "Mesh", "MeshError", "P", "Pending", "R", "RankFailed", "ReplicaMismatch", "Rooted",
     "Shard", "V", "all_gather", "all_reduce", "all_to_all", "broadcast", "cast", "check", "check_replicas",
     "current_mesh", "declare_partial", "gather", "in_order", "mean", "permute", "recv", "reduce", "reduce_scatter",
-    "run", "scatter", "send", "shard", "world",
+    "reproducible_sum", "run", "scatter", "send", "shard", "world",
     "DryRun", "Link", "Timeline", "Topology", "dry", "timeline",
 ]  # fmt: skip
 

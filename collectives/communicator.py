@@ -18,6 +18,7 @@ reduce_scatter          x, counts                                   this rank's 
 all_to_all              x, send_counts, receive_counts              parts received, in order of rank
 send                    x, dst                                      None; nonblocking inside, owns a copy
 recv                    buffer, src                                 the buffer, filled
+lend                    x, dst                                      Pending: a send without a copy, see there
 exchange                data: bytes                                 list of every rank's bytes
 barrier                 -                                           None
 ======================  ==========================================  ==========================================
@@ -29,6 +30,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+
+from .traffic import Traffic
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -72,6 +75,10 @@ class Communicator:
         The world rank of every member, in order.
     name : str
         What error messages call it: ``world``, or the axis and the purpose.
+    algorithm : str
+        Which algorithm takes sums and copies: ``native`` for the transport's own.
+    traffic : Traffic
+        Messages and payload bytes sent to each peer by `send` and `lend`.
     """
 
     rank: int
@@ -80,6 +87,8 @@ class Communicator:
     name: str
     dry = False
     """Whether nothing is sent and arrays have shapes only (`collectives.backends.dry`)."""
+    algorithm: str = "native"
+    traffic: Traffic
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
@@ -136,6 +145,14 @@ class Communicator:
 
     def recv(self, buffer: Array, src: int) -> Array:
         raise NotImplementedError
+
+    def lend(self, x: Array, dst: int) -> Pending[None]:
+        """Send without a copy: the array must not change until the pending call is complete.
+
+        It is matched by `recv`, in one order with `send`. A transport that copies in any case completes it at once.
+        """
+        self.send(x, dst)
+        return Pending.done(None)
 
     def exchange(self, data: bytes) -> list[bytes]:
         raise NotImplementedError

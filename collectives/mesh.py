@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autograd.errors import MeshError
 from autograd.layout import Grid, RankInt
 from autograd.state import state
 
+from .algorithms.selected import Channel, Selected
+from .algorithms.table import check_name
 from .communicator import Communicator
 from .ranks import world
 
@@ -31,20 +33,43 @@ class Axis:
     rank : RankInt
         This rank's place; an integer that knows on which axes it differs.
     group : Communicator
-        The ranks along the axis, in order.
+        The ranks along the axis, in order; with the mesh's algorithm, if it has one.
     """
 
-    __slots__ = ("calls", "group", "names", "rank", "size")
+    __slots__ = ("_channel", "_groups", "calls", "group", "names", "rank", "size")
 
-    def __init__(self, names: tuple[str, ...], group: Communicator):
+    def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = names
-        self.group = group
+        self._channel = Channel(group)
+        self._groups: dict[str, Communicator] = {"native": group}
+        self.group = self.using(algorithm)
         self.size = group.size
         self.rank = RankInt(group.rank, names)
         self.calls: dict[Any, Any] = {}  # descriptions of calls that need nothing but the axis, made once
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
+
+    def using(self, algorithm: str) -> Communicator:
+        """The ranks along the axis, with an algorithm for sums and copies; see `collectives.algorithms`."""
+        found = self._groups.get(algorithm)
+        if found is None:
+            found = self._groups[algorithm] = Selected(self._channel, check_name(algorithm))
+        return found
+
+    def choice(self, size_bytes: int, operation: str = "all_reduce", algorithm: str | None = None) -> str:
+        """The algorithm that a call of so many bytes runs along this axis.
+
+        With ``auto``, all ranks of the axis call it the first time, which measures. Without `algorithm`, the axis' own.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> cc.run(lambda: cc.Mesh(dp=2, algorithm="ring").axis("dp").choice(4096), ranks=2)
+        ['ring', 'ring']
+        """
+        group = self.group if algorithm is None else self.using(algorithm)
+        return group.choice(operation, size_bytes) if isinstance(group, Selected) and self.size > 1 else "native"
 
 
 class Mesh:
@@ -56,11 +81,15 @@ class Mesh:
         The ranks; the whole world without it.
     **sizes : int
         The axes in order, outermost first. At most one may be -1, which takes what is left.
+    algorithm : str or mapping from axis to str
+        Which algorithm takes sums and copies along the axes, where it has one for the call: see
+        `collectives.algorithms`. ``native``, the transport's own, without it. Several axes flattened into one have it
+        if it is the same on all of them.
 
     Raises
     ------
     MeshError
-        Sizes that do not multiply to the number of ranks.
+        Sizes that do not multiply to the number of ranks; an unknown algorithm.
 
     Examples
     --------
@@ -70,7 +99,7 @@ class Mesh:
     1
     """
 
-    def __init__(self, over: Communicator | None = None, /, **sizes: int):
+    def __init__(self, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int):
         ranks = world() if over is None else over
         if not sizes:
             raise MeshError("a mesh without axes was asked for; needed: at least one, like Mesh(dp=-1)")
@@ -95,11 +124,19 @@ class Mesh:
         self.place = tuple(reversed(place))
         self.ranks = ranks
         self.grid = Grid.of(self.names, self.sizes, self.place)
+        self._algorithms = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(self.names, algorithm)
+        for name, chosen in self._algorithms.items():
+            self.grid.axis(name)
+            check_name(chosen)
         self._axes: dict[Any, Axis] = {}
         self._outer: list[tuple[Any, Any, Any]] = []
         self._thread = threading.get_ident()
         for name in self.names:
-            self.axis(name)
+            axis = self.axis(name)
+            measured = axis.size > 1 and not axis.group.dry
+            if measured and isinstance(axis.group, Selected) and axis.group.algorithm == "auto":
+                axis.group.agree(f"{self!r}")
+                _ = axis.group.channel.fit  # measured now, not in the midst of a program
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"
@@ -122,7 +159,8 @@ class Mesh:
             if found is None:
                 members = self._members(names)
                 group = self.ranks.subgroup(members, f"{'*'.join(names)}@{members[0]}")
-                found = Axis(names, group)
+                chosen = {self._algorithms.get(name, "native") for name in names}
+                found = Axis(names, group, chosen.pop() if len(chosen) == 1 else "native")
             self._axes[names] = found
             self._axes[axes if isinstance(axes, str) else tuple(axes)] = found
         return found

@@ -40,6 +40,8 @@ from autograd.tensor import TENSORS, Tensor, tensor
 
 from . import headers
 from . import pairs as pair
+from .algorithms.table import check_name
+from .communicator import Communicator
 from .cuts import check_inner, check_outer, extents_along, nested_parts, normal_dim
 from .mesh import Axis, Mesh, current_mesh
 from .primitive import Call
@@ -90,7 +92,12 @@ def _check_to(to: Label, allowed: tuple[Label, ...], name: str) -> None:
         raise LayoutError(f"{name}: to={to!r} was given; needed: to={' or to='.join(map(repr, allowed))}" + call_site())
 
 
-def all_reduce(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+def _group(on: Axis, algorithm: str | None, name: str) -> Communicator:
+    """The ranks along the axis, with the algorithm asked for, which adjoints inherit."""
+    return on.group if algorithm is None else on.using(check_name(algorithm, name))
+
+
+def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None = None) -> Tensor:
     """P (or V) -> R or I: the sum over the ranks of an axis.
 
     Formula: ``y = sum_r x_r``. Adjoint: with ``to=R`` the cotangents of the separately used copies are summed,
@@ -104,6 +111,8 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R) -> Tensor:
         The mesh axis, or several flattened into one.
     to : R or I
         R where the ranks go on separately with the result, I where they repeat one computation.
+    algorithm : str, optional
+        A name of `collectives.algorithms.table`, in the place of the mesh's; the adjoint's too.
 
     Raises
     ------
@@ -129,9 +138,10 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     if to is not R and to is not I:
         _check_to(to, (R, I), "all_reduce")
     x, on, _ = _begin(x, axis, "all_reduce")
-    call = on.calls.get(to)
+    key = to if algorithm is None else (to, algorithm)
+    call = on.calls.get(key)
     if call is None:
-        call = on.calls[to] = Call(on.names, on.group, to=to)
+        call = on.calls[key] = Call(on.names, _group(on, algorithm, "all_reduce"), to=to)
     return pair.all_reduce(x, call)
 
 
@@ -290,7 +300,7 @@ def declare_partial(x: Any, axis: AxisName) -> Tensor:
     return pair.relabel(x, Call(on.names, on.group, to=P))
 
 
-def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R) -> Tensor:
+def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R, *, algorithm: str | None = None) -> Tensor:
     """V -> R or I: every rank's part, concatenated along `dim` in order of rank. Uneven parts are legal.
 
     Formula: ``y = concatenate(x_0, ..., x_{p-1})``. Adjoint: with ``to=R`` a reduce-scatter (P -> V), with ``to=I``
@@ -301,6 +311,8 @@ def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R) -> Tensor:
     x : Tensor or array, V or Shard(dim)
         The same dtype and shape on all ranks, but for the extent of `dim`.
     to : R or I
+    algorithm : str, optional
+        As in `all_reduce`.
 
     Raises
     ------
@@ -328,13 +340,14 @@ def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R) -> Tensor:
     pair.all_gather.check(x, on)
     check_outer(x, x.layout, on, dim, "all_gather")
     extents = extents_along(x, x.layout, on, mesh, dim, "all_gather")
-    return pair.all_gather(x, Call(on.names, on.group, to=to, dim=dim, extents=extents))
+    group = _group(on, algorithm, "all_gather")
+    return pair.all_gather(x, Call(on.names, group, to=to, dim=dim, extents=extents))
 
 
-def reduce_scatter(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
+def reduce_scatter(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str | None = None) -> Tensor:
     """P (or V) -> Shard(dim): this rank's part of the sum, by numpy's array_split rule.
 
-    Formula: ``y_r = part_r(sum_s x_s)``. Adjoint: all_gather (V -> R).
+    Formula: ``y_r = part_r(sum_s x_s)``. Adjoint: all_gather (V -> R). `algorithm` as in `all_reduce`.
 
     Notes
     -----
@@ -354,7 +367,8 @@ def reduce_scatter(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
     assert x.layout is not None
     pair.reduce_scatter.check(x, on)
     check_inner(x, x.layout, on, dim, "reduce_scatter")
-    return pair.reduce_scatter(x, Call(on.names, on.group, to=V, dim=dim, extents=_cut(x, on, mesh, dim)))
+    group = _group(on, algorithm, "reduce_scatter")
+    return pair.reduce_scatter(x, Call(on.names, group, to=V, dim=dim, extents=_cut(x, on, mesh, dim)))
 
 
 def shard(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
@@ -590,7 +604,9 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     return x, on, mesh, shape, dtype
 
 
-def broadcast(x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None) -> Tensor:
+def broadcast(
+    x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None, algorithm: str | None = None
+) -> Tensor:
     """Rooted -> R or I: the root's value on every rank. Elsewhere `x` may be None.
 
     Adjoint: with ``to=R`` the sum of the cotangents, on the root (P -> Rooted): broadcast <-> reduce. With ``to=I`` the
@@ -603,6 +619,8 @@ def broadcast(x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any
         The rank along the axis.
     like : Tensor or array, optional
         On all ranks: shape, dtype and labels, so that the root need not send them first.
+    algorithm : str, optional
+        As in `all_reduce`; for the value, not for the header before it.
 
     Examples
     --------
@@ -616,7 +634,8 @@ def broadcast(x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any
     """
     _check_to(to, (R, I), "broadcast")
     x, on, _, shape, dtype = _from_root(x, axis, root, "broadcast", like)
-    call = Call(on.names, on.group, to=to, root=int(root), shape=shape, dtype=dtype, like=_sample(like))
+    group = _group(on, algorithm, "broadcast")
+    call = Call(on.names, group, to=to, root=int(root), shape=shape, dtype=dtype, like=_sample(like))
     return pair.broadcast(x, call)
 
 
@@ -643,10 +662,10 @@ def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = 
     return pair.scatter(x, call)
 
 
-def reduce(x: Any, axis: AxisName, root: int = 0) -> Tensor:
+def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = None) -> Tensor:
     """P (or V) -> Rooted: the sum over the ranks, on the root only; elsewhere the result is absent.
 
-    Adjoint: broadcast (Rooted -> R): reduce <-> broadcast.
+    Adjoint: broadcast (Rooted -> R): reduce <-> broadcast. `algorithm` as in `all_reduce`.
 
     Examples
     --------
@@ -659,7 +678,8 @@ def reduce(x: Any, axis: AxisName, root: int = 0) -> Tensor:
     [None, array([2.])]
     """
     x, on, _ = _begin(x, axis, "reduce", root)
-    return pair.reduce(x, Call(on.names, on.group, to=Rooted(int(root)), root=int(root)))
+    group = _group(on, algorithm, "reduce")
+    return pair.reduce(x, Call(on.names, group, to=Rooted(int(root)), root=int(root)))
 
 
 def gather(x: Any, axis: AxisName, root: int = 0, dim: int = 0) -> Tensor:

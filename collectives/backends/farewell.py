@@ -53,7 +53,8 @@ class Channel:
         self.received: dict[int, int] = {}
 
 
-# (channel, call, its number, the world rank it is received from or None for a collective): a tuple, as it is made often
+# (channel, call, its number, the world rank it is received from or lent to, None for a collective): a tuple, as it is
+# made often
 Wait = tuple[Channel, str, int, int | None]
 Waiting = dict[int, Wait]  # thread -> what it waits for; written around every blocking call, read by the monitor
 
@@ -63,6 +64,8 @@ def describe(wait: Wait) -> str:
     channel, call, number, source = wait
     if source is None:
         return f"in {call} #{number} on '{channel.name}'"
+    if call == "lend":
+        return f"in a send, #{number} to rank {source} on '{channel.name}'"
     return f"in {call} #{number} from rank {source} on '{channel.name}'"
 
 
@@ -157,6 +160,10 @@ class Farewell:
                 made = goodbye["calls"].get(channel.key, 0)
                 what = f"{made} call{'s' * (made != 1)} on '{channel.name}'"
                 is_missing = rank in channel.ranks and made < number
+            elif call == "lend":
+                made = goodbye["received"].get(channel.key, 0)
+                what = f"{made} receive{'s' * (made != 1)} from rank {self.rank} on '{channel.name}'"
+                is_missing = rank == source and made < number
             else:
                 made = goodbye["sent"].get(channel.key, 0)
                 what = f"{made} send{'s' * (made != 1)} to rank {self.rank} on '{channel.name}'"
@@ -201,7 +208,9 @@ class Farewell:
             if rank == self.rank:
                 continue
             sent = {key: channel.sent[rank] for key, channel in self._channels.items() if rank in channel.sent}
-            data = json.dumps({"calls": calls, "sent": sent}).encode()
+            received = {key: channel.received[rank] for key, channel in self._channels.items()
+                        if rank in channel.received}  # fmt: skip
+            data = json.dumps({"calls": calls, "sent": sent, "received": received}).encode()
             # Synchronous: complete means received, so that none is under way when MPI is finalized.
             requests.append(self._control.Issend([bytearray(data), self._byte], dest=rank, tag=_TAG))
         return requests

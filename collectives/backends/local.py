@@ -30,6 +30,7 @@ from autograd.errors import (
     ShapeError,
 )
 from collectives.communicator import Array, Communicator, Pending
+from collectives.traffic import Traffic
 
 __all__ = ["LocalCommunicator", "LocalWorld"]
 
@@ -449,6 +450,7 @@ class LocalCommunicator(Communicator):
         self._number = 0
         self._sent = [0] * self.size
         self._received = [0] * self.size
+        self.traffic = Traffic()
 
     def __repr__(self) -> str:
         return f"LocalCommunicator('{self.name}', rank {self.rank} of {self.size})"
@@ -504,6 +506,7 @@ class LocalCommunicator(Communicator):
             letter = self._letter(self.rank, dst, number)
             letter.content = content
             self._world.release(letter)
+        self.traffic.count(self.ranks[dst], content.nbytes)
 
     def recv(self, buffer: Array, src: int) -> Array:
         return self._take(self._expect(buffer, src), buffer)

@@ -20,6 +20,7 @@ from collectives.backends import failure
 from collectives.backends.farewell import Channel, Farewell, Wait, Waiting, describe
 from collectives.backends.mpi_plans import PLANS, Kind, Plan, checked_array, checked_rank, kind_of, kinds
 from collectives.communicator import Array, Communicator, Pending
+from collectives.traffic import Traffic
 
 __all__ = ["MpiCommunicator", "mpi_world"]
 
@@ -63,6 +64,7 @@ class MpiCommunicator(Communicator):
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
         self.name = channel.name
+        self.traffic = Traffic()
         self._comm = comm
         self._channel = channel
         self._waiting = _process.waiting
@@ -168,6 +170,19 @@ class MpiCommunicator(Communicator):
         sent, target = self._channel.sent, self.ranks[dst]
         _process.sends.append(self._comm.Isend([content, kind_of(content.dtype).move], dst))
         sent[target] = sent.get(target, 0) + 1
+        self.traffic.count(target, content.nbytes)
+
+    def lend(self, x: Array, dst: int) -> Pending[None]:
+        if self._comm is None:
+            self.send(x, dst)
+            return Pending.done(None)
+        checked_rank(self, "dst", dst)
+        sent, target = self._channel.sent, self.ranks[dst]
+        started = self._comm.Isend([checked_array(x), kind_of(x.dtype).move], dst)
+        sent[target] = number = sent.get(target, 0) + 1
+        self.traffic.count(target, x.nbytes)
+        request = _Request(started, (self._channel, "lend", number, target))
+        return Pending(request.test, request.wait)
 
     def recv(self, buffer: Array, src: int) -> Array:
         return self._start_recv(buffer, src).wait()

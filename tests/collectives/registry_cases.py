@@ -178,6 +178,7 @@ def cases(setting: Setting, thin: int = 0) -> Iterator[Case | Skip]:
     yield from _exchange(p, sizes, thin)
     if len(sizes) > 1:
         yield from _nested(p, sizes)
+    yield from _reproducible(p, thin)
     yield from _point_to_point(p, shapes, roots)
     yield Skip("cast C->R, C->I, C->P", "a constant has no cotangent")
     yield Skip("cast P->any, V->R, V->I, Rooted->any", "refused with a LayoutError: not what the ranks hold")
@@ -395,6 +396,29 @@ def _nested(p: int, sizes: Sequence[int]) -> Iterator[Case]:
         ]:
             title = _named(name, takes, gives, whole, F64, more)
             yield Case(title, (name,), takes, gives, call, forward, adjoint, given)
+
+
+def _reproducible(p: int, thin: int) -> Iterator[Case]:
+    """reproducible_sum: uneven shares of addends, dealt out in turn."""
+    for shares, rest, dtype in [([(2 * r + 1) % 3 for r in range(p)], (2,), F64), ([1] * p, (), F32)][: 2 - thin // 2]:
+        order = sorted((turn, r) for r in range(p) for turn in range(shares[r]))
+
+        def call(x: Any, on: Any, to: Any = R, order: Any = order) -> Any:
+            me = int(cc.current_mesh().axis(on).rank)
+            return cc.reproducible_sum(x, [i for i, (_, r) in enumerate(order) if r == me], on, to)
+
+        def forward(xs: Values) -> Values:
+            return [np.sum(np.concatenate(xs), axis=0)] * len(xs)
+
+        def to_each(cts: Values, shares: list[int] = shares) -> Values:
+            return [np.broadcast_to(ct, (n, *ct.shape)).copy() for ct, n in zip(cts, shares, strict=True)]
+
+        shapes = tuple((n, *rest) for n in shares)
+        for to, adjoint in ((R, lambda cts, each=to_each: each(total(cts))), (I, to_each)):
+            yield Case(
+                _named("reproducible_sum", V, to, "", dtype, f" shares={shares}"), ("reproducible_sum",), V, to,
+                lambda x, on, to=to, call=call: call(x, on, to), forward, adjoint, shapes, dtype,
+            )  # fmt: skip
 
 
 def _exchange(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:

@@ -1,0 +1,39 @@
+"""``python -m collectives TOOL``: the tools of `collectives.tools`, each loaded when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+TOOLS = ("doctor", "bench", "check", "drift")
+
+
+def _tool(name: str) -> ModuleType | None:
+    """A tool's module: it has `SUMMARY`, `add_arguments(parser)` and `main(args) -> int`. None if it is not here."""
+    full = f"collectives.tools.{name}"
+    return importlib.import_module(full) if importlib.util.find_spec(full) is not None else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a tool and return its exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser("python -m collectives", description="Tools for communication between ranks.")
+    tools = parser.add_subparsers(dest="tool", metavar="TOOL", required=True)
+    for name in TOOLS:
+        if given and given[0] in TOOLS and name != given[0]:
+            continue  # another tool is not needed to run this one
+        module = _tool(name)
+        if module is not None:
+            each = tools.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+            module.add_arguments(each)
+            each.set_defaults(main=module.main)
+    chosen = parser.parse_args(given)
+    return int(chosen.main(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""What an algorithm costs: predicted time, and the messages and bytes of the rank that sends most.
+
+The alpha-beta-gamma model (Hockney 1994; Thakur, Rabenseifner and Gropp 2005, section "Cost model"): a message of n
+bytes takes alpha + n beta, a rank sends and receives one at a time and both at once, and adding n bytes takes n gamma.
+The formulas stand beside the algorithms; here n is the size of the whole array in bytes and p the number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+from autograd.errors import MeshError
+
+from . import trees
+from .steps import piece_count
+from .table import algorithms_of, check_name
+
+__all__ = ["Cost", "best_segments", "candidates", "predict"]
+
+
+class Cost(NamedTuple):
+    """A prediction. `messages` and `bytes` are what the rank that sends most sends."""
+
+    time_s: float
+    messages: int
+    bytes: float
+
+
+def predict(
+    operation: str,
+    algorithm: str,
+    bytes: float,
+    ranks: int,
+    alpha_s: float,
+    beta_s_per_byte: float,
+    gamma_s_per_byte: float = 0.0,
+    *,
+    ranks_per_host: int = 1,
+    inside_alpha_s: float = 0.0,
+    inside_beta_s_per_byte: float = 0.0,
+) -> Cost:
+    """The cost of one call by one algorithm.
+
+    Parameters
+    ----------
+    operation : str
+        all_reduce, reduce_scatter, all_gather, broadcast or reduce.
+    algorithm : str
+        A name of `table`. ``native`` and ``auto`` stand for the cheapest: a library chooses as well as it can.
+    bytes : float
+        Of the whole array: what reduce_scatter takes and all_gather gives.
+    ranks : int
+    alpha_s, beta_s_per_byte, gamma_s_per_byte : float
+        Latency, time of a byte on the link, time to add a byte; between hosts, where an algorithm has two levels.
+    ranks_per_host, inside_alpha_s, inside_beta_s_per_byte
+        For ``hierarchical``.
+
+    Raises
+    ------
+    MeshError
+        No such algorithm for this operation.
+
+    Examples
+    --------
+    >>> predict("all_reduce", "ring", 4000.0, 4, alpha_s=1e-6, beta_s_per_byte=1e-9).bytes
+    6000.0
+    """
+    n, p, a, b, g = float(bytes), ranks, alpha_s, beta_s_per_byte, gamma_s_per_byte
+    check_name(algorithm, operation)
+    if p == 1:
+        return Cost(0.0, 0, 0.0)
+    if algorithm in ("native", "auto"):
+        return min(predict(operation, name, n, p, a, b, g) for name in candidates(operation, n, p, a, b))
+    name, _, option = algorithm.partition(":")
+    if name == "hierarchical":
+        return _hierarchical(n, p, a, b, g, option, ranks_per_host, inside_alpha_s, inside_beta_s_per_byte)
+    if name == "reproducible":
+        share = n * (p - 1) / p
+        messages = 2 * (p - 1) * piece_count(math.ceil(n / p))
+        return Cost(2 * (p - 1) * a + 2 * share * b + share * g, messages, 2 * share)
+    if name == "ring":
+        return _ring(operation, n, p, a, b, g)
+    if name in ("recursive_doubling", "halving_doubling"):
+        return _doubling(operation, name, n, p, a, b, g)
+    return _tree(operation, name, option, n, p, a, b, g)
+
+
+def _ring(operation: str, n: float, p: int, a: float, b: float, g: float) -> Cost:
+    rounds = 2 if operation == "all_reduce" else 1
+    share = n * (p - 1) / p
+    adding = 0.0 if operation == "all_gather" else share * g
+    messages = rounds * (p - 1) * piece_count(math.ceil(n / p))
+    return Cost(rounds * ((p - 1) * a + share * b) + adding, messages, rounds * share)
+
+
+def _doubling(operation: str, name: str, n: float, p: int, a: float, b: float, g: float) -> Cost:
+    """The ranks too many hand over n bytes (an all-gather: their part), and get the result of n (or of their part)."""
+    steps, q = p.bit_length() - 1, 1 << (p.bit_length() - 1)
+    is_folded, whole = p > q, piece_count(math.ceil(n))
+    lengths = [n / 2**k for k in range(1, steps + 1)]
+    halved, messages = n * (q - 1) / q, sum(piece_count(math.ceil(length)) for length in lengths)
+    if operation == "all_reduce":
+        if name == "recursive_doubling":
+            cost = Cost(steps * (a + n * b + n * g), steps * whole, steps * n)
+        else:
+            cost = Cost(2 * steps * a + 2 * halved * b + halved * g, 2 * messages, 2 * halved)
+        before, after, adding = n, n, n
+    elif operation == "reduce_scatter":
+        cost = Cost(steps * a + halved * b + halved * g, messages, halved)
+        before, after, adding = n, n / p, n
+    else:  # the first seats are the shared ones: seat 0 has most to send
+        blocks = [(width + min(width, p - q)) * n / p for width in (1 << k for k in range(steps))]
+        messages = sum(piece_count(math.ceil(block)) for block in blocks)
+        cost = Cost(steps * a + sum(blocks) * b, messages, sum(blocks))
+        before, after, adding = n / p, n, 0.0
+    if not is_folded:
+        return cost
+    # of a pair, one sends its array before, and the other everything else: `most` of what it sends is after
+    time = cost.time_s + 2 * a + (before + after) * b + adding * g
+    most = (cost.messages + piece_count(math.ceil(after)), cost.bytes + after)
+    return Cost(time, max(most[0], piece_count(math.ceil(before))), max(most[1], before))
+
+
+@lru_cache(maxsize=4096)
+def _degrees(kind: str, arity: int, p: int) -> tuple[int, int, int]:
+    """Most children of a rank, most messages a segment both ways (children and parent), and the height."""
+    if kind == "binomial":
+        steps = (p - 1).bit_length()
+        return steps, steps, steps
+    below = min(arity, p - 1)
+    height, width, reached = 0, 1, 1
+    while reached < p:
+        width, height = width * arity, height + 1
+        reached += width
+    if arity == 1:
+        height = p - 1
+    return below, max(below, 1 + max(0, min(arity, p - 1 - arity))), height
+
+
+@lru_cache(maxsize=256)
+def _double_degrees(p: int) -> tuple[tuple[int, int], ...]:
+    """The messages a segment that each rank sends, in the first tree and in the second."""
+    found = [trees.double_trees(rank, p) for rank in range(p)]
+    return tuple((len(one.children) + (one.parent is not None), len(two.children) + (two.parent is not None))
+                 for one, two in found)  # fmt: skip
+
+
+def _tree(operation: str, name: str, option: str, n: float, p: int, a: float, b: float, g: float) -> Cost:
+    up = 0 if operation == "broadcast" else 1
+    both = 2 if operation == "all_reduce" else 1
+    if name == "double_tree":
+        k = int(option) if option else max(1, piece_count(math.ceil(n / 2)))
+        rounds = p.bit_length() - 2 + k
+        sent = max(one + two for one, two in _double_degrees(p))
+        time = both * rounds * (2 * a + n / k * b) + up * rounds * n / k * g
+        return Cost(time, sent * k, sent * n / 2)
+    if name == "tree":
+        most, sent, height = _degrees("k_ary" if option else "binomial", int(option or 0), p)
+        k, width = 1, most if option else 1
+    else:
+        most, sent, height = _degrees("k_ary", 1 if name == "pipelined" else 2, p)
+        k, width = int(option) if option else max(1, piece_count(math.ceil(n))), most
+    sent = {"all_reduce": sent, "reduce": 1}.get(operation, most)
+    rounds = (height - 1 + k) * width
+    return Cost(rounds * (both * (a + n / k * b) + up * n / k * g), sent * k, sent * n)
+
+
+def _hierarchical(
+    n: float, p: int, a: float, b: float, g: float, option: str, lanes: int, inside_a: float, inside_b: float
+) -> Cost:
+    inside, _, between = (option or "native,ring").partition(",")
+    hosts = p // lanes
+    if hosts * lanes != p:
+        raise MeshError(f"{p} ranks with {lanes} on each host; needed: the same number on every host")
+    parts = [predict("all_reduce", between, n / lanes, hosts, a, b, g)]
+    parts += [predict(operation, inside, n, lanes, inside_a, inside_b, g)
+              for operation in ("reduce_scatter", "all_gather")]  # fmt: skip
+    counted = parts[:1] if inside == "native" else parts  # the transport's own messages are not seen
+    return Cost(sum(x.time_s for x in parts), sum(x.messages for x in counted), sum(x.bytes for x in counted))
+
+
+def best_segments(n: float, rounds: float, alpha_s: float, beta_s_per_byte: float) -> int:
+    """k that is best for (rounds + k)(alpha + n/k beta): ``sqrt(rounds n beta / alpha)``."""
+    if alpha_s <= 0 or rounds <= 0:
+        return 1
+    return max(1, min(4096, round(math.sqrt(rounds * n * beta_s_per_byte / alpha_s))))
+
+
+def candidates(operation: str, n: float, p: int, alpha_s: float, beta_s_per_byte: float) -> list[str]:
+    """What `auto` chooses from, pipelines with the best number of segments."""
+    names = [name for name in algorithms_of(operation) if name not in ("reproducible", "hierarchical")]
+    found = []
+    for name in names:
+        if name == "pipelined":
+            name += f":{best_segments(n, p - 2, alpha_s, beta_s_per_byte)}"
+        elif name == "pipelined_tree":
+            name += f":{best_segments(n, p.bit_length() - 2, alpha_s, beta_s_per_byte)}"
+        elif name == "double_tree":
+            name += f":{best_segments(n / 2, p.bit_length() - 2, alpha_s, beta_s_per_byte)}"
+        found.append(name)
+    return found

@@ -1,0 +1,81 @@
+"""Exact messages and bytes of one rank, found by running its part of an algorithm with nobody at the other end.
+
+What an algorithm sends depends on sizes alone, so a group whose receives are complete at once is all it needs. Any
+number of ranks will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autograd.layout import parts
+from collectives.communicator import Array, Communicator, Pending
+from collectives.traffic import Traffic
+
+from .steps import finish
+from .table import check_name, steps_of, widened
+
+__all__ = ["count_messages"]
+
+
+class _Alone(Communicator):
+    """One rank's view of a group that is not there."""
+
+    def __init__(self, rank: int, size: int):
+        self.rank, self.size, self.ranks, self.name = rank, size, tuple(range(size)), "counted"
+        self.traffic = Traffic()
+
+    def send(self, x: Array, dst: int) -> None:
+        self.traffic.count(dst, x.nbytes)
+
+    def start(self, call: str, *args: Any) -> Pending[Any]:
+        return Pending.done(args[0])
+
+
+def count_messages(
+    operation: str,
+    algorithm: str,
+    size: int,
+    ranks: int,
+    rank: int,
+    *,
+    dtype: Any = np.float32,
+    counts: Sequence[int] | None = None,
+    root: int = 0,
+) -> Traffic:
+    """What one rank sends to each peer in one call.
+
+    Parameters
+    ----------
+    operation, algorithm : str
+        As in `predict`; ``native``, ``auto`` and ``hierarchical`` cannot be counted without the ranks.
+    size : int
+        Elements of the whole array.
+    ranks, rank : int
+    counts : sequence of int, optional
+        The parts of reduce_scatter and all_gather; nearly equal ones without it.
+    root : int
+
+    Examples
+    --------
+    >>> count_messages("all_reduce", "ring", 12, ranks=4, rank=1)
+    Traffic(6 messages, 72 bytes to 1 ranks)
+    """
+    algorithm = check_name(algorithm, operation)
+    steps = steps_of(operation, algorithm)
+    if steps is None or algorithm.startswith("hierarchical"):
+        raise ValueError(f"algorithm {algorithm!r}: what it sends depends on the transport or the hosts")
+    group = _Alone(rank, ranks)
+    if ranks > 1:
+        counts = parts(size, ranks)[0] if counts is None else counts
+        x = np.zeros(counts[rank] if operation == "all_gather" else size, dtype)
+        more: tuple[Any, ...] = ()
+        if operation in ("reduce_scatter", "all_gather"):
+            more = (counts,)
+        elif operation in ("broadcast", "reduce"):
+            more = (root,)
+        finish(steps(group, x if operation in ("all_gather", "broadcast") else widened(x), *more))
+    return group.traffic

@@ -1,0 +1,99 @@
+"""Two levels: sums inside a host first, so that only n/g of each rank's array crosses the network.
+
+The ranks of a host reduce-scatter among themselves; then the ranks that hold the same part, one on each host,
+all-reduce it between the hosts; then each host gathers its parts. Each level has an algorithm of its own. Rabenseifner,
+Hager and Jost 2009 ("Hybrid MPI/OpenMP parallel programming on clusters of multi-core SMP nodes"); Jia et al. 2018
+("Highly scalable deep learning training system with mixed-precision", the section on hierarchical all-reduce).
+
+With g ranks on each of N hosts, and a ring between them: the inside algorithms' times, and
+``2(N-1) alpha + 2 (n/g)(N-1)/N beta + (n/g)(N-1)/N gamma`` between; each rank sends 2(N-1) messages and
+``2 (n/g)(N-1)/N`` bytes to other hosts. Where hosts have different numbers of ranks, g is the smallest: further ranks
+of a host add their arrays inside and take no part between.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from autograd.layout import parts
+from collectives.communicator import Array, Communicator, Pending
+
+from . import halving, ring
+from .steps import Steps
+
+__all__ = ["Hosts", "all_reduce", "host_name"]
+
+
+def host_name() -> str:
+    """The name by which ranks tell whether they are on one host."""
+    return socket.gethostname()
+
+
+class Hosts:
+    """The ranks of a group by host; made once, by all of them.
+
+    Attributes
+    ----------
+    names : list of str
+        Each rank's host.
+    inside : Communicator
+        This host's ranks, in order.
+    between : Communicator or None
+        The ranks at this one's place on every host; None for a rank that is one too many on its host.
+    lanes : int
+        The smallest number of ranks on a host, g.
+    """
+
+    def __init__(self, group: Communicator, subgroup: Callable[[list[int], str], Communicator]):
+        self.names = [name.decode() for name in group.exchange(host_name().encode())]
+        members: dict[str, list[int]] = {}
+        for rank, name in enumerate(self.names):
+            members.setdefault(name, []).append(rank)
+        here = members[self.names[group.rank]]
+        self.lanes = min(map(len, members.values()))
+        self.count = len(members)
+        self.inside = subgroup(here, f"{group.name}/inside")
+        place = here.index(group.rank)
+        self.between: Communicator | None = None
+        if place < self.lanes:
+            self.between = subgroup([ranks[place] for ranks in members.values()], f"{group.name}/between")
+
+
+def _native(call: str) -> Callable[..., Steps[Any]]:
+    """The transport's own collective as an algorithm: one step, which blocks when it is waited for."""
+    def steps(group: Communicator, *args: Any) -> Steps[Any]:
+        pending: Pending[Any] = Pending(None, lambda: getattr(group, call)(*args))
+        yield pending
+        return pending.wait()
+
+    return steps
+
+
+INSIDE: dict[str, tuple[Callable[..., Steps[Array]], Callable[..., Steps[Array]]]] = {
+    "native": (_native("reduce_scatter"), _native("all_gather")),
+    "ring": (ring.reduce_scatter, ring.all_gather),
+    "halving_doubling": (halving.reduce_scatter, halving.all_gather),
+}
+BETWEEN: dict[str, Callable[..., Steps[Array]]] = {
+    "native": _native("all_reduce"),
+    "ring": ring.all_reduce,
+    "recursive_doubling": halving.recursive_doubling,
+    "halving_doubling": halving.halving_doubling,
+}
+
+
+def all_reduce(hosts: Hosts, x: Array, inside: str, between: str) -> Steps[Array]:
+    """Reduce-scatter inside, all-reduce between, all-gather inside."""
+    scatter, gather = INSIDE[inside]
+    extents = parts(x.size, hosts.lanes)[0]
+    counts = [extents[i] if i < hosts.lanes else 0 for i in range(hosts.inside.size)]
+    part = x
+    if hosts.inside.size > 1:
+        part = yield from scatter(hosts.inside, x, counts)
+    if hosts.between is not None and hosts.between.size > 1:
+        part = yield from BETWEEN[between](hosts.between, part)
+    if hosts.inside.size > 1:
+        part = yield from gather(hosts.inside, part, counts)
+    return part.copy() if part is x else part

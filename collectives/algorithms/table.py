@@ -1,0 +1,185 @@
+"""Which algorithms there are for which operation, by name.
+
+A name may have an option behind a colon:
+
+====================================  ==============================================================================
+name                                  algorithm
+====================================  ==============================================================================
+``native``                            the transport's own
+``auto``                              the predicted best, from the latency and bandwidth measured on the axis
+``ring``                              `ring`
+``recursive_doubling``                `halving`
+``halving_doubling``                  `halving`: Rabenseifner's
+``tree``, ``tree:K``                  `trees`: binomial, or K-ary
+``pipelined``, ``pipelined:S``        `trees`: a chain, S segments
+``pipelined_tree``, ``...:S``         `trees`: a binary tree, S segments
+``double_tree``, ``double_tree:S``    `trees`: two binary trees, S segments in each
+``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level, ``native,ring`` without
+``reproducible``                      `reproducible`: the same bits whatever the ranks
+====================================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from autograd.errors import MeshError
+from collectives.communicator import Array
+
+from . import halving, hierarchical, reproducible, ring, trees
+from .steps import Steps
+
+__all__ = ["OPERATIONS", "algorithms_of", "check_name", "steps_of"]
+
+Algorithm = Callable[..., Steps[Any]]
+"""``algorithm(channel, *arguments of the communicator's call)``"""
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
+
+
+def _plain(algorithm: Algorithm) -> Callable[[str], Algorithm]:
+    def make(option: str) -> Algorithm:
+        if option:
+            raise ValueError("it has no option")
+        return algorithm
+
+    return make
+
+
+def _number(option: str, what: str) -> int:
+    if not option.isdecimal() or int(option) < 1:
+        raise ValueError(f"needed: {what}, a positive number")
+    return int(option)
+
+
+def _tree_of(option: str) -> trees.TreeOf:
+    return trees.k_ary(_number(option, "the most children of a rank")) if option else trees.binomial
+
+
+def _segments(option: str) -> int | None:
+    return _number(option, "the number of segments") if option else None
+
+
+def _levels(option: str) -> tuple[str, str]:
+    inside, _, between = (option or "native,ring").partition(",")
+    if inside not in hierarchical.INSIDE or between not in hierarchical.BETWEEN:
+        raise ValueError(
+            f"needed: INSIDE,BETWEEN, one of {', '.join(hierarchical.INSIDE)} inside a host and one of "
+            f"{', '.join(hierarchical.BETWEEN)} between hosts"
+        )
+    return inside, between
+
+
+def _hierarchical(option: str) -> Algorithm:
+    inside, between = _levels(option)
+    return lambda channel, x: hierarchical.all_reduce(channel.hosts, x, inside, between)
+
+
+def _whole_tree(option: str) -> Algorithm:
+    tree_of = _tree_of(option)
+    return lambda group, x: trees.all_reduce(group, x, tree_of, 1)
+
+
+def _pipelined(tree_of: trees.TreeOf) -> Callable[[str], Algorithm]:
+    def make(option: str) -> Algorithm:
+        count = _segments(option)
+        return lambda group, x: trees.all_reduce(group, x, tree_of, count)
+
+    return make
+
+
+def _double(option: str) -> Algorithm:
+    count = _segments(option)
+    return lambda group, x: trees.double_all_reduce(group, x, count)
+
+
+def _rooted(function: Any) -> dict[str, Callable[[str], Algorithm]]:
+    def whole(option: str) -> Algorithm:
+        tree_of = _tree_of(option)
+        return lambda group, x, root: function(group, x, root, tree_of, 1)
+
+    def pipelined(tree_of: trees.TreeOf) -> Callable[[str], Algorithm]:
+        def make(option: str) -> Algorithm:
+            count = _segments(option)
+            return lambda group, x, root: function(group, x, root, tree_of, count)
+
+        return make
+
+    return {"tree": whole, "pipelined": pipelined(trees.chain), "pipelined_tree": pipelined(trees.k_ary(2))}
+
+
+_TABLE: dict[str, dict[str, Callable[[str], Algorithm]]] = {
+    "all_reduce": {
+        "ring": _plain(ring.all_reduce),
+        "recursive_doubling": _plain(halving.recursive_doubling),
+        "halving_doubling": _plain(halving.halving_doubling),
+        "tree": _whole_tree,
+        "pipelined": _pipelined(trees.chain),
+        "pipelined_tree": _pipelined(trees.k_ary(2)),
+        "double_tree": _double,
+        "hierarchical": _hierarchical,
+        "reproducible": _plain(reproducible.all_reduce),
+    },
+    "reduce_scatter": {
+        "ring": _plain(ring.reduce_scatter),
+        "recursive_doubling": _plain(halving.reduce_scatter),
+        "halving_doubling": _plain(halving.reduce_scatter),
+    },
+    "all_gather": {
+        "ring": _plain(ring.all_gather),
+        "recursive_doubling": _plain(halving.all_gather),
+        "halving_doubling": _plain(halving.all_gather),
+    },
+    "broadcast": _rooted(trees.broadcast),
+    "reduce": _rooted(trees.reduce),
+}
+
+
+def algorithms_of(operation: str) -> tuple[str, ...]:
+    """The names that an operation takes, but for `native` and `auto`, which all take.
+
+    Examples
+    --------
+    >>> algorithms_of("broadcast")
+    ('tree', 'pipelined', 'pipelined_tree')
+    """
+    return tuple(_TABLE[operation])
+
+
+@lru_cache(maxsize=1024)
+def steps_of(operation: str, algorithm: str) -> Algorithm | None:
+    """The algorithm's function; None where it has none for this operation, which is then the transport's own."""
+    name, _, option = algorithm.partition(":")
+    make = _TABLE.get(operation, {}).get(name)
+    if make is None:
+        return None
+    try:
+        return make(option)
+    except ValueError as wrong:
+        raise MeshError(f"algorithm={algorithm!r} was given; {wrong}") from None
+
+
+def check_name(algorithm: Any, operation: str | None = None) -> str:
+    """The name of an algorithm, if there is one, for the operation named or for any.
+
+    Raises
+    ------
+    MeshError
+        An unknown name, a wrong option, or an operation that the algorithm does not do.
+    """
+    known = dict.fromkeys(name for op in ([operation] if operation else OPERATIONS) for name in _TABLE[op])
+    name = algorithm.partition(":")[0] if isinstance(algorithm, str) else None
+    if algorithm not in ("native", "auto") and name not in known:
+        where = f"{operation}: " if operation else ""
+        raise MeshError(f"{where}algorithm={algorithm!r} was given; needed: native, auto, {', '.join(known)}")
+    for each in OPERATIONS:
+        steps_of(each, algorithm)
+    return str(algorithm)
+
+
+def widened(x: Array) -> Array:
+    """What an algorithm adds in: float16 sums are taken in float32 and rounded once, at the end."""
+    return x.astype("float32") if x.dtype == "float16" else x
+
