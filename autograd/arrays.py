@@ -76,6 +76,16 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
     def copy(self) -> Shaped:
         return self
 
+    def ravel(self) -> Shaped:
+        return Shaped((self.size,), self.dtype, self.why)
+
+    def view(self, dtype: Any) -> Shaped:
+        """The same bytes under another dtype, along the last dimension."""
+        new, bytes_there = np.dtype(dtype), self.dtype.itemsize * (self.shape[-1] if self.shape else 1)
+        if bytes_there % new.itemsize or (not self.shape and new.itemsize != self.dtype.itemsize):
+            raise ValueError(f"a view of {self!r} as {new}: its last dimension does not fit")
+        return Shaped((*self.shape[:-1], bytes_there // new.itemsize) if self.shape else (), new, self.why)
+
     def conj(self) -> Shaped:
         return self
 

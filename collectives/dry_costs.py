@@ -14,6 +14,9 @@ gather, scatter   tree                 log2 p alpha + n (p-1)/p beta
 all_to_all        pairwise             (p-1) alpha + n (p-1)/p beta
 send, recv        direct               alpha + n beta
 barrier           dissemination        log2 p alpha
+maximum, product  recursive_doubling   as all_reduce
+scan              recursive_doubling   log2 p (alpha + n beta)
+get, accumulate   direct               alpha + n beta
 ================  ===================  ==============================
 """
 
@@ -78,6 +81,13 @@ def _others(call: str, n: float, p: int, a: float, b: float) -> Iterator[tuple[s
         yield "dissemination", Cost(rounds * a, rounds, 0.0)
     elif call == "all_to_all":
         yield "pairwise", Cost((p - 1) * a + parts * b, p - 1, parts)
+    elif call in ("maximum", "product"):  # as an all-reduce
+        name = "recursive_doubling"
+        yield name, predict("all_reduce", name, n, p, a, b)
+    elif call == "scan":
+        yield "recursive_doubling", Cost(rounds * (a + n * b), rounds, rounds * n)
+    elif call in ("get", "accumulate"):  # n is what is another rank's
+        yield "direct", Cost(a + n * b, 1, n)
     elif call == "exchange":
         yield "ring", Cost((p - 1) * a + parts * b, p - 1, parts)
         yield "recursive_doubling", Cost(rounds * a + parts * b, rounds, parts)

@@ -82,6 +82,22 @@ class DryCommunicator(Communicator):
         self._note(self, "all_reduce", x.nbytes, x.nbytes)
         return self._sum(x)
 
+    # these are of a wider protocol than `Communicator` may have; a dry world knows them already
+    def maximum(self, x: Any) -> Any:
+        self._note(self, "maximum", x.nbytes, x.nbytes)
+        return x if type(x) is Shaped else x.copy()
+
+    def product(self, x: Any) -> Any:
+        self._note(self, "product", x.nbytes, x.nbytes)
+        return x if type(x) is Shaped else x**self.size
+
+    def scan(self, x: Any, exclusive: bool, backwards: bool) -> Any:
+        self._note(self, "scan", x.nbytes, x.nbytes)
+        if type(x) is Shaped:
+            return x
+        before = self.size - 1 - self.rank if backwards else self.rank
+        return np.multiply(x, before + (not exclusive), dtype=x.dtype)
+
     def barrier(self) -> None:
         self._note(self, "barrier", 0, 0)
 
@@ -129,9 +145,24 @@ class DryCommunicator(Communicator):
         self._note(self, "recv", buffer.nbytes, buffer.nbytes)
         return Shaped(buffer.shape, buffer.dtype, DRY)
 
+    def get(self, x: Any, runs: Sequence[tuple[int, int, int]]) -> Any:
+        taken = sum(count for _, _, count in runs)
+        self._note(self, "get", x.nbytes, self._remote(runs) * x.dtype.itemsize)
+        return Shaped((taken,), x.dtype, DRY)
+
+    def accumulate(self, values: Any, runs: Sequence[tuple[int, int, int]], count: int) -> Any:
+        self._note(self, "accumulate", values.nbytes, self._remote(runs) * values.dtype.itemsize)
+        return Shaped((count,), values.dtype, DRY)
+
     def exchange(self, data: bytes) -> list[bytes]:
         self._note(self, "exchange", len(data), len(data) * self.size)
         return [bytes(data)] * self.size
+
+    def _remote(self, runs: Sequence[tuple[int, int, int]]) -> int:
+        """The elements of other ranks' arrays among the runs."""
+        for source, _, _ in runs:
+            self._check_rank("source", source)
+        return sum(count for source, _, count in runs if source != self.rank)
 
     # -- what the others are taken to have done ----------------------------------------------------------------
     def _sum(self, x: Any) -> Any:

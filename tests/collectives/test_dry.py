@@ -16,7 +16,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.arrays import Shaped
+from autograd.arrays import DRY, Shaped
 from autograd.state import state
 from collectives import I, P, R, Rooted, Shard, V
 from collectives.testing import Case, Setting, mutated, operand, prepare
@@ -482,6 +482,27 @@ def test_second_order_and_forward_mode() -> None:
 
 
 # -- the world -----------------------------------------------------------------------------------------------------
+
+
+def test_calls_of_the_wider_protocol() -> None:
+    """Shapes go through, and what ranks tell each other is what this one says."""
+    with cc.dry(4, 1) as run:
+        group: Any = cc.world()
+        x = Shaped((6,), "float32", DRY)
+        found = group.maximum(x), group.product(x), group.scan(x, True, False)
+        assert all(y.shape == (6,) and not y.absent for y in found)
+        assert group.get(x, [(0, 2, 3), (1, 0, 2)]).shape == (5,)
+        assert group.accumulate(x, [(0, 2, 6)], 9).shape == (9,)
+        real = numpy.array([3, 2])
+        assert group.maximum(real).tolist() == [3, 2] and group.product(real).tolist() == [81, 16]
+        assert group.scan(real, False, False).tolist() == [6, 4] and group.scan(real, True, True).tolist() == [6, 4]
+        with pytest.raises(cc.MeshError, match="source 4"):
+            group.get(x, [(4, 0, 1)])
+    sent = {p.traffic.operation: p.sent_bytes for p in run.predictions()}
+    assert sent["get"] == 12 and sent["accumulate"] == 24, "what is another rank's"
+    assert x.view("uint8").shape == (24,) and x.view("int32").dtype == numpy.int32 and x.ravel().shape == (6,)
+    with pytest.raises(ValueError, match="does not fit"):
+        Shaped((3,), "float32").view("float64")
 
 
 def test_any_rank_of_any_world() -> None:
