@@ -134,7 +134,8 @@ class Mesh:
         self._thread = threading.get_ident()
         for name in self.names:
             axis = self.axis(name)
-            if axis.size > 1 and isinstance(axis.group, Selected) and axis.group.algorithm == "auto":
+            measured = axis.size > 1 and not axis.group.dry
+            if measured and isinstance(axis.group, Selected) and axis.group.algorithm == "auto":
                 axis.group.agree(f"{self!r}")
                 _ = axis.group.channel.fit  # measured now, not in the midst of a program
 

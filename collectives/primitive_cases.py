@@ -4,6 +4,8 @@ The references are plain NumPy on lists with one array per rank, as there. Those
 whole grid, pad the numbers, and look up; those of `get` index the ranks' arrays.
 """
 
+# mypy: disable-error-code="misc"
+# (lambdas with default arguments hold what their loops are at; their types cannot be inferred)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

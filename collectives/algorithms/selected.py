@@ -170,6 +170,8 @@ class Selected(Communicator):
     # -- the calls -------------------------------------------------------------------------------------------------
     def _prepared(self, call: str, args: tuple[Any, ...]) -> Steps[Any] | None:
         """The algorithm for a call; None where it is the transport's own."""
+        if self.base.dry:
+            return None  # nothing is sent, and nothing measured: the dry run predicts every algorithm
         x = args[0]
         size_bytes = sum(map(int, args[1])) * x.itemsize if call == "all_gather" else x.nbytes
         if self.size == 1:

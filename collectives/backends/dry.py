@@ -19,6 +19,7 @@ import numpy as np
 from autograd.arrays import DRY, Shaped
 from autograd.errors import MeshError, ShapeError
 from collectives.communicator import Communicator
+from collectives.traffic import Traffic
 
 __all__ = ["DryCommunicator", "Note"]
 
@@ -48,6 +49,7 @@ class DryCommunicator(Communicator):
         self.size = len(ranks)
         self.ranks = ranks
         self.name = name
+        self.traffic = Traffic()  # stays at zero
         self._note = note
 
     def __repr__(self) -> str:

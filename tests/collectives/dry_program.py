@@ -15,7 +15,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim, random
-from collectives.communicator import Array, Communicator, Pending
+from collectives.communicator import Communicator, Pending
 from collectives.ranks import replaced_world
 from parallel import DataParallel
 
@@ -51,11 +51,11 @@ class Model(nn.Module):
 
 def train(
     dp: int, tp: int, *, pairs: int = 3, width: int = 16, inner: int = 32, classes: int = 8, batch: int = 4,
-    steps: int = 2,
+    steps: int = 2, mesh: cc.Mesh | None = None,
 ) -> Any:  # fmt: skip
     """Some steps of Adam; returns the model."""
     random.seed(0)
-    with cc.Mesh(dp=dp, tp=tp) as mesh:
+    with cc.Mesh(dp=dp, tp=tp) if mesh is None else mesh as mesh:
         rank = int(mesh.axis("dp").rank)
         model = DataParallel(Model(pairs, width, inner, classes), "dp")
         optimizer = optim.Adam(model.parameters(), lr=1e-3)
@@ -91,6 +91,7 @@ class Counted(Communicator):
     def __init__(self, inner: Communicator, tally: Tally):
         self.inner, self.tally = inner, tally
         self.rank, self.size, self.ranks, self.name = inner.rank, inner.size, inner.ranks, inner.name
+        self.traffic = inner.traffic
 
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         return type(self)(self.inner.subgroup(members, name), self.tally)
@@ -118,22 +119,6 @@ def _counted(name: str) -> Callable[..., Any]:
 for _name in ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter", "all_to_all",
               "send", "recv", "exchange", "barrier"):  # fmt: skip
     setattr(Counted, _name, _counted(_name))
-
-
-class Ring(Counted):
-    """All-reduces by a ring over send and recv, which are counted where they leave: messages, and bytes of payload."""
-
-    def all_reduce(self, x: Array) -> Array:
-        p, me = self.size, self.rank
-        chunks = [chunk.copy() for chunk in numpy.array_split(x, p)]
-        for step in range(2 * (p - 1)):
-            out, into = (me - step) % p, (me - step - 1) % p
-            self.count("all_reduce", "messages", 1)
-            self.count("all_reduce", "sent", chunks[out].nbytes)
-            self.inner.send(chunks[out], (me + 1) % p)
-            received = self.inner.recv(numpy.empty_like(chunks[into]), (me - 1) % p)
-            chunks[into] = chunks[into] + received if step < p - 1 else received
-        return numpy.concatenate(chunks)
 
 
 def really_run(program: Callable[[], Any], ranks: int, transport: type[Counted] = Counted) -> list[Tally]:
