@@ -76,8 +76,11 @@ def _operand(x: Any, name: str) -> Tensor:
 
 
 def _begin(x: Any, axis: AxisName, name: str, root: int | None = None) -> tuple[Tensor, Axis, Mesh]:
-    mesh = current_mesh()
-    found = mesh.axis(axis)
+    mesh = state.mesh
+    found = mesh._axes.get(axis) if mesh is not None and axis.__class__ is str else None
+    if found is None:
+        mesh = current_mesh()
+        found = mesh.axis(axis)
     if root is None and x.__class__ is Tensor and x.layout is not None and x.layout.grid is mesh.grid:
         return x, found, mesh
     if root is not None:

@@ -147,6 +147,10 @@ class SharedMemory(Communicator):
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
 
+    @property
+    def checking(self) -> bool:
+        return self.base.checking
+
     # -- buffers -------------------------------------------------------------------------------------------------------
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> Array:
         """An array in the window, uninitialised. All ranks of the group call it; shapes may differ.

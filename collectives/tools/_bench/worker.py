@@ -76,7 +76,8 @@ class Ringtape:
         world = collectives.world()
         self._memory = shared_memory(world)
         collectives.Mesh(dp=-1).__enter__()  # both for good
-        along("dp").__enter__()
+        self._along = along("dp")
+        self._along.__enter__()
         self.rank, self.size = world.rank, world.size
         self.about = "ringtape"
         self.barrier = self._memory.barrier
