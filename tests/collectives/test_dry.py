@@ -19,13 +19,13 @@ from autograd import nn, optim, random
 from autograd.arrays import DRY, Shaped
 from autograd.state import state
 from collectives import I, P, R, Rooted, Shard, V
+from collectives.registry_cases import cases
 from collectives.testing import Case, Setting, mutated, operand, prepare
 from parallel import DataParallel
 from tests.autograd.test_operations import CASES, WITHOUT_DERIVATIVE
 from tests.autograd.test_operations import Case as Operation
 
 from .dry_program import Tally, really_run, train
-from .registry_cases import cases
 
 MACHINE = cc.Topology(8, inside=cc.Link(1e-6, 100e9), between=cc.Link(5e-6, 10e9), reduced_bytes_per_s=100e9)
 
