@@ -144,6 +144,15 @@ class SharedMemory(Communicator):
         self._sums = [slots[self.size, parity] for parity in (0, 1)]
         self._flags = Flags(host, self._control, self.rank, self.size, self._mismatch)
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "base":  # not set yet
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+        """Compared by itself: the call that follows may not be one of the transport."""
+        self.base.agree(call, layout, is_rooted)
+
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
 

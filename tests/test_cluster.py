@@ -83,7 +83,7 @@ def test_what_is_sent_is_counted() -> None:
     before = sent()
     done = cluster("mpi", "1", sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split("\n"))[1:] == ["node1 0 2", "node2 1 2"]
+    assert "node1 0 2" in done.stdout and "node2 1 2" in done.stdout  # in any order, perhaps in one line
     first, second = (after - was for after, was in zip(sent(), before, strict=True))
     assert 4_000_000 < first < 4_600_000  # headers, and the launcher's messages
     assert second < 400_000

@@ -23,7 +23,7 @@ from collectives.communicator import Array, Communicator, Pending
 from . import halving, ring
 from .steps import Steps
 
-__all__ = ["Hosts", "all_reduce", "host_name"]
+__all__ = ["Hosts", "all_reduce", "host_name", "shared"]
 
 
 def host_name() -> str:
@@ -71,8 +71,19 @@ def _native(call: str) -> Callable[..., Steps[Any]]:
     return steps
 
 
+def shared(call: str) -> Callable[..., Steps[Any]]:
+    """Through memory that the host's ranks share."""
+    def steps(group: Communicator, *args: Any) -> Steps[Any]:
+        from ..shared import as_steps
+
+        return (yield from as_steps(call)(group, *args))
+
+    return steps
+
+
 INSIDE: dict[str, tuple[Callable[..., Steps[Array]], Callable[..., Steps[Array]]]] = {
     "native": (_native("reduce_scatter"), _native("all_gather")),
+    "shared": (shared("reduce_scatter"), shared("all_gather")),
     "ring": (ring.reduce_scatter, ring.all_gather),
     "halving_doubling": (halving.reduce_scatter, halving.all_gather),
 }

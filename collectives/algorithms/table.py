@@ -15,6 +15,7 @@ name                                  algorithm
 ``pipelined_tree``, ``...:S``         `trees`: a binary tree, S segments
 ``double_tree``, ``double_tree:S``    `trees`: two binary trees, S segments in each
 ``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level, ``ring,ring`` without
+``shared``                            `collectives.shared`: memory that the ranks of one host share
 ``reproducible``, ``...:tree``        `reproducible`: the same bits whatever the ranks; for long arrays, or for short
 ====================================  ==============================================================================
 """
@@ -116,6 +117,15 @@ def _rooted(function: Any) -> dict[str, Callable[[str], Algorithm]]:
     return {"tree": whole, "pipelined": pipelined(trees.chain), "pipelined_tree": pipelined(trees.k_ary(2))}
 
 
+def _shared(call: str) -> Callable[[str], Algorithm]:
+    def make(option: str) -> Algorithm:
+        if option:
+            raise ValueError("needed: no option")
+        return hierarchical.shared(call)
+
+    return make
+
+
 _TABLE: dict[str, dict[str, Callable[[str], Algorithm]]] = {
     "all_reduce": {
         "ring": _plain(ring.all_reduce),
@@ -127,16 +137,19 @@ _TABLE: dict[str, dict[str, Callable[[str], Algorithm]]] = {
         "double_tree": _double,
         "hierarchical": _hierarchical,
         "reproducible": _reproducible,
+        "shared": _shared("all_reduce"),
     },
     "reduce_scatter": {
         "ring": _plain(ring.reduce_scatter),
         "recursive_doubling": _plain(halving.reduce_scatter),
         "halving_doubling": _plain(halving.reduce_scatter),
+        "shared": _shared("reduce_scatter"),
     },
     "all_gather": {
         "ring": _plain(ring.all_gather),
         "recursive_doubling": _plain(halving.all_gather),
         "halving_doubling": _plain(halving.all_gather),
+        "shared": _shared("all_gather"),
     },
     "broadcast": _rooted(trees.broadcast),
     "reduce": _rooted(trees.reduce),
