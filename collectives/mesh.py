@@ -55,7 +55,13 @@ class Axis:
         """The ranks along the axis, with an algorithm for sums and copies; see `collectives.algorithms`."""
         found = self._groups.get(algorithm)
         if found is None:
-            found = self._groups[algorithm] = Selected(self._channel, check_name(algorithm))
+            if algorithm == "shared":  # in the place of the transport itself: a step of an algorithm costs more
+                from .shared import shared_memory
+
+                found = shared_memory(self._groups["native"])
+            else:
+                found = Selected(self._channel, check_name(algorithm))
+            self._groups[algorithm] = found
         return found
 
     def choice(self, size_bytes: int, operation: str = "all_reduce", algorithm: str | None = None) -> str:
@@ -70,7 +76,9 @@ class Axis:
         ['ring', 'ring']
         """
         group = self.group if algorithm is None else self.using(algorithm)
-        return group.choice(operation, size_bytes) if isinstance(group, Selected) and self.size > 1 else "native"
+        if self.size == 1:
+            return "native"
+        return group.choice(operation, size_bytes) if isinstance(group, Selected) else group.algorithm
 
 
 class Mesh:

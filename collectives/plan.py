@@ -25,7 +25,7 @@ from autograd.layout import Rooted
 from autograd.sites import call_site
 from autograd.tape import IMPORT, LEAF, Tape
 
-from .communicator import Array, Communicator
+from .communicator import Array, Communicator, Runs
 from .mesh import Mesh
 from .primitive import Call, Collective
 
@@ -47,6 +47,7 @@ class Probe(Communicator):
 
     def __init__(self, group: Communicator):
         self.rank, self.size, self.ranks, self.name = group.rank, group.size, group.ranks, group.name
+        self.copies, self.texts = [], {}
         self.sent: list[Sent] = []
 
     def _note(self, call: str, x: Any, peer: int | None = None) -> None:
@@ -86,6 +87,29 @@ class Probe(Communicator):
     def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
         self._note("all_to_all", x)
         return np.zeros(sum(receive_counts), x.dtype)
+
+    def maximum(self, x: Array) -> Array:
+        self._note("maximum", x)
+        return x
+
+    def product(self, x: Array) -> Array:
+        self._note("product", x)
+        return x
+
+    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
+        self._note("scan", x)
+        return np.zeros_like(x)
+
+    def get(self, x: Array, runs: Runs) -> Array:
+        self._note("get", x)
+        return np.zeros(sum(count for _, _, count in runs), x.dtype)
+
+    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
+        self._note("accumulate", values)
+        return np.zeros(count, values.dtype)
+
+    def duplicate(self, purpose: str) -> Probe:
+        return self
 
     def send(self, x: Array, dst: int) -> None:
         self._note("send", x, dst)
@@ -239,7 +263,7 @@ def _communication(node: Any) -> _Seen | None:
         _, _, _, result, operand = node[4]
         forward, backward = Probe(call.group), Probe(call.group)
         op._forward(_zeros(operand), call.but(group=forward))
-        op._adjoint(_zeros(result), call.but(group=backward))
+        op._adjoint(_zeros(result), call.but(group=backward), *op.saved(node, False))
         channel = call.group.name, tuple(call.group.ranks)
         root = call.group.ranks[call.root] if op.name in _ROOTED else None
         return _Seen(op.name, call.axes, channel, forward.sent, backward.sent, root)

@@ -66,7 +66,7 @@ def count_messages(
     """
     algorithm = check_name(algorithm, operation)
     steps = steps_of(operation, algorithm)
-    if steps is None or algorithm.startswith("hierarchical"):
+    if steps is None or algorithm.startswith(("hierarchical", "shared")):
         raise ValueError(f"algorithm {algorithm!r}: what it sends depends on the transport or the hosts")
     group = _Alone(rank, ranks)
     if ranks > 1:

@@ -69,7 +69,7 @@ def sweep(operation: str, sizes: Sequence[int], seed: int) -> None:
             for k, algorithm in enumerate(names(operation)):
                 counts = parts(size, ranks)[0] if (k + size + seed) % 2 else uneven(size, ranks, size)
                 traffic = verify(operation, algorithm, ranks, size, np.float64, counts)
-                if ranks > 1 and not algorithm.startswith("hierarchical"):
+                if ranks > 1 and not algorithm.startswith(("hierarchical", "shared")):
                     root = (size + ranks) % ranks
                     for rank, seen in enumerate(traffic):
                         counted = count_messages(operation, algorithm, size, ranks, rank, dtype=np.float64,
@@ -122,7 +122,7 @@ def test_costs_are_what_is_sent(ranks: int) -> None:
     """Messages and bytes of the rank that sends most, at a size that all parts divide."""
     for operation in OPERATIONS:
         for algorithm in names(operation):
-            if algorithm.startswith("hierarchical") or algorithm == "reproducible:tree":
+            if algorithm.startswith(("hierarchical", "shared")) or algorithm == "reproducible:tree":
                 continue
             for size in (840, 840 * 400):
                 sent = [count_messages(operation, algorithm, size, ranks, rank) for rank in range(ranks)]

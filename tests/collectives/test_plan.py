@@ -175,7 +175,9 @@ def test_what_the_plan_says_is_sent_is_what_backward_sends(monkeypatch: pytest.M
     for name in (*CALLS, "send", "recv"):
         noted(name)
     setting = Setting({"a": 3}, ["a"])
-    work = [case for case in cases(setting, 2) if isinstance(case, Case) and case.dtype == numpy.float64]
+    # a sum by an algorithm is one call in the plan and several messages on the transport
+    work = [case for case in cases(setting, 2) if isinstance(case, Case) and case.dtype == numpy.float64
+            and "reproducible_sum" not in case.covers]  # fmt: skip
 
     def program() -> list[Any]:
         found = []

@@ -31,7 +31,7 @@ def compare(operation: str, algorithm: str, size: int, dtype: type) -> None:
     where = f"{operation} by {algorithm} of {size} {dtype.__name__} on rank {rank} of {ranks}"
     assert (y is None) == (want is None), where
     assert y is None or (y.dtype == want.dtype and np.array_equal(y, want)), where
-    if not algorithm.startswith("hierarchical"):
+    if not algorithm.startswith(("hierarchical", "shared")):
         counted = count_messages(operation, algorithm, size, ranks, rank, dtype=dtype, root=root)
         assert counted.peers == traffic.peers, f"{where}: sent {traffic.peers}, counted {counted.peers}"
     cases += 1
