@@ -156,8 +156,8 @@ def test_a_released_tape_has_no_plan() -> None:
         tape.plan()
 
 
-CALLS = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter", "all_to_all", "maximum",
-         "product", "scan", "get", "accumulate")  # fmt: skip
+CALLS = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter", "all_to_all",
+         "maximum", "product", "scan", "get", "accumulate")  # fmt: skip
 
 
 def test_what_the_plan_says_is_sent_is_what_backward_sends(monkeypatch: pytest.MonkeyPatch) -> None:
