@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.arrays import move, to_host
+from autograd.arrays import DRY, Shaped, move, to_host
 from autograd.errors import LayoutError, MeshError, ShapeError
 from autograd.layout import Shard, V, describe
 from autograd.sites import call_site
@@ -21,7 +21,7 @@ from .cuts import extents_along, normal_dim
 from .mesh import Axis
 from .ops import AxisName, _begin
 from .pairs import _cut_shape, _varying
-from .primitive import Call, Collective
+from .primitive import Call, Collective, host_flat
 
 __all__ = ["halo_exchange"]
 
@@ -49,11 +49,15 @@ add_ghosts = Collective("add ghosts", (V,), _varying, shape=_cut_shape)
 @surround.forward
 def _(x: Any, call: Call) -> Any:
     before, after, _ = call.options
-    own, n = to_host(x), x.shape[call.dim]
-    y = np.zeros((*own.shape[: call.dim], before + n + after, *own.shape[call.dim + 1 :]), own.dtype)
-    y[_cells(call, before, before + n)] = own
+    dry = call.group.dry
+    own, n = x if dry else to_host(x), x.shape[call.dim]
     low, high = _swap(call, to_left=own[_cells(call, 0, after)], to_right=own[_cells(call, n - before, n)],
                       from_left=before, from_right=after)  # fmt: skip
+    shape = (*own.shape[: call.dim], before + n + after, *own.shape[call.dim + 1 :])
+    if dry:
+        return Shaped(shape, x.dtype, DRY)
+    y = np.zeros(shape, own.dtype)
+    y[_cells(call, before, before + n)] = own
     if low is not None:
         y[_cells(call, 0, before)] = low
     if high is not None:
@@ -70,12 +74,15 @@ def _(ct: Any, call: Call) -> Any:
 def _(ct: Any, call: Call) -> Any:
     """Each ghost's cotangent goes to the cell's owner and is added there; those beyond an open border are dropped."""
     before, after, _ = call.options
-    whole, n = to_host(ct), call.extents[call.group.rank]
-    wide = np.float32 if whole.dtype == np.float16 else whole.dtype  # several addends, rounded once
-    own = whole[_cells(call, before, before + n)].astype(wide)
+    dry = call.group.dry
+    whole, n = ct if dry else to_host(ct), call.extents[call.group.rank]
     low, high = _swap(call, to_left=whole[_cells(call, 0, before)],
                       to_right=whole[_cells(call, before + n, before + n + after)],
                       from_left=after, from_right=before)  # fmt: skip
+    own = whole[_cells(call, before, before + n)]
+    if dry:
+        return own
+    own = own.astype(np.float32 if whole.dtype == np.float16 else whole.dtype)  # several addends, rounded once
     if high is not None:  # what the right neighbour had as its ghosts before
         own[_cells(call, n - before, n)] += high
     if low is not None:
@@ -107,7 +114,7 @@ def _swap(
         return to_right, to_left  # one rank around a periodic border is its own neighbour on both sides
     for target, cells in ((right, to_right), (left, to_left)):
         if target is not None and cells.shape[call.dim]:
-            group.send(np.ascontiguousarray(cells).reshape(-1), target)
+            group.send(host_flat(cells), target)
     found: list[np.ndarray | None] = []
     for source, cells, width in ((left, to_left, from_left), (right, to_right, from_right)):
         if source is None or not width:

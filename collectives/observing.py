@@ -23,7 +23,7 @@ Observer = Callable[[Communicator, str, tuple[Any, ...], Callable[[], Any]], Any
 
 _CALLS = [
     name for name, value in vars(Communicator).items()
-    if isfunction(value) and not name.startswith("_") and name not in ("subgroup", "duplicate")
+    if isfunction(value) and not name.startswith("_") and name not in ("subgroup", "duplicate", "announce", "lane")
 ]  # fmt: skip
 
 

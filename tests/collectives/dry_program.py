@@ -96,7 +96,7 @@ class Counted(Communicator):
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         return type(self)(self.inner.subgroup(members, name), self.tally)
 
-    def agree(self, call: str) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         raise AssertionError("checking is off")
 
     def count(self, call: str, what: str, n: int) -> None:
@@ -117,7 +117,7 @@ def _counted(name: str) -> Callable[..., Any]:
 
 
 for _name in ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter", "all_to_all",
-              "send", "recv", "exchange", "barrier"):  # fmt: skip
+              "send", "recv", "exchange", "barrier", "maximum", "product", "scan", "get", "accumulate"):  # fmt: skip
     setattr(Counted, _name, _counted(_name))
 
 

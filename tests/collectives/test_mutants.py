@@ -171,6 +171,7 @@ def averaged(true: Rule) -> Rule:
 MUTANTS = [
     Mutant("all_reduce", "to=R: the sum is missing", where(to_r, identity)),
     Mutant("all_reduce", "a factor p", times(RANKS)),
+    Mutant("reproducible_sum", "a factor p", times(RANKS)),
     Mutant("all_reduce", "a mean in place of the sum", times(1 / RANKS)),
     Mutant("all_reduce", "to=I: summed once more",
            where(to_i, lambda ct, call: other("all_reduce")(other("relabel")(ct, call.but(to=V)), call.but(to=R)))),
