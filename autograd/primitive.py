@@ -35,7 +35,7 @@ from .layout import C, I, Layout, P, R, RankFloat, RankInt, V, describe, infer, 
 from .sites import call_site
 from .state import state
 from .tape import Node, Recording, Sweep, Tape, may_relabel, relabel
-from .tensor import TENSORS, Tensor, interior
+from .tensor import FREE, TENSORS, Tensor, interior
 
 __all__ = ["Primitive", "Signature", "broadcast", "op", "registry", "unbroadcast"]
 
@@ -216,7 +216,7 @@ class Primitive:
             signature = self.sign(xs, arrays, options)
         layout = None if signature is None else signature.out
         if recording is None or not is_inexact(y.dtype):
-            return Tensor(y, layout)
+            return Tensor(y, layout, None, -1 if recording is None else FREE)
         places = []
         letters = self.letters(len(xs))
         for x, letter in zip(xs, letters, strict=True):
@@ -226,7 +226,7 @@ class Primitive:
             else:
                 places.append(-1)
         if max(places, default=-1) < 0:
-            return Tensor(y, layout)
+            return Tensor(y, layout, None, FREE)
         kept = kept if self.keeping is not None else y if self.keeps_y else None
         return self.record(recording, y, kept, arrays, tuple(places), options, signature, layout)
 
@@ -452,10 +452,10 @@ class Unary(Primitive):
             layout = signature.out
         recording = state.recording
         if recording is None or not inexact:
-            return interior(y, layout, None, -1)
+            return interior(y, layout, None, -1 if recording is None else FREE)
         place = x.node if x.tape is recording else recording.enter(x)
         if place < 0 or (y.dtype is not dtype and y.dtype.kind not in "fc"):
-            return interior(y, layout, None, -1)
+            return interior(y, layout, None, FREE)
         nodes = recording.nodes
         kept = (a if self.keeps_a else None,)
         nodes.append((self, y if self.keeps_y else None, kept, (place,), options, None, signature))
@@ -542,7 +542,7 @@ class Binary(Primitive):
             p = x.node if x.tape is recording else recording.enter(x)
             q = -1 if number or second_free else y.node if y.tape is recording else recording.enter(y)
             if p < 0 and q < 0:
-                return interior(out, layout, None, -1)
+                return interior(out, layout, None, FREE)
             if second_free:
                 recording.lock(b)
             shapes = None

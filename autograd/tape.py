@@ -451,7 +451,7 @@ class Tape:
         sweep = Sweep(recording, self.start, end, places, record)
         for y, ct in zip(outputs, cotangents, strict=True):
             ct = seed(y, ct)
-            if y.tape is None and recording.communicates:
+            if y.tape is None and recording.communicates and (y.node != _OUTSIDE or y.__class__ is not _tensor_type):
                 continue  # this rank's part does not depend on a leaf, but its communications must run
             if y.tape is not recording or not self.start <= y.node < end or nodes[y.node] is None:
                 self._refuse(y)
@@ -488,6 +488,11 @@ class Tape:
 
     def _refuse(self, y: Tensor) -> None:
         """Say why `y` is no output of this tape."""
+        if y.tape is None and y.__class__ is _tensor_type and y.node == _OUTSIDE and self.recording.communicates:
+            raise TapeError(
+                f"backward of a value of shape {y.array.shape} that was made outside the tape's block, so that nothing "
+                "of it was recorded. Fix: compute it inside `with Tape():`" + call_site()
+            )
         if y.tape is None:
             raise TapeError(
                 f"backward of a value of shape {y.array.shape} that depends on no leaf: nothing was recorded. Needed: "
@@ -611,6 +616,7 @@ def relabel(x: Tensor, layout: Any) -> Tensor:
 
 
 _tensor_type: Any = None
+_OUTSIDE = -1  # the place of a value that was made while nothing recorded; a leaf's, too
 
 
 def type_of_tensor() -> Any:

@@ -303,6 +303,9 @@ class Tensor:
         return Leaf(self.array.copy(), self.layout)
 
 
+FREE = -2
+"""The place of a value that was made while a tape recorded, and depends on nothing that it follows."""
+
 _new = object.__new__
 
 

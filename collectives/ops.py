@@ -42,7 +42,7 @@ from autograd.errors import AbsentError, LayoutError, MeshError, ShapeError
 from autograd.layout import C, I, Label, P, R, Rooted, Shard, V, describe
 from autograd.sites import call_site
 from autograd.state import state
-from autograd.tensor import TENSORS, Tensor, tensor
+from autograd.tensor import FREE, TENSORS, Tensor, tensor
 
 from . import headers
 from . import pairs as pair
@@ -215,7 +215,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     if have is to or (isinstance(have, Shard) and isinstance(to, Shard) and have == to):
         return x
     if have is C and (to is R or to is I or to is V):
-        return Tensor(x.array, x.layout.replace(on.names, to))
+        return Tensor(x.array, x.layout.replace(on.names, to), None, -1 if state.recording is None else FREE)
     if have is I and to is R:
         return pair.enter(x, call)
     if have is R and to is I:

@@ -15,7 +15,7 @@ from ..layout import Mix, Sum
 from ..primitive import Primitive, Signature, ones, op, unbroadcast
 from ..state import state
 from ..tape import Node, Sweep
-from ..tensor import TENSORS, interior
+from ..tensor import FREE, TENSORS, interior
 from .shape import broadcast_to, swapaxes
 
 _K = Sum("k")
@@ -105,7 +105,7 @@ class _Linear(Primitive):
         q = w.node if w.tape is recording else recording.enter(w)
         r = b.node if b.tape is recording else recording.enter(b)
         if p < 0 and q < 0 and r < 0:
-            return interior(y, layout, None, -1)
+            return interior(y, layout, None, FREE)
         nodes = recording.nodes
         nodes.append((self, None, (a, m, None), (p, q, r), (), None, signature))
         return interior(y, layout, recording, len(nodes) - 1)

@@ -1078,3 +1078,19 @@ def test_sgd_takes_small_parameters_together_as_it_takes_them_one_by_one() -> No
             optimizer.step()
         for p, value in zip(parameters, values, strict=True):
             numpy.testing.assert_allclose(p.numpy(), value, rtol=1e-13, atol=1e-15)
+
+
+def test_a_value_made_after_the_block_is_no_silent_zero() -> None:
+    """On a tape that communicates a rank's loss may depend on no leaf, but not because it was made too late."""
+    def program() -> None:
+        with cc.Mesh(a=2):
+            w = ag.Parameter(numpy.ones(3))
+            x = ag.tensor(numpy.arange(3.0) + cc.world().rank)
+            with ag.Tape() as tape:
+                loss = cc.all_reduce((cc.cast(w, "a", to=R) * x).sum(), "a", to=I)
+            with ag.no_grad():
+                late = loss * 2.0
+            tape.backward(late)
+
+    with pytest.raises(ag.TapeError, match="outside the tape's block"):
+        cc.run(program, 2)
