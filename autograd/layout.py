@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 from .errors import LayoutError, MeshError, RingtapeError, ShapeError
@@ -453,7 +452,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
                             f"{name(j)} is {other.word}: the contraction is unmatched"
                         )
             continue
-        out, factor = entry if isinstance(entry, tuple) else (entry, Fraction(1))
+        out, factor = entry if isinstance(entry, tuple) else (entry, 1)
         extent, offset = (label.extent or 0) * factor, (label.offset or 0) * factor
         if extent.denominator != 1 or offset.denominator != 1:
             raise Refused(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autograd.errors import (
     CollectiveMismatch,
@@ -22,23 +22,9 @@ from .backends.failure import guard
 from .barrier import barrier
 from .checking import set_check as check
 from .communicator import Communicator, Pending
-from .custom import CheckFailed, Report, apply, call, check_collective
-from .dry import DryRun, dry
 from .extremes import all_max, all_min, all_prod
 from .halo import halo_exchange
-from .local_part import from_local
 from .mesh import Mesh, current_mesh
-from .nonblocking import (
-    all_gather_async,
-    all_reduce_async,
-    all_to_all_async,
-    broadcast_async,
-    irecv,
-    isend,
-    permute_async,
-    reduce_async,
-    reduce_scatter_async,
-)
 from .onesided import get
 from .ops import (
     all_gather,
@@ -60,11 +46,27 @@ from .ops import (
 from .primitive import Call, Collective
 from .ranks import in_order, run, world
 from .replicas import check_replicas
-from .reproducible import reproducible_sum
 from .scan import exscan, scan
-from .timeline import Timeline, timeline
-from .topology import Link, Topology
-from .wrapped import wrap
+
+if TYPE_CHECKING:
+    from .custom import CheckFailed, Report, apply, call, check_collective
+    from .dry_world import DryRun, dry
+    from .local_part import from_local
+    from .nonblocking import (
+        all_gather_async,
+        all_reduce_async,
+        all_to_all_async,
+        broadcast_async,
+        irecv,
+        isend,
+        permute_async,
+        reduce_async,
+        reduce_scatter_async,
+    )
+    from .reproducible import reproducible_sum
+    from .topology import Link, Topology
+    from .tracing import Timeline, timeline
+    from .wrapped import wrap
 
 __all__ = [
     "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
@@ -79,12 +81,29 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name == "testing":  # loaded by those who test
-        import importlib
+_LATER = {
+    **dict.fromkeys(("CheckFailed", "Report", "apply", "call", "check_collective",), "custom"),
+    **dict.fromkeys(("DryRun", "dry",), "dry_world"),
+    **dict.fromkeys(("from_local",), "local_part"),
+    **dict.fromkeys(("all_gather_async", "all_reduce_async", "all_to_all_async", "broadcast_async",
+                    "irecv", "isend", "permute_async", "reduce_async", "reduce_scatter_async"), "nonblocking"),
+    **dict.fromkeys(("reproducible_sum",), "reproducible"),
+    **dict.fromkeys(("Timeline", "timeline",), "tracing"),
+    **dict.fromkeys(("Link", "Topology",), "topology"),
+    **dict.fromkeys(("wrap",), "wrapped"),
+}  # fmt: skip
+"""What is loaded when it is first asked for, and the module that holds it."""
 
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "testing":  # loaded by those who test
         return importlib.import_module("collectives.testing")
-    raise AttributeError(f"module 'collectives' has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'collectives' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"collectives.{_LATER[name]}"), name)
+    return found
 
 
 guard()

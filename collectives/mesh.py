@@ -16,8 +16,6 @@ from autograd.layout import Grid, RankInt
 from autograd.state import state
 from autograd.tape import refuse_pending
 
-from .algorithms.selected import Channel, Selected
-from .algorithms.table import check_name
 from .communicator import Communicator
 from .ranks import world
 
@@ -41,7 +39,7 @@ class Axis:
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = names
-        self._channel = Channel(group)
+        self._channel: Any = None  # of the algorithms, which are loaded when one is asked for
         self._groups: dict[str, Communicator] = {"native": group}
         self.group = self.using(algorithm)
         self.size = group.size
@@ -60,6 +58,10 @@ class Axis:
 
                 found = shared_memory(self._groups["native"])
             else:
+                from .algorithms.selected import Channel, Selected
+
+                if self._channel is None:
+                    self._channel = Channel(self._groups["native"])
                 found = Selected(self._channel, check_name(algorithm))
             self._groups[algorithm] = found
         return found
@@ -78,7 +80,17 @@ class Axis:
         group = self.group if algorithm is None else self.using(algorithm)
         if self.size == 1:
             return "native"
-        return group.choice(operation, size_bytes) if isinstance(group, Selected) else group.algorithm
+        choice = getattr(group, "choice", None)
+        return group.algorithm if choice is None else str(choice(operation, size_bytes))
+
+
+def check_name(algorithm: Any, operation: str | None = None) -> str:
+    """The name of an algorithm, if there is one; see `algorithms.table.check_name`."""
+    if algorithm == "native":
+        return "native"
+    from .algorithms.table import check_name
+
+    return check_name(algorithm, operation)
 
 
 class Mesh:
@@ -143,9 +155,10 @@ class Mesh:
         for name in self.names:
             axis = self.axis(name)
             measured = axis.size > 1 and not axis.group.dry
-            if measured and isinstance(axis.group, Selected) and axis.group.algorithm == "auto":
-                axis.group.agree(f"{self!r}")
-                _ = axis.group.channel.fit  # measured now, not in the midst of a program
+            if measured and axis.group.algorithm == "auto":
+                group: Any = axis.group
+                group.agree(f"{self!r}")
+                _ = group.channel.fit  # measured now, not in the midst of a program
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"

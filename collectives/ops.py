@@ -46,10 +46,9 @@ from autograd.tensor import FREE, TENSORS, Tensor, tensor
 
 from . import headers
 from . import pairs as pair
-from .algorithms.table import check_name
 from .communicator import Communicator
 from .cuts import check_inner, check_outer, extents_along, nested_parts, normal_dim
-from .mesh import Axis, Mesh, current_mesh
+from .mesh import Axis, Mesh, check_name, current_mesh
 from .primitive import Call
 
 __all__ = [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autograd.errors import RankFailed
-from collectives.backends.local import LocalWorld
 from collectives.communicator import Communicator
+
+if TYPE_CHECKING:
+    from collectives.backends.local import LocalWorld
 
 __all__ = ["in_order", "run", "world"]
 
@@ -44,6 +46,8 @@ def world() -> Communicator:
 
             _here.communicator = mpi_world()
         else:
+            from collectives.backends.local import LocalWorld
+
             _here.communicator = LocalWorld(1).communicator(0)
     return _here.communicator
 
@@ -88,6 +92,8 @@ def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
     >>> run(lambda: world().rank, 3)
     [0, 1, 2]
     """
+    from collectives.backends.local import LocalWorld
+
     local = LocalWorld(ranks)
     results: list[Any] = [None] * ranks
     errors: dict[int, BaseException] = {}

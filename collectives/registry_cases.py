@@ -18,6 +18,7 @@ from collectives import I, P, R, Rooted, Shard, V
 from collectives.testing import Case, Setting, Skip
 
 from . import primitive_cases
+from . import reproducible as reproducible  # so that it is in the registry
 
 HELPERS = {
     **primitive_cases.HELPERS,

@@ -22,6 +22,23 @@ def test_import_loads_neither_mpi_nor_gpu() -> None:
     assert "cupy" not in loaded
 
 
+def test_what_few_programs_use_is_loaded_later() -> None:
+    """An import takes under 150 ms beyond NumPy because of this."""
+    later = ("algorithms", "backends.local", "backends.referee_client", "custom", "dry_world", "nonblocking", "plan",
+             "shared", "testing", "tracing")  # fmt: skip
+    loaded = run("import sys, autograd, collectives; print(*sys.modules)").split()
+    assert not {f"collectives.{name}" for name in later} & set(loaded)
+    assert "fractions" not in loaded and "statistics" not in loaded
+
+
+def test_every_public_name_is_there() -> None:
+    import collectives as cc
+
+    for name in cc.__all__:
+        assert getattr(cc, name) is not None
+    assert callable(cc.dry) and callable(cc.timeline)  # functions, whatever their modules are called
+
+
 def test_a_world_of_one_loads_no_mpi() -> None:
     loaded = run(
         "import sys, autograd as ag, collectives as cc\n"

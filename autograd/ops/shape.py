@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -43,6 +42,8 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
             p, q = (i, j) if m else (len(source), len(target))  # nothing times anything is nothing: all that is left
             for k in (*ones, a):
                 inner_source, inner_target = math.prod(source[k + 1 : p]), math.prod(target[b + 1 : q])
+                from fractions import Fraction  # with decimal behind it, too dear to import for all
+
                 factor = Fraction(inner_source, inner_target) if inner_source and inner_target else Fraction(1)
                 entries[k] = b if factor == 1 else (b, factor)
         ones.clear()

@@ -19,10 +19,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from collectives.backends.farewell import Farewell
-from collectives.backends.referee_client import RefereeClient, connect
+if TYPE_CHECKING:  # loaded under mpiexec only
+    from collectives.backends.farewell import Farewell
+    from collectives.backends.referee_client import RefereeClient
 
 __all__ = ["attach", "end_job", "guard", "join_hosts", "launched_rank", "launched_size", "leave",
            "leave_without_mpi", "open_to_hosts", "say_doing"]  # fmt: skip
@@ -87,6 +88,8 @@ def guard() -> None:
     rank, size = _launched(os.environ)
     if size < 2:
         return
+    from collectives.backends.referee_client import connect
+
     _state.rank, _state.size, _state.pid = rank, size, os.getpid()
     os.environ[_MARK] = str(_state.pid)
     near = next((os.environ[name] for name in _NEAR_VARIABLES if os.environ.get(name, "").isdecimal()), size)
