@@ -18,19 +18,19 @@ what hosts with processors of their own see, where these share the cores of one 
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 for name in THREADS:
-    os.environ[name] = "1"  # before numpy is loaded
+    os.environ[name] = "1"
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import statistics  # noqa: E402
-import time  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from typing import Any  # noqa: E402
-
+# numpy takes the number of threads from the environment when it is loaded, so it and what loads it stand below that
 import numpy as np  # noqa: E402
 
 import autograd as ag  # noqa: E402

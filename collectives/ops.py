@@ -664,6 +664,8 @@ def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = 
     """
     x, on, mesh, shape, dtype = _from_root(x, axis, root, "scatter", like)
     dim = normal_dim(dim, shape, "scatter")
+    if x.layout is not None:
+        check_inner(x, x.layout, on, dim, "scatter")
     extents = nested_parts(int(shape[dim]), [mesh.sizes[mesh.grid.axis(a)] for a in on.names])
     call = Call(on.names, on.group, root=int(root), dim=dim, extents=extents, shape=shape, dtype=dtype,
                 like=_sample(like))  # fmt: skip

@@ -138,3 +138,15 @@ def test_merged_rows_mix_only_with_what_is_cut_alike() -> None:
         return (even + ag.tensor(numpy.ones(4), {"a": Shard(0)})).shape
 
     assert on(3, program, a=3) == [(4,)] * 3
+
+
+def test_scatter_of_what_an_inner_axis_has_cut_is_refused() -> None:
+    """The mesh's earlier axis is the outer one: cut later, its parts would lie inside of the inner one's."""
+    def program() -> None:
+        with cc.Mesh(a=2, b=2):
+            x = ag.tensor(numpy.ones((4, 2)), layout={"a": cc.Rooted(0), "b": cc.Shard(0)})
+            with pytest.raises(cc.LayoutError, match="axis 'b': x is Shard\\(0\\): the inner axis has cut"):
+                cc.scatter(x, "a", root=0, dim=0)
+            assert cc.scatter(x, "a", root=0, dim=1).shape == (4, 1)
+
+    cc.run(program, 4)
