@@ -12,8 +12,7 @@ place of its group.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,98 +24,12 @@ from autograd.layout import Rooted
 from autograd.sites import call_site
 from autograd.tape import IMPORT, LEAF, Tape
 
-from .communicator import Array, Communicator, Runs
 from .mesh import Mesh
 from .primitive import Call, Collective
+from .probe import Probe, Sent
+from .simulator import simulate
 
-__all__ = ["Communication", "Operation", "Plan", "Probe", "Sent", "plan"]
-
-
-class Sent(NamedTuple):
-    """One call of a transport: its name, the other rank (a world rank; None for a collective), the operand's bytes."""
-
-    call: str
-    peer: int | None
-    bytes: int
-
-
-class Probe(Communicator):
-    """In the place of a group: sends nothing, notes what would be sent, and gives zeros."""
-
-    checking = False
-
-    def __init__(self, group: Communicator):
-        self.rank, self.size, self.ranks, self.name = group.rank, group.size, group.ranks, group.name
-        self.copies, self.texts = [], {}
-        self.sent: list[Sent] = []
-
-    def _note(self, call: str, x: Any, peer: int | None = None) -> None:
-        self.sent.append(Sent(call, None if peer is None else self.ranks[peer], 0 if x is None else x.nbytes))
-
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        pass
-
-    def broadcast(self, x: Array, root: int) -> Array:
-        self._note("broadcast", x)
-        return x
-
-    def reduce(self, x: Array, root: int) -> Array | None:
-        self._note("reduce", x)
-        return np.zeros_like(x) if self.rank == root else None
-
-    def all_reduce(self, x: Array) -> Array:
-        self._note("all_reduce", x)
-        return np.zeros_like(x)
-
-    def gather(self, x: Array, counts: Sequence[int], root: int) -> Array | None:
-        self._note("gather", x)
-        return np.zeros(sum(counts), x.dtype) if self.rank == root else None
-
-    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
-        self._note("all_gather", x)
-        return np.zeros(sum(counts), x.dtype)
-
-    def scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> Array:
-        self._note("scatter", x)
-        return np.zeros(counts[self.rank], dtype)
-
-    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
-        self._note("reduce_scatter", x)
-        return np.zeros(counts[self.rank], x.dtype)
-
-    def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
-        self._note("all_to_all", x)
-        return np.zeros(sum(receive_counts), x.dtype)
-
-    def maximum(self, x: Array) -> Array:
-        self._note("maximum", x)
-        return x
-
-    def product(self, x: Array) -> Array:
-        self._note("product", x)
-        return x
-
-    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
-        self._note("scan", x)
-        return np.zeros_like(x)
-
-    def get(self, x: Array, runs: Runs) -> Array:
-        self._note("get", x)
-        return np.zeros(sum(count for _, _, count in runs), x.dtype)
-
-    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
-        self._note("accumulate", values)
-        return np.zeros(count, values.dtype)
-
-    def duplicate(self, purpose: str) -> Probe:
-        return self
-
-    def send(self, x: Array, dst: int) -> None:
-        self._note("send", x, dst)
-
-    def recv(self, buffer: Array, src: int) -> Array:
-        self._note("recv", buffer, src)
-        return buffer
+__all__ = ["Communication", "Operation", "Plan", "Probe", "Sent", "plan", "simulate"]
 
 
 @dataclass
@@ -466,47 +379,3 @@ def _said(sent: list[list[Sent]]) -> str:
     """What the ranks call, in short: the calls of all, and the most bytes that one of them hands over."""
     calls = list(dict.fromkeys(s.call for mine in sent for s in mine))
     return f"{'+'.join(calls)} {max(sum(s.bytes for s in mine) for mine in sent)} B" if calls else "-"
-
-
-# -- the simulator -----------------------------------------------------------------------------------------------------
-
-
-def simulate(calls: list[list[tuple[Any, Sent]]]) -> list[str]:
-    """Replay every rank's transport calls: nothing if all come to their end, else what each rank waits for.
-
-    A send completes at once (it owns a copy); a recv waits for its letter, a collective for all members of its group.
-    """
-    at = [0] * len(calls)
-    boxes: dict[tuple[Any, int, int], deque[int]] = defaultdict(deque)
-
-    def goes_on(rank: int) -> bool:
-        (axes, group), sent = calls[rank][at[rank]]
-        if sent.call == "send":
-            boxes[axes, rank, sent.peer or 0].append(1)
-            return True
-        if sent.call == "recv":
-            box = boxes[axes, sent.peer or 0, rank]
-            return bool(box) and bool(box.popleft())
-        here = [r for r in group if at[r] < len(calls[r]) and calls[r][at[r]][0] == (axes, group)
-                and calls[r][at[r]][1].call == sent.call]  # fmt: skip
-        if len(here) < len(group):
-            return False
-        for r in group:
-            if r != rank:
-                at[r] += 1
-        return True
-
-    moved = True
-    while moved:
-        moved = False
-        for rank in range(len(calls)):
-            while at[rank] < len(calls[rank]) and goes_on(rank):
-                at[rank] += 1
-                moved = True
-    waiting = []
-    for rank, mine in enumerate(calls):
-        if at[rank] < len(mine):
-            (axes, group), sent = mine[at[rank]]
-            whom = f"from rank {sent.peer}" if sent.call == "recv" else f"of ranks {','.join(map(str, group))}"
-            waiting.append(f"rank {rank} waits in {sent.call} along {'*'.join(axes)} {whom}")
-    return waiting

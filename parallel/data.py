@@ -23,8 +23,8 @@ from autograd.tensor import TENSORS, Parameter, Tensor, interior
 from collectives import all_reduce, checking, current_mesh, sanitizer
 from collectives.communicator import Communicator
 from collectives.mesh import Axis
-from collectives.plan import Sent
 from collectives.primitive import back, host_flat
+from collectives.probe import Sent
 
 __all__ = ["DataParallel", "enter"]
 
