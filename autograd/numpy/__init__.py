@@ -80,6 +80,17 @@ from ..ops import (
     where,
 )
 
+__all__ = [
+    "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "array", "asarray", "bool_", "broadcast_to",
+    "complex128", "complex64", "concatenate", "cos", "divide", "dot", "e", "empty", "equal", "exp", "expand_dims",
+    "expm1", "eye", "float32", "float64", "full", "greater", "greater_equal", "inf", "int32", "int64", "isfinite",
+    "less", "less_equal", "linspace", "log", "log1p", "logical_not", "matmul", "max", "maximum", "mean", "min",
+    "minimum", "moveaxis", "multiply", "nan", "ndarray", "ndim", "negative", "newaxis", "not_equal", "ones",
+    "ones_like", "pi", "power", "random", "ravel", "reciprocal", "reshape", "shape", "sign", "sin", "sqrt",
+    "square", "squeeze", "stack", "subtract", "sum", "swapaxes", "tanh", "transpose", "true_divide", "where",
+    "zeros", "zeros_like",
+]  # fmt: skip
+
 abs = absolute
 true_divide = divide
 amax, amin = max, min

@@ -14,11 +14,12 @@ import autograd.numpy as np
 import collectives as cc
 from autograd import arrays, nn, ops, optim
 from autograd.arrays import Shaped
+from autograd.cases import CASES, WITHOUT_DERIVATIVE, Case
 from collectives import I, P, R, Rooted, Shard, V
 
 from . import fake_device
 from .fake_device import DeviceArray, Mixed
-from .test_operations import CASES, WITHOUT_DERIVATIVE, Case, named, raw
+from .test_operations import named, raw
 
 
 def device(x: Any) -> DeviceArray:

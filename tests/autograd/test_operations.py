@@ -1,13 +1,12 @@
 """Every operation of the registry: its value against NumPy's, its derivatives in both modes to order 2.
 
-The table below is complete by construction: `test_every_operation_has_cases` fails where the registry has an operation
-that has neither a case here nor a reason in `WITHOUT_DERIVATIVE`.
+The table in `autograd.cases` is complete by construction: `test_every_operation_has_cases` fails where the registry has
+an operation that has neither a case there nor a reason in `WITHOUT_DERIVATIVE`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import hypothesis
@@ -20,308 +19,13 @@ from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 import autograd as ag
 import autograd.numpy as np
 from autograd import nn, ops
+from autograd.cases import CASES, WITHOUT_DERIVATIVE, Case, apart
+from autograd.cases.elementwise import BINARY, sigmoid
 from autograd.primitive import registry
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
 from autograd.testing import numeric_gradient as slopes
 
 Array = Any
-
-WITHOUT_DERIVATIVE = {
-    "equal": "its result is boolean",
-    "not_equal": "its result is boolean",
-    "less": "its result is boolean",
-    "less_equal": "its result is boolean",
-    "greater": "its result is boolean",
-    "greater_equal": "its result is boolean",
-    "logical_not": "its result is boolean",
-    "isfinite": "its result is boolean",
-    "argmax": "its result is an integer",
-    "stop_gradient": "cuts the derivative, which is what it is for",
-}
-
-# -- arguments -------------------------------------------------------------------------------------------------------
-
-
-def normal(*shape: int) -> Callable[[numpy.random.Generator], Array]:
-    return lambda rng: rng.standard_normal(shape)
-
-
-def positive(*shape: int) -> Callable[[numpy.random.Generator], Array]:
-    return lambda rng: rng.uniform(0.5, 2.0, shape)
-
-
-def apart(*shape: int) -> Callable[[numpy.random.Generator], Array]:
-    """Distinct values, away from each other and from zero: no kink is near."""
-
-    def make(rng: numpy.random.Generator) -> Array:
-        n = int(numpy.prod(shape))
-        return ((rng.permutation(n) - n // 2 + 0.5) * 0.2).reshape(shape)
-
-    return make
-
-
-def strided(make: Callable[[numpy.random.Generator], Array]) -> Callable[[numpy.random.Generator], Array]:
-    """The same values with every dimension reversed in memory and a gap after each element."""
-
-    def made(rng: numpy.random.Generator) -> Array:
-        x = make(rng)
-        wide = numpy.zeros(tuple(2 * n for n in x.shape[::-1]))
-        view = wide[tuple(slice(None, None, 2) for _ in x.shape)].T
-        view[...] = x
-        assert x.ndim < 2 or x.size < 2 or not view.flags.c_contiguous
-        return view
-
-    return made
-
-
-@dataclass(frozen=True)
-class Case:
-    """One use of an operation: what it computes on Tensors, NumPy's own way, and how its arguments are drawn."""
-
-    operation: str
-    label: str
-    f: Callable[..., Any]
-    numpy: Callable[..., Any]
-    args: tuple[Callable[[numpy.random.Generator], Array], ...]
-
-    def draw(self, seed: int = 1) -> list[Array]:
-        rng = numpy.random.default_rng(seed)
-        return [make(rng) for make in self.args]
-
-
-CASES: list[Case] = []
-
-
-def case(operation: str, label: str, f: Any, numpys: Any, *args: Any) -> None:
-    CASES.append(Case(operation, label, f, numpys, args))
-
-
-def softplus(x: Array) -> Array:
-    return numpy.log1p(numpy.exp(x))
-
-
-def sigmoid(x: Array) -> Array:
-    return 1 / (1 + numpy.exp(-x))
-
-
-UNARY: dict[str, tuple[Any, Any]] = {
-    "negative": (numpy.negative, normal),
-    "exp": (numpy.exp, normal),
-    "expm1": (numpy.expm1, normal),
-    "log": (numpy.log, positive),
-    "log1p": (numpy.log1p, positive),
-    "sqrt": (numpy.sqrt, positive),
-    "square": (numpy.square, normal),
-    "reciprocal": (numpy.reciprocal, positive),
-    "sin": (numpy.sin, normal),
-    "cos": (numpy.cos, normal),
-    "tanh": (numpy.tanh, normal),
-    "sign": (numpy.sign, apart),
-    "absolute": (numpy.absolute, apart),
-    "sigmoid": (sigmoid, normal),
-    "relu": (lambda x: numpy.maximum(x, 0), apart),
-    "softplus": (softplus, normal),
-}
-for _name, (_numpy, _domain) in UNARY.items():
-    for _shape in ((), (3,), (2, 3), (0,), (2, 0, 3)):
-        case(_name, str(_shape), registry[_name], _numpy, _domain(*_shape))
-    case(_name, "strided (2, 3)", registry[_name], _numpy, strided(_domain(2, 3)))
-
-BINARY: dict[str, tuple[Any, Any, Any]] = {
-    "add": (numpy.add, normal, normal),
-    "subtract": (numpy.subtract, normal, normal),
-    "multiply": (numpy.multiply, normal, normal),
-    "divide": (numpy.divide, normal, positive),
-    "power": (numpy.power, positive, normal),
-}
-_PAIRS = [((), ()), ((3,), (3,)), ((2, 3), (3,)), ((3,), (2, 1)), ((2, 1), (1, 3)), ((), (2, 2)), ((2, 2), ()),
-          ((1,), ()), ((0, 3), (3,)), ((0,), (1,)), ((2, 1, 3), (4, 1))]  # fmt: skip
-for _name, (_numpy, _left, _right) in BINARY.items():
-    for _a, _b in _PAIRS:
-        case(_name, f"{_a} {_b}", registry[_name], _numpy, _left(*_a), _right(*_b))
-    case(_name, "strided", registry[_name], _numpy, strided(_left(2, 3)), strided(_right(2, 3)))
-    case(_name, "number right", lambda x, f=registry[_name]: f(x, 1.5), lambda x, f=_numpy: f(x, 1.5), _left(2, 2))
-    case(_name, "number left", lambda x, f=registry[_name]: f(1.5, x), lambda x, f=_numpy: f(1.5, x), _right(2, 2))
-    case(_name, "array right", lambda x, f=registry[_name]: f(x, numpy.array([1.5, 2.5])),
-         lambda x, f=_numpy: f(x, numpy.array([1.5, 2.5])), _left(2, 1))  # fmt: skip
-    case(_name, "one operand twice", lambda x, f=registry[_name]: f(x, x), lambda x, f=_numpy: f(x, x), positive(3))
-for _n in (0, 1, 2, 3, 4, 5, -1, -2):
-    case("power", f"integer {_n}", lambda x, n=_n: x**n, lambda x, n=_n: x ** float(n), apart(2, 3))
-    case("power", f"0-d integer {_n}", lambda x, n=_n: x**n, lambda x, n=_n: x ** float(n), apart())
-case("power", "a base of zero", lambda x: x**3, lambda x: x**3, lambda rng: numpy.array([0.0, 1.0]))
-case("power", "half", lambda x: x**0.5, lambda x: x**0.5, positive(3))
-for _name, _numpy in (("maximum", numpy.maximum), ("minimum", numpy.minimum)):
-    for _a, _b in (((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (3,)), ((0, 2), (2,))):
-        # odd multiples of 0.1 on one side, of 0.1 + 0.05 on the other: never a tie
-        case(_name, f"{_a} {_b}", registry[_name], _numpy, apart(*_a), lambda rng, b=_b: apart(*b)(rng) + 0.05)
-    case(_name, "number", lambda x, f=registry[_name]: f(x, 0.0), lambda x, f=_numpy: f(x, 0.0), apart(2, 3))
-_MASK = numpy.array([[True, False, True], [False, False, True]])
-for _a, _b in (((2, 3), (2, 3)), ((3,), (2, 1)), ((), (3,)), ((2, 3), ())):
-    case("where", f"{_a} {_b}", lambda a, b: np.where(_MASK, a, b), lambda a, b: numpy.where(_MASK, a, b), normal(*_a),
-         normal(*_b))  # fmt: skip
-case("where", "one row of conditions", lambda a, b: np.where(_MASK[0], a, b), lambda a, b: numpy.where(_MASK[0], a, b),
-     normal(2, 3), normal(3))  # fmt: skip
-case("where", "number", lambda a: np.where(a > 0, a, 0.0), lambda a: numpy.where(a > 0, a, 0.0), apart(2, 3))
-case("astype", "to complex", lambda x: x.astype(complex) * (1 + 2j),
-     lambda x: x.astype(complex) * (1 + 2j), normal(2, 3))  # fmt: skip
-case("astype", "to float64", lambda x: x.astype("float64") * 2, lambda x: x.astype("float64") * 2, normal(3))
-
-# -- indexing --------------------------------------------------------------------------------------------------------
-_KEYS: dict[str, Any] = {
-    "integer": 1,
-    "negative": -1,
-    "slice": slice(1, None),
-    "steps": slice(None, None, -2),
-    "empty slice": slice(2, 2),
-    "tuple": (1, slice(None), 2),
-    "all integers": (0, 1, 2),
-    "ellipsis": (..., 0),
-    "newaxis": (None, 1, None),
-    "index array": numpy.array([0, 2, 2, -1]),
-    "list": [2, 0],
-    "2-d index array": numpy.array([[0, 1], [2, 2]]),
-    "two index arrays": (numpy.array([0, 2, 0]), numpy.array([1, 1, 1])),
-    "index arrays apart": (numpy.array([0, 1]), slice(None), numpy.array([3, 3])),
-    "array and slice": (slice(None), numpy.array([1, 1]), slice(0, 2)),
-    "mask": numpy.array([True, False, True]),
-    "full mask": numpy.arange(24).reshape(3, 2, 4) % 3 == 0,
-    "mask of nothing": numpy.zeros((3, 2), bool),
-    "whole": (),
-}
-for _label, _key in _KEYS.items():
-    case("getitem", _label, lambda x, k=_key: x[k], lambda x, k=_key: x[k], normal(3, 2, 4))
-case("getitem", "strided", lambda x: x[1:, ::2], lambda x: x[1:, ::2], strided(normal(3, 4)))
-
-
-def put(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
-    return registry["put"](x, options=(ops.indexing._plain(key), shape))
-
-
-def numpy_put(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
-    out = numpy.zeros(shape, x.dtype)
-    numpy.add.at(out, key, x)
-    return out
-
-
-for _label, _key, _part in (("slice", slice(1, 3), (2, 2)), ("twice", numpy.array([0, 0, 2]), (3, 2)),
-                            ("mask", numpy.array([True, False, True, False]), (2, 2)),
-                            ("nothing", slice(0, 0), (0, 2))):  # fmt: skip
-    case("put", _label, lambda x, k=_key: put(x, k, (4, 2)), lambda x, k=_key: numpy_put(x, k, (4, 2)), normal(*_part))
-
-# -- shape -----------------------------------------------------------------------------------------------------------
-for _from, _to in (((2, 3), (6,)), ((2, 3), (3, -1)), ((), (1, 1)), ((1,), ()), ((0, 3), (3, 0)), ((4, 3), (2, 2, 3))):
-    case("reshape", f"{_from} {_to}", lambda x, s=_to: np.reshape(x, s), lambda x, s=_to: numpy.reshape(x, s),
-         normal(*_from))  # fmt: skip
-case("reshape", "strided", lambda x: np.reshape(x, (3, 2)), lambda x: numpy.reshape(x, (3, 2)), strided(normal(2, 3)))
-case("reshape", "ravel", np.ravel, numpy.ravel, normal(2, 3))
-case("reshape", "ravel of nothing", np.ravel, numpy.ravel, normal(2, 0))
-case("expand_dims", "in the middle", lambda x: np.expand_dims(x, 1), lambda x: numpy.expand_dims(x, 1), normal(2, 3))
-case("expand_dims", "at the end", lambda x: np.expand_dims(x, -1), lambda x: numpy.expand_dims(x, -1), normal(2, 3))
-case("squeeze", "one", lambda x: np.squeeze(x, 1), lambda x: numpy.squeeze(x, 1), normal(2, 1, 3))
-case("expand_dims", "0-d", lambda x: np.expand_dims(x, 0), lambda x: numpy.expand_dims(x, 0), normal())
-case("squeeze", "two", lambda x: np.squeeze(x, (0, -1)), lambda x: numpy.squeeze(x, (0, -1)), normal(1, 3, 1))
-case("squeeze", "to 0-d", np.squeeze, numpy.squeeze, normal(1))
-case("squeeze", "all", np.squeeze, numpy.squeeze, normal(1, 3, 1))
-case("reshape", "method", lambda x: x.reshape(3, 2).reshape((6,)), lambda x: x.reshape(6), normal(2, 3))
-for _axes in (None, (0, 1, 2), (1, 2, 0), (2, 0, 1), (-1, 0, 1)):
-    case("transpose", str(_axes), lambda x, a=_axes: np.transpose(x, a), lambda x, a=_axes: numpy.transpose(x, a),
-         normal(2, 3, 4))  # fmt: skip
-case("transpose", "T", lambda x: x.T, lambda x: x.T, strided(normal(2, 3)))
-case("transpose", "0-d", np.transpose, lambda x: x, normal())
-case("transpose", "swapaxes", lambda x: np.swapaxes(x, 0, -1), lambda x: numpy.swapaxes(x, 0, -1), normal(2, 3, 4))
-case("transpose", "moveaxis", lambda x: np.moveaxis(x, 0, -1), lambda x: numpy.moveaxis(x, 0, -1), normal(2, 3, 4))
-for _from, _to in (((3,), (2, 3)), ((2, 1), (2, 3)), ((), (2, 2)), ((1, 1), (4, 2, 3)), ((0,), (2, 0)), ((3,), (0, 3)),
-                   ((3,), (3,))):
-    case("broadcast_to", f"{_from} {_to}", lambda x, s=_to: np.broadcast_to(x, s),
-         lambda x, s=_to: numpy.broadcast_to(x, s), normal(*_from))  # fmt: skip
-case("concatenate", "rows", lambda a, b: np.concatenate([a, b]), lambda a, b: numpy.concatenate([a, b]), normal(2, 3),
-     normal(1, 3))  # fmt: skip
-case("concatenate", "columns, one empty", lambda a, b, c: np.concatenate([a, b, c], -1),
-     lambda a, b, c: numpy.concatenate([a, b, c], -1), normal(2, 3), normal(2, 0), normal(2, 1))  # fmt: skip
-case("concatenate", "itself", lambda a: np.concatenate([a, a]), lambda a: numpy.concatenate([a, a]), normal(3))
-case("concatenate", "with an array", lambda a: np.concatenate([a, numpy.ones(2)]),
-     lambda a: numpy.concatenate([a, numpy.ones(2)]), normal(3))  # fmt: skip
-case("concatenate", "one", lambda a: np.concatenate([a]), lambda a: a, normal(3))
-case("concatenate", "stack", lambda a, b: np.stack([a, b], 1), lambda a, b: numpy.stack([a, b], 1), normal(2, 3),
-     normal(2, 3))  # fmt: skip
-case("concatenate", "stack of numbers", lambda a, b: np.stack([a, b]), lambda a, b: numpy.stack([a, b]), normal(),
-     normal())  # fmt: skip
-
-# -- linear algebra --------------------------------------------------------------------------------------------------
-for _a, _b in (
-    ((2, 3), (3, 4)),
-    ((3,), (3,)),
-    ((3,), (3, 4)),
-    ((2, 3), (3,)),
-    ((5, 2, 3), (3, 4)),
-    ((5, 2, 3), (5, 3, 4)),
-    ((2, 3), (5, 3, 4)),
-    ((2, 1, 2, 3), (4, 3, 2)),
-    ((3,), (5, 3, 4)),
-    ((5, 2, 3), (3,)),
-    ((0, 3), (3, 4)),
-    ((2, 0), (0, 4)),
-    ((1, 1), (1, 1)),
-    ((3, 2, 3), (1, 3, 2)),
-):
-    case("matmul", f"{_a} {_b}", lambda a, b: a @ b, numpy.matmul, normal(*_a), normal(*_b))
-case("matmul", "strided", lambda a, b: a @ b, numpy.matmul, strided(normal(2, 3)), strided(normal(3, 4)))
-case("matmul", "with its transpose", lambda a: a @ a.T, lambda a: a @ a.T, normal(2, 3))
-case("matmul", "array left", lambda b: numpy.ones((2, 3)) @ b, lambda b: numpy.ones((2, 3)) @ b, normal(3, 2))
-case("matmul", "dot", np.dot, numpy.dot, normal(2, 3), normal(3))
-
-# -- reductions ------------------------------------------------------------------------------------------------------
-for _name, _numpy, _domain in (("sum", numpy.sum, normal), ("mean", numpy.mean, normal), ("max", numpy.max, apart),
-                               ("min", numpy.min, apart)):  # fmt: skip
-    _ours = getattr(np, _name)
-    for _shape, _axis, _keep in (((2, 3), None, False), ((2, 3), 0, False), ((2, 3), -1, True), ((2, 3), (0, 1), True),
-                                 ((2, 3, 2), (0, 2), False), ((2, 3, 2), (2, 0), False), ((), None, False),
-                                 ((3,), None, True), ((1, 1), 0, False), ((2, 3), (), False)):
-        case(_name, f"{_shape} axis={_axis} keepdims={_keep}",
-             lambda x, f=_ours, a=_axis, k=_keep: f(x, axis=a, keepdims=k),
-             lambda x, f=_numpy, a=_axis, k=_keep: f(x, axis=a, keepdims=k), _domain(*_shape))  # fmt: skip
-    case(_name, "strided", lambda x, f=_ours: f(x, 1), lambda x, f=_numpy: f(x, 1), strided(_domain(2, 3)))
-    case(_name, "method", lambda x, n=_name: getattr(x, n)(axis=1), lambda x, f=_numpy: f(x, 1), _domain(2, 3))
-case("sum", "of nothing", np.sum, numpy.sum, normal(0))
-case("sum", "over an empty axis", lambda x: np.sum(x, 1), lambda x: numpy.sum(x, 1), normal(2, 0))
-case("sum", "over a full axis of an empty array", lambda x: np.sum(x, 0), lambda x: numpy.sum(x, 0), normal(2, 0))
-case("max", "over a full axis of an empty array", lambda x: np.max(x, 0), lambda x: numpy.max(x, 0), normal(2, 0))
-
-
-# -- fused -----------------------------------------------------------------------------------------------------------
-def numpy_softmax(x: Array, axis: int = -1) -> Array:
-    e = numpy.exp(x)
-    return e / e.sum(axis=axis, keepdims=True)
-
-
-for _shape, _axis in (((3,), -1), ((2, 3), -1), ((2, 3), 0), ((2, 3, 2), 1), ((0, 3), 1), ((2, 1), 1)):
-    case("softmax", f"{_shape} axis={_axis}", lambda x, a=_axis: ops.softmax(x, a),
-         lambda x, a=_axis: numpy_softmax(x, a), normal(*_shape))  # fmt: skip
-    case("logsumexp", f"{_shape} axis={_axis}", lambda x, a=_axis: ops.logsumexp(x, a),
-         lambda x, a=_axis: numpy.log(numpy.exp(x).sum(axis=a)), normal(*_shape))  # fmt: skip
-case("logsumexp", "log_softmax", ops.log_softmax, lambda x: numpy.log(numpy_softmax(x)), normal(2, 3))
-
-
-def summed_cross_entropy(x: Any, labels: Array) -> Any:
-    return ops.cross_entropy(x, ag.tensor(labels) if isinstance(x, ag.Tensor) else labels, reduction="sum")
-
-
-def numpy_cross_entropy(x: Array, labels: Array) -> Array:
-    return -numpy.log(numpy_softmax(x))[numpy.arange(len(labels)), labels]
-
-
-for _rows, _labels in (((3, 4), [0, 3, 3]), ((1, 1), [0]), ((0, 3), []), ((2, 2), [1, 1])):
-    _labels = numpy.array(_labels, numpy.int64)
-    case("cross_entropy", f"{_rows}", lambda x, t=_labels: ops.cross_entropy(x, t),
-         lambda x, t=_labels: numpy_cross_entropy(x, t), normal(*_rows))  # fmt: skip
-    case("linear", f"{_rows}", ops.linear, lambda x, w, b: x @ w + b, normal(*_rows), normal(_rows[1], 3), normal(3))
-    case("cross_entropy_sum", f"{_rows}", lambda x, t=_labels: summed_cross_entropy(x, t),
-         lambda x, t=_labels: numpy_cross_entropy(x, t).sum(), normal(*_rows))  # fmt: skip
-case("cross_entropy_sum", "strided", lambda x: summed_cross_entropy(x, numpy.array([1, 0])),
-     lambda x: numpy_cross_entropy(x, numpy.array([1, 0])).sum(), strided(normal(2, 3)))  # fmt: skip
-case("cross_entropy", "strided", lambda x: ops.cross_entropy(x, numpy.array([1, 0])),
-     lambda x: numpy_cross_entropy(x, numpy.array([1, 0])), strided(normal(2, 3)))  # fmt: skip
-
 
 def named(c: Case) -> str:
     return f"{c.operation} {c.label}"
@@ -341,7 +45,7 @@ def test_every_operation_has_cases() -> None:
     tested = {c.operation for c in CASES}
     declared = {name for name in registry if "example" not in name}  # docstrings declare examples
     missing = sorted(declared - tested - set(WITHOUT_DERIVATIVE))
-    assert not missing, f"operations without cases in tests/autograd/test_operations.py: {missing}"
+    assert not missing, f"operations without cases in autograd/cases: {missing}"
     assert not (tested | set(WITHOUT_DERIVATIVE)) - declared, "cases of operations that do not exist"
     print(f"\n{len(CASES)} cases of {len(tested)} operations; without derivative:")
     for name, reason in WITHOUT_DERIVATIVE.items():

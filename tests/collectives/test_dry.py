@@ -17,13 +17,13 @@ import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.arrays import DRY, Shaped
+from autograd.cases import CASES, WITHOUT_DERIVATIVE
+from autograd.cases import Case as Operation
 from autograd.state import state
 from collectives import I, P, R, Rooted, Shard, V
 from collectives.registry_cases import cases
 from collectives.testing import Case, Setting, mutated, operand, prepare
 from parallel import DataParallel
-from tests.autograd.test_operations import CASES, WITHOUT_DERIVATIVE
-from tests.autograd.test_operations import Case as Operation
 
 from .dry_program import Tally, really_run, train
 

@@ -1,0 +1,12 @@
+"""The cases of every operation: what the registry's tests draw, and what ``python -m autograd registry`` lists.
+
+A topic is a file, imported here; an operation that has neither a case nor a reason in `WITHOUT_DERIVATIVE` fails the
+tests. Nothing in the engine imports this package.
+"""
+
+from __future__ import annotations
+
+from . import elementwise, fused, indexing, linalg, reductions, shape
+from .base import CASES, WITHOUT_DERIVATIVE, Case, apart, case, normal, positive, strided
+
+__all__ = ["CASES", "WITHOUT_DERIVATIVE", "Case", "apart", "case", "normal", "positive", "strided"]
