@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy
+from numpy.random import Generator
 
 __all__ = ["CASES", "WITHOUT_DERIVATIVE", "Case", "apart", "case", "normal", "positive", "strided"]
 
@@ -33,28 +34,28 @@ WITHOUT_DERIVATIVE: dict[str, str] = {
 
 
 
-def normal(*shape: int) -> Callable[[numpy.random.Generator], Array]:
+def normal(*shape: int) -> Callable[[Generator], Array]:
     return lambda rng: rng.standard_normal(shape)
 
 
-def positive(*shape: int) -> Callable[[numpy.random.Generator], Array]:
+def positive(*shape: int) -> Callable[[Generator], Array]:
     return lambda rng: rng.uniform(0.5, 2.0, shape)
 
 
-def apart(*shape: int) -> Callable[[numpy.random.Generator], Array]:
+def apart(*shape: int) -> Callable[[Generator], Array]:
     """Distinct values, away from each other and from zero: no kink is near."""
 
-    def make(rng: numpy.random.Generator) -> Array:
+    def make(rng: Generator) -> Array:
         n = int(numpy.prod(shape))
         return ((rng.permutation(n) - n // 2 + 0.5) * 0.2).reshape(shape)
 
     return make
 
 
-def strided(make: Callable[[numpy.random.Generator], Array]) -> Callable[[numpy.random.Generator], Array]:
+def strided(make: Callable[[Generator], Array]) -> Callable[[Generator], Array]:
     """The same values with every dimension reversed in memory and a gap after each element."""
 
-    def made(rng: numpy.random.Generator) -> Array:
+    def made(rng: Generator) -> Array:
         x = make(rng)
         wide = numpy.zeros(tuple(2 * n for n in x.shape[::-1]))
         view = wide[tuple(slice(None, None, 2) for _ in x.shape)].T
@@ -73,7 +74,7 @@ class Case:
     label: str
     f: Callable[..., Any]
     numpy: Callable[..., Any]
-    args: tuple[Callable[[numpy.random.Generator], Array], ...]
+    args: tuple[Callable[[Generator], Array], ...]
 
     def draw(self, seed: int = 1) -> list[Array]:
         rng = numpy.random.default_rng(seed)

@@ -33,8 +33,8 @@ def numpy_cross_entropy(x: Array, labels: Array) -> Array:
     return -numpy.log(numpy_softmax(x))[numpy.arange(len(labels)), labels]
 
 
-for _rows, _labels in (((3, 4), [0, 3, 3]), ((1, 1), [0]), ((0, 3), []), ((2, 2), [1, 1])):
-    _labels = numpy.array(_labels, numpy.int64)
+for _rows, _given in (((3, 4), [0, 3, 3]), ((1, 1), [0]), ((0, 3), []), ((2, 2), [1, 1])):
+    _labels = numpy.array(_given, numpy.int64)
     case("cross_entropy", f"{_rows}", lambda x, t=_labels: ops.cross_entropy(x, t),
          lambda x, t=_labels: numpy_cross_entropy(x, t), normal(*_rows))  # fmt: skip
     case("linear", f"{_rows}", ops.linear, lambda x, w, b: x @ w + b, normal(*_rows), normal(_rows[1], 3), normal(3))
