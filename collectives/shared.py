@@ -136,6 +136,8 @@ class SharedMemory(Communicator):
     """
 
     algorithm = "shared"
+    is_plain: bool
+    """Whether there is no window: one rank, or threads of one process."""
 
     def __init__(self, base: Communicator):
         self.base = base
@@ -144,7 +146,7 @@ class SharedMemory(Communicator):
         self._small: dict[Any, _Small] = {}
         self._known: dict[int, _Known] = {}  # operands of all_reduce_in_place, by their id
         self._buffers: Buffers  # only where there is a window
-        self._is_plain = host is None
+        self.is_plain = host is None
         if host is not None:
             self._buffers = Buffers(host, self.rank, self.size, self._known.clear)
             self._open(host)
@@ -181,25 +183,25 @@ class SharedMemory(Communicator):
         Its memory is used again once every rank has dropped the array and all views of it, at the next `empty` or
         `trim`. Nothing has to be freed by hand.
         """
-        return np.empty(shape, dtype) if self._is_plain else self._buffers.empty(shape, np.dtype(dtype))
+        return np.empty(shape, dtype) if self.is_plain else self._buffers.empty(shape, np.dtype(dtype))
 
     def trim(self) -> None:
         """Give back the windows in which no rank has an array left. All ranks of the group call it."""
-        if not self._is_plain:
+        if not self.is_plain:
             self._buffers.agree(0, keep=0)
 
     @property
     def buffer_bytes(self) -> int:
         """What buffers take of this rank's share of the windows, as far as all ranks know of it."""
-        return 0 if self._is_plain else self._buffers.arena.taken_bytes
+        return 0 if self.is_plain else self._buffers.arena.taken_bytes
 
     def holds(self, x: Array) -> bool:
         """Whether an array lies in this group's window, so that nothing is copied."""
-        return self._is_plain or self._buffers.place(x) != 0
+        return self.is_plain or self._buffers.place(x) != 0
 
     def close(self) -> None:
         """Free all windows. All ranks call it; arrays that lie in them must not be used afterwards."""
-        if self._is_plain:
+        if self.is_plain:
             return
         self.base.barrier()
         self._small.clear()
@@ -208,7 +210,7 @@ class SharedMemory(Communicator):
         del self._slots, self._sums
         self._flags.words.release()
         self._control.free()
-        self._is_plain = True
+        self.is_plain = True
 
     # -- meetings ------------------------------------------------------------------------------------------------------
     def _call(self, operation: str, x: Array, count: int, more: int = 0) -> int:
@@ -234,7 +236,7 @@ class SharedMemory(Communicator):
 
     def barrier(self) -> None:
         """Return when all ranks have come."""
-        if self._is_plain:
+        if self.is_plain:
             self.base.barrier()
         else:
             self._flags.meet(0)
@@ -244,7 +246,7 @@ class SharedMemory(Communicator):
         """The sum of all ranks' arrays, as a new array."""
         small = self._small.get((x.dtype, x.size))
         if small is None or x.ndim != 1:
-            if self._is_plain:
+            if self.is_plain:
                 return self.base.all_reduce(x)
             small = self._prepare_small(x)
             if small is None:
@@ -322,7 +324,7 @@ class SharedMemory(Communicator):
         known = self._known.get(id(x))
         if known is None or known.array() is not x or known.size != x.size or known.dtype is not x.dtype:
             flat = x if x.ndim == 1 else x.reshape(-1)
-            if self._is_plain:
+            if self.is_plain:
                 flat[...] = self.base.all_reduce(flat)
                 return x
             if x.nbytes <= IN_PLACE_BYTES:
@@ -378,7 +380,7 @@ class SharedMemory(Communicator):
 
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
         """This rank's part of the sum; `counts` are the parts' sizes."""
-        if self._is_plain:
+        if self.is_plain:
             return self.base.reduce_scatter(x, counts)
         offsets = self._offsets(x, counts, is_part=False)
         call, place = self._call("reduce_scatter", x, x.size, hash(tuple(counts))), self._buffers.place(x)
@@ -410,7 +412,7 @@ class SharedMemory(Communicator):
     # -- copies --------------------------------------------------------------------------------------------------------
     def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
         """All ranks' parts in order of rank; `counts` are their sizes."""
-        if self._is_plain:
+        if self.is_plain:
             return self.base.all_gather(x, counts)
         offsets = self._offsets(x, counts, is_part=True)
         call, place = self._call("all_gather", x, sum(counts), hash(tuple(counts))), self._buffers.place(x)
@@ -437,7 +439,7 @@ class SharedMemory(Communicator):
 
     def broadcast(self, x: Array, root: int) -> Array:
         """The root's array: a copy on the root, written into `x` elsewhere."""
-        if self._is_plain:
+        if self.is_plain:
             return self.base.broadcast(x, root)
         if not 0 <= root < self.size:
             raise MeshError(f"root {root} is no rank of '{self.name}', whose ranks are 0 to {self.size - 1}")
