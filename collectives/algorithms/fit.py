@@ -30,6 +30,7 @@ __all__ = ["Fit", "Levels", "measure"]
 
 SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
 TIMED_BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
+TRIED_BYTES = TIMED_BYTES[:3]  # beyond, bytes count and not what surrounds a message
 TIMED_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
 BEYOND = 8  # so many times the longest size timed, a black box is not chosen any more
 TIE = 1.05
@@ -59,6 +60,8 @@ class Fit:
         Latency of a message, time of a byte on the link, time to add a byte.
     timed : dict of str to dict of str to list of (bytes, seconds)
         For ``native`` and ``shared``, for each operation: what some sizes took.
+    errors : dict of str to list of (bytes, factor)
+        For each operation: how much longer than predicted the predicted best took, at sizes where latency counts.
     levels : Levels or None
         Where ranks share hosts.
     """
@@ -71,6 +74,7 @@ class Fit:
         gamma_s_per_byte: float,
         timed: dict[str, Table],
         levels: Levels | None = None,
+        errors: dict[str, list[tuple[int, float]]] | None = None,
     ):
         self.ranks = ranks
         self.alpha_s = alpha_s
@@ -78,6 +82,7 @@ class Fit:
         self.gamma_s_per_byte = gamma_s_per_byte
         self.timed = timed
         self.levels = levels
+        self.errors = errors or {}
         self._chosen: dict[tuple[str, int], str] = {}
 
     def __repr__(self) -> str:
@@ -97,11 +102,25 @@ class Fit:
                     operation, name, size_bytes, self.ranks, alpha, beta, self.gamma_s_per_byte, ranks_per_host=lanes,
                     inside_alpha_s=inside_alpha, inside_beta_s_per_byte=inside_beta,
                 ).time_s  # fmt: skip
+        error = self._error(operation, size_bytes)
+        found = {name: error * seconds for name, seconds in found.items()}
         for name, table in self.timed.items():
             points = table.get(operation)
             if points and size_bytes <= BEYOND * points[-1][0]:
                 found[name] = _between(points, size_bytes)
         return found
+
+    def predicted_best(self, operation: str, size_bytes: int) -> tuple[str, float]:
+        """The best of what the model knows, and its predicted time."""
+        model = (self.alpha_s, self.beta_s_per_byte)
+        found = [(predict(operation, name, size_bytes, self.ranks, *model, self.gamma_s_per_byte).time_s, name)
+                 for name in candidates(operation, size_bytes, self.ranks, *model)]  # fmt: skip
+        seconds, name = min(found)
+        return name, seconds
+
+    def _error(self, operation: str, size_bytes: int) -> float:
+        """The model's error at a size: that of the next larger size that was tried, none beyond."""
+        return next((factor for size, factor in self.errors.get(operation, ()) if size >= size_bytes), 1.0)
 
     def choose(self, operation: str, size_bytes: int) -> str:
         """The algorithm with the least predicted time; the ring where it is about as good.
@@ -202,7 +221,16 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
         }
         for name, table in calls.items()
     }
-    return Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+    fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+    tried = {op: [(size, *fit.predicted_best(op, size)) for size in TRIED_BYTES] for op in OPERATIONS}
+    mine = [[timed(_trial(messages, op, name, size))[0] / seconds for size, name, seconds in rows]
+            for op, rows in tried.items()]  # fmt: skip
+    told = [json.loads(text) for text in native.exchange(json.dumps(mine).encode())]
+    fit.errors = {
+        op: [(size, statistics.median(row[i][k] for row in told)) for k, size in enumerate(TRIED_BYTES)]
+        for i, op in enumerate(OPERATIONS)
+    }
+    return fit
 
 
 def _line(short_s: float, long_s: float) -> tuple[float, float]:
@@ -222,13 +250,22 @@ def _memory(group: Communicator, hosts: Hosts) -> Communicator | None:
 
 
 def _call(group: Communicator, operation: str, size_bytes: int) -> Callable[[], Any]:
+    """A call of a communicator's own."""
+    arguments = _arguments(group, operation, size_bytes)
+    return lambda: getattr(group, operation)(*arguments)
+
+
+def _trial(group: Communicator, operation: str, name: str, size_bytes: int) -> Callable[[], Any]:
+    """A call by an algorithm."""
+    algorithm, arguments = steps_of(operation, name), _arguments(group, operation, size_bytes)
+    assert algorithm is not None
+    return lambda: finish(algorithm(group, *arguments))
+
+
+def _arguments(group: Communicator, operation: str, size_bytes: int) -> tuple[Any, ...]:
     count = size_bytes // 4
     x = np.zeros(count, np.float32)
     counts = [count * (i + 1) // group.size - count * i // group.size for i in range(group.size)]
-    if operation == "all_reduce":
-        return lambda: group.all_reduce(x)
-    if operation == "reduce_scatter":
-        return lambda: group.reduce_scatter(x, counts)
     if operation == "all_gather":
-        return lambda: group.all_gather(x[: counts[group.rank]], counts)
-    return lambda: getattr(group, operation)(x, 0)
+        return x[: counts[group.rank]], counts
+    return (x, *{"all_reduce": (), "reduce_scatter": (counts,)}.get(operation, (0,)))
