@@ -11,6 +11,7 @@ all measurements and take the median of the ranks', so that they agree on every 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from bisect import bisect_right
@@ -29,11 +30,12 @@ from .table import OPERATIONS, steps_of
 __all__ = ["Fit", "Levels", "measure"]
 
 SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
-TIMED_BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
-TRIED_BYTES = TIMED_BYTES[:3]  # beyond, bytes count and not what surrounds a message
+TIMED_BYTES = tuple(1 << k for k in range(10, 23, 2))
+TRIED_BYTES = TIMED_BYTES[:4]  # beyond, bytes count and not what surrounds a message
 TIMED_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
 BEYOND = 8  # so many times the longest size timed, a black box is not chosen any more
 TIE = 1.05
+SHORT_TIE = 1.25
 TRIES = 5
 BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
 
@@ -119,21 +121,26 @@ class Fit:
         return name, seconds
 
     def _error(self, operation: str, size_bytes: int) -> float:
-        """The model's error at a size: that of the next larger size that was tried, none beyond."""
-        return next((factor for size, factor in self.errors.get(operation, ()) if size >= size_bytes), 1.0)
+        """The model's error at a size: that of the nearest one that was tried, none far beyond."""
+        tried = self.errors.get(operation)
+        if not tried or size_bytes > 2 * tried[-1][0]:
+            return 1.0
+        return min(tried, key=lambda row: abs(math.log(row[0] / max(size_bytes, 1))))[1]
 
     def choose(self, operation: str, size_bytes: int) -> str:
-        """The algorithm with the least predicted time; the ring where it is about as good.
+        """The algorithm with the least predicted time; the ring, or for short arrays native, where it is about as good.
 
         The model knows no late ranks. A ring passes pieces on as they arrive and waits for its neighbours only, so one
-        late rank costs it less than the others.
+        late rank costs it less than the others. Where latency counts a prediction errs by more than a measurement.
         """
         key = operation, size_bytes
         if key not in self._chosen:
             times = self.times(operation, size_bytes)
             best = min(times, key=lambda name: (times[name], name))
-            is_tie = "ring" in times and times["ring"] <= TIE * times[best]
-            self._chosen[key] = "ring" if is_tie else best
+            for name, tie in (("ring", TIE), ("native", SHORT_TIE if size_bytes <= TRIED_BYTES[-1] else 1.0)):
+                if name in times and times[name] <= tie * times[best]:
+                    best = name
+            self._chosen[key] = best
         return self._chosen[key]
 
 
@@ -193,7 +200,7 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
         for size_bytes in TIMED_BYTES:
             seconds, slowest = timed(_call(group, operation, size_bytes))
             found.append(seconds)
-            if 8 * slowest > TIMED_LIMIT_S and len(found) > 1:
+            if 4 * slowest > TIMED_LIMIT_S and len(found) > 1:
                 break
         return found
 
