@@ -10,7 +10,11 @@ V Varying      own values                  as many values as ranks; no promise  
 Shard(d)       parts                       V that knows "concatenate on dimension d"           Shard(d)
 Rooted(r)      data on rank r only         one value; absent elsewhere                         Rooted(r)
 C Constant     equal copies                equal everywhere, and without a cotangent           (none)
+D Drawn        equal copies                random numbers from a key that knows not the rank   (none)
 =============  ==========================  ==================================================  ==========
+
+A draw is a constant that does not mix with Varying: the same random numbers on values that differ is how dropout goes
+wrong (see `random`).
 
 Labels are known without communication. `infer` gives the layout of a local operation's result from what the
 operation's declaration says (its word and its `dims`), axis by axis, or raises `LayoutError` with a fix that was found
@@ -27,7 +31,7 @@ from typing import Any
 from .errors import LayoutError, MeshError, RingtapeError, ShapeError
 from .sites import call_site
 
-__all__ = ["C", "Grid", "I", "Label", "Layout", "P", "R", "RankInt", "Rooted", "Shard", "V", "dual_label"]
+__all__ = ["C", "D", "Grid", "I", "Label", "Layout", "P", "R", "RankInt", "Rooted", "Shard", "V", "dual_label"]
 
 
 class Label:
@@ -51,6 +55,7 @@ I = Label("I", "Invariant")  # noqa: E741 - the field's letter
 V = Label("V", "Varying")
 P = Label("P", "Partial")
 C = Label("C", "Constant")
+D = Label("D", "Drawn")
 
 
 class Shard(Label):
@@ -253,9 +258,11 @@ class Layout(Mapping[str, Label]):
         Whether it is I on every axis, and so a plain objective.
     rooted : bool
         Whether a Rooted is among them, so that the value may be absent here.
+    drawn : bool
+        Whether a D is among them.
     """
 
-    __slots__ = ("_dual", "grid", "labels", "one_number", "rooted", "special")
+    __slots__ = ("_dual", "drawn", "grid", "labels", "one_number", "rooted", "special")
 
     def __init__(self, grid: Grid, labels: tuple[Label, ...]):
         self.grid = grid
@@ -263,6 +270,7 @@ class Layout(Mapping[str, Label]):
         self.special = any(type(x) is Shard for x in labels)
         self.rooted = any(type(x) is Rooted for x in labels)
         self.one_number = all(x is I for x in labels)
+        self.drawn = any(x is D for x in labels)
         self._dual: Layout | None = None
 
     def __getitem__(self, axis: str) -> Label:
@@ -433,6 +441,14 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
     name = op.operand_name
     shard = None
     contracted = None
+    drawn = [i for i, x in enumerate(labels) if x is D]
+    if drawn:
+        for i, x in enumerate(labels):
+            if x is V:
+                raise Refused(
+                    f"{name(drawn[0])} holds the same random numbers on every rank (Drawn), and {name(i)} values of "
+                    "each rank's own (Varying)"
+                )
     for i, label in enumerate(labels):
         if type(label) is not Shard:
             continue
@@ -480,7 +496,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         if shard is not None or any(x is V or x is P or x is I for x in labels):
             raise Refused("a contraction over a sharded dimension mixes with operands that are not Replicated")
         return P
-    kinds = [V if type(x) is Shard else x for x in labels]
+    kinds = [V if type(x) is Shard else C if x is D else x for x in labels]
     if any(x is I for x in kinds):
         at = next(i for i, x in enumerate(kinds) if x is I)
         for j, x in enumerate(kinds):
@@ -499,7 +515,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         return rooted[0]
     if any(x is V for x in kinds):
         return V if shard is None else shard
-    return R if any(x is R for x in kinds) else C
+    return R if any(x is R for x in kinds) else D if drawn else C
 
 
 def _same_parts(a: Shard, b: Shard, size: int) -> bool:
@@ -586,6 +602,8 @@ _FIXES = {  # what may be written for an operand: label it has -> (label it gets
         (I, "cast({x}, {a!r}, to=I)", "free in both directions"),
         (V, "shard({x}, {a!r}, dim=...)", "keeps this rank's part; free in both directions")],
     C: [(P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free")],
+    D: [(V, "draw {x} from key.along({a!r})", "other numbers on every rank"),
+        (C, "constant({x})", "says that the same numbers are meant")],
     V: [(P, "declare_partial({x}, {a!r})", "free; says that these are addends"),
         (R, "all_reduce({x}, {a!r}, to=R)", "the sum over the ranks, an all-reduce in both directions")],
 }  # fmt: skip
@@ -608,12 +626,16 @@ def _explain(op: Any, layouts: Any, shapes: Any, maps: Any, labels: Any, axis: s
     if any(isinstance(a, RankInt | RankFloat) for a in arrays):
         found = "  fix: use a number that is the same on every rank, like the global extent x.global_shape[...]"
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
+    drawn = [i for i, x in enumerate(labels) if x is D]
+    if drawn and sharded:
+        found = (f"  fix: draw {names[drawn[0]]} for {names[sharded[0][0]]}: give that in the place of a shape   "
+                 "(this rank's part of one logical draw)")  # fmt: skip
     if len(sharded) > 1 and sharded[0][1].dim != sharded[1][1].dim and len(set(map(len, shapes))) == 1:
         (_, one), (j, two) = sharded[:2]
         how = f"all_to_all({names[j]}, {axis!r}, split_dim={one.dim}, concat_dim={two.dim})"
         found = f"  fix: {how}   (cuts both alike)"
     # the operand whose label is the odd one out is usually I, P or Shard: try those before the others
-    order = sorted(range(len(labels)), key=lambda i: [I, P].index(labels[i]) if labels[i] in (I, P) else 2)
+    order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):
         for i in order:
             for label, how, cost in fixes(labels[i]):

@@ -31,7 +31,7 @@ from . import events
 from .arrays import is_array, is_inexact
 from .errors import LayoutError, RingtapeError, ShapeError
 from .events import listeners
-from .layout import C, I, Layout, P, R, RankFloat, RankInt, V, describe, infer, layout_of
+from .layout import C, D, I, Layout, P, R, RankFloat, RankInt, V, describe, infer, layout_of
 from .sites import call_site
 from .state import state
 from .tape import Node, Recording, Sweep, Tape, may_relabel, relabel
@@ -620,7 +620,7 @@ def _vary(layout: Layout, axes: frozenset[str], name: str) -> Layout:
                 f"x is {labels[k].word}, and each rank would take something else of it. Needed: Replicated or Varying\n"
                 f"  fix: {'cast(x, ' if labels[k] is I else 'all_reduce(x, '}{axis!r}, to=R)" + call_site()
             )
-        if labels[k] is R or labels[k] is C:
+        if labels[k] is R or labels[k] is C or labels[k] is D:
             labels[k] = V
     return layout.grid.layout(labels)
 

@@ -39,7 +39,7 @@ from .errors import (
     TapeError,
 )
 from .events import listeners
-from .layout import C, P, R, Rooted, Shard, V, describe, require_one_number
+from .layout import C, D, P, R, Rooted, Shard, V, describe, require_one_number
 from .sites import call_site
 from .state import state
 
@@ -599,7 +599,7 @@ def seed(y: Tensor, ct: Any) -> Tensor | None:
 
 def may_relabel(have: Any, need: Any) -> bool:
     """The free relabels a sweep may use: V->P, R->V, Shard<->V, Rooted<->V; a constant serves where copies do."""
-    if have is need or have == need or (have is C and need is not P):
+    if have is need or have == need or ((have is C or have is D) and need is not P):
         return True
     varying = have is V or have is R or type(have) in (Shard, Rooted)
     return varying and (need is V or type(need) in (Shard, Rooted) or (need is P and have is not R))

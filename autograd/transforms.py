@@ -14,7 +14,7 @@ import numpy as np
 
 from .arrays import Shaped, is_inexact
 from .errors import DtypeError, LayoutError, ShapeError, TapeError
-from .layout import describe, require_one_number
+from .layout import D, V, describe, require_one_number
 from .state import state
 from .tape import Tape, may_relabel, relabel
 from .tensor import TENSORS, Deferred, Tensor, tensor
@@ -34,6 +34,8 @@ def _lift(x: Any, what: str) -> Tensor:
         )
     if state.grid is not None:
         x.layout = x.labelled(state.grid)
+        if x.layout.drawn:  # what is differentiated is a leaf, and no constant
+            x = Tensor(x.array, x.layout.grid.layout([V if label is D else label for label in x.layout.labels]))
     return x
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from autograd import events
 from autograd.arrays import Shaped, to_host
 from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch
-from autograd.layout import C, I, Layout, R, describe
+from autograd.layout import C, D, I, Layout, R, describe
 from autograd.sites import find_site, short_site
 from autograd.state import state
 
@@ -38,6 +38,7 @@ from .communicator import Copy
 
 __all__ = ["Statement", "compare", "digest_of", "statement", "witness"]
 
+_EQUAL = frozenset((R, I, C, D))  # labels of what is the same on all ranks
 _MOST = 4096  # copies kept for an axis on which nothing is called
 
 
@@ -83,7 +84,7 @@ def witness(how: str, x: Any) -> None:
     mesh, layout = state.mesh, x.layout
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
-    if not any(label is R or label is I or label is C for label in layout.labels):
+    if not any(map(_EQUAL.__contains__, layout.labels)):
         return
     copy = None
     for axis in mesh.known_axes():
@@ -97,8 +98,7 @@ def witness(how: str, x: Any) -> None:
 
 
 def _is_equal(layout: Layout, axis: str) -> bool:
-    label = layout[axis]
-    return label is R or label is I or label is C
+    return layout[axis] in _EQUAL
 
 
 def compare(name: str, ranks: Sequence[int], told: Sequence[Statement]) -> CommunicationError | None:

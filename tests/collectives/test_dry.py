@@ -388,7 +388,7 @@ def test_nothing_takes_memory() -> None:
     with cc.dry(4, mesh={"a": 4}):
         for drawn in (random.normal(random.Key(0), huge), random.uniform(random.Key(0), huge, dtype="float32"),
                       random.bernoulli(random.Key(0), huge, 0.5)):
-            assert type(drawn) is Shaped and drawn.shape == huge and not drawn.absent
+            assert type(drawn.array) is Shaped and drawn.shape == huge and not drawn.absent
         part = random.normal(random.Key(0), huge, part=(slice(0, 10), slice(5, 7)))
         assert part.shape == (10, 2)
         w = ag.Parameter(random.normal(random.Key(0), huge))
