@@ -18,7 +18,7 @@ from autograd.tensor import TENSORS, Tensor
 
 from .ops import AxisName, _begin, _check_to
 from .pairs import all_reduce, enter, permute
-from .primitive import Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, back, host_flat
 
 __all__ = ["all_max", "all_min", "all_prod"]
 
@@ -55,13 +55,13 @@ largest = Collective("all_max", (V, Shard), word="N")
 smallest = Collective("all_min", (V, Shard), word="N")
 
 
-@largest.forward
-def _(x: Any, call: Call) -> Any:
+@largest.asks
+def _(x: Any, call: Call) -> Asked:
     return _extreme(x, call, True)
 
 
-@smallest.forward
-def _(x: Any, call: Call) -> Any:
+@smallest.asks
+def _(x: Any, call: Call) -> Asked:
     return _extreme(x, call, False)
 
 
@@ -70,22 +70,22 @@ for _pair in (largest, smallest):
     _pair.derivative(_extreme_derivative)
 
 
-def _extreme(x: Any, call: Call, is_largest: bool) -> Any:
-    if call.group.size == 1:
-        return x
+def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
+    """The largest of what the transport can order, which is in the order of the operand, or in the opposite one."""
     flat = host_flat(x)
+    dtype = flat.dtype
     if call.group.dry:
-        return back(call.group.maximum(flat), x.shape, x)
-    if flat.dtype.kind == "f" and flat.dtype.itemsize <= 8:
-        return back(_from_ordered(call.group.maximum(_ordered(flat, is_largest)), flat.dtype, is_largest), x.shape, x)
-    if flat.dtype.kind == "b":
-        y = call.group.maximum((flat if is_largest else ~flat).view(np.uint8)).view(np.bool_)
-        return back(y if is_largest else ~y, x.shape, x)
-    if flat.dtype.kind == "f":  # long double: no integer is as wide
-        y = call.group.maximum(flat if is_largest else np.negative(flat))
-        return back(y if is_largest else np.negative(y), x.shape, x)
-    y = call.group.maximum(flat if is_largest else ~flat)
-    return back(y if is_largest else ~y, x.shape, x)
+        return "maximum", (flat,), lambda y: back(y, x.shape, x)
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        return "maximum", (_ordered(flat, is_largest),), lambda y: back(_from_ordered(y, dtype, is_largest), x.shape, x)
+    turn = np.negative if dtype.kind == "f" else np.invert  # a long double: no integer is as wide
+    keys = flat if is_largest else turn(flat)
+
+    def finish(y: np.ndarray) -> Any:
+        y = y.view(dtype)
+        return back(y if is_largest else turn(y), x.shape, x)
+
+    return "maximum", (keys.view(np.uint8) if dtype.kind == "b" else keys,), finish
 
 
 def _ordered(x: np.ndarray, is_largest: bool) -> np.ndarray:
@@ -116,14 +116,11 @@ def _from_ordered(keys: np.ndarray, dtype: np.dtype, is_largest: bool) -> np.nda
 product = Collective("all_prod", (V, Shard), word="N")
 
 
-@product.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
+@product.asks
+def _(x: Any, call: Call) -> Asked:
     flat = host_flat(x)
-    if flat.dtype.kind == "b":
-        return back(call.group.product(flat.view(np.uint8)).view(np.bool_), x.shape, x)
-    return back(call.group.product(flat), x.shape, x)
+    sent = flat.view(np.uint8) if flat.dtype.kind == "b" else flat
+    return "product", (sent,), lambda y: back(y if y.dtype == flat.dtype else y.view(flat.dtype), x.shape, x)
 
 
 @product.adjoint

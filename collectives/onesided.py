@@ -22,7 +22,7 @@ from .cuts import extents_along
 from .mesh import Axis, Mesh
 from .ops import AxisName, _begin, _check_rank, cast
 from .pairs import _varying
-from .primitive import Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, back, host_flat
 
 __all__ = ["get"]
 
@@ -48,13 +48,13 @@ class _OneSided(Collective):
         return f"{self.name}(axis={'*'.join(call.axes)!r} dtype={x.dtype}) {how}"
 
 
-reading = _OneSided("get", (V, Shard), _varying, shape=lambda shape, call: call.options.taken)
-adding = _OneSided("accumulate", (V,), _varying, shape=lambda shape, call: call.options.part)
+reading = _OneSided("get", (V, Shard), _varying, shape=lambda shape, call: call.options.taken, alone=None)
+adding = _OneSided("accumulate", (V,), _varying, shape=lambda shape, call: call.options.part, alone=None)
 
 
-@reading.forward
-def _(x: Any, call: Call) -> Any:
-    return back(call.group.get(host_flat(x), call.options.runs), call.options.taken, x)
+@reading.asks
+def _(x: Any, call: Call) -> Asked:
+    return "get", (host_flat(x), call.options.runs), lambda y: back(y, call.options.taken, x)
 
 
 @reading.adjoint
@@ -62,11 +62,11 @@ def _(ct: Any, call: Call) -> Any:
     return adding(ct, call)
 
 
-@adding.forward
-def _(ct: Any, call: Call) -> Any:
+@adding.asks
+def _(ct: Any, call: Call) -> Asked:
     part = call.options.part
     count = int(np.prod(part, dtype=np.int64))
-    return back(call.group.accumulate(host_flat(ct), call.options.runs, count), part, ct)
+    return "accumulate", (host_flat(ct), call.options.runs, count), lambda y: back(y, part, ct)
 
 
 @adding.adjoint

@@ -18,7 +18,7 @@ from autograd.state import state
 from autograd.tensor import TENSORS, Tensor
 
 from .cuts import joined, split
-from .primitive import Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, back, host_flat
 
 
 def _rooted(call: Call, layout: Layout, k: int, shape: Any) -> Label:
@@ -44,6 +44,16 @@ def _buffer(call: Call, shape: Sequence[int], dtype: Any) -> Any:
     if call.group.dry:
         return Shaped((int(np.prod(shape, dtype=np.int64)),), dtype, DRY)
     return np.empty(int(np.prod(shape, dtype=np.int64)), dtype)
+
+
+def _told(flat: Any, call: Call, like: Any) -> Any:
+    """What came from a rank that alone had it, in its shape."""
+    return flat.reshape(call.shape) if like is None else back(flat, call.shape, like)
+
+
+def _like(x: Any, call: Call) -> Any:
+    """An array of the device on which a result should live; None for the host."""
+    return x if x is not None and type(x) is not Shaped else call.like
 
 
 def _front(x: Any, dim: int) -> tuple[Any, tuple[int, ...], int]:
@@ -91,11 +101,9 @@ def _nothing(shape: list[int], call: Call) -> list[int]:
 all_reduce = Collective("all_reduce", (P, V, Shard), meets=True)
 
 
-@all_reduce.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    return back(call.group.all_reduce(host_flat(x)), x.shape, x)
+@all_reduce.asks
+def _(x: Any, call: Call) -> Asked:
+    return "all_reduce", (host_flat(x),), lambda y: back(y, x.shape, x)
 
 
 @all_reduce.adjoint
@@ -161,12 +169,11 @@ def _cut_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
 all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape, meets=True)
 
 
-@all_gather.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
+@all_gather.asks
+def _(x: Any, call: Call) -> Asked:
     flat, row, n = _front(x, call.dim)
-    return _unfront(call.group.all_gather(flat, _counts(call.extents, n)), row, sum(call.extents), call.dim, x)
+    total = sum(call.extents)
+    return "all_gather", (flat, _counts(call.extents, n)), lambda y: _unfront(y, row, total, call.dim, x)
 
 
 @all_gather.adjoint
@@ -179,13 +186,11 @@ def _(ct: Any, call: Call) -> Any:
 reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label, shape=_cut_shape, meets=True)
 
 
-@reduce_scatter.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
+@reduce_scatter.asks
+def _(x: Any, call: Call) -> Asked:
     flat, row, n = _front(x, call.dim)
-    part = call.group.reduce_scatter(flat, _counts(call.extents, n))
-    return _unfront(part, row, call.extents[call.group.rank], call.dim, x)
+    mine = call.extents[call.group.rank]
+    return "reduce_scatter", (flat, _counts(call.extents, n)), lambda y: _unfront(y, row, mine, call.dim, x)
 
 
 @reduce_scatter.adjoint
@@ -237,10 +242,8 @@ def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
 all_to_all = Collective("all_to_all", (V, Shard), _swap_label, shape=_swapped_shape, meets=True)
 
 
-@all_to_all.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
+@all_to_all.asks
+def _(x: Any, call: Call) -> Asked:
     group, me = call.group, call.group.rank
     blocks = [host_flat(split(x, call.extents, call.dim, r)) for r in range(group.size)]
     rest = list(x.shape)
@@ -249,10 +252,9 @@ def _(x: Any, call: Call) -> Any:
     for n in call.extents2:
         rest[call.dim2] = n
         shapes.append(tuple(rest))
-    received = group.all_to_all(
-        np.concatenate(blocks), [b.size for b in blocks], [int(np.prod(s, dtype=np.int64)) for s in shapes]
-    )
-    return move(joined(received, shapes, call.dim2), x)
+    sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
+    arguments = np.concatenate(blocks), [b.size for b in blocks], sizes
+    return "all_to_all", arguments, lambda y: move(joined(y, shapes, call.dim2), x)
 
 
 @all_to_all.adjoint
@@ -267,20 +269,24 @@ def _varying(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return V
 
 
-permute = Collective("permute", (V, Shard), _varying)
+def _leaving(x: Any, call: Call) -> list[tuple[Any, int]]:
+    me = call.group.rank
+    return [(host_flat(x), target) for source, target in call.pairs if source == me != target]
 
 
-@permute.forward
-def _(x: Any, call: Call) -> Any:
-    group, me = call.group, call.group.rank
-    flat = host_flat(x)
-    for source, target in call.pairs:
-        if source == me and target != me:
-            group.send(flat, target)
-    for source, target in call.pairs:
-        if target == me:
-            return back(flat.copy() if source == me else group.recv(np.empty_like(flat), source), x.shape, x)
-    return _zeros(x)
+permute = Collective("permute", (V, Shard), _varying, alone=None, sends=_leaving)
+
+
+@permute.asks
+def _(x: Any, call: Call) -> Asked:
+    me = call.group.rank
+    source = next((s for s, target in call.pairs if target == me), None)
+    if source is None:
+        return "", (), lambda _: _zeros(x)
+    if source == me:
+        kept = host_flat(x).copy()
+        return "", (), lambda _: back(kept, x.shape, x)
+    return "recv", (np.empty_like(host_flat(x)), source), lambda y: back(y, x.shape, x)
 
 
 @permute.adjoint
@@ -300,14 +306,14 @@ class _PointToPoint(Collective):
         return received(call, out) if record else self.run(None, call, None)
 
 
-send = _PointToPoint("send", (V, Shard), _varying, shape=_nothing)
-recv = _PointToPoint("recv", (V,), _varying)
+send = _PointToPoint("send", (V, Shard), _varying, shape=_nothing, alone=None)
+recv = _PointToPoint("recv", (V,), _varying, alone=None)
 
 
-@send.forward
-def _(x: Any, call: Call) -> Any:
-    call.group.send(host_flat(x), call.root)
-    return np.zeros(0, x.dtype)  # a send has no result; nothing can depend on it
+@send.asks
+def _(x: Any, call: Call) -> Asked:
+    nothing = np.zeros(0, x.dtype)  # a send has no result; nothing can depend on it
+    return "send", (host_flat(x), call.root), lambda _: nothing
 
 
 @send.adjoint
@@ -317,11 +323,9 @@ def _(ct: Any, call: Call) -> Any:
     return recv.run(None, call, None)
 
 
-@recv.forward
-def _(x: Any, call: Call) -> Any:
-    flat = _buffer(call, call.shape, call.dtype)
-    y = call.group.recv(flat, call.root).reshape(call.shape)
-    return move(y, call.like) if call.like is not None else y
+@recv.asks
+def _(x: Any, call: Call) -> Asked:
+    return "recv", (_buffer(call, call.shape, call.dtype), call.root), lambda y: _told(y, call, call.like)
 
 
 @recv.adjoint
@@ -343,14 +347,10 @@ def received(call: Call, layout: Layout) -> Tensor:
 broadcast = Collective("broadcast", (Rooted, V), meets=True)
 
 
-@broadcast.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
+@broadcast.asks
+def _(x: Any, call: Call) -> Asked:
     flat = host_flat(x) if call.group.rank == call.root else _buffer(call, call.shape, call.dtype)
-    y = call.group.broadcast(flat, call.root).reshape(call.shape)
-    like = x if x is not None and type(x) is not Shaped else call.like
-    return y if like is None else back(y.reshape(-1), call.shape, like)
+    return "broadcast", (flat, call.root), lambda y: _told(y, call, _like(x, call))
 
 
 @broadcast.adjoint
@@ -376,12 +376,12 @@ def _(ct: Any, call: Call) -> Any:
 reduce = Collective("reduce", (P, V, Shard), _rooted, meets=True)
 
 
-@reduce.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    total = call.group.reduce(host_flat(x), call.root)
-    return _elsewhere(x.shape, x.dtype, call) if total is None else back(total, x.shape, x)
+@reduce.asks
+def _(x: Any, call: Call) -> Asked:
+    def finish(total: Any) -> Any:
+        return _elsewhere(x.shape, x.dtype, call) if total is None else back(total, x.shape, x)
+
+    return "reduce", (host_flat(x), call.root), finish
 
 
 @reduce.adjoint
@@ -392,17 +392,15 @@ def _(ct: Any, call: Call) -> Any:
 scatter = Collective("scatter", (Rooted, V), _cut_label, shape=_cut_shape, meets=True)
 
 
-@scatter.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
+@scatter.asks
+def _(x: Any, call: Call) -> Asked:
     shape = list(call.shape)
     row = (*shape[: call.dim], *shape[call.dim + 1 :])
     n = int(np.prod(row, dtype=np.int64))
     flat = _front(x, call.dim)[0] if call.group.rank == call.root else None
-    part = call.group.scatter(flat, _counts(call.extents, n), call.root, call.dtype)
-    like = x if x is not None and type(x) is not Shaped else call.like
-    return _unfront(part, row, call.extents[call.group.rank], call.dim, part if like is None else like)
+    like, mine = _like(x, call), call.extents[call.group.rank]
+    arguments = flat, _counts(call.extents, n), call.root, call.dtype
+    return "scatter", arguments, lambda y: _unfront(y, row, mine, call.dim, y if like is None else like)
 
 
 @scatter.adjoint
@@ -413,16 +411,17 @@ def _(ct: Any, call: Call) -> Any:
 gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape, meets=True)
 
 
-@gather.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
+@gather.asks
+def _(x: Any, call: Call) -> Asked:
     flat, row, n = _front(x, call.dim)
-    whole = call.group.gather(flat, _counts(call.extents, n), call.root)
     total = sum(call.extents)
-    if whole is None:
-        return _elsewhere((*row[: call.dim], total, *row[call.dim :]), x.dtype, call)
-    return _unfront(whole, row, total, call.dim, x)
+
+    def finish(whole: Any) -> Any:
+        if whole is None:
+            return _elsewhere((*row[: call.dim], total, *row[call.dim :]), x.dtype, call)
+        return _unfront(whole, row, total, call.dim, x)
+
+    return "gather", (flat, _counts(call.extents, n), call.root), finish
 
 
 @gather.adjoint

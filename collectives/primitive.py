@@ -1,14 +1,23 @@
 """How a collective is declared: what it does with this rank's array, the layouts it takes, and its adjoint.
 
     all_gather = Collective("all_gather", takes=(V, Shard), gives=...)
-    @all_gather.forward
-    def _(x, call): ...                                      # raw arrays
+    @all_gather.asks
+    def _(x, call):                                          # raw arrays
+        return "all_gather", (host_flat(x), counts), lambda y: back(y, shape, x)
     @all_gather.adjoint
     def _(ct, call): return reduce_scatter(ct, call)         # other collectives, so that it can be recorded too
 
 The layout of the adjoint follows by duality and is never written. On an active tape a collective is recorded whatever
 its operand requires (DESIGN: the order of communications is the same on all ranks), and a sweep runs its adjoint even
 where no cotangent arrived.
+
+What it does is declared once, in one of two ways:
+
+    asks      one call of the transport, its arguments, and what is left to do with the answer. The blocking form makes
+              the call, the nonblocking one starts it. A call "" is none: nothing comes, and the answer is None. Two
+              words of the declaration go before: `alone`, what a single rank makes of its operand (itself, unless said
+              otherwise; None: it asks all the same), and `sends`, the messages that leave first
+    forward   anything else: the work of one rank, or several calls. It has no nonblocking form
 
 Its word says how the result depends on the operand, as the word of a local operation does:
 
@@ -27,7 +36,7 @@ second derivative goes through what the rules read too. A nonlinear collective r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +52,7 @@ from autograd.tape import Node, Recording, Sweep, relabel
 from autograd.tensor import TENSORS, Tensor, interior
 
 from . import checking, sanitizer
-from .communicator import Communicator
+from .communicator import Communicator, Pending
 
 __all__ = ["Call", "Collective", "collectives"]
 
@@ -85,6 +94,15 @@ class Call(NamedTuple):
         return self._replace(**changes)
 
 
+Asked = tuple[str, tuple[Any, ...], Callable[[Any], Any]]
+"""A call of the transport, its arguments, and what is left to do with its answer."""
+
+
+def itself(x: Any, call: Call) -> Any:
+    """What most collectives make of their operand where there is one rank."""
+    return x
+
+
 collectives: dict[str, Collective] = {}
 """Every collective by name: the test plan."""
 
@@ -103,6 +121,8 @@ class Collective:
         meets: bool = False,
         shape: Callable[[list[int], Call], Any] | None = None,
         word: str = "a",
+        alone: Callable[[Any, Call], Any] | None = itself,
+        sends: Callable[[Any, Call], Iterable[tuple[Any, int]]] | None = None,
     ):
         self.name = name
         self.nonlinear = word == "N"
@@ -114,6 +134,9 @@ class Collective:
         self.gives = told if gives is None else gives
         self.shape = shape  # the result's shape, where it is not the operand's
         self.silent = silent  # whether the forward direction sends nothing
+        self.alone = alone  # what one rank makes of its operand; None where the transport is asked all the same
+        self.sends = sends  # the messages, each with its receiver, that leave before the transport is asked
+        self._asks: Callable[[Any, Call], Asked] | None = None
         self._forward: Callable[[Any, Call], Any] = unchanged
         self._adjoint: Callable[..., Any] = lambda ct, call: ct
         self._derivative: Callable[..., Any] | None = None
@@ -122,10 +145,40 @@ class Collective:
     def __repr__(self) -> str:
         return f"<collective {self.name}>"
 
-    def forward(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
-        """Decorator: what it does with raw arrays."""
-        self._forward = function
+    def asks(self, function: Callable[[Any, Call], Asked]) -> Callable[[Any, Call], Asked]:
+        """Decorator: what it asks of the transport, and what is left to do with the answer, on raw arrays."""
+        alone, sends = self.alone, self.sends
+
+        def forward(x: Any, call: Call) -> Any:
+            group = call.group
+            if alone is not None and group.size == 1:
+                return alone(x, call)
+            if sends is not None:
+                for message, receiver in sends(x, call):
+                    group.send(message, receiver)
+            name, arguments, finish = function(x, call)
+            return finish(getattr(group, name)(*arguments) if name else None)
+
+        self._asks, self._forward = function, forward
         return function
+
+    def forward(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
+        """Decorator: what it does with raw arrays, where that is not one call of the transport."""
+        self._asks, self._forward = None, function
+        return function
+
+    def starts(self, call: Call) -> bool:
+        """Whether a call has anything to start: something is asked of the transport, and of other ranks."""
+        return self._asks is not None and not call.elsewhere and (self.alone is None or call.group.size > 1)
+
+    def start(self, x: Any, call: Call) -> tuple[Pending[Any], Callable[[Any], Any]]:
+        """What `asks` declares, started: the transport's pending answer, and what is left to do with it."""
+        group = call.group
+        assert self._asks is not None
+        for message, receiver in () if self.sends is None else self.sends(x, call):
+            group.send(message, receiver)
+        name, arguments, finish = self._asks(x, call)
+        return (group.start(name, *arguments) if name else Pending.done(None)), finish
 
     def adjoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: its adjoint, in collectives; of a nonlinear one also of the operand and the result."""

@@ -37,7 +37,6 @@ from . import pairs as pair
 from .communicator import Communicator, Pending
 from .mesh import Axis, current_mesh
 from .primitive import Call, Collective, arrived, made_up
-from .starts import STARTS
 
 __all__ = ["HEADER", "START", "WAIT", "Flight", "await_header", "begin_in_program", "beginning", "take_off"]
 
@@ -73,13 +72,12 @@ class Flight:
 
 
 def _fly(collective: Collective, x: Any, call: Call) -> Flight:
-    """Start a collective on a raw array; one that has no start is made at once."""
-    rule = STARTS.get(collective.name)
-    if rule is None or call.elsewhere or call.group.size == 1:
+    """Start a collective on a raw array; one that has nothing to start is made at once."""
+    if not collective.starts(call):
         return Flight(collective.name, None, None, collective.run(x, call, None))
     if listeners:
         events.emit("begin", "forward", f"start of {collective.name}")
-    pending, finish = rule(x, call)
+    pending, finish = collective.start(x, call)
     if listeners:
         events.emit("end", "forward", f"start of {collective.name}")
     return Flight(collective.name, pending, finish)
@@ -259,7 +257,7 @@ def _begin_in_sweep(collective: Collective, x: Any, call: Call) -> Any:
     state.begin = None
     if x.__class__ not in TENSORS:
         return _fly(collective, x, call)
-    return take_off(collective, x, call) if collective.name in STARTS else collective(x, call)
+    return collective(x, call) if collective._asks is None else take_off(collective, x, call)
 
 
 def beginning(how: Callable[..., Any], function: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -16,8 +16,9 @@ from autograd.errors import CollectiveMismatch, CommunicationError, MeshError, R
 from autograd.events import listeners
 from autograd.state import state
 from collectives import I, P, R, Shard, V, started
+from collectives.primitive import collectives
 from collectives.registry_cases import cases
-from collectives.testing import Case, Setting, check
+from collectives.testing import Case, Setting, check, mutated
 
 from .launch import launch
 from .nonblocking_cases import FORMS, PROGRAMS, compare, nonblocking_in_place, random_program
@@ -83,18 +84,28 @@ def test_adjoints_in_the_order_of_arrival_are_caught(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_wrong_start_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that gives twice what it should fails its own cases."""
-    rule = started.STARTS[name]
+def test_a_wrong_declaration_is_caught(name: str) -> None:
+    """A rule that gives twice what it should fails its own cases, in the blocking form and in the started one."""
+    rule: Any = collectives[name]._asks
 
     def wrong(x: Any, call: Any) -> Any:
-        pending, finish = rule(x, call)
-        return pending, lambda y: finish(y) * 2.0
+        asked, arguments, finish = rule(x, call)
+        return asked, arguments, lambda y: finish(y) * 2.0
 
-    monkeypatch.setitem(started.STARTS, name, wrong)
     work = [(replace(case, order=1), setting) for case, setting in work_of(3) if name in case.covers]
-    with nonblocking_in_place():
+    with mutated(name):
+        collectives[name].asks(wrong)
         assert {failure.check for failure in check(work, 3)} >= {"forward"}
+        with nonblocking_in_place():
+            assert {failure.check for failure in check(work, 3)} >= {"forward"}
+
+
+def test_a_single_rank_asks_nothing() -> None:
+    """What `alone` declares: the operand itself, but for those that say otherwise."""
+    with cc.Mesh(a=1):
+        x = ag.tensor(np.ones(3))
+        assert cc.all_reduce(x, "a").array is x.array and not cc.exscan(x, "a").numpy().any()
+        assert cc.permute(x, "a", [(0, 0)]).numpy().tolist() == [1, 1, 1] and not cc.permute(x, "a", []).numpy().any()
 
 
 # -- the handle --------------------------------------------------------------------------------------------------------
