@@ -18,7 +18,7 @@ from autograd.tensor import TENSORS, Tensor
 
 from .ops import AxisName, _begin, _check_to
 from .pairs import all_reduce, enter, permute
-from .primitive import Asked, Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, back, host_flat, in_shape
 
 __all__ = ["all_max", "all_min", "all_prod"]
 
@@ -71,21 +71,27 @@ for _pair in (largest, smallest):
 
 
 def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
-    """The largest of what the transport can order, which is in the order of the operand, or in the opposite one."""
+    """The largest of numbers that the transport can order, which are in the operand's order or in the opposite one."""
     flat = host_flat(x)
-    dtype = flat.dtype
     if call.group.dry:
-        return "maximum", (flat,), lambda y: back(y, x.shape, x)
+        return "maximum", (flat,), in_shape
+    dtype = flat.dtype
     if dtype.kind == "f" and dtype.itemsize <= 8:
-        return "maximum", (_ordered(flat, is_largest),), lambda y: back(_from_ordered(y, dtype, is_largest), x.shape, x)
+        there = _ordered(flat, is_largest)
+        return "maximum", (there,), lambda y, x, call: back(_from_ordered(y, dtype, is_largest), x.shape, x)
     turn = np.negative if dtype.kind == "f" else np.invert  # a long double: no integer is as wide
-    keys = flat if is_largest else turn(flat)
+    there = flat if is_largest else turn(flat)
 
-    def finish(y: np.ndarray) -> Any:
+    def finish(y: np.ndarray, x: Any, call: Call) -> Any:
         y = y.view(dtype)
         return back(y if is_largest else turn(y), x.shape, x)
 
-    return "maximum", (keys.view(np.uint8) if dtype.kind == "b" else keys,), finish
+    return "maximum", (_as_bytes(there),), finish
+
+
+def _as_bytes(x: np.ndarray) -> np.ndarray:
+    """Booleans as the integers 0 and 1."""
+    return x.view(np.uint8) if x.dtype.kind == "b" else x
 
 
 def _ordered(x: np.ndarray, is_largest: bool) -> np.ndarray:
@@ -118,9 +124,7 @@ product = Collective("all_prod", (V, Shard), word="N")
 
 @product.asks
 def _(x: Any, call: Call) -> Asked:
-    flat = host_flat(x)
-    sent = flat.view(np.uint8) if flat.dtype.kind == "b" else flat
-    return "product", (sent,), lambda y: back(y if y.dtype == flat.dtype else y.view(flat.dtype), x.shape, x)
+    return "product", (_as_bytes(host_flat(x)),), lambda y, x, call: back(y.view(x.dtype), x.shape, x)
 
 
 @product.adjoint

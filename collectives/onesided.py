@@ -7,6 +7,7 @@ it has read to the parts where it read, zeros where no cotangent arrived.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ adding = _OneSided("accumulate", (V,), _varying, shape=lambda shape, call: call.
 
 @reading.asks
 def _(x: Any, call: Call) -> Asked:
-    return "get", (host_flat(x), call.options.runs), lambda y: back(y, call.options.taken, x)
+    return "get", (host_flat(x), call.options.runs), lambda y, x, call: back(y, call.options.taken, x)
 
 
 @reading.adjoint
@@ -64,9 +65,8 @@ def _(ct: Any, call: Call) -> Any:
 
 @adding.asks
 def _(ct: Any, call: Call) -> Asked:
-    part = call.options.part
-    count = int(np.prod(part, dtype=np.int64))
-    return "accumulate", (host_flat(ct), call.options.runs, count), lambda y: back(y, part, ct)
+    count = math.prod(call.options.part)
+    return "accumulate", (host_flat(ct), call.options.runs, count), lambda y, ct, call: back(y, call.options.part, ct)
 
 
 @adding.adjoint

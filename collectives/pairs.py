@@ -4,9 +4,9 @@ A pair knows nothing of users' arguments (`ops` checks those and makes the `Call
 duality: they are never written.
 """
 
-
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +18,7 @@ from autograd.state import state
 from autograd.tensor import TENSORS, Tensor
 
 from .cuts import joined, split
-from .primitive import Asked, Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, back, host_flat, in_shape
 
 
 def _rooted(call: Call, layout: Layout, k: int, shape: Any) -> Label:
@@ -46,31 +46,34 @@ def _buffer(call: Call, shape: Sequence[int], dtype: Any) -> Any:
     return np.empty(int(np.prod(shape, dtype=np.int64)), dtype)
 
 
-def _told(flat: Any, call: Call, like: Any) -> Any:
-    """What came from a rank that alone had it, in its shape."""
+def _as_told(flat: Any, x: Any, call: Call) -> Any:
+    """What came from a rank that alone had it: in the shape of the call, where the operand or the sample lives."""
+    like = x if x is not None and type(x) is not Shaped else call.like
     return flat.reshape(call.shape) if like is None else back(flat, call.shape, like)
 
 
-def _like(x: Any, call: Call) -> Any:
-    """An array of the device on which a result should live; None for the host."""
-    return x if x is not None and type(x) is not Shaped else call.like
+def _front(x: Any, dim: int) -> tuple[Any, int]:
+    """The host array with `dim` in front, flat, and how many elements one row has."""
+    row = math.prod(x.shape[:dim] + x.shape[dim + 1 :])
+    if dim == 0 or (type(x) is Shaped and not x.absent):
+        return host_flat(x), row
+    return np.ascontiguousarray(np.moveaxis(to_host(x), dim, 0)).reshape(-1), row
 
 
-def _front(x: Any, dim: int) -> tuple[Any, tuple[int, ...], int]:
-    """The host array with `dim` in front, flat; the shape of one row, and its number of elements."""
-    if type(x) is Shaped and not x.absent:
-        row = x.shape[:dim] + x.shape[dim + 1 :]
-        return x.reshape(-1), row, int(np.prod(row, dtype=np.int64))
-    host = np.moveaxis(to_host(x), dim, 0)
-    row = host.shape[1:]
-    return np.ascontiguousarray(host).reshape(-1), row, int(np.prod(row, dtype=np.int64))
+def _unfront(flat: Any, shape: tuple[int, ...], extent: int, dim: int, like: Any) -> Any:
+    """The array that was flattened so: `shape` with another extent of `dim`."""
+    host = flat.reshape((extent, *shape[:dim], *shape[dim + 1 :]))
+    if dim:
+        host = np.moveaxis(host, 0, dim)
+    return host if type(host) is Shaped else move(np.ascontiguousarray(host), like)
 
 
-def _unfront(flat: Any, row: tuple[int, ...], extent: int, dim: int, like: Any) -> Any:
-    host = np.moveaxis(flat.reshape((extent, *row)), 0, dim)
-    if type(host) is Shaped:
-        return host
-    return move(np.ascontiguousarray(host), like)
+def _joined_whole(y: Any, x: Any, call: Call) -> Any:
+    return _unfront(y, x.shape, sum(call.extents), call.dim, x)
+
+
+def _own_part(y: Any, x: Any, call: Call) -> Any:
+    return _unfront(y, x.shape, call.extents[call.group.rank], call.dim, x)
 
 
 def _counts(extents: Sequence[int], row: int) -> list[int]:
@@ -103,7 +106,7 @@ all_reduce = Collective("all_reduce", (P, V, Shard), meets=True)
 
 @all_reduce.asks
 def _(x: Any, call: Call) -> Asked:
-    return "all_reduce", (host_flat(x),), lambda y: back(y, x.shape, x)
+    return "all_reduce", (host_flat(x),), in_shape
 
 
 @all_reduce.adjoint
@@ -171,9 +174,8 @@ all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape, meets=Tru
 
 @all_gather.asks
 def _(x: Any, call: Call) -> Asked:
-    flat, row, n = _front(x, call.dim)
-    total = sum(call.extents)
-    return "all_gather", (flat, _counts(call.extents, n)), lambda y: _unfront(y, row, total, call.dim, x)
+    flat, n = _front(x, call.dim)
+    return "all_gather", (flat, _counts(call.extents, n)), _joined_whole
 
 
 @all_gather.adjoint
@@ -188,9 +190,8 @@ reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label, shape=_cut_sha
 
 @reduce_scatter.asks
 def _(x: Any, call: Call) -> Asked:
-    flat, row, n = _front(x, call.dim)
-    mine = call.extents[call.group.rank]
-    return "reduce_scatter", (flat, _counts(call.extents, n)), lambda y: _unfront(y, row, mine, call.dim, x)
+    flat, n = _front(x, call.dim)
+    return "reduce_scatter", (flat, _counts(call.extents, n)), _own_part
 
 
 @reduce_scatter.adjoint
@@ -244,17 +245,21 @@ all_to_all = Collective("all_to_all", (V, Shard), _swap_label, shape=_swapped_sh
 
 @all_to_all.asks
 def _(x: Any, call: Call) -> Asked:
-    group, me = call.group, call.group.rank
+    group = call.group
     blocks = [host_flat(split(x, call.extents, call.dim, r)) for r in range(group.size)]
-    rest = list(x.shape)
-    rest[call.dim] = call.extents[me]
-    shapes = []
-    for n in call.extents2:
-        rest[call.dim2] = n
-        shapes.append(tuple(rest))
-    sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
-    arguments = np.concatenate(blocks), [b.size for b in blocks], sizes
-    return "all_to_all", arguments, lambda y: move(joined(y, shapes, call.dim2), x)
+    sizes = [math.prod(shape) for shape in _received(x, call)]
+    return "all_to_all", (np.concatenate(blocks), [b.size for b in blocks], sizes), _joined_parts
+
+
+def _received(x: Any, call: Call) -> list[tuple[int, ...]]:
+    """The shapes of what comes from every rank."""
+    shape = list(x.shape)
+    shape[call.dim] = call.extents[call.group.rank]
+    return [(*shape[: call.dim2], n, *shape[call.dim2 + 1 :]) for n in call.extents2]
+
+
+def _joined_parts(y: Any, x: Any, call: Call) -> Any:
+    return move(joined(y, _received(x, call), call.dim2), x)
 
 
 @all_to_all.adjoint
@@ -282,11 +287,11 @@ def _(x: Any, call: Call) -> Asked:
     me = call.group.rank
     source = next((s for s, target in call.pairs if target == me), None)
     if source is None:
-        return "", (), lambda _: _zeros(x)
+        return "", (), lambda _, x, call: _zeros(x)
     if source == me:
         kept = host_flat(x).copy()
-        return "", (), lambda _: back(kept, x.shape, x)
-    return "recv", (np.empty_like(host_flat(x)), source), lambda y: back(y, x.shape, x)
+        return "", (), lambda _, x, call: back(kept, x.shape, x)
+    return "recv", (np.empty_like(host_flat(x)), source), in_shape
 
 
 @permute.adjoint
@@ -312,8 +317,8 @@ recv = _PointToPoint("recv", (V,), _varying, alone=None)
 
 @send.asks
 def _(x: Any, call: Call) -> Asked:
-    nothing = np.zeros(0, x.dtype)  # a send has no result; nothing can depend on it
-    return "send", (host_flat(x), call.root), lambda _: nothing
+    # a send has no result; nothing can depend on it
+    return "send", (host_flat(x), call.root), lambda _, x, call: np.zeros(0, x.dtype)
 
 
 @send.adjoint
@@ -325,7 +330,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @recv.asks
 def _(x: Any, call: Call) -> Asked:
-    return "recv", (_buffer(call, call.shape, call.dtype), call.root), lambda y: _told(y, call, call.like)
+    return "recv", (_buffer(call, call.shape, call.dtype), call.root), _as_told
 
 
 @recv.adjoint
@@ -339,7 +344,7 @@ def received(call: Call, layout: Layout) -> Tensor:
     y = recv.run(None, call, None)
     if state.recording is None or not is_inexact(y.dtype):
         return Tensor(y, layout)
-    return recv.record(None, layout, y, layout, call)
+    return recv.record(None, layout, y, layout, call, state.recording)
 
 
 # -- from and to one root ------------------------------------------------------------------------------------
@@ -350,7 +355,7 @@ broadcast = Collective("broadcast", (Rooted, V), meets=True)
 @broadcast.asks
 def _(x: Any, call: Call) -> Asked:
     flat = host_flat(x) if call.group.rank == call.root else _buffer(call, call.shape, call.dtype)
-    return "broadcast", (flat, call.root), lambda y: _told(y, call, _like(x, call))
+    return "broadcast", (flat, call.root), _as_told
 
 
 @broadcast.adjoint
@@ -378,10 +383,11 @@ reduce = Collective("reduce", (P, V, Shard), _rooted, meets=True)
 
 @reduce.asks
 def _(x: Any, call: Call) -> Asked:
-    def finish(total: Any) -> Any:
-        return _elsewhere(x.shape, x.dtype, call) if total is None else back(total, x.shape, x)
+    return "reduce", (host_flat(x), call.root), _on_root
 
-    return "reduce", (host_flat(x), call.root), finish
+
+def _on_root(y: Any, x: Any, call: Call) -> Any:
+    return _elsewhere(x.shape, x.dtype, call) if y is None else back(y, x.shape, x)
 
 
 @reduce.adjoint
@@ -394,13 +400,14 @@ scatter = Collective("scatter", (Rooted, V), _cut_label, shape=_cut_shape, meets
 
 @scatter.asks
 def _(x: Any, call: Call) -> Asked:
-    shape = list(call.shape)
-    row = (*shape[: call.dim], *shape[call.dim + 1 :])
-    n = int(np.prod(row, dtype=np.int64))
+    row = math.prod(call.shape[: call.dim] + call.shape[call.dim + 1 :])
     flat = _front(x, call.dim)[0] if call.group.rank == call.root else None
-    like, mine = _like(x, call), call.extents[call.group.rank]
-    arguments = flat, _counts(call.extents, n), call.root, call.dtype
-    return "scatter", arguments, lambda y: _unfront(y, row, mine, call.dim, y if like is None else like)
+    return "scatter", (flat, _counts(call.extents, row), call.root, call.dtype), _part_told
+
+
+def _part_told(y: Any, x: Any, call: Call) -> Any:
+    like = x if x is not None and type(x) is not Shaped else call.like
+    return _unfront(y, call.shape, call.extents[call.group.rank], call.dim, y if like is None else like)
 
 
 @scatter.adjoint
@@ -413,15 +420,14 @@ gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape, meets=Tr
 
 @gather.asks
 def _(x: Any, call: Call) -> Asked:
-    flat, row, n = _front(x, call.dim)
-    total = sum(call.extents)
+    flat, n = _front(x, call.dim)
+    return "gather", (flat, _counts(call.extents, n), call.root), _whole_on_root
 
-    def finish(whole: Any) -> Any:
-        if whole is None:
-            return _elsewhere((*row[: call.dim], total, *row[call.dim :]), x.dtype, call)
-        return _unfront(whole, row, total, call.dim, x)
 
-    return "gather", (flat, _counts(call.extents, n), call.root), finish
+def _whole_on_root(y: Any, x: Any, call: Call) -> Any:
+    if y is None:
+        return _elsewhere(_joined_shape(list(x.shape), call), x.dtype, call)
+    return _joined_whole(y, x, call)
 
 
 @gather.adjoint

@@ -9,7 +9,7 @@ from autograd.tensor import Tensor
 
 from .ops import AxisName, _begin
 from .pairs import _varying, _zeros
-from .primitive import Asked, Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, host_flat, in_shape
 
 __all__ = ["exscan", "scan"]
 
@@ -26,7 +26,7 @@ exclusive = Collective("exscan", (V, Shard), _varying, alone=lambda x, call: _ze
 
 @inclusive.asks
 def _(x: Any, call: Call) -> Asked:
-    return "scan", (host_flat(x), False, call.options.backwards), lambda y: back(y, x.shape, x)
+    return "scan", (host_flat(x), False, call.options.backwards), in_shape
 
 
 @inclusive.adjoint
@@ -36,7 +36,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @exclusive.asks
 def _(x: Any, call: Call) -> Asked:
-    return "scan", (host_flat(x), True, call.options.backwards), lambda y: back(y, x.shape, x)
+    return "scan", (host_flat(x), True, call.options.backwards), in_shape
 
 
 @exclusive.adjoint

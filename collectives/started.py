@@ -36,7 +36,7 @@ from . import headers
 from . import pairs as pair
 from .communicator import Communicator, Pending
 from .mesh import Axis, current_mesh
-from .primitive import Call, Collective, arrived, made_up
+from .primitive import Call, Collective, arrived, made_up, starting
 
 __all__ = ["HEADER", "START", "WAIT", "Flight", "await_header", "begin_in_program", "beginning", "take_off"]
 
@@ -263,9 +263,11 @@ def _begin_in_sweep(collective: Collective, x: Any, call: Call) -> Any:
 def beginning(how: Callable[..., Any], function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call `function` so that the first collective that it makes is begun in the place of being made."""
     state.begin = how
+    starting.append(how)
     try:
         return function(*args, **options)
     finally:
+        starting.pop()
         state.begin = None
 
 

@@ -90,7 +90,7 @@ def test_a_wrong_declaration_is_caught(name: str) -> None:
 
     def wrong(x: Any, call: Any) -> Any:
         asked, arguments, finish = rule(x, call)
-        return asked, arguments, lambda y: finish(y) * 2.0
+        return asked, arguments, lambda y, x, call: finish(y, x, call) * 2.0
 
     work = [(replace(case, order=1), setting) for case, setting in work_of(3) if name in case.covers]
     with mutated(name):
