@@ -150,3 +150,26 @@ def test_scatter_of_what_an_inner_axis_has_cut_is_refused() -> None:
             assert cc.scatter(x, "a", root=0, dim=1).shape == (4, 1)
 
     cc.run(program, 4)
+
+
+def test_rows_are_made_on_a_rank_of_one_row_too() -> None:
+    """Rank 1's (2,) -> (1, 2) was taken for a dimension put in front: Shard(1) there, and Shard(0) on the others."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.arange(6.0).reshape(3, 2), {"a": R}), "a").reshape(-1)  # parts of 4 and 2
+        y = x.reshape(-1, 2)
+        return repr(y.layout["a"]), y.shape, cc.all_gather(y, "a").numpy().tolist()
+
+    whole = numpy.arange(6.0).reshape(3, 2).tolist()
+    assert on(2, program, a=2) == [("Shard(0)", (2, 2), whole), ("Shard(0)", (1, 2), whole)]
+
+
+def test_one_row_on_every_rank_is_a_row_of_the_whole() -> None:
+    """Where all parts are one row the result is what it is serially; a 1 that is written is a new dimension."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.arange(4.0), {"a": R}), "a")
+        rows = cc.all_gather(x.reshape(-1, 2), "a").numpy().tolist()
+        return rows, x.reshape(1, 2).layout["a"].dim, x.reshape(-1, 1, 2).layout["a"].dim, x.reshape(2, -1).shape
+
+    assert on(2, program, a=2) == [([[0, 1], [2, 3]], 1, 0, (2, 1))] * 2
