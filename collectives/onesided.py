@@ -49,7 +49,10 @@ class _OneSided(Collective):
         return f"{self.name}(axis={'*'.join(call.axes)!r} dtype={x.dtype}) {how}"
 
 
-reading = _OneSided("get", (V, Shard), _varying, shape=lambda shape, call: call.options.taken, alone=None)
+reading = _OneSided(
+    "get", (V, Shard), _varying, shape=lambda shape, call: call.options.taken, alone=None,
+    resizes=lambda call, labels: range(len(call.options.part)),
+)  # fmt: skip
 adding = _OneSided("accumulate", (V,), _varying, shape=lambda shape, call: call.options.part, alone=None)
 
 

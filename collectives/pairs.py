@@ -95,6 +95,15 @@ def _swapped_shape(shape: list[int], call: Call) -> list[int]:
     return shape
 
 
+def _joined_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
+    """Parts that are V have extents that only they know: what another axis said of the whole dimension is stale."""
+    return () if all(type(x) is Shard for x in labels) else (call.dim,)
+
+
+def _swapped_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
+    return () if all(type(x) is Shard for x in labels) else (call.dim, call.dim2)
+
+
 def _nothing(shape: list[int], call: Call) -> list[int]:
     return [0]
 
@@ -169,7 +178,7 @@ def _cut_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return Shard(call.dim, whole, offset)
 
 
-all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape, meets=True)
+all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape, meets=True, resizes=_joined_dims)
 
 
 @all_gather.asks
@@ -240,7 +249,9 @@ def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return V
 
 
-all_to_all = Collective("all_to_all", (V, Shard), _swap_label, shape=_swapped_shape, meets=True)
+all_to_all = Collective(
+    "all_to_all", (V, Shard), _swap_label, shape=_swapped_shape, meets=True, resizes=_swapped_dims
+)
 
 
 @all_to_all.asks
@@ -415,7 +426,7 @@ def _(ct: Any, call: Call) -> Any:
     return gather(ct, call, source=V, to=Rooted(call.root), shape=())
 
 
-gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape, meets=True)
+gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape, meets=True, resizes=_joined_dims)
 
 
 @gather.asks

@@ -129,6 +129,7 @@ class Collective:
         word: str = "a",
         alone: Callable[[Any, Call], Any] | None = itself,
         sends: Callable[[Any, Call], Iterable[tuple[Any, int]]] | None = None,
+        resizes: Callable[[Call, list[Label]], Iterable[int]] | None = None,
     ):
         self.name = name
         self.nonlinear = word == "N"
@@ -141,6 +142,8 @@ class Collective:
         self.shape = shape  # the result's shape, where it is not the operand's
         self.silent = silent  # whether the forward direction sends nothing
         self.alone = alone  # what one rank makes of its operand; None where the transport is asked all the same
+        # the dimensions whose extents change in a way that no label tells, from the call and the operand's labels there
+        self.resizes = resizes
         self.sends = sends  # the messages, each with its receiver, that leave before the transport is asked
         self._asks: Callable[[Any, Call], Asked] | None = None
         self._forward: Callable[[Any, Call], Any] = unchanged
@@ -349,6 +352,11 @@ class Collective:
             if not any(have is t or (isinstance(t, type) and type(have) is t) for t in self.takes):
                 raise LayoutError(self._refusal(x, layout, axis, have))
             result = result.replace((axis,), self.gives(call, layout, k, x.array.shape))
+        if self.resizes is not None and layout.special:
+            key = None  # the dimensions are not part of it
+            resized = set(self.resizes(call, [layout[axis] for axis in call.axes]))
+            stale = [a for a, x in layout.items() if a not in call.axes and type(x) is Shard and x.dim in resized]
+            result = result.replace(stale, V) if stale else result
         if key is not None and not isinstance(call.to, Shard):
             self._labels[key] = result
         return result

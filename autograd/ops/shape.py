@@ -28,7 +28,8 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     ones: list[int] = []  # extents of 1 taken out before a run: of a part of one row, the outermost of that run
     i = j = 0
     while i < len(source) and j < len(target):
-        if (source[i] == 1) != (target[j] == 1 and j != free) and source[i] != target[j]:  # an extent of 1 that was put in or taken out begins no run
+        if source[i] != target[j] and (source[i] == 1) != (target[j] == 1 and j != free):
+            # an extent of 1 that was put in or taken out begins no run
             if source[i] == 1:
                 ones.append(i)
             i, j = i + (source[i] == 1), j + (target[j] == 1)
