@@ -24,7 +24,7 @@ import numpy as np
 
 from autograd import events
 from autograd.arrays import Shaped, is_inexact
-from autograd.errors import CollectiveMismatch, TapeError
+from autograd.errors import CollectiveMismatch, MeshError, TapeError
 from autograd.events import listeners
 from autograd.layout import Layout, V
 from autograd.sites import call_site, find_site
@@ -235,7 +235,7 @@ def take_off(collective: Collective, x: Tensor, call: Call, agree: bool = False)
     if agree:
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             call.group.agree("start of " + collective.fingerprint(array, call, recorded))
-        call = call.but(group=side(current_mesh().axis(call.axes)))
+        call = call.but(group=side(current_mesh().axis(call.axes), collective, call.group.algorithm))
         if call.group.size == 1 and type(array) is not Shaped:
             array = array.copy()  # as it would be on two ranks: the caller may change its own
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):
@@ -271,12 +271,30 @@ def beginning(how: Callable[..., Any], function: Callable[..., Any], *args: Any,
         state.begin = None
 
 
-def side(axis: Axis) -> Communicator:
-    """The channel of the calls that are started on an axis; made at the first of them, by all its ranks."""
+def side(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
+    """The channel of the calls that are started on an axis; made at the first of them, by all its ranks.
+
+    The calls on it are the transport's own. An algorithm over messages goes on only while its rank waits for it, so
+    ranks that wait in orders of their own would wait for each other; and in shared memory the ranks meet.
+    """
+    if algorithm not in ("native", "auto") and axis.size > 1 and _has_algorithms(collective.name):
+        raise MeshError(
+            f"{collective.name}_async on axis {'*'.join(axis.names)!r} with algorithm={algorithm!r}: it goes on only "
+            "while all ranks wait for it, so it cannot be started and left. Needed: the transport's own, which goes "
+            f"on by itself\n  fix: {collective.name}_async(..., algorithm='native'), or the blocking "
+            f"{collective.name}" + call_site()
+        )
     group = axis.calls.get("started")
     if group is None:
-        group = axis.calls["started"] = axis.group.duplicate("started") if axis.size > 1 else axis.group
+        native = axis.using("native")
+        group = axis.calls["started"] = native.duplicate("started") if axis.size > 1 else native
     return group
+
+
+def _has_algorithms(operation: str) -> bool:
+    from .algorithms.table import OPERATIONS
+
+    return operation in OPERATIONS
 
 
 def _sweeps(call: Call) -> Communicator:
