@@ -80,7 +80,7 @@ def _begin(x: Any, axis: AxisName, name: str, root: int | None = None) -> tuple[
     if found is None:
         mesh = current_mesh()
         found = mesh.axis(axis)
-    if root is None and x.__class__ is Tensor and x.layout is not None and x.layout.grid is mesh.grid:
+    if root is None and x.__class__ in TENSORS and x.layout is not None and x.layout.grid is mesh.grid:
         return x, found, mesh
     if root is not None:
         _check_rank(root, found, name, "root")
