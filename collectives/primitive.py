@@ -223,7 +223,11 @@ class Collective:
         array, recording = x.array, state.recording
         if recording is None or array.dtype.kind not in "fc":
             return Tensor(self.run(array, call, False, x), out)
-        return self.record(x, layout, self.run(array, call, True, x), out, call, recording)
+        if checking.limit or listeners or call.elsewhere:
+            y = self.run(array, call, True, x)
+        else:
+            y = self._forward(array, call)
+        return self.record(x, layout, y, out, call, recording)
 
     def run(self, x: Any, call: Call, recorded: bool | None, operand: Any = None) -> Any:
         """The transport's part, with the fingerprint before it and events around it.
