@@ -101,7 +101,8 @@ def _joined_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
 
 
 def _swapped_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
-    return () if all(type(x) is Shard for x in labels) else (call.dim, call.dim2)
+    told = call.dim != call.dim2 and all(type(x) is Shard for x in labels)
+    return () if told else (call.dim, call.dim2)
 
 
 def _nothing(shape: list[int], call: Call) -> list[int]:
@@ -244,9 +245,9 @@ def _(ct: Any, call: Call) -> Any:
 
 
 def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    if type(layout[call.axes[k]]) is Shard:
+    if type(layout[call.axes[k]]) is Shard and call.dim != call.dim2:
         return _cut_label(call, layout, k, shape)
-    return V
+    return V  # along one dimension, parts of a Shard change their order
 
 
 all_to_all = Collective(

@@ -275,7 +275,8 @@ class Collective:
             shape[call.dim] = "*"
         if call.extents2 and len(shape) > call.dim2:
             shape[call.dim2] = "*"
-        sizes = f" extents={list(call.extents)}" if call.extents else ""
+        own = call.extents2 and call.dim == call.dim2  # what a rank sends and receives along one dimension is its own
+        sizes = f" extents={list(call.extents)}" if call.extents and not own else ""
         root = f" root={call.root}" if call.to is not V and isinstance(call.to, Rooted) or self.name in _ROOTED else ""
         dtype = call.dtype if call.dtype is not None else x.dtype
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
