@@ -32,8 +32,9 @@ _PRODUCTS: list[tuple[str, Any, tuple[int, ...], tuple[int, ...]]] = [
 for _text, _shapes in {
     "ij,jk->ik": ((2, 3), (3, 2)), "ij,jk": ((2, 3), (3, 2)), "ij,ij->": ((2, 3), (2, 3)), "i,j->ij": ((2,), (3,)),
     "bij,bjk->bik": ((2, 2, 3), (2, 3, 2)), "ijk,jil->kl": ((2, 3, 2), (3, 2, 2)), "ij,ij->ij": ((2, 3), (2, 3)),
-    "bhqd,bhkd->bhqk": ((1, 2, 2, 3), (1, 2, 3, 3)), "ab,cd->bd": ((2, 2), (2, 3)), "...ij,...jk->...ik": ((2, 3), (4, 3, 2)),
-    "ij,j...->i...": ((2, 3), (3, 2, 2)), "ii,i->i": ((3, 3), (3,)), "ij,ik->": ((2, 3), (2, 2)), "i,->i": ((3,), ()),
+    "bhqd,bhkd->bhqk": ((1, 2, 2, 3), (1, 2, 3, 3)), "ab,cd->bd": ((2, 2), (2, 3)),
+    "...ij,...jk->...ik": ((2, 3), (4, 3, 2)), "ij,j...->i...": ((2, 3), (3, 2, 2)), "ii,i->i": ((3, 3), (3,)),
+    "ij,ik->": ((2, 3), (2, 2)), "i,->i": ((3,), ()),
 }.items():  # fmt: skip
     _PRODUCTS.append((f"einsum {_text}", lambda np, a, b, t=_text: np.einsum(t, a, b), *_shapes))
 _PRODUCTS.append(("einsum by lists", lambda np, a, b: np.einsum(a, [0, 1], b, [1, 2], [2, 0]), (2, 3), (3, 2)))
