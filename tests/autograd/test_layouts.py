@@ -195,7 +195,7 @@ def test_nonlinear_operations_refuse_partial(operation: str, label: Label) -> No
 _BY_HAND = {*UNARY_LINEAR, *UNARY_NONLINEAR, *TWO_OPERANDS}
 FROM_CASES: dict[str, Any] = {}
 for _case in CASES:
-    if _case.operation not in _BY_HAND and not any(a.size == 0 for a in _case.draw()):
+    if _case.operation not in _BY_HAND and "host array" not in _case.label and all(a.size for a in _case.draw()):
         FROM_CASES.setdefault(_case.operation, _case)
 
 
@@ -204,7 +204,7 @@ for _case in CASES:
 def test_labels_go_through_every_other_operation(operation: str, label: Label) -> None:
     """A label that all operands have is the result's; Partial only where the word says that it is linear."""
     c, word = FROM_CASES[operation], registry[operation].words
-    jointly = len({letter for letter in word if letter != "S"}) == 1 and "N" not in word
+    jointly = len(set(word)) == 1 and word[0] == "a"
     arrays = c.draw()
     if label is C:
         operands = [ag.constant(a) for a in arrays]
@@ -217,7 +217,7 @@ def test_labels_go_through_every_other_operation(operation: str, label: Label) -
         return
     with pytest.raises(ag.LayoutError) as error:
         c.f(*operands)
-    assert f"{operation}(" in str(error.value).splitlines()[0]
+    assert "axis 'tp'" in str(error.value) and "test_layouts.py" in str(error.value)
 
 
 def test_every_operation_is_in_the_table() -> None:
