@@ -39,10 +39,7 @@ class Cotangents:
         self.found = found
 
     def __add__(self, other: Cotangents) -> Cotangents:
-        found = dict(self.found)
-        for i, ct in other.found.items():
-            found[i] = ct if i not in found else found[i] + ct
-        return Cotangents(found)
+        return Cotangents({**self.found, **other.found})  # an output's node hands its cotangent on once
 
 
 class _Output:

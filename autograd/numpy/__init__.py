@@ -285,14 +285,12 @@ __all__ = [
     "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack", "where", "zeros_like",
 ]  # fmt: skip
 
-# what has no derivative is NumPy's own, an attribute like the others
-for _name in _numpy.__all__:
-    if _name not in globals():
-        globals()[_name] = getattr(_numpy, _name)
+# what has no derivative is NumPy's own, an attribute like the others; its submodules load when they are asked for
+globals().update({_name: vars(_numpy)[_name] for _name in {*_numpy.__all__} & {*vars(_numpy)} - {*globals()}})
 globals()["__all__"] = sorted({*__all__, *_numpy.__all__})
 __version__ = _numpy.__version__
 
 
 def __getattr__(name: str) -> Any:
-    """Names that NumPy has and does not list."""
+    """Submodules of NumPy, and names that it does not list."""
     return getattr(_numpy, name)

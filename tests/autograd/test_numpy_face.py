@@ -11,6 +11,7 @@ import pytest
 
 import autograd as ag
 import autograd.numpy as np
+import collectives as cc
 from autograd.cases import Case
 from autograd.cases.complex import COMPLEX
 from autograd.ops.methods import METHODS
@@ -295,6 +296,27 @@ def test_an_output_of_one_tape_is_used_by_another() -> None:
     first.backward()
     assert w.grad is not None
     numpy.testing.assert_allclose(w.grad.numpy(), numpy.tril(4 * X, -1) + numpy.diag(2 * numpy.diag(X)), atol=1e-10)
+
+
+def test_batches_of_several_outputs_may_be_sharded() -> None:
+    with cc.Mesh(dp=1):
+        x = ag.tensor(numpy.stack([X, X + 1]), {"dp": cc.Shard(0)}, requires_grad=True)
+        with ag.Tape() as tape:
+            u, s, vh = np.linalg.svd(x)
+            y = cc.all_reduce(np.sum(s**2) + np.sum(np.linalg.eigh(x)[1][..., 0] ** 2), "dp", to=cc.I)
+        assert u.layout == s.layout == vh.layout == {"dp": cc.Shard(0)} and s.global_shape == (2, 3)
+        tape.backward(y)
+        assert x.grad is not None and x.grad.layout == {"dp": cc.Shard(0)}
+        numpy.testing.assert_allclose(x.grad.numpy(), 2 * x.numpy(), atol=1e-9)
+        with pytest.raises(cc.LayoutError, match=r"(?s)svd\(.*mixes along dimension 1"):
+            np.linalg.svd(ag.tensor(numpy.stack([X, X]), {"dp": cc.Shard(1)}))
+
+
+def test_the_cotangent_of_cholesky_is_symmetric() -> None:
+    """Of the logarithm of the determinant it is the inverse, on both sides of the diagonal."""
+    a = X @ X.T
+    found = ag.grad(lambda x: 2 * np.sum(np.log(np.diag(np.linalg.cholesky(x)))))(a)
+    numpy.testing.assert_allclose(found, numpy.linalg.inv(a), atol=1e-12)
 
 
 def test_a_named_result_is_numpys() -> None:
