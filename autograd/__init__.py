@@ -37,6 +37,7 @@ from .transforms import (  # noqa: E402
 
 if TYPE_CHECKING:
     from .transforms import (
+        checkpoint,
         ggnvp,
         hessian,
         hessian_tensor_product,
@@ -50,12 +51,12 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "constant", "deriv",
-    "egrad", "elementwise_grad", "errors", "events", "ggnvp", "grad", "grad_and_aux", "grad_named", "hessian",
-    "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp", "make_ggnvp",
-    "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict", "nn", "no_grad", "op", "optim",
-    "random", "registry", "scope", "stop_gradient", "tensor", "tensor_jacobian_product", "testing", "value_and_grad",
-    "vector_jacobian_product", "vjp",
+    "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "checkpoint",
+    "constant", "deriv", "egrad", "elementwise_grad", "errors", "events", "ggnvp", "grad", "grad_and_aux",
+    "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp",
+    "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",
+    "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
+    "tensor_jacobian_product", "testing", "value_and_grad", "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__
 

@@ -46,9 +46,10 @@ if TYPE_CHECKING:
         tensor_jacobian_product,
         vector_jacobian_product,
     )
+    from .rematerialise import checkpoint
 
 __all__ = [
-    "deriv", "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named", "hessian",
+    "checkpoint", "deriv", "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named", "hessian",
     "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp", "make_ggnvp",
     "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict", "tensor_jacobian_product",
     "value_and_grad", "vector_jacobian_product", "vjp",
@@ -58,6 +59,7 @@ LATER = {
     **dict.fromkeys(("hessian", "jacobian"), "jacobians"),
     **dict.fromkeys(("ggnvp", "hessian_tensor_product", "hessian_vector_product", "hvp", "make_ggnvp", "make_hvp",
                      "tensor_jacobian_product", "vector_jacobian_product"), "products"),
+    "checkpoint": "rematerialise",
 }  # fmt: skip
 """What is loaded when it is first asked for, and the file that holds it."""
 

@@ -333,7 +333,7 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
             "return their sum, or use grad_and_aux, make_vjp or jacobian" + call_site()
         )
     y = outputs[0]
-    if y.array.dtype.kind not in "biufc":
+    if y.array.dtype.kind not in "iufc":
         raise ObjectiveError(f"the function returned dtype {y.array.dtype}; needed: one number" + call_site())
     if y.array.size != 1:
         raise ObjectiveError(
@@ -351,4 +351,4 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
 def warn_if_constant(traced: Traced) -> None:
     """Warn of outputs that depend on no argument: zero is seldom what was meant."""
     if not traced.connected and state.recording is None and traced.outputs:
-        warnings.warn("the output seems independent of the input: its derivative is zero", stacklevel=5)
+        warnings.warn("Output seems independent of input: its derivative is zero", stacklevel=5)
