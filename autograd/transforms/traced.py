@@ -8,13 +8,14 @@ a Tensor went in, Tensors. Inside another tape everything that a sweep does is r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from ..arrays import Shaped, is_inexact
 from ..containers import flatten
-from ..errors import DtypeError, LayoutError, ShapeError
+from ..errors import DtypeError, LayoutError, ShapeError, TapeError
 from ..layout import describe
 from ..sites import call_site
 from ..state import state
@@ -52,7 +53,7 @@ class Traced:
             for y in found:
                 if y.__class__ is Deferred:  # returned is used
                     y.wait()
-                self.outputs.append(y if y.__class__ in TENSORS else tensor(y))
+                self.outputs.append(y if y.__class__ in TENSORS else _constant_output(y))
 
     @property
     def connected(self) -> bool:
@@ -109,6 +110,13 @@ class Traced:
             dy = zeros_like(y.array) if dy is None else dy
             results.append(self.out(dy if dy.__class__ in TENSORS else Tensor(dy, y.layout)))
         return _owned(results, tangents) if self.raw else results
+
+
+def _constant_output(y: Any) -> Tensor:
+    """What a function returned that depends on nothing."""
+    if not (hasattr(y, "shape") or isinstance(y, Number)):
+        raise TapeError(f"the function returned {type(y).__name__}; needed: one number, or arrays" + call_site())
+    return tensor(y)
 
 
 def lift(x: Any, traced: Traced, what: str, i: int) -> Tensor:

@@ -27,6 +27,7 @@ from autograd.testing import numeric_gradient as slopes
 
 Array = Any
 
+
 def named(c: Case) -> str:
     return f"{c.operation} {c.label}"
 
