@@ -27,7 +27,6 @@ from autograd.testing import numeric_gradient as slopes
 
 Array = Any
 
-
 def named(c: Case) -> str:
     return f"{c.operation} {c.label}"
 
