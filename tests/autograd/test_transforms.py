@@ -380,6 +380,39 @@ def test_complex_jacobians() -> None:
         twisted(z)
 
 
+def test_real_functions_of_complex_arguments_in_both_modes_and_orders() -> None:
+    """Rows of the Jacobian are df/dx - i df/dy; the Hessian of a sum of squares of moduli."""
+    z = numpy.array([1 + 1j, 2.0 - 0.5j])
+
+    def f(z: Any) -> Any:
+        return np.real(z) * np.imag(z) + np.abs(z) ** 2
+
+    x, y = z.real, z.imag
+    expected = numpy.diag((y + 2 * x) - 1j * (x + 2 * y))
+    for mode in (None, "reverse", "forward"):
+        close(ag.jacobian(f, mode=mode)(z), expected)
+    close(ag.grad(lambda z: np.sum(f(z)))(z), numpy.diag(expected))
+    close(ag.elementwise_grad(f)(z), numpy.diag(expected))
+    value, found = ag.value_and_grad(lambda z: np.real(np.sum(z * z)))(z)
+    close(found, 2 * z)
+    assert isinstance(value, float) and found.dtype == complex
+    assert ag.grad(lambda x: np.real(x * (1 + 2j)))(2.0).dtype == float  # a real argument has a real gradient
+
+
+def test_results_that_are_named_tuples() -> None:
+    """Of operations with several results, through pullbacks, tangents and checkpoints."""
+    a = numpy.array([[2.0, 0.5], [0.5, 1.0]])
+    for wrap in (lambda f: f, ag.checkpoint):
+        pullback, found = ag.make_vjp(wrap(np.linalg.eigh))(a)
+        assert type(found) is type(numpy.linalg.eigh(a))
+        slope = slopes(lambda a: numpy.linalg.eigvalsh((a + a.T) / 2)[0], a)
+        g = pullback(type(found)(numpy.array([1.0, 0.0]), numpy.zeros((2, 2))))
+        close((g + g.T) / 2, slope, 1e-8)
+        f = lambda a, w=wrap: np.sum(w(np.linalg.eigh)(a @ a.T)[0] ** 2)
+        close(ag.grad(f)(a), 4 * a @ a.T @ a, 1e-9)
+        close(ag.hessian(f)(a), slopes(ag.grad(f), a), 1e-6)
+
+
 def test_a_complex_objective_is_refused_as_a_type_error() -> None:
     for transform in (ag.grad, ag.value_and_grad, ag.elementwise_grad):
         with pytest.raises(TypeError, match="complex"):
