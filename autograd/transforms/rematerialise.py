@@ -276,6 +276,14 @@ class _Head:
         if not sweep.record:
             again.release()
 
+    def communication(self, node: Node) -> Any:
+        """For `Tape.plan`, which reads a tape without running it: what is inside is not on the tape."""
+        if self.communicates:
+            raise TapeError(
+                "plan of a tape with a checkpoint that communicates: its communications are on no tape until a sweep "
+                "runs it again. Fix: plan the step without checkpoint(...), which makes the same ones" + call_site()
+            )
+
     def push(self, node: Node, carried: Any, start: int, record: bool, recording: Recording, place: int) -> Any:
         segment = node[4]
         known = {

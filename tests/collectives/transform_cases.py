@@ -185,6 +185,8 @@ def _cases(x: numpy.ndarray, v: numpy.ndarray) -> Iterator[Case]:
     yield f"numbers that vary n={n}", varying_numbers
     yield f"containers n={n}", containers
     yield f"a cotangent on one rank n={n}", one_rank_uses_it
+    yield f"started and waited for n={n}", started_and_waited_for
+    yield f"a plan n={n}", a_plan
     yield f"random numbers n={n}", random_numbers
     yield f"parts that do not fit n={n}", parts_that_do_not_fit
 
@@ -243,6 +245,35 @@ def one_rank_uses_it() -> None:
         numpy.testing.assert_allclose(ag.grad(f)(x).array, 4 * y * x.array, rtol=1e-12)
         tangent = ag.jvp(f, (x,), (x,))[1]
         numpy.testing.assert_allclose(tangent.array, 8 * y * y, rtol=1e-12)
+
+
+def started_and_waited_for() -> None:
+    """Nonblocking calls inside what is run again: each run has its own."""
+    x = given(POINT[:5], Shard(0))
+
+    def f(x: Any) -> Any:
+        first, second = cc.all_reduce_async(np.sum(x * x), "dp", to=R), cc.all_gather_async(x, "dp", dim=0)
+        return np.sin(second) * first
+
+    objective = lambda wrap: lambda x: cc.cast(np.sum(wrap(f)(x) ** 2) + np.sum(wrap(f)(x)), "dp", to=I)
+    plain, again = (objective(wrap) for wrap in (lambda f: f, ag.checkpoint))
+    expect(ag.grad(again)(x), together(ag.grad(plain)(x)))
+    expect(ag.jvp(again, (x,), (x,))[1], together(ag.jvp(plain, (x,), (x,))[1]))
+    expect(ag.hessian(again)(x), together(ag.hessian(plain)(x)))
+
+
+def a_plan() -> None:
+    """A plan reads a tape without running it, so a checkpoint that communicates is refused, and another is not."""
+    w = ag.Parameter(numpy.ones(2))
+    for f, fine in ((lambda x: np.sin(x), True), (lambda x: cc.cast(cc.all_reduce(x, "dp", to=R), "dp", to=V), False)):
+        with ag.Tape() as tape:
+            ag.checkpoint(f)(cc.cast(cc.cast(w, "dp", to=R), "dp", to=V))
+        try:
+            tape.plan()
+        except ag.TapeError as error:
+            assert not fine and "checkpoint" in str(error)
+        else:
+            assert fine
 
 
 def random_numbers() -> None:
