@@ -1,9 +1,10 @@
 """Checkpoints: a part of a program whose intermediate values are forgotten, and computed again when a sweep needs them.
 
-On the tape a checkpoint is one node, the *head*, that keeps the arguments and the function, and right after it one
-*slot* per output. A reverse sweep gathers the outputs' cotangents at the slots; at the head it runs the function again
-on a tape of its own, and sweeps that. Forward mode replays it in the same way. Where the sweep itself is recorded, the
-second run stands on the tape that records it, so derivatives of any order go through.
+On the tape a checkpoint is one node, the *head*, that keeps the arguments and the function, and right after it a light
+node per output, as operations of several outputs have (see `autograd.several`). A reverse sweep gathers the outputs'
+cotangents; at the head it runs the function again on a tape of its own, and sweeps that. Forward mode replays it in the
+same way. Where the sweep itself is recorded, the second run stands on the tape that records it, so derivatives of any
+order go through.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from .. import random
 from ..containers import Structure, flatten
 from ..errors import TapeError
+from ..several import OUTPUT
 from ..sites import call_site
 from ..state import state
 from ..tape import IMPORT, LEAF, Node, Recording, Sweep, Tape, relabel
@@ -157,7 +159,7 @@ def _outline(y: Any) -> tuple[Any, ...]:
 
 
 def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run it on a tape that is dropped at once, which tells what its outputs depend on, and append head and slots."""
+    """Run it on a tape that is dropped at once, which tells what the outputs depend on; append the head and theirs."""
     recording = state.recording
     assert recording is not None
     leaves, structure = flatten((args, kwargs))
@@ -201,7 +203,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
     for i in tracked:
         y = outputs[i]
-        place = recording.append((SLOT, None, (), (at,), i, None, None))
+        place = recording.append((OUTPUT, None, (), (at,), (i,), None, None))
         outputs[i] = interior(y.array, y.layout, recording, place)
     return out_structure.rebuild(outputs)
 
@@ -213,24 +215,6 @@ def _numpy_state() -> Any:
 
 def _differ(a: Any, b: Any) -> bool:
     return a[2:] != b[2:] or not np.array_equal(a[1], b[1])
-
-
-class _Slot:
-    """The place of one output: its cotangent waits at the head for the others."""
-
-    name = "checkpoint output"
-    communicates = False
-
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        i = node[3][0] - sweep.start
-        waiting = sweep.cts[i]
-        if waiting is None:
-            waiting = sweep.cts[i] = {}
-        waiting[node[4]] = ct
-
-    def push(self, node: Node, carried: Any, start: int, *context: Any) -> Any:
-        tangents = carried[node[3][0] - start]
-        return None if tangents is None else tangents[node[4]]
 
 
 class _Head:
@@ -248,7 +232,7 @@ class _Head:
         end = len(again.nodes) if tape.end is None else tape.end
         wanted = None if sweep.wanted is None else {q: None for q, _ in _imports(again, recording)}
         inner = Sweep(again, tape.start, end, wanted, sweep.record)
-        for i, g in (ct or {}).items():
+        for i, g in ({} if ct is None else ct.found).items():
             y = outputs[i]
             if sweep.record and y.layout is not None:
                 g = relabel(g, y.layout.dual)
@@ -286,8 +270,10 @@ class _Head:
 
     def push(self, node: Node, carried: Any, start: int, record: bool, recording: Recording, place: int) -> Any:
         segment = node[4]
-        known = {
-            start + i: t for i, t in enumerate(carried[: place - start]) if t is not None and t.__class__ is not list
+        known = {  # a list or tuple belongs to an operation of several outputs, which have theirs of it
+            start + i: t
+            for i, t in enumerate(carried[: place - start])
+            if t is not None and t.__class__ not in (list, tuple)
         }
         if not known and not self.communicates:
             return None
@@ -337,4 +323,4 @@ def _imports(again: Recording, recording: Recording) -> list[tuple[int, int]]:
     return found
 
 
-SLOT, HEAD, HEAD_OF_COMMUNICATION = _Slot(), _Head(False), _Head(True)
+HEAD, HEAD_OF_COMMUNICATION = _Head(False), _Head(True)

@@ -14,6 +14,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 from autograd import nn, random
+from autograd.several import Cotangents
 from autograd.transforms import rematerialise
 
 X = numpy.array([0.5, -1.0, 2.0])
@@ -288,7 +289,7 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     pull = rematerialise._Head.pull
 
     def forgetful(self: Any, node: Any, ct: Any, sweep: Any) -> None:
-        pull(self, node, dict(list(ct.items())[:1]), sweep)
+        pull(self, node, Cotangents(dict(list(ct.found.items())[:1])), sweep)
 
     with monkeypatch.context() as m:  # of several outputs only one cotangent
         m.setattr(rematerialise._Head, "pull", forgetful)
