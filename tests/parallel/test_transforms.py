@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy
@@ -62,3 +63,10 @@ def test_checkpoint_and_data_parallelism(ranks: int, inside: bool) -> None:
         for g, e, s in zip(mine, reference, serial, strict=True):
             numpy.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-6)
             numpy.testing.assert_allclose(g, s, rtol=1e-4, atol=1e-5)
+
+
+def test_the_check_is_seen_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run that does not find the entered parameters meets the bare ones: refused, not wrong."""
+    monkeypatch.setattr(DataParallel, "_again", lambda *args: nullcontext())
+    with pytest.raises(ag.LayoutError, match="Invariant"):
+        step(2, ag.checkpoint, inside=False)
