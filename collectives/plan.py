@@ -183,7 +183,10 @@ def _communication(node: Any) -> _Seen | None:
     describe = getattr(op, "communication", None)  # operations of the layers above say it themselves
     if describe is None:
         return None
-    axes, group, sent = describe(node)
+    told = describe(node)
+    if told is None:
+        return None
+    axes, group, sent = told
     return _Seen(op.name, tuple(axes), (group.name, tuple(group.ranks)), [], sent, None)
 
 
