@@ -5,22 +5,65 @@ Nothing here talks to another rank. ``import autograd as ag, autograd.numpy as n
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before anything of a half-overwritten package is imported, hence the imports below
 
-from . import errors, events, nn, optim, random, testing  # noqa: E402
+from . import errors, events, nn, optim, random, testing, transforms  # noqa: E402
 from .errors import *  # noqa: E402
 from .layout import C, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
 from .ops import stop_gradient  # noqa: E402
 from .primitive import op, registry  # noqa: E402
 from .tape import Tape, no_grad, scope  # noqa: E402
 from .tensor import Leaf, Parameter, Tensor, constant, tensor  # noqa: E402
-from .transforms import grad, jvp, value_and_grad, vjp  # noqa: E402
+from .transforms import (  # noqa: E402
+    deriv,
+    egrad,
+    elementwise_grad,
+    grad,
+    grad_and_aux,
+    grad_named,
+    holomorphic_grad,
+    jvp,
+    make_jvp,
+    make_jvp_reversemode,
+    make_vjp,
+    multigrad_dict,
+    value_and_grad,
+    vjp,
+)
+
+if TYPE_CHECKING:
+    from .transforms import (
+        checkpoint,
+        ggnvp,
+        hessian,
+        hessian_tensor_product,
+        hessian_vector_product,
+        hvp,
+        jacobian,
+        make_ggnvp,
+        make_hvp,
+        tensor_jacobian_product,
+        vector_jacobian_product,
+    )
 
 __all__ = [
-    "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "constant", "errors",
-    "events", "grad", "jvp", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
-    "testing", "value_and_grad", "vjp",
+    "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "checkpoint",
+    "constant", "deriv", "egrad", "elementwise_grad", "errors", "events", "ggnvp", "grad", "grad_and_aux",
+    "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp",
+    "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",
+    "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
+    "tensor_jacobian_product", "testing", "value_and_grad", "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__
+
+
+def __getattr__(name: str) -> Any:
+    """The rarer transforms, which are loaded when they are first asked for."""
+    if name not in transforms.LATER:
+        raise AttributeError(f"module 'autograd' has no attribute {name!r}")
+    found = globals()[name] = getattr(transforms, name)
+    return found

@@ -6,6 +6,8 @@
     +-- SavedArrayError      a write to an array that a tape still needs (also a ValueError and a TypeError)
     +-- ShapeError           shapes that do not fit (also a ValueError)
     +-- DtypeError           a dtype without derivative where one is needed, or dtypes that differ (also a TypeError)
+    +-- ArgumentError        an argument that is missing, or nested in another way than needed (also a TypeError)
+    +-- ObjectiveError       grad of what is not one real number (a ShapeError and a DtypeError)
     +-- AbsentError          reading a value that this rank does not hold
     +-- NotDifferentiable    an operation that has no derivative, raised where it is recorded
     |                        (also a NotImplementedError)
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbsentError",
+    "ArgumentError",
     "CollectiveMismatch",
     "CommunicationError",
     "ConflictError",
@@ -32,6 +35,7 @@ __all__ = [
     "LayoutError",
     "MeshError",
     "NotDifferentiable",
+    "ObjectiveError",
     "RankFailed",
     "ReplicaMismatch",
     "RingtapeError",
@@ -63,6 +67,14 @@ class ShapeError(RingtapeError, ValueError):
 
 class DtypeError(RingtapeError, TypeError):
     """A dtype that has no derivative where one is needed, or dtypes that differ."""
+
+
+class ArgumentError(RingtapeError, TypeError):
+    """An argument of a transform that is missing, or whose nesting is not the one that is needed."""
+
+
+class ObjectiveError(ShapeError, DtypeError):
+    """A gradient was asked of a function that does not return one real number."""
 
 
 class AbsentError(RingtapeError):

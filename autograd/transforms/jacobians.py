@@ -1,0 +1,267 @@
+"""Whole derivatives: the Jacobian and the Hessian, by a loop over the global index.
+
+Every rank makes the same number of sweeps, one per element of the whole value, whatever part of it the rank holds: so
+communications inside meet, uneven parts included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..arrays import DRY, Shaped
+from ..errors import ArgumentError, ObjectiveError
+from ..layout import Layout, Shard
+from ..sites import call_site
+from ..state import state
+from ..tape import no_grad
+from ..tensor import TENSORS, Tensor
+from .basis import Basis, is_copied
+from .reverse import warn_if_constant
+from .traced import Function, Traced
+from .wrapping import Argnum, nary
+
+__all__ = ["hessian", "jacobian"]
+
+MODES = ("reverse", "forward")
+
+
+def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Function:
+    """
+    Returns a function which computes the Jacobian of `fun`, all its partial derivatives.
+
+    Parameters
+    ----------
+    fun : callable
+        Returns an array, or a nested container of arrays, of any layout.
+    argnum : int or sequence of int
+        As in `grad`.
+    mode : "reverse" or "forward", optional
+        Reverse takes one sweep per element of the output, forward one per element of the argument. By default the one
+        with fewer; under a mesh, where the result's layout depends on it, reverse.
+
+    Returns
+    -------
+    callable
+        With the arguments of `fun`. It returns the array ``J[i..., j...] = d y[i...] / d x[j...]``, of the output's
+        shape followed by the argument's. Containers give containers: one like the output, and in each of its places
+        one like the argument.
+
+    Raises
+    ------
+    ObjectiveError
+        A complex output of a complex argument that is not holomorphic, so that no complex number is its derivative.
+    ShapeError
+        A Varying value whose parts on the ranks do not fit together, on all ranks.
+
+    Notes
+    -----
+    Complex values: of a complex argument and a real output, rows are gradients, ``df/dx - i df/dy``. The price is that
+    of ``min(size of y, size of x)`` sweeps and one run of `fun`.
+
+    Under a mesh the index is the global one: the loop goes over all elements of the whole value, on all ranks alike,
+    and a rank that does not hold the element at hand seeds zeros. In reverse mode the first dimensions of J are then
+    those of the whole output, on every rank, and the rest are this rank's part of the argument: each row is a gradient,
+    so its layout is dual to the argument's (shifted by the output's dimensions). A Replicated argument gives addends
+    (P), which ``all_reduce`` sums; one that is Shard(0) gives this rank's columns. In forward mode each column is a
+    tangent of the output: this rank's part of the output comes first, with the output's layout, then the whole
+    argument. A Varying value counts as parts along its first dimension, in order of the ranks.
+
+    Examples
+    --------
+    >>> import autograd as ag, autograd.numpy as np
+    >>> ag.jacobian(lambda x: x * x * np.array([1.0, 10.0]))(np.array([1.0, 2.0]))
+    array([[ 2.,  0.],
+           [ 0., 40.]])
+    """
+    _check_mode("jacobian", mode, MODES)
+    return nary("jacobian", _jacobian, fun, argnum, mode)
+
+
+def hessian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Function:
+    """
+    Returns a function which computes the Hessian of `fun`: the Jacobian of its gradient, n rows for n arguments.
+
+    Parameters
+    ----------
+    fun : callable
+        Usually returns one number; of an array it is the Hessian of each element, with the output's dimensions first.
+    argnum : int or sequence of int
+        As in `grad`. Containers give containers of containers.
+    mode : str, optional
+        "forward-over-reverse", "reverse-over-reverse", "reverse-over-forward" or "forward-over-forward". By default
+        the first, and under a mesh the second.
+
+    Returns
+    -------
+    callable
+        With the arguments of `fun`; the result has the output's shape, then the argument's twice. Under a mesh its
+        layout is that of `jacobian`, of the gradient: in reverse mode rows are whole and columns are this rank's part.
+
+    Notes
+    -----
+    ``H[i, j] = d^2 f / dx_i dx_j``. The gradient is recorded once; each of the n elements of the argument then takes a
+    sweep over that record, about twice the price of a gradient.
+
+    Examples
+    --------
+    >>> import autograd as ag, autograd.numpy as np
+    >>> ag.hessian(lambda x: np.sum(x**3))(np.array([1.0, 2.0]))
+    array([[ 6.,  0.],
+           [ 0., 12.]])
+    """
+    _check_mode("hessian", mode, [f"{a}-over-{b}" for a in ("forward", "reverse") for b in ("reverse", "forward")])
+    outer, inner = (None, None) if mode is None else mode.split("-over-")
+    return nary("hessian", _hessian, fun, argnum, outer, inner)
+
+
+def _check_mode(name: str, mode: str | None, known: Sequence[str]) -> None:
+    if mode is not None and mode not in known:
+        raise ArgumentError(f"{name}: mode={mode!r} was given; needed: None or one of {', '.join(known)}" + call_site())
+
+
+def _hessian(f: Function, x: Any, outer: str | None, inner: str | None) -> Any:
+    return _jacobian(lambda z: _jacobian(f, z, inner, warn=False), x, outer, square=True)
+
+
+def _jacobian(f: Function, x: Any, mode: str | None, *, square: bool = False, warn: bool = True) -> Any:
+    traced = Traced(f, x)
+    if warn and not square:
+        warn_if_constant(traced)
+    if mode is None:
+        mode = _cheaper(traced, square)
+    for i, y in enumerate(traced.outputs):
+        for z in traced.inputs:
+            if y.array.dtype.kind == "c" and z.array.dtype.kind == "c":
+                _require_holomorphic(traced, i)
+                break
+    table = _by_rows(traced) if mode == "reverse" else _by_columns(traced)
+    return traced.out_structure.rebuild([traced.structure.rebuild(row) for row in table])
+
+
+def _cheaper(traced: Traced, square: bool) -> str:
+    """The mode with fewer sweeps, where the result does not depend on it."""
+    if not all(is_copied(x.layout) for x in (*traced.inputs, *traced.outputs)):
+        return "reverse"
+    if square:
+        return "forward"
+    return "forward" if _count(traced.inputs) < _count(traced.outputs) else "reverse"
+
+
+def _count(xs: Sequence[Tensor]) -> int:
+    return sum(x.array.size * (2 if x.array.dtype.kind == "c" else 1) for x in xs)
+
+
+def _by_rows(traced: Traced) -> list[list[Any]]:
+    """One pullback per element of the outputs; a complex one of a real argument takes two."""
+    table = []
+    for i, y in enumerate(traced.outputs):
+        basis = Basis(y, None if y.layout is None else y.layout.dual)
+        two = y.array.dtype.kind == "c" and any(x.array.dtype.kind == "f" for x in traced.inputs)
+        rows: list[list[Any]] = [[] for _ in traced.inputs]
+        for unit in basis:
+            found = traced.pull(_at(unit, i, len(traced.outputs)))
+            turned = traced.pull(_at(_times(unit, 1j), i, len(traced.outputs))) if two else found
+            for x, column, g, h in zip(traced.inputs, rows, found, turned, strict=True):
+                column.append(g - 1j * h if two and x.array.dtype.kind == "f" else g)
+        table.append([
+            _join(column, basis.shape, x, None if x.layout is None else x.layout.dual, True, traced)
+            for x, column in zip(traced.inputs, rows, strict=True)
+        ])  # fmt: skip
+    return table
+
+
+def _by_columns(traced: Traced) -> list[list[Any]]:
+    """One pushforward per element of the arguments; a complex one of a real output takes two."""
+    columns: list[list[Any]] = []
+    for j, x in enumerate(traced.inputs):
+        basis = Basis(x, x.layout)
+        two = x.array.dtype.kind == "c" and any(y.array.dtype.kind == "f" for y in traced.outputs)
+        found: list[list[Any]] = [[] for _ in traced.outputs]
+        for unit in basis:
+            dys = _pushed(traced, unit, j)
+            turned = _pushed(traced, _times(unit, 1j), j) if two else dys
+            for y, row, dy, ty in zip(traced.outputs, found, dys, turned, strict=True):
+                row.append(dy - 1j * ty if two and y.array.dtype.kind == "f" else dy)
+        columns.append([
+            _join(row, basis.shape, y, y.layout, False, traced) for y, row in zip(traced.outputs, found, strict=True)
+        ])  # fmt: skip
+    return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in traced.outputs]
+
+
+def _pushed(traced: Traced, unit: Any, j: int) -> list[Any]:
+    return traced.push([unit if k == j and unit is not None else zeros(x) for k, x in enumerate(traced.inputs)])
+
+
+def zeros(x: Tensor) -> Any:
+    """A tangent that is zero, of the layout of `x`."""
+    array = x.array
+    if type(array) is Shaped:
+        return Tensor(array, x.layout)
+    made = np.zeros_like(array)
+    return Tensor(made[()] if isinstance(array, np.generic) else made, x.layout)
+
+
+def _at(unit: Any, i: int, count: int) -> list[Any]:
+    """Cotangents: the unit at output i, nothing at the others."""
+    return [unit if k == i else None for k in range(count)]
+
+
+def _times(unit: Any, factor: complex) -> Any:
+    return None if unit is None else Tensor(unit.array * unit.array.dtype.type(factor), unit.layout)
+
+
+def _join(
+    parts: list[Any], whole: tuple[int, ...], x: Tensor, layout: Layout | None, first: bool, traced: Traced
+) -> Any:
+    """Rows (or columns) as one array: the dimensions looped over, then (or before) those of each part."""
+    local = tuple(int(n) for n in x.array.shape)
+    shape = whole + local if first else local + whole
+    if not parts:
+        empty = np.zeros(shape, x.array.dtype) if type(x.array) is not Shaped else Shaped(shape, x.array.dtype, DRY)
+        return traced.out(Tensor(empty, _shifted(layout, len(whole) if first else 0)))
+    if any(p.__class__ in TENSORS and p.tape is not None for p in parts):
+        return ops.reshape(ops.stack(parts, 0 if first else len(local)), shape)
+    arrays = [p.array if p.__class__ in TENSORS else p for p in parts]
+    joined: Any = np.stack(arrays, 0 if first else -1).reshape(shape)
+    joined = joined if shape else joined[()]
+    if parts[0].__class__ not in TENSORS:
+        return joined
+    return Tensor(joined, _shifted(layout, len(whole) if first else 0))
+
+
+def _shifted(layout: Layout | None, by: int) -> Layout | None:
+    """A layout after `by` whole dimensions were put first."""
+    if layout is None or not layout.special or not by:
+        return layout
+    return layout.grid.layout([
+        Shard(x.dim + by, x.extent, x.offset, x.unit) if isinstance(x, Shard) else x for x in layout.labels
+    ])  # fmt: skip
+
+
+def _require_holomorphic(traced: Traced, i: int) -> None:
+    """Refuse a complex function of complex arguments whose pullback is not complex-linear."""
+    y = traced.outputs[i]
+    if type(y.array) is Shaped or not y.array.size:
+        return
+    rng = np.random.default_rng(0)
+    ct = rng.standard_normal(y.array.shape) + 1j * rng.standard_normal(y.array.shape)
+    if y.layout is not None or state.grid is not None:
+        return
+    with no_grad():
+        ct = ct.astype(y.array.dtype)
+        found, turned = (traced.pull(_at(c, i, len(traced.outputs))) for c in (ct, 1j * ct))
+    for x, g, h in zip(traced.inputs, found, turned, strict=True):
+        if x.array.dtype.kind != "c":
+            continue
+        g, h = (a.array if a.__class__ in TENSORS else a for a in (g, h))
+        off, scale = np.max(np.abs(h - 1j * g), initial=0), np.max(np.abs(g), initial=0) + np.max(np.abs(h), initial=0)
+        if not off <= 1e3 * float(np.finfo(y.array.dtype).eps) * scale:
+            raise ObjectiveError(
+                f"jacobian of a complex function of a complex argument of shape {x.array.shape} that is not "
+                "holomorphic: no complex number is its derivative. Needed: a real output or argument. Fix: jacobian of "
+                "the real and of the imaginary part, np.real(fun(z)) and np.imag(fun(z))" + call_site()
+            )

@@ -1,0 +1,327 @@
+"""Checkpoints: a part of a program whose intermediate values are forgotten, and computed again when a sweep needs them.
+
+On the tape a checkpoint is one node, the *head*, that keeps the arguments and the function, and right after it one
+*slot* per output. A reverse sweep gathers the outputs' cotangents at the slots; at the head it runs the function again
+on a tape of its own, and sweeps that. Forward mode replays it in the same way. Where the sweep itself is recorded, the
+second run stands on the tape that records it, so derivatives of any order go through.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from .. import random
+from ..containers import Structure, flatten
+from ..errors import TapeError
+from ..sites import call_site
+from ..state import state
+from ..tape import IMPORT, LEAF, Node, Recording, Sweep, Tape, relabel
+from ..tensor import TENSORS, Deferred, Leaf, Tensor, interior
+
+__all__ = ["checkpoint"]
+
+
+def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun`, whose intermediate values a tape forgets and computes again for each sweep.
+
+    Parameters
+    ----------
+    fun : callable
+        Of any arguments, positional or by keyword, nested containers too; so is what it returns. It may use what it
+        closes over: parameters of a module, values on the tape. A second run must do what the first one did: random
+        numbers are replayed (`autograd.random`, and NumPy's global generator where it runs on the main thread);
+        other state that it changes is not put back.
+
+    Returns
+    -------
+    callable
+        With the arguments and the result of `fun`. Where no tape records, it is `fun`.
+
+    Raises
+    ------
+    TapeError
+        In a sweep: the second run returned something else than the first.
+
+    Notes
+    -----
+    The tape keeps the arguments and no intermediate value; the price is one more run of `fun` per sweep (T. Chen et
+    al., *Training deep nets with sublinear memory cost*, 2016). n layers in sqrt(n) checkpoints need memory for about
+    2 sqrt(n) layers. Both modes and every order go through it.
+
+    Communications inside are made again in each sweep that passes, on all ranks in the same order, whether or not
+    a cotangent has arrived on this one: bytes of `fun` once more, beside those of its adjoints. Layouts are those of
+    `fun`; the mesh that was current at the call is current in the second run.
+
+    Where `fun` closes over a value on the tape, tape and function hold each other, until backward has released the
+    tape or the garbage collector finds them: pass such values as arguments.
+
+    Examples
+    --------
+    >>> import autograd as ag, autograd.numpy as np
+    >>> layer = ag.checkpoint(lambda x: np.tanh(np.sin(x)))
+    >>> float(ag.grad(lambda x: layer(layer(x)))(0.5)) == float(
+    ...     ag.grad(lambda x: np.tanh(np.sin(np.tanh(np.sin(x)))))(0.5))
+    True
+    """
+
+    @wraps(fun)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        if state.recording is None:
+            return fun(*args, **kwargs)
+        return _first_run(fun, args, kwargs)
+
+    return checkpointed
+
+
+class Segment:
+    """What it takes to run a part of a program again."""
+
+    __slots__ = ("fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs", "random_state", "structure")
+
+    def __init__(self, fun: Callable[..., Any], leaves: list[Any], structure: Structure):
+        self.fun = fun
+        self.leaves = leaves  # of the arguments; None where an operand goes
+        self.structure = structure
+        self.operands: list[tuple[int, Any]] = []  # (which leaf, its layout); arrays and places are in the node
+        self.outputs: list[tuple[Any, ...]] = []  # (shape, dtype, layout) of each, or () of what is no Tensor
+        self.random_state = random.get_state()
+        self.numpy_state: Any = None
+        self.grid, self.mesh = state.grid, state.mesh
+
+    def run(self, operands: Sequence[Any]) -> tuple[list[Any], Structure]:
+        """Run the function on these operands."""
+        leaves = list(self.leaves)
+        for (i, _), x in zip(self.operands, operands, strict=True):
+            leaves[i] = x
+        args, kwargs = self.structure.rebuild(leaves)
+        found, structure = flatten(self.fun(*args, **kwargs))
+        for y in found:
+            if y.__class__ is Deferred:  # returned is used
+                y.wait()
+        return found, structure
+
+    def run_again(self, node: Node, recording: Recording, record: bool) -> tuple[Tape, list[Any]]:
+        """Run it a second time, recorded: on the tape that records the sweep, or on one of its own."""
+        operands = [
+            Tensor(a, layout, recording, p) if p >= 0 else Tensor(a, layout)
+            for a, p, (_, layout) in zip(node[2], node[3], self.operands, strict=True)
+        ]
+        active = state.recording
+        if not record:
+            state.recording = None
+        try:
+            with self._as_before(), Tape() as tape:
+                outputs, _ = self.run(operands)
+        finally:
+            state.recording = active
+        if [_outline(y) for y in outputs] != self.outputs:
+            shown = [tuple(map(str, _outline(y))) for y in outputs]
+            raise TapeError(
+                f"the second run of a checkpointed function returned {shown}, the first one "
+                f"{[tuple(map(str, x)) for x in self.outputs]}. Needed: a function that does the same every time. Fix: "
+                "let it depend on its arguments and on autograd.random alone" + call_site()
+            )
+        return tape, outputs
+
+    @contextmanager
+    def _as_before(self) -> Iterator[None]:
+        """The random state and the mesh as they were at the first run."""
+        now, grid, mesh = random.get_state(), state.grid, state.mesh
+        numpy_now = None if self.numpy_state is None else np.random.get_state()
+        random.set_state(self.random_state)
+        if self.numpy_state is not None:
+            np.random.set_state(self.numpy_state)
+        state.grid, state.mesh = self.grid, self.mesh
+        try:
+            yield
+        finally:
+            random.set_state(now)
+            if numpy_now is not None:
+                np.random.set_state(numpy_now)
+            state.grid, state.mesh = grid, mesh
+
+
+def _outline(y: Any) -> tuple[Any, ...]:
+    return (y.array.shape, y.array.dtype, y.layout) if y.__class__ in TENSORS else ()
+
+
+def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run it on a tape that is dropped at once, which tells what its outputs depend on, and append head and slots."""
+    recording = state.recording
+    assert recording is not None
+    leaves, structure = flatten((args, kwargs))
+    segment = Segment(fun, leaves, structure)
+    arrays, places, operands = [], [], []
+    for i, x in enumerate(leaves):
+        if isinstance(x, Leaf):
+            recording.hold((x,))  # it stays what it is: its gradient goes to it from the second run
+        elif x.__class__ in TENSORS:
+            array, layout = x.array, x.layout  # waits for one that is on its way
+            place = -1 if x.tape is None else x.node if x.tape is recording else recording.enter(x)
+            if place < 0:
+                recording.lock(array)
+            arrays.append(array)
+            places.append(place)
+            segment.operands.append((i, layout))
+            operands.append(x)
+        else:
+            recording.lock(x)
+    for i, _ in segment.operands:
+        leaves[i] = None
+    numpy_before = _numpy_state()
+    state.recording = None
+    try:
+        with Tape() as tape:
+            outputs, out_structure = segment.run(operands)
+    finally:
+        state.recording = recording
+    if numpy_before is not None and _differ(numpy_before, np.random.get_state()):
+        segment.numpy_state = numpy_before
+    scratch = tape.recording
+    tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
+    if not tracked and not scratch.communicates:
+        return out_structure.rebuild(outputs)
+    segment.outputs = [_outline(y) for y in outputs]
+    for node in scratch.nodes:
+        if node is not None and node[0] is LEAF:
+            recording.enter(node[2][0])  # before the head, which hands its gradient on where the sweep is recorded
+    head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
+    recording.communicates |= scratch.communicates
+    at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
+    for i in tracked:
+        y = outputs[i]
+        place = recording.append((SLOT, None, (), (at,), i, None, None))
+        outputs[i] = interior(y.array, y.layout, recording, place)
+    return out_structure.rebuild(outputs)
+
+
+def _numpy_state() -> Any:
+    """The state of NumPy's global generator; None on other threads, which share it and so cannot replay it."""
+    return np.random.get_state() if threading.current_thread() is threading.main_thread() else None
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return a[2:] != b[2:] or not np.array_equal(a[1], b[1])
+
+
+class _Slot:
+    """The place of one output: its cotangent waits at the head for the others."""
+
+    name = "checkpoint output"
+    communicates = False
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        i = node[3][0] - sweep.start
+        waiting = sweep.cts[i]
+        if waiting is None:
+            waiting = sweep.cts[i] = {}
+        waiting[node[4]] = ct
+
+    def push(self, node: Node, carried: Any, start: int, *context: Any) -> Any:
+        tangents = carried[node[3][0] - start]
+        return None if tangents is None else tangents[node[4]]
+
+
+class _Head:
+    """The place of the checkpoint itself, which runs the function again."""
+
+    name = "checkpoint"
+
+    def __init__(self, communicates: bool):
+        self.communicates = communicates
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        recording, segment = sweep.recording, node[4]
+        tape, outputs = segment.run_again(node, recording, sweep.record)
+        again = tape.recording
+        end = len(again.nodes) if tape.end is None else tape.end
+        wanted = None if sweep.wanted is None else {q: None for q, _ in _imports(again, recording)}
+        inner = Sweep(again, tape.start, end, wanted, sweep.record)
+        for i, g in (ct or {}).items():
+            y = outputs[i]
+            if sweep.record and y.layout is not None:
+                g = relabel(g, y.layout.dual)
+            if y.tape is again:
+                inner.add(y.node, g)
+            elif y.tape is recording:
+                sweep.add(y.node, g)
+        inner.run(again.nodes, release=not sweep.record)
+        if again is recording:  # the sweep is recorded where the function was: all that it closes over is there
+            for place, g in inner.outside.items():
+                if place < sweep.place:
+                    sweep.add(place, g)
+                else:  # a leaf that the first run did not meet
+                    again.nodes[place][0].pull(again.nodes[place], g, sweep)  # type: ignore[index]
+            return
+        for q, place in _imports(again, recording):
+            g = inner.outside.pop(q, None) if wanted is None else wanted[q]
+            if g is None:
+                g = inner.outside.pop(q, None)
+            if wanted is None:  # an import leaves its cotangent with the tape that it is of, where it must not wait
+                left = recording.pending.pop(place, None)
+                g = left if g is None else g if left is None else g + left
+            if g is not None:
+                sweep.add(place, g)
+        if not sweep.record:
+            again.release()
+
+    def push(self, node: Node, carried: Any, start: int, record: bool, recording: Recording, place: int) -> Any:
+        segment = node[4]
+        known = {
+            start + i: t for i, t in enumerate(carried[: place - start]) if t is not None and t.__class__ is not list
+        }
+        if not known and not self.communicates:
+            return None
+        tape, outputs = segment.run_again(node, recording, record)
+        again = tape.recording
+        if again is recording:
+            given = known
+        else:
+            given = {q: known[p] for q, p in _imports(again, recording) if p in known}
+        first = min([tape.start, *given])
+        end = len(again.nodes) if tape.end is None else tape.end
+        inner: list[Any] = [None] * (end - first)
+        for q, t in given.items():
+            inner[q - first] = t
+        active = state.recording
+        if not record:
+            state.recording = None
+        try:
+            for q in range(tape.start, end):
+                step: Any = again.nodes[q]
+                if q not in given:
+                    inner[q - first] = step[0].push(step, inner, first, record, again, q)
+        finally:
+            state.recording = active
+        tangents: list[Any] = []
+        for y in outputs:
+            if y.__class__ not in TENSORS or y.tape is None:
+                tangents.append(None)
+            elif y.tape is again:
+                tangents.append(inner[y.node - first] if y.node >= first else None)
+            else:
+                tangents.append(known.get(y.node) if y.tape is recording else None)
+        if again is not recording and not record:
+            again.release()
+        return tangents
+
+
+def _imports(again: Recording, recording: Recording) -> list[tuple[int, int]]:
+    """The values of one recording that another one uses: (place there, place of its own)."""
+    if again is recording:
+        return []
+    found = []
+    for q in again.leaves.values():
+        node = again.nodes[q]
+        if node is not None and node[0] is IMPORT and node[4][0] is recording:
+            found.append((q, node[4][1]))
+    return found
+
+
+SLOT, HEAD, HEAD_OF_COMMUNICATION = _Slot(), _Head(False), _Head(True)

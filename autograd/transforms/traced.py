@@ -1,0 +1,167 @@
+"""A function run on a tape of its own, to be pulled back and pushed forward as often as one likes.
+
+Every transform is made of this. Arguments and outputs are nested containers (see `autograd.containers`), which become
+lists of leaves here. Where no mesh is in play and plain arrays went in, plain arrays come out; inside a mesh, or where
+a Tensor went in, Tensors. Inside another tape everything that a sweep does is recorded there, so transforms nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arrays import Shaped, is_inexact
+from ..containers import flatten
+from ..errors import DtypeError, LayoutError, ShapeError
+from ..layout import describe
+from ..sites import call_site
+from ..state import state
+from ..tape import Tape, may_relabel, relabel
+from ..tensor import TENSORS, Deferred, Tensor, tensor
+
+__all__ = ["Function", "Traced", "lift", "tangent_of", "zeros_like"]
+
+Function = Callable[..., Any]
+
+
+class Traced:
+    """One run of a function of one container.
+
+    Attributes
+    ----------
+    inputs, outputs : list of Tensor
+        The leaves: the arguments as the function saw them, and what it returned.
+    structure, out_structure : Structure
+        How they are nested.
+    raw : bool
+        Whether plain arrays went in where no mesh is in play, so that plain arrays come out.
+    """
+
+    __slots__ = ("inputs", "out_structure", "outputs", "raw", "structure", "tape")
+
+    def __init__(self, function: Function, tree: Any, what: str = ""):
+        what = what or getattr(function, "what", "argument 0")
+        leaves, self.structure = flatten(tree)
+        self.raw = state.grid is None and all(x.__class__ not in TENSORS for x in leaves)
+        with Tape() as self.tape:
+            self.inputs = [self.tape.watch(lift(x, self, what, i)) for i, x in enumerate(leaves)]
+            found, self.out_structure = flatten(function(self.structure.rebuild(self.inputs)))
+            self.outputs = []
+            for y in found:
+                if y.__class__ is Deferred:  # returned is used
+                    y.wait()
+                self.outputs.append(y if y.__class__ in TENSORS else tensor(y))
+
+    @property
+    def connected(self) -> bool:
+        """Whether a sweep has anything to do: an output depends on something, or communications must run."""
+        return self.tape.recording.communicates or any(y.tape is not None for y in self.outputs)
+
+    def value(self, keep: bool = False) -> Any:
+        """What the function returned; with `keep`, copies of arrays that the tape still needs."""
+        found = [self.out(y) for y in self.outputs]
+        if keep and self.raw:
+            found = [y.copy() if y.__class__ is np.ndarray else y for y in found]
+        return self.out_structure.rebuild(found)
+
+    def out(self, x: Any) -> Any:
+        """A result as the caller's world has it: arrays where arrays went in and nothing outside follows it."""
+        if x.__class__ in TENSORS and self.raw and (x.tape is None or state.recording is None):
+            return x.array
+        return x
+
+    # -- the sweeps ------------------------------------------------------------------------------------------------
+    def pull(self, cts: Sequence[Any] | None) -> list[Any]:
+        """The cotangents of the inputs from one of each output; see `out` for what they are.
+
+        In the place of a cotangent, None is zero; in the place of them all it is the 1 of an objective.
+        """
+        record = state.recording is not None
+        found: Any = None
+        if cts is None and self.connected:
+            found = self.tape.backward(self.outputs, wanted=self.inputs, retain=True, record=record)
+        elif cts is not None:
+            pairs = [(y, ct) for y, ct in zip(self.outputs, cts, strict=True) if y.tape is not None and ct is not None]
+            if pairs or self.tape.recording.communicates:
+                ys, given = [y for y, _ in pairs], [ct for _, ct in pairs]
+                found = self.tape.backward(ys, given, wanted=self.inputs, retain=True, record=record)
+        results: list[Any] = []
+        for x, g in zip(self.inputs, found or [None] * len(self.inputs), strict=True):
+            layout = None if x.layout is None else x.layout.dual
+            g = zeros_like(x.array) if g is None else g
+            g = g if g.__class__ in TENSORS else Tensor(g, layout)
+            results.append(self.out(relabel(g, layout) if layout is not None else g))
+        return _owned(results, cts or ()) if self.raw else results
+
+    def gradient(self, cts: Sequence[Any] | None) -> Any:
+        """`pull`, as a container like the argument."""
+        return self.structure.rebuild(self.pull(cts))
+
+    def push(self, tangents: Sequence[Any]) -> list[Any]:
+        """The tangents of the outputs from one of each input; see `out` for what they are."""
+        record = state.recording is not None
+        given = [tangent_of(x, t, record) for x, t in zip(self.inputs, tangents, strict=True)]
+        found = self.tape.forward(self.inputs, given, self.outputs, record=record)
+        results: list[Any] = []
+        for y, dy in zip(self.outputs, found, strict=True):
+            dy = zeros_like(y.array) if dy is None else dy
+            results.append(self.out(dy if dy.__class__ in TENSORS else Tensor(dy, y.layout)))
+        return _owned(results, tangents) if self.raw else results
+
+
+def lift(x: Any, traced: Traced, what: str, i: int) -> Tensor:
+    """An argument as a Tensor that can be differentiated."""
+    x = x if x.__class__ in TENSORS else tensor(x)
+    if not is_inexact(x.array.dtype):
+        path = traced.structure.paths(what)[i]
+        raise DtypeError(
+            f"{path}, of dtype {x.array.dtype}, was to be differentiated and has no derivative. Needed: a floating or "
+            f"complex dtype. Fix: pass 2.0 for 2, or x.astype(float); what is no variable goes to an argument that "
+            "argnum does not name" + call_site()
+        )
+    if state.grid is not None:
+        x.layout = x.labelled(state.grid)
+    return x
+
+
+def zeros_like(array: Any) -> Any:
+    """Zeros of the same kind; not ``array * 0``, which keeps a nan."""
+    zeros = array * 0 if type(array) is Shaped else np.zeros_like(array)
+    return zeros[()] if isinstance(array, np.generic) else zeros
+
+
+def tangent_of(x: Tensor, t: Any, record: bool) -> Any:
+    """A tangent of an input, checked; a bare array unless it is to be recorded."""
+    t = t if t.__class__ in TENSORS else tensor(t, dtype=x.array.dtype)
+    if t.array.shape != x.array.shape:
+        raise ShapeError(
+            f"a tangent of shape {t.array.shape} was given for an argument of shape {x.array.shape}; needed: the "
+            "argument's own shape" + call_site()
+        )
+    if t.array.dtype != x.array.dtype:
+        t = t.astype(x.array.dtype)
+    if x.layout is not None:
+        layout = t.layout
+        for k, axis in enumerate(x.layout.grid.names):
+            if layout is None or not may_relabel(layout.labels[k], x.layout.labels[k]):
+                have = describe(t.array, t.array.shape, layout)
+                raise LayoutError(
+                    f"a tangent {have} was given for an argument {describe(x.array, x.array.shape, x.layout)}\n"
+                    f"  axis {axis!r}: needed: the argument's own layout, {x.layout.labels[k].word}\n  fix: "
+                    f"ag.tensor(tangent, layout={{{axis!r}: {x.layout.labels[k]!r}}}), if that is what the ranks hold"
+                    + call_site()
+                )
+        t = relabel(t, x.layout)
+    return t if record else t.array
+
+
+def _owned(results: list[Any], given: Sequence[Any]) -> list[Any]:
+    """Plain arrays that the caller may write to: none a view, none twice, none that the caller gave."""
+    seen = {id(g.array if g.__class__ in TENSORS else g) for g in given}
+    for i, g in enumerate(results):
+        if g.__class__ is np.ndarray and (g.base is not None or not g.flags.writeable or id(g) in seen):
+            results[i] = g = g.copy()
+        seen.add(id(g))
+    return results
