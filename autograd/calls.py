@@ -1,8 +1,8 @@
 """What a call of a user's primitive leaves on the tape: see `autograd.extend`.
 
-The arguments may be containers with values of a tape anywhere inside them, and so may the result. A result that is one
-array is one node. A result with several is a node and, behind it, one `OUTPUT` for each array, whose step in a sweep
-hands its own cotangent to the node.
+The arguments may be nested containers with values of a tape anywhere inside them, and so may the result. A result that
+is one array is one node. A result with several is a node and, behind it, one `OUTPUT` for each array, whose step in a
+sweep hands its own cotangent to the node.
 
 A function may use values of the tape that are not its arguments (it closes over them). Its result then has a place on
 the tape before the call is recorded; the derivative along that way is whatever was recorded there, with the arguments
@@ -11,13 +11,14 @@ held fixed, so the node hands its cotangent on to that place too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import events
 from .arrays import as_array, is_array, is_inexact
+from .containers import Structure, flatten
 from .errors import NotDifferentiable, ShapeError
 from .layout import Layout, infer, layout_of
 from .sites import call_site
@@ -25,117 +26,106 @@ from .state import state
 from .tape import Node, Recording, Sweep, Tape, relabel
 from .tensor import FREE, TENSORS, Tensor
 
-__all__ = ["Call", "Extension", "each", "rebuilt"]
+__all__ = ["Call", "Extension"]
 
 Function = Callable[..., Any]
 
 
-# -- containers ------------------------------------------------------------------------------------------------------
-def each(x: Any) -> Iterator[Any]:
-    """What tuples, lists and dictionaries hold, at any depth, in order."""
-    if isinstance(x, tuple | list):
-        for item in x:
-            yield from each(item)
-    elif isinstance(x, dict):
-        for item in x.values():
-            yield from each(item)
-    else:
-        yield x
-
-
-def rebuilt(x: Any, make: Function) -> Any:
-    """The same containers around ``make(item)``."""
-    if isinstance(x, tuple | list):
-        items = [rebuilt(item, make) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    if isinstance(x, dict):
-        return {key: rebuilt(item, make) for key, item in x.items()}
-    return make(x)
-
-
-def paired(x: Any, g: Any) -> Iterator[tuple[Any, Any]]:
-    """Each item of a container with what stands at its place in another one; None stands for zeros."""
-    if g is None:
-        return
-    if isinstance(x, tuple | list):
-        for item, part in zip(x, g, strict=True):
-            yield from paired(item, part)
-    elif isinstance(x, dict):
-        for key, item in x.items():
-            yield from paired(item, g[key])
-    else:
-        yield x, g
-
-
-class Operand:
-    """A value of a tape among the arguments: its array, its layout, its place."""
-
-    __slots__ = ("array", "layout", "place")
-
-    def __init__(self, x: Tensor):
-        self.array = x.array if x.array.shape else x.array[()]  # functions meet numbers as numbers
-        self.layout: Layout | None = x.layout
-        self.place = -1
-
-    def tensor(self, recording: Recording | None) -> Tensor:
-        """It as a Tensor, at its place on a recorded tape."""
-        if recording is None or self.place < 0:
-            return Tensor(self.array, self.layout)
-        return Tensor(self.array, self.layout, recording, self.place)
-
-
 class Call:
-    """The arguments of one call, with Operands in the places of Tensors; later its result."""
+    """The arguments of one call, taken apart; later its result.
 
-    __slots__ = ("ans", "args", "argnums", "found", "kwargs", "layout", "operands", "through")
+    Attributes
+    ----------
+    leaves : list
+        Of the arguments, with plain arrays in the places of Tensors.
+    operands : list of int
+        Which leaves were Tensors.
+    places : list of int
+        Where each leaf stands on the tape, -1 for what it does not follow.
+    argnums : tuple of int
+        The arguments with a leaf that it follows.
+    ans, ans_structure
+        The result's leaves, with plain arrays, and how they are nested.
+    through : list of int
+        Where each of these stands on the tape by what the function closes over; -1 for nowhere.
+    """
 
-    def __init__(self, args: tuple[Any, ...], found: list[Tensor], operands: list[Operand]):
-        self.args, self.found, self.operands = args, found, operands
+    __slots__ = (
+        "ans", "ans_structure", "argnums", "found", "kwargs", "layout", "layouts", "leaves", "operands", "places",
+        "structure", "through",
+    )  # fmt: skip
+
+    ans: list[Any]
+    ans_structure: Structure
+    through: list[int]
+
+    def __init__(self, leaves: list[Any], structure: Structure, operands: list[int]):
+        self.structure = structure
+        self.operands = operands
+        self.found: list[Any] = leaves
+        self.leaves = [_value(x) if x.__class__ in TENSORS else x for x in leaves]
+        self.layouts: list[Layout | None] = [x.layout if x.__class__ in TENSORS else None for x in leaves]
+        self.places = [-1] * len(leaves)
         self.argnums: tuple[int, ...] = ()
         self.kwargs: dict[str, Any] = {}
-        self.ans: Any = None  # the result's arrays
         self.layout: Layout | None = None  # the result's
-        self.through: Any = -1  # where the result stands on the tape by what the function closes over
 
     @classmethod
     def of(cls, args: tuple[Any, ...]) -> Call | None:
         """The call, or None where no argument holds a Tensor."""
-        if not any(x.__class__ in TENSORS for x in each(args)):
-            return None
-        found: list[Tensor] = []
-        operands: list[Operand] = []
-
-        def make(x: Any) -> Any:
-            if x.__class__ not in TENSORS:
-                return x
-            found.append(x)
-            operands.append(Operand(x))
-            return operands[-1]
-
-        return cls(tuple(rebuilt(a, make) for a in args), found, operands)
+        leaves, structure = flatten(args)
+        operands = [i for i, x in enumerate(leaves) if x.__class__ in TENSORS]
+        return cls(leaves, structure, operands) if operands else None
 
     def raw(self) -> tuple[Any, ...]:
         """The arguments with plain arrays."""
-        return tuple(rebuilt(a, lambda x: x.array if x.__class__ is Operand else x) for a in self.args)
+        args: tuple[Any, ...] = self.structure.rebuild(self.leaves)
+        return args
 
-    def lifted(self, recording: Recording | None) -> tuple[Any, ...]:
-        """The arguments with Tensors."""
-        return tuple(
-            rebuilt(a, lambda x: x.tensor(recording) if x.__class__ is Operand else x) for a in self.args
-        )
+    def lifted(self, recording: Recording) -> tuple[Any, ...]:
+        """The arguments with Tensors, at their places on a tape."""
+        leaves = list(self.leaves)
+        for i in self.operands:
+            p = self.places[i]
+            at = (recording, p) if p >= 0 else ()
+            leaves[i] = Tensor(leaves[i], self.layouts[i], *at)
+        args: tuple[Any, ...] = self.structure.rebuild(leaves)
+        return args
 
-    def enter(self, recording: Recording) -> tuple[int, ...]:
-        """Give the operands their places on a tape and drop the Tensors; the places, -1 for what it does not follow."""
-        for x, operand in zip(self.found, self.operands, strict=True):
-            tracked = (x.tape is not None or x.requires_grad) and is_inexact(x.array.dtype)
-            operand.place = (x.node if x.tape is recording else recording.enter(x)) if tracked else -1
-            if operand.place < 0:
+    def enter(self, recording: Recording) -> bool:
+        """Take the operands' places on a tape and let go of the Tensors; whether it follows one of them."""
+        for i in self.operands:
+            x = self.found[i]
+            if (x.tape is not None or x.requires_grad) and is_inexact(x.array.dtype):
+                self.places[i] = x.node if x.tape is recording else recording.enter(x)
+            if self.places[i] < 0:
                 recording.lock(x.array)
-        self.argnums = tuple(
-            i for i, a in enumerate(self.args) if any(x.__class__ is Operand and x.place >= 0 for x in each(a))
-        )
         self.found = []
-        return tuple(x.place for x in self.operands)
+        self.argnums = tuple(i for i, (a, b) in enumerate(self.spans()) if max(self.places[a:b], default=-1) >= 0)
+        return bool(self.argnums)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """From which leaf to which each argument goes."""
+        spans, start = [], 0
+        for part in self.structure.parts:
+            spans.append((start, start + part.count))
+            start += part.count
+        return spans
+
+    def trees(self, argnums: Sequence[int], make: Function) -> list[Any]:
+        """Containers like these arguments, of ``make(which leaf)``."""
+        spans, parts = self.spans(), self.structure.parts
+        return [parts[k].rebuild([make(i) for i in range(*spans[k])]) for k in argnums]
+
+    def parts(self, name: str, argnums: Sequence[int], trees: Sequence[Any]) -> list[tuple[int, Any]]:
+        """What stands at the place of each leaf in containers like these arguments; a None holds nothing."""
+        spans = self.spans()
+        found = []
+        for k, tree in zip(argnums, trees, strict=True):
+            if tree is not None:
+                items = self.structure.parts[k].match(tree, f"what {name}'s rule gave for argument {k}")
+                found += list(zip(range(*spans[k]), items, strict=True))
+        return found
 
 
 class Parts:
@@ -160,31 +150,24 @@ class _Output:
     communicates = False
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        (whole, through), (i, _) = node[3], node[4]
+        (whole, through), (i,) = node[3], node[4]
         sweep.add(whole, Parts({i: ct}))
         sweep.add(through, ct)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
-        (whole, through), (i, _) = node[3], node[4]
-        whole_tangent = carried[whole - start] if whole >= start else None
-        return _sum(None if whole_tangent is None else whole_tangent[i], _at(carried, through, start))
+        (whole, through), (i,) = node[3], node[4]
+        tangents = _at(carried, whole, start)
+        return _sum(None if tangents is None else tangents[i], _at(carried, through, start))
 
 
 OUTPUT = _Output()
-
-
-def _at(carried: list[Any], place: int, start: int) -> Any:
-    return carried[place - start] if place >= start and place >= 0 else None
-
-
-def _sum(a: Any, b: Any) -> Any:
-    return b if a is None else a if b is None else a + b
 
 
 class Extension:
     """A user's function as an operation of the tape."""
 
     communicates = False
+    dims = None  # nothing is known of dimensions
 
     def __init__(self, name: str, function: Function, vjp: Function, jvp: Function):
         self.name = name
@@ -194,11 +177,8 @@ class Extension:
     def __repr__(self) -> str:
         return f"<primitive {self.name}>"
 
-    # what layout inference asks of an operation of which nothing is known
-    dims = None
-
     def letters(self, n: int) -> str:
-        """Nonlinear in each operand, as far as anybody knows."""
+        """Nonlinear in each operand, as far as layout inference can tell."""
         return "N" * n
 
     def operand_name(self, i: int) -> str:
@@ -215,36 +195,27 @@ class Extension:
             result = self.function(*args, **call.kwargs)
         finally:
             state.recording = recording
-        if recording is not None and any(y.__class__ in TENSORS for y in each(result)):
-            result = self.function(*args, **call.kwargs)  # it closes over values of a tape; now they are followed
-        call.layout = self._layout(call, args)
-        places = call.enter(recording) if recording is not None else ()
-        tracked = max(places, default=-1) >= 0
-        if recording is None or not tracked:
+        ys, call.ans_structure = flatten(result)
+        if recording is not None and any(y.__class__ in TENSORS for y in ys):
+            ys, _ = flatten(self.function(*args, **call.kwargs))  # it closes over values of a tape; now they are followed
+        call.layout = self._layout(call)
+        call.ans = [_value(y) if _is_value(y) else y for y in ys]
+        if recording is None or not call.enter(recording) or not any(map(_differentiable, call.ans)):
             free = -1 if recording is None else FREE
-            return rebuilt(result, lambda y: Tensor(as_array(y), call.layout, None, free) if _is_value(y) else y)
+            tensors = [Tensor(a, call.layout, None, free) if _is_value(a) else a for a in call.ans]
+            return call.ans_structure.rebuild(tensors)
         if not events.calls:  # who listens to calls may want to repeat them, and no derivative
             self._require_rule(call)
-        values = [y for y in each(result) if _is_value(y)]
-        through = [y.node if y.__class__ in TENSORS and y.tape is recording else -1 for y in values]
-        plain = [_number(y.array if y.__class__ in TENSORS else as_array(y)) for y in values]
-        if len(values) == 1 and values[0] is result:
-            if not is_inexact(plain[0].dtype):
-                return Tensor(plain[0], call.layout, None, FREE)
-            call.ans, call.through = plain[0], through[0]
-            place = recording.append((self, None, (), places, (call,), None, None))
-            return Tensor(plain[0], call.layout, recording, place)
-        call.through = None
-        call.ans = rebuilt(result, _taking(iter(plain)))
-        if not any(is_inexact(y.dtype) for y in plain):
-            return call.ans
-        whole = recording.append((self, None, (), places, (call,), None, None))
-        outputs: list[Any] = []
-        for i, y in enumerate(plain):
-            place = recording.append((OUTPUT, None, (), (whole, through[i]), (i, call), None, None))
-            inexact = is_inexact(y.dtype)
-            outputs.append(Tensor(y, call.layout, recording, place) if inexact else Tensor(y, call.layout, None, FREE))
-        return rebuilt(result, _taking(iter(outputs)))
+        call.through = [y.node if y.__class__ in TENSORS and y.tape is recording else -1 for y in ys]
+        whole = recording.append((self, None, (), tuple(call.places), (call,), None, None))
+        if call.ans_structure.kind is None:
+            return Tensor(call.ans[0], call.layout, recording, whole)
+        outputs = []
+        for i, (a, through) in enumerate(zip(call.ans, call.through, strict=True)):
+            place = recording.append((OUTPUT, None, (), (whole, through), (i,), None, None))
+            followed = (recording, place) if _differentiable(a) else (None, FREE)
+            outputs.append(Tensor(a, call.layout, *followed) if _is_value(a) else a)
+        return call.ans_structure.rebuild(outputs)
 
     def _require_rule(self, call: Call) -> None:
         if self.vjp() is None and self.jvp() is None:
@@ -257,108 +228,116 @@ class Extension:
 
     def _plain(self, key: str, value: Any) -> Any:
         """What is passed by keyword: a value, never differentiated."""
-        if any(x.__class__ in TENSORS and x.requires_grad and is_inexact(x.array.dtype) for x in each(value)):
-            if state.recording is not None:
-                raise NotDifferentiable(
-                    f"{self.name}({key}=...) was given a value that the tape follows, by keyword; keyword arguments "
-                    "have no rules, so its gradient would be lost. Fix: pass it by position, or stop_gradient(x)"
-                    + call_site()
-                )
-        return rebuilt(value, lambda x: x.array if x.__class__ in TENSORS else x)
+        leaves, structure = flatten(value)
+        for i, x in enumerate(leaves):
+            if x.__class__ in TENSORS:
+                if state.recording is not None and x.requires_grad:
+                    raise NotDifferentiable(
+                        f"{self.name}({key}=...) was given a value that the tape follows, by keyword; keyword "
+                        "arguments have no rules, so its gradient would be lost. Fix: pass it by position, or "
+                        "stop_gradient(x)" + call_site()
+                    )
+                leaves[i] = _value(x)
+        return structure.rebuild(leaves)
 
-    def _layout(self, call: Call, args: tuple[Any, ...]) -> Layout | None:
+    def _layout(self, call: Call) -> Layout | None:
+        """The result's layout: of a function of which nothing is known, each rank's own where an operand is."""
         grid = state.grid
-        if grid is None and all(x.layout is None for x in call.operands):
+        for layout in call.layouts:
+            grid = layout.grid if layout is not None else grid
+        if grid is None:
             return None
-        for operand in call.operands:
-            grid = operand.layout.grid if operand.layout is not None else grid
-        assert grid is not None
-        for x, operand in zip(call.found, call.operands, strict=True):
-            operand.layout = x.labelled(grid)
-        arrays: list[Any] = [a for a in each(args) if is_array(a) or isinstance(a, int | float | complex)]
-        known = {id(operand.array) for operand in call.operands}
-        others = [a for a in arrays if id(a) not in known]
-        layouts: list[Any] = [operand.layout for operand in call.operands]
-        layouts += [layout_of(a, grid) for a in others]
-        every = [operand.array for operand in call.operands] + others
-        shapes = [tuple(int(n) for n in np.shape(x)) for x in every]
-        real = [is_inexact(x.dtype) if hasattr(x, "dtype") else False for x in every]
-        return infer(self, layouts, shapes, real, (), every)
+        for i in call.operands:
+            call.layouts[i] = call.found[i].labelled(grid)
+        which = [i for i, x in enumerate(call.leaves) if is_array(x) or isinstance(x, int | float | complex)]
+        arrays = [call.leaves[i] for i in which]
+        layouts: list[Any] = [call.layouts[i] or layout_of(call.leaves[i], grid) for i in which]
+        shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
+        return infer(self, layouts, shapes, [_differentiable(a) for a in arrays], (), arrays)
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
     def _values(self, call: Call, recording: Recording | None, place: int) -> tuple[Any, tuple[Any, ...]]:
         """The result and the arguments as the rules get them: plain, or on their tape for a recorded sweep."""
         if recording is None:
-            return call.ans, call.raw()
-        if call.through is not None:
-            return Tensor(call.ans, call.layout, recording, place), call.lifted(recording)
-        at = iter(range(place + 1, place + 1 + sum(map(_is_value, each(call.ans)))))
+            return call.ans_structure.rebuild(call.ans), call.raw()
+        single = call.ans_structure.kind is None
+        ans = [
+            Tensor(a, call.layout, recording, place if single else place + 1 + i) if _differentiable(a) else a
+            for i, a in enumerate(call.ans)
+        ]
+        return call.ans_structure.rebuild(ans), call.lifted(recording)
 
-        def lift(y: Any) -> Any:
-            return Tensor(y, call.layout, recording, next(at)) if _is_value(y) else y
-
-        return rebuilt(call.ans, lift), call.lifted(recording)
+    def _cotangent(self, call: Call, ct: Any, sweep: Sweep) -> Any:
+        """What the rule is given: a container like the result, with zeros where nothing arrived."""
+        if call.ans_structure.kind is None:
+            sweep.add(call.through[0], ct)
+            known = {0: ct}
+        else:
+            known = ct.known
+        dual = None if call.layout is None else call.layout.dual
+        found = []
+        for i, a in enumerate(call.ans):
+            g = known.get(i)
+            if g is None and _is_value(a):
+                g = Tensor(_zeros(a), dual) if sweep.record else _zeros(a)
+            found.append(relabel(g, dual) if g.__class__ in TENSORS and dual is not None else g)
+        return call.ans_structure.rebuild(found)
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """One step of the reverse sweep."""
         (call,) = node[4]
-        ans, args = self._values(call, sweep.recording if sweep.record else None, sweep.place)
-        if call.through is None:
-            ct = _whole(call, ct, sweep.record)
-        else:
-            sweep.add(call.through, ct)
-            ct = ct if call.layout is None or not sweep.record else relabel(ct, call.layout.dual)
         self._require_rule(call)
+        ans, args = self._values(call, sweep.recording if sweep.record else None, sweep.place)
+        ct = self._cotangent(call, ct, sweep)
         rule = self.vjp()
         if rule is not None:
             cts = list(rule(call.argnums, ans, args, call.kwargs)(ct))
         else:
             cts = self._transposed_jvp(call, ans, args, ct, sweep.record)
-        for argnum, g in zip(call.argnums, cts, strict=True):
-            for operand, part in paired(call.args[argnum], g):
-                if operand.__class__ is Operand and operand.place >= 0 and part is not None:
-                    sweep.add(operand.place, self._fit(part, operand, sweep.record, argnum))
+        for i, g in call.parts(self.name, call.argnums, cts):
+            if call.places[i] >= 0 and g is not None:
+                sweep.add(call.places[i], self._fit(g, call, i, sweep.record))
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode."""
         (call,) = node[4]
-        given = [
-            i
-            for i in call.argnums
-            if any(x.__class__ is Operand and _at(carried, x.place, start) is not None for x in each(call.args[i]))
-        ]
-        dy = None
-        if given:
+        given = {i: _at(carried, p, start) for i, p in enumerate(call.places)}
+        argnums = [k for k, span in enumerate(call.spans()) if any(given[i] is not None for i in range(*span))]
+        tangents: list[Any] | None = None
+        if argnums:
+            self._require_rule(call)
             ans, args = self._values(call, recording if record else None, place)
 
-            def tangent(x: Any) -> Any:
-                if x.__class__ is not Operand:
-                    return _zeros(x) if _is_value(x) else x
-                t = _at(carried, x.place, start)
-                return t if t is not None else Tensor(_zeros(x.array), x.layout) if record else _zeros(x.array)
+            def tangent(i: int) -> Any:
+                x = call.leaves[i]
+                if given[i] is not None or not _is_value(x):
+                    return given[i]
+                return Tensor(_zeros(x), call.layouts[i]) if record else _zeros(x)
 
-            gs = [rebuilt(call.args[i], tangent) for i in given]
-            self._require_rule(call)
+            gs = call.trees(argnums, tangent)
             rule = self.jvp()
             if rule is not None:
-                dy = rule(given, gs, ans, args, call.kwargs)
+                dy = rule(argnums, gs, ans, args, call.kwargs)
             else:
-                dy = self._transposed_vjp(call, given, gs, ans, args, record)
+                dy = self._transposed_vjp(call, argnums, gs, ans, args, record)
             if dy is not None:
-                dy = rebuilt(dy, lambda t: self._tangent(t, record, call) if _is_value(t) else t)
-        if call.through is None:
-            return None if dy is None else [t for y, t in paired(call.ans, dy) if _is_value(y)]
-        return _sum(dy, _at(carried, call.through, start))
+                found = call.ans_structure.match(dy, f"the tangent that {self.name}'s rule gave")
+                tangents = [self._tangent(t, call, record) for t in found]
+        if call.ans_structure.kind is not None:
+            return tangents
+        return _sum(None if tangents is None else tangents[0], _at(carried, call.through[0], start))
 
-    def _tangent(self, t: Any, record: bool, call: Call) -> Any:
+    def _tangent(self, t: Any, call: Call, record: bool) -> Any:
+        if not _is_value(t):
+            return None
         if not record:
             return t.array if t.__class__ in TENSORS else as_array(t)
         t = t if t.__class__ in TENSORS else Tensor(as_array(t), call.layout)
         return t if call.layout is None else relabel(t, call.layout)
 
-    def _fit(self, g: Any, operand: Operand, record: bool, argnum: int) -> Any:
-        """A cotangent as the sweep takes it: of the operand's shape and dtype, on the tape if the sweep is recorded."""
-        x = operand.array
+    def _fit(self, g: Any, call: Call, i: int, record: bool) -> Any:
+        """A cotangent as the sweep takes it: of the leaf's shape and dtype, on the tape if the sweep is recorded."""
+        x = call.leaves[i]
         if g.__class__ not in TENSORS:
             g = as_array(g)
         elif not record:
@@ -372,8 +351,8 @@ class Extension:
                 g = broadcast_to(g, x.shape)  # a number for every element
             else:
                 raise ShapeError(
-                    f"{self.name}'s vjp gave a cotangent of shape {g.shape} for argument {argnum} of shape {x.shape}. "
-                    "Needed: the argument's shape. Fix: sum it over the dimensions along which the argument is repeated"
+                    f"{self.name}'s vjp gave a cotangent of shape {g.shape} for an argument of shape {x.shape}. Needed: "
+                    "the argument's shape. Fix: sum it over the dimensions along which the argument is repeated"
                 )
         if g.dtype != x.dtype:
             from .ops import astype
@@ -381,110 +360,91 @@ class Extension:
             g = astype(g, x.dtype)  # of a complex cotangent for a real operand: the real part
         if not record:
             return g
-        g = g if g.__class__ in TENSORS else Tensor(g, None if operand.layout is None else operand.layout.dual)
-        return g if operand.layout is None else relabel(g, operand.layout.dual)
+        layout = call.layouts[i]
+        g = g if g.__class__ in TENSORS else Tensor(g, None if layout is None else layout.dual)
+        return g if layout is None else relabel(g, layout.dual)
 
     # -- one mode from the other's rule ---------------------------------------------------------------------------
     def _transposed_vjp(
-        self, call: Call, given: Sequence[int], gs: list[Any], ans: Any, args: tuple[Any, ...], record: bool
+        self, call: Call, argnums: Sequence[int], gs: list[Any], ans: Any, args: tuple[Any, ...], record: bool
     ) -> Any:
         """The tangent from the reverse rule, which is linear in the cotangent: its transpose."""
+        rule = self.vjp()
+        dual = None if call.layout is None else call.layout.dual
         with Tape() as tape:
-            seeds: list[Any] = []
-
-            def seed(y: Any) -> Any:
-                if not _is_value(y) or not is_inexact(y.dtype):
-                    return y
-                layout = y.layout.dual if y.__class__ in TENSORS and y.layout is not None else None
-                seeds.append(tape.watch(Tensor(_zeros(y.array if y.__class__ in TENSORS else y), layout)))
-                return seeds[-1]
-
-            ct = rebuilt(ans, seed)
-            rule = self.vjp()
-            assert rule is not None
-            cts = list(rule(call.argnums, ans, args, call.kwargs)(ct))
-            pairs = []
-            for argnum, g in zip(call.argnums, cts, strict=True):
-                if argnum not in given:
-                    continue
-                for operand, part, t in _triples(call.args[argnum], g, gs[list(given).index(argnum)]):
-                    if operand.__class__ is Operand and operand.place >= 0 and part.__class__ in TENSORS:
-                        fitted = self._fit(part, operand, True, argnum)
-                        if fitted.tape is not None:
-                            pairs.append((fitted, t if t.__class__ in TENSORS else Tensor(t)))
-        if not pairs:
-            return None
-        found = tape.backward([g for g, _ in pairs], [t for _, t in pairs], wanted=seeds, retain=True, record=record)
-        assert found is not None
-        results = iter([_zeros(s.array) if f is None else f for s, f in zip(seeds, found, strict=True)])
-        return rebuilt(ans, lambda y: next(results) if _is_value(y) and is_inexact(y.dtype) else _zeros(y))
+            seeds = [tape.watch(Tensor(_zeros(a), dual)) if _differentiable(a) else None for a in call.ans]
+            found = list(rule(call.argnums, ans, args, call.kwargs)(call.ans_structure.rebuild(seeds)))
+            cts = {
+                i: self._fit(g, call, i, True)
+                for i, g in call.parts(self.name, call.argnums, found)
+                if call.places[i] >= 0 and g.__class__ in TENSORS
+            }
+        tangents = dict(call.parts(self.name, argnums, gs))
+        pairs = [(g, _tensor(tangents[i])) for i, g in cts.items() if g.tape is not None and i in tangents]
+        return self._swept(call.ans_structure, tape, pairs, seeds, call.ans, record)
 
     def _transposed_jvp(self, call: Call, ans: Any, args: tuple[Any, ...], ct: Any, record: bool) -> list[Any]:
         """The cotangents from the forward rule, which is linear in the tangents: its transpose."""
+        rule = self.jvp()
         with Tape() as tape:
-            seeds: list[Any] = []
-
-            def seed(x: Any) -> Any:
-                if x.__class__ is not Operand or x.place < 0:
-                    return _zeros(x) if _is_value(x) else None
-                seeds.append(tape.watch(Tensor(_zeros(x.array), x.layout)))
-                return seeds[-1]
-
-            gs = [rebuilt(call.args[i], seed) for i in call.argnums]
-            rule = self.jvp()
-            assert rule is not None
+            seeds = [
+                tape.watch(Tensor(_zeros(x), layout)) if p >= 0 else None
+                for x, p, layout in zip(call.leaves, call.places, call.layouts, strict=True)
+            ]
+            zeros = [_zeros(x) if _is_value(x) else x for x in call.leaves]
+            gs = call.trees(call.argnums, lambda i: zeros[i] if seeds[i] is None else seeds[i])
             dy = rule(call.argnums, gs, ans, args, call.kwargs)
-        pairs = [(t, c) for t, c in paired(dy, ct) if t.__class__ in TENSORS and t.tape is not None] if dy is not None \
-            else []
-        if not pairs:
+        if dy is None:
             return [None] * len(call.argnums)
-        cotangents = [c if c.__class__ in TENSORS else Tensor(c) for _, c in pairs]
-        found = tape.backward([t for t, _ in pairs], cotangents, wanted=seeds, retain=True, record=record)
+        ts = call.ans_structure.match(dy, f"the tangent that {self.name}'s rule gave")
+        cts = call.ans_structure.match(ct, "the cotangent")
+        pairs = [(t, _tensor(c)) for t, c in zip(ts, cts, strict=True) if t.__class__ in TENSORS and t.tape is not None]
+        found = self._swept(call.structure, tape, pairs, seeds, call.leaves, record)
+        return [None if found is None else found[k] for k in call.argnums]
+
+    def _swept(
+        self, structure: Structure, tape: Tape, pairs: Sequence[tuple[Any, Any]], seeds: Sequence[Any], like: Any,
+        record: bool,
+    ) -> Any:  # fmt: skip
+        """What a sweep of a linear rule's tape gives for its seeds; None where that is zero throughout."""
+        if not pairs:
+            return None
+        wanted = [s for s in seeds if s is not None]
+        found = tape.backward([g for g, _ in pairs], [t for _, t in pairs], wanted=wanted, retain=True, record=record)
         assert found is not None
         results = iter(found)
-        return [
-            rebuilt(call.args[i], lambda x: next(results) if x.__class__ is Operand and x.place >= 0 else None)
-            for i in call.argnums
-        ]
-
-
-def _triples(x: Any, g: Any, t: Any) -> Iterator[tuple[Any, Any, Any]]:
-    tangents = {id(a): b for a, b in paired(x, t)}
-    for a, part in paired(x, g):
-        yield a, part, tangents[id(a)]
+        leaves = [None if s is None else next(results) for s in seeds]
+        return structure.rebuild([
+            _zeros(x) if g is None and s is not None else g for g, s, x in zip(leaves, seeds, like, strict=True)
+        ])
 
 
 def _is_value(x: Any) -> bool:
-    """Whether an item of a result is an array or a floating number, and so may have a derivative."""
+    """Whether a leaf is an array or a floating number."""
     return x.__class__ in TENSORS or is_array(x) or isinstance(x, float | complex)
 
 
-def _number(a: Any) -> Any:
+def _differentiable(x: Any) -> bool:
+    return _is_value(x) and is_inexact(x.dtype if hasattr(x, "dtype") else as_array(x).dtype)
+
+
+def _value(x: Any) -> Any:
+    """An array; a number where it has no dimensions, because functions meet numbers as numbers."""
+    a = x.array if x.__class__ in TENSORS else as_array(x)
     return a if a.shape else a[()]
 
 
+def _tensor(x: Any) -> Tensor:
+    return x if x.__class__ in TENSORS else Tensor(as_array(x))
+
+
 def _zeros(x: Any) -> Any:
-    a = x.array if x.__class__ in TENSORS else as_array(x)
-    return _number(np.zeros_like(a))
+    return _value(np.zeros_like(_value(x)))
 
 
-def _taking(values: Iterator[Any]) -> Function:
-    return lambda y: next(values) if _is_value(y) else y
+def _at(carried: list[Any], place: int, start: int) -> Any:
+    return carried[place - start] if place >= start and place >= 0 else None
 
 
-def _whole(call: Call, ct: Parts, record: bool) -> Any:
-    """The cotangent of a result with several arrays: zeros where none arrived."""
-    numbers = iter(range(len(list(each(call.ans)))))
-
-    def part(y: Any) -> Any:
-        if not _is_value(y):
-            return y
-        found = ct.known.get(next(numbers))
-        if found is None:
-            zeros = _zeros(y)
-            return Tensor(zeros, None if call.layout is None else call.layout.dual) if record else zeros
-        return found if not record or call.layout is None else relabel(found, call.layout.dual)
-
-    return rebuilt(call.ans, part)
-
-
+def _sum(a: Any, b: Any) -> Any:
+    return b if a is None else a if b is None else a + b

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from typing import Any
 
+from .. import containers
 from .. import numpy as np
 
 __all__ = ["flatten", "flatten_func"]
 
+Function = Callable[..., Any]
 
-def flatten(value: Any) -> tuple[Any, Callable[[Any], Any]]:
+
+def flatten(value: Any) -> tuple[Any, Function]:
     """A nested tuple, list or dictionary of arrays and numbers as one flat array, and the way back.
 
     Dictionaries are taken in the order of their sorted keys. Numbers of mixed types are brought to a common one.
@@ -20,6 +24,11 @@ def flatten(value: Any) -> tuple[Any, Callable[[Any], Any]]:
     flat : array, shape (n,)
     unflatten : callable
         From an array like `flat` to a container like `value`; arrays and traced values alike.
+
+    Raises
+    ------
+    ValueError
+        From `unflatten`: an array of another length.
 
     Examples
     --------
@@ -31,65 +40,34 @@ def flatten(value: Any) -> tuple[Any, Callable[[Any], Any]]:
     >>> unflatten(2 * flat)["b"].item()
     2.0
     """
-    parts = [np.ravel(x) for x in _leaves(value)]
-    flat = np.concatenate(parts) if parts else np.zeros(0)
-    shapes = _shapes(value)
+    leaves, structure = containers.flatten(_sorted(value))
+    flat = np.concatenate([np.ravel(x) for x in leaves]) if leaves else np.zeros(0)
+    shapes = [tuple(int(n) for n in np.shape(x)) for x in leaves]
 
     def unflatten(vector: Any) -> Any:
-        tree, end = _built(shapes, vector, 0)
-        if end != vector.shape[0]:
-            raise ValueError(f"unflatten was given {vector.shape[0]} elements; needed: {end}")
-        return tree
+        needed = sum(map(math.prod, shapes))
+        if len(vector) != needed:
+            raise ValueError(f"unflatten was given {len(vector)} elements; needed: {needed}")
+        parts, start = [], 0
+        for shape in shapes:
+            end = start + math.prod(shape)
+            parts.append(np.reshape(vector[start:end], shape))
+            start = end
+        return structure.rebuild(parts)
 
     return flat, unflatten
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple | list):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, dict):
-        for key in sorted(value):
-            yield from _leaves(value[key])
-    else:
-        yield value
-
-
-class _Shape(tuple[int, ...]):
-    """The shape of a leaf, which a container of integers is not."""
-
-
-def _shapes(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        items = [_shapes(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _shapes(value[key]) for key in sorted(value)}
-    return _Shape(int(n) for n in np.shape(value))
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, tuple | list):
+        items = [_sorted(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
 
 
-def _built(shapes: Any, vector: Any, start: int) -> tuple[Any, int]:
-    if isinstance(shapes, _Shape):
-        end = start
-        size = 1
-        for n in shapes:
-            size *= n
-        end = start + size
-        part = vector[start:end]
-        return (np.reshape(part, tuple(shapes)) if len(shapes) != 1 else part), end
-    if isinstance(shapes, dict):
-        table = {}
-        for key, shape in shapes.items():
-            table[key], start = _built(shape, vector, start)
-        return table, start
-    items = []
-    for shape in shapes:
-        item, start = _built(shape, vector, start)
-        items.append(item)
-    return (type(shapes)(*items) if hasattr(shapes, "_fields") else type(shapes)(items)), start
-
-
-def flatten_func(func: Callable[..., Any], example: Any) -> tuple[Callable[..., Any], Callable[[Any], Any], Any]:
+def flatten_func(func: Function, example: Any) -> tuple[Function, Function, Any]:
     """A function of containers as one of flat arrays, with `unflatten` and the example's own flat array."""
     flat_example, unflatten = flatten(example)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
 
-from ..calls import each, rebuilt
+from ..containers import flatten, tree_map
 from ..errors import TapeError
 from ..events import hearing_calls
 from ..primitive import Primitive
@@ -74,7 +74,7 @@ class _Graph:
     # -- the first run ---------------------------------------------------------------------------------------------
     def trace(self, fun: Function, args: tuple[Any, ...]) -> Any:
         """Run the function, keep what it does, and return its value."""
-        plain = state.grid is None and not any(x.__class__ in TENSORS for x in each(args))
+        plain = state.grid is None and not any(x.__class__ in TENSORS for x in _leaves(args))
         with Tape() as tape:
 
             def watch(x: Any) -> Tensor:
@@ -82,7 +82,7 @@ class _Graph:
                 self.inputs.append(x.node)
                 return x
 
-            traced = tuple(rebuilt(a, watch) for a in args)
+            traced = tree_map(watch, args)
             self.known.update(self.inputs)
             recording, self.seen = tape.recording, len(tape.recording.nodes)
 
@@ -99,13 +99,13 @@ class _Graph:
                 return _Slot(-1, y)
             return _Slot(y.node if y.tape is recording and y.node in self.known else -1, y.array)
 
-        self.output = rebuilt(result, slot)
-        ends = {y.place for y in each(self.output)} - {-1}
+        self.output = tree_map(slot, result)
+        ends = {y.place for y in _leaves(self.output)} - {-1}
         if not ends:
             raise TapeError("const_graph of a function whose result depends on none of its arguments")
         self._prune(ends)
         outer = state.recording
-        return rebuilt(result, lambda y: y.array if y.__class__ in TENSORS and plain and outer is None else y)
+        return tree_map(lambda y: y.array if y.__class__ in TENSORS and plain and outer is None else y, result)
 
     def _relabels(self, recording: Any) -> None:
         """Places that stand for others: arguments of transforms inside, values under another layout."""
@@ -122,17 +122,17 @@ class _Graph:
                 return x
             return _Slot(x.node if x.tape is recording and x.node in self.known else -1, x.array)
 
-        slots = rebuilt(tuple(operands), slot)
-        reads = tuple(x.place for x in each(slots) if x.__class__ is _Slot and x.place >= 0)
+        slots = tree_map(slot, tuple(operands))
+        reads = tuple(x.place for x in _leaves(slots) if x.__class__ is _Slot and x.place >= 0)
         if not reads:
             return
-        results = [y for y in each(result) if y.__class__ in TENSORS]
+        results = [y for y in _leaves(result) if y.__class__ in TENSORS]
         places = tuple(y.node if y.tape is recording else -1 for y in results)
 
         def again(values: dict[int, Any]) -> list[Any]:
-            xs = rebuilt(slots, lambda x: values.get(x.place, x.array) if x.__class__ is _Slot else x)
+            xs = tree_map(lambda x: values.get(x.place, x.array) if x.__class__ is _Slot else x, slots)
             y = operation(*xs, options=options) if isinstance(operation, Primitive) else operation(*xs, **options)
-            return list(each(y))
+            return _leaves(y)
 
         self.known.update(places)
         self.known.discard(-1)
@@ -151,7 +151,7 @@ class _Graph:
     # -- the others ------------------------------------------------------------------------------------------------
     def run(self, args: tuple[Any, ...]) -> Any:
         """The value for other arguments."""
-        given = list(each(args))
+        given = _leaves(args)
         if len(given) != len(self.inputs):
             raise TapeError(f"{len(given)} values were given; needed: {len(self.inputs)}, as in the first call")
         values = dict(zip(self.inputs, given, strict=True))
@@ -159,4 +159,8 @@ class _Graph:
             for place, y in zip(places, step(values), strict=True):
                 if place >= 0:
                     values[place] = y
-        return rebuilt(self.output, lambda y: values.get(y.place, y.array))
+        return tree_map(lambda y: values.get(y.place, y.array), self.output)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return flatten(tree)[0]
