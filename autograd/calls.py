@@ -197,7 +197,7 @@ class Extension:
             state.recording = recording
         ys, call.ans_structure = flatten(result)
         if recording is not None and any(y.__class__ in TENSORS for y in ys):
-            ys, _ = flatten(self.function(*args, **call.kwargs))  # it closes over values of a tape; now they are followed
+            ys, _ = flatten(self.function(*args, **call.kwargs))  # what it closes over is followed now
         call.layout = self._layout(call)
         call.ans = [_value(y) if _is_value(y) else y for y in ys]
         if recording is None or not call.enter(recording) or not any(map(_differentiable, call.ans)):
@@ -351,8 +351,8 @@ class Extension:
                 g = broadcast_to(g, x.shape)  # a number for every element
             else:
                 raise ShapeError(
-                    f"{self.name}'s vjp gave a cotangent of shape {g.shape} for an argument of shape {x.shape}. Needed: "
-                    "the argument's shape. Fix: sum it over the dimensions along which the argument is repeated"
+                    f"{self.name}'s vjp gave a cotangent of shape {g.shape} for an argument of shape {x.shape}. "
+                    "Needed: the argument's shape. Fix: sum it over the dimensions along which the argument is repeated"
                 )
         if g.dtype != x.dtype:
             from .ops import astype

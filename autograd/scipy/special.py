@@ -147,10 +147,10 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
         return _special.logsumexp(a, axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
     axis = tuple(axis) if isinstance(axis, list) else axis
     counted = a if b is None else where(b == 0, -np.inf, a)
-    top = stop_gradient(max(counted, axis, True)) if traced(counted) else np.max(counted, axis=axis, keepdims=True)
+    top = stop_gradient(max(counted, axis=axis, keepdims=True)) if traced(counted) else np.max(counted, axis=axis, keepdims=True)
     top = where(isfinite(top), top, 0)
     terms = exp(a - top)
-    total = sum(terms if b is None else b * terms, axis, keepdims)
+    total = sum(terms if b is None else b * terms, axis=axis, keepdims=keepdims)
     signs = sign(total) if return_sign else None
     shift = top if keepdims else reshape(top, tuple(int(n) for n in total.shape))
     result = log(absolute(total) if return_sign else total) + shift

@@ -26,7 +26,7 @@ def _in_x(ct: Any, y: Any, x: Any, alpha: Any) -> Any:
 
 def _in_alpha(ct: Any, y: Any, x: Any, alpha: Any) -> Any:
     g = ct * (_column(psi(sum(alpha)) - psi(alpha), x) + log(x))
-    return g if len(x.shape) == 1 else sum(g, tuple(range(1, len(x.shape))))
+    return g if len(x.shape) == 1 else sum(g, axis=tuple(range(1, len(x.shape))))
 
 
 _logpdf = op("dirichlet.logpdf", "N N", _theirs.logpdf, (_in_x, _in_alpha), saves="01", operands="x alpha")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ops import floor
+from ... import numpy as np
 from ...primitive import broadcast, op
 from .._load import scipy, without_derivative
 
@@ -21,7 +21,7 @@ _logpmf = op(
     **_words,
 )  # fmt: skip
 _cdf = op(
-    "poisson.cdf", "S N S", _theirs.cdf, (None, lambda ct, y, k, mu, loc: -ct * pmf(floor(k), mu, loc), None), **_words
+    "poisson.cdf", "S N S", _theirs.cdf, (None, lambda ct, y, k, mu, loc: -ct * pmf(np.floor(k), mu, loc), None), **_words
 )
 _checked = {o.name: without_derivative(o, 0, 2) for o in (_pmf, _logpmf, _cdf)}
 
