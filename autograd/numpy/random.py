@@ -1,1 +1,0 @@
-from numpy.random import *
