@@ -174,6 +174,9 @@ class Tensor:
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
         return _ops.from_ufunc(ufunc, method, xs, options)
 
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        return _ops.from_function(function, args, options)
+
     def __float__(self) -> float:
         return float(to_host(self.array))
 

@@ -6,7 +6,20 @@ tests. Nothing in the engine imports this package.
 
 from __future__ import annotations
 
-from . import elementwise, fused, indexing, linalg, reductions, shape
+from . import (
+    arranging,
+    elementwise,
+    fourier,
+    functions,
+    fused,
+    indexing,
+    linalg,
+    matrices,
+    reductions,
+    selection,
+    shape,
+    statistics,
+)
 from .base import CASES, WITHOUT_DERIVATIVE, Case, apart, case, normal, positive, strided
 
 __all__ = ["CASES", "WITHOUT_DERIVATIVE", "Case", "apart", "case", "normal", "positive", "strided"]

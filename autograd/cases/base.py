@@ -14,9 +14,10 @@ from typing import Any
 import numpy
 from numpy.random import Generator
 
-__all__ = ["CASES", "WITHOUT_DERIVATIVE", "Case", "apart", "case", "normal", "positive", "strided"]
+__all__ = ["CASES", "WITHOUT_DERIVATIVE", "Case", "Maker", "apart", "between", "case", "normal", "positive", "strided"]
 
 Array = Any
+Maker = Callable[..., Callable[[Generator], Array]]
 
 WITHOUT_DERIVATIVE: dict[str, str] = {
     "equal": "its result is boolean",
@@ -50,6 +51,11 @@ def apart(*shape: int) -> Callable[[Generator], Array]:
         return ((rng.permutation(n) - n // 2 + 0.5) * 0.2).reshape(shape)
 
     return make
+
+
+def between(low: float, high: float) -> Maker:
+    """Values of an interval, of whatever shape."""
+    return lambda *shape: lambda rng: rng.uniform(low, high, shape)
 
 
 def strided(make: Callable[[Generator], Array]) -> Callable[[Generator], Array]:

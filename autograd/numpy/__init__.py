@@ -1,116 +1,298 @@
-"""NumPy's names for the differentiable operations: ``import autograd.numpy as np``.
+"""NumPy's names, differentiable: ``import autograd.numpy as np``.
 
-On Tensors they are recorded; on plain arrays they are NumPy. Names that make arrays or have no derivative are NumPy's.
+On Tensors the operations are recorded; on plain arrays they are NumPy. Every public name of NumPy is here: what makes
+arrays, dtypes, constants and functions without a derivative are NumPy's own. NumPy's functions called on Tensors find
+their way here too: ``numpy.sum(x)``, ``numpy.linalg.inv(x)``, ``numpy.add.reduce(x)``.
+
+A function whose result is discrete (``argsort``, ``isnan``, ``floor``, ``allclose``, ...) runs on the values. Any other
+function without a derivative works on values that no tape follows, and raises `NotDifferentiable` on one that a tape
+follows, where it is called and not in backward.
+
+Refused on purpose
+------------------
+assignment to elements, in-place methods (``x[0] = 1``, ``x.sort()``, ``x.fill(0)``)
+    A tape may have saved the array. Fix: ``where``, ``concatenate``, or the function that returns a new value.
+``out=``
+    For the same reason; ``a += x`` of an array `a` and a Tensor `x` is such a call. Fix: ``a = a + x``.
+``where=``, ``initial=`` of reductions of Tensors
+    Fix: ``sum(where(mask, x, 0))``.
+``numpy.array(x)``, ``numpy.asarray(x)``, ``numpy.float64(x)`` of a value that a recording tape follows
+    What is computed from a plain array would miss in the gradient, and nothing would say so. Fix: ``array(x)`` of this
+    module, which is differentiable, nested lists included; or ``x.numpy()`` where no gradient is wanted. Outside a tape
+    they give the values.
+``svd`` with ``full_matrices=True`` of matrices that are not square, ``qr`` with ``mode="complete"`` of tall ones
+    Vectors that belong to no value are not determined.
+``pad`` with modes other than constant, edge, reflect, symmetric and wrap; ``quantile`` with methods other than linear
+    They have no derivative here yet.
+
+Choices where a derivative does not exist: ``maximum``, ``max`` and their kin share the cotangent at ties; ``absolute``,
+``norm``, ``std`` and ``hypot`` take zero at zero; ``clip`` takes zero at its ends. ``cholesky`` takes its operand for
+hermitian and gives a hermitian cotangent; ``eigh`` gives one for the triangle that it reads. Complex numbers: the
+pairing is bilinear, so that the gradient of a real L at ``z = x + iy`` is ``dL/dx - i dL/dy``.
 """
 
 from __future__ import annotations
 
-from numpy import (
-    arange,
-    array,
-    asarray,
-    bool_,
-    complex64,
-    complex128,
-    e,
-    empty,
-    eye,
-    float32,
-    float64,
-    full,
-    inf,
-    int32,
-    int64,
-    linspace,
-    nan,
-    ndarray,
-    newaxis,
-    ones,
-    pi,
-    random,
-    zeros,
-)
+from typing import Any
 
-from ..ops import (
+import numpy as _numpy
+
+from ..ops.arranging import (
+    array_split,
+    delete,
+    diag,
+    diagflat,
+    diagonal,
+    diff,
+    dsplit,
+    ediff1d,
+    flip,
+    fliplr,
+    flipud,
+    gradient,
+    hsplit,
+    make_diagonal,
+    pad,
+    repeat,
+    resize,
+    roll,
+    rollaxis,
+    rot90,
+    split,
+    tile,
+    trace,
+    trapezoid,
+    tril,
+    triu,
+    unstack,
+    vsplit,
+)
+from ..ops.elementwise import (
     absolute,
     add,
-    argmax,
-    broadcast_to,
-    concatenate,
+    conj,
     cos,
     divide,
-    dot,
     equal,
     exp,
-    expand_dims,
     expm1,
     greater,
     greater_equal,
+    imag,
     isfinite,
     less,
     less_equal,
     log,
     log1p,
     logical_not,
-    matmul,
-    max,
     maximum,
-    mean,
-    min,
     minimum,
-    moveaxis,
     multiply,
     negative,
     not_equal,
     power,
-    ravel,
+    real,
     reciprocal,
-    reshape,
     sign,
     sin,
     sqrt,
     square,
-    squeeze,
-    stack,
     subtract,
-    sum,
-    swapaxes,
     tanh,
-    transpose,
+)
+from ..ops.functions import (
+    angle,
+    arccos,
+    arccosh,
+    arcsin,
+    arcsinh,
+    arctan,
+    arctan2,
+    arctanh,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    cbrt,
+    ceil,
+    clip,
+    copysign,
+    cosh,
+    deg2rad,
+    divmod,
+    exp2,
+    fabs,
+    fix,
+    float_power,
+    floor,
+    floor_divide,
+    fmax,
+    fmin,
+    fmod,
+    heaviside,
+    hypot,
+    invert,
+    isclose,
+    iscomplex,
+    isinf,
+    isnan,
+    isneginf,
+    isposinf,
+    isreal,
+    ldexp,
+    left_shift,
+    log2,
+    log10,
+    logaddexp,
+    logaddexp2,
+    logical_and,
+    logical_or,
+    logical_xor,
+    mod,
+    modf,
+    nan_to_num,
+    positive,
+    ptp,
+    rad2deg,
+    real_if_close,
+    right_shift,
+    rint,
+    round,
+    signbit,
+    sinc,
+    sinh,
+    tan,
+    trunc,
+    unwrap,
+)
+from ..ops.joining import (
+    append,
+    array,
+    asanyarray,
+    asarray,
+    ascontiguousarray,
+    atleast_1d,
+    atleast_2d,
+    atleast_3d,
+    block,
+    broadcast_arrays,
+    column_stack,
+    copy,
+    dstack,
+    empty_like,
+    full,
+    full_like,
+    hstack,
+    linspace,
+    logspace,
+    meshgrid,
+    ones_like,
+    row_stack,
+    vstack,
+    zeros_like,
+)
+from ..ops.linalg import matmul
+from ..ops.products import cross, dot, einsum, inner, kron, outer, tensordot, vdot, vecdot
+from ..ops.reductions import all, any, argmax, argmin, count_nonzero, max, mean, min, sum
+from ..ops.selection import (
+    argpartition,
+    argsort,
+    choose,
+    compress,
+    extract,
+    interp,
+    median,
+    msort,
+    partition,
+    percentile,
+    piecewise,
+    quantile,
+    select,
+    sort,
+    sort_complex,
+    take,
+    take_along_axis,
     where,
 )
+from ..ops.shape import (
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    matrix_transpose,
+    moveaxis,
+    ravel,
+    reshape,
+    squeeze,
+    stack,
+    swapaxes,
+    transpose,
+)
+from ..ops.statistics import (
+    average,
+    cumprod,
+    cumsum,
+    nancumprod,
+    nancumsum,
+    nanmax,
+    nanmean,
+    nanmin,
+    nanprod,
+    nanstd,
+    nansum,
+    nanvar,
+    prod,
+    std,
+    var,
+)
+from .constructors import astype, c_, r_
+
+# other names for the same
+abs = absolute
+acos, acosh, asin, asinh, atan, atan2, atanh = arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh
+amax, amin, around = max, min, round
+bitwise_invert = bitwise_not = invert
+bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
+concat, conjugate = concatenate, conj
+cumulative_sum, cumulative_prod = cumsum, cumprod
+degrees, radians = rad2deg, deg2rad
+permute_dims, pow, remainder, true_divide = transpose, power, mod, divide
+
+from . import fft, linalg, random  # noqa: E402
 
 __all__ = [
-    "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "array", "asarray", "bool_", "broadcast_to",
-    "complex128", "complex64", "concatenate", "cos", "divide", "dot", "e", "empty", "equal", "exp", "expand_dims",
-    "expm1", "eye", "float32", "float64", "full", "greater", "greater_equal", "inf", "int32", "int64", "isfinite",
-    "less", "less_equal", "linspace", "log", "log1p", "logical_not", "matmul", "max", "maximum", "mean", "min",
-    "minimum", "moveaxis", "multiply", "nan", "ndarray", "ndim", "negative", "newaxis", "not_equal", "ones",
-    "ones_like", "pi", "power", "random", "ravel", "reciprocal", "reshape", "shape", "sign", "sin", "sqrt",
-    "square", "squeeze", "stack", "subtract", "sum", "swapaxes", "tanh", "transpose", "true_divide", "where",
-    "zeros", "zeros_like",
+    "abs", "absolute", "acos", "acosh", "add", "all", "amax", "amin", "angle", "any", "append", "arccos", "arccosh",
+    "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argpartition", "argsort", "around",
+    "array", "array_split", "asanyarray", "asarray", "ascontiguousarray", "asin", "asinh", "astype", "atan", "atan2",
+    "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "average", "bitwise_and", "bitwise_invert",
+    "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "block",
+    "broadcast_arrays", "broadcast_to", "c_", "cbrt", "ceil", "choose", "clip", "column_stack", "compress", "concat",
+    "concatenate", "conj", "conjugate", "copy", "copysign", "cos", "cosh", "count_nonzero", "cross", "cumprod",
+    "cumsum", "cumulative_prod", "cumulative_sum", "deg2rad", "degrees", "delete", "diag", "diagflat", "diagonal",
+    "diff", "divide", "divmod", "dot", "dsplit", "dstack", "ediff1d", "einsum", "empty_like", "equal", "exp", "exp2",
+    "expand_dims", "expm1", "extract", "fabs", "fft", "fix", "flip", "fliplr", "flipud", "float_power", "floor",
+    "floor_divide", "fmax", "fmin", "fmod", "full", "full_like", "gradient", "greater", "greater_equal", "heaviside",
+    "hsplit", "hstack", "hypot", "imag", "inner", "interp", "invert", "isclose", "iscomplex", "isfinite", "isinf",
+    "isnan", "isneginf", "isposinf", "isreal", "kron", "ldexp", "left_shift", "less", "less_equal", "linalg",
+    "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logspace", "make_diagonal", "matmul", "matrix_transpose", "max", "maximum", "mean",
+    "median", "meshgrid", "min", "minimum", "mod", "modf", "moveaxis", "msort", "multiply", "nan_to_num",
+    "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "negative",
+    "not_equal", "ones_like", "outer", "pad", "partition", "percentile", "permute_dims", "piecewise", "positive",
+    "pow", "power", "prod", "ptp", "quantile", "r_", "rad2deg", "radians", "random", "ravel", "real", "real_if_close",
+    "reciprocal", "remainder", "repeat", "reshape", "resize", "right_shift", "rint", "roll", "rollaxis", "rot90",
+    "round", "row_stack", "select", "sign", "signbit", "sin", "sinc", "sinh", "sort", "sort_complex", "split", "sqrt",
+    "square", "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh",
+    "tensordot", "tile", "trace", "transpose", "trapezoid", "tril", "triu", "true_divide", "trunc", "unstack",
+    "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack", "where", "zeros_like",
 ]  # fmt: skip
 
-abs = absolute
-true_divide = divide
-amax, amin = max, min
+# what has no derivative is NumPy's own, an attribute like the others
+for _name in _numpy.__all__:
+    if _name not in globals():
+        globals()[_name] = getattr(_numpy, _name)
+globals()["__all__"] = sorted({*__all__, *_numpy.__all__})
+__version__ = _numpy.__version__
 
 
-def shape(x: object) -> tuple[int, ...]:
-    """The shape of an array or Tensor."""
-    return x.shape if hasattr(x, "shape") else array(x).shape
-
-
-def ndim(x: object) -> int:
-    """The number of dimensions of an array or Tensor."""
-    return len(shape(x))
-
-
-def zeros_like(x: object) -> ndarray:
-    """An array of zeros of the shape and dtype of `x`."""
-    return zeros(shape(x), x.dtype if hasattr(x, "dtype") else None)
-
-
-def ones_like(x: object) -> ndarray:
-    """An array of ones of the shape and dtype of `x`."""
-    return ones(shape(x), x.dtype if hasattr(x, "dtype") else None)
+def __getattr__(name: str) -> Any:
+    """Names that NumPy has and does not list."""
+    return getattr(_numpy, name)

@@ -5,7 +5,6 @@ A nonlinear operand is declared by its partial derivative; as the Jacobian is di
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..primitive import Primitive, broadcast, identity, op
-from ..tensor import Tensor
+from ..tensor import TENSORS
+from .operands import zero_like
 
 Partial = Callable[..., Any]
 
@@ -53,7 +53,9 @@ def _power_base(ct: Any, y: Any, a: Any, b: Any) -> Any:
 
 def _power_exponent(ct: Any, y: Any, a: Any, b: Any) -> Any:
     # 0 ** b has derivative 0 in b for b > 0, where log(0) would make it nan
-    return ct * (y * (math.log(a) if a else 0.0) if isinstance(a, int | float) else y * log(where(a == 0, 1, a)))
+    if isinstance(a, int | float):
+        return ct * (y * float(np.log(a) if a else 0.0))
+    return ct * (y * log(where(a == 0, 1, a)))
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -75,8 +77,26 @@ reciprocal = elementwise("reciprocal", np.reciprocal, lambda y, x: -(y * y), sav
 sin = elementwise("sin", np.sin, lambda y, x: cos(x), saves="0")
 cos: Primitive = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0")
 tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y")
-sign = elementwise("sign", np.sign, lambda y, x: x * 0, saves="0")
-absolute = elementwise("absolute", np.absolute, lambda y, x: sign(x), saves="0")
+_sign_op = elementwise("sign", np.sign, lambda y, x: x * 0, saves="0")
+
+
+def sign(x: Any) -> Any:
+    """-1, 0 or 1; of a complex number ``x / |x|``, which is not constant."""
+    if x.__class__ in TENSORS and x.dtype.kind == "c":
+        size = absolute(x)
+        return x / where(size == 0, 1, size)
+    return _sign_op(x) if x.__class__ in TENSORS else np.sign(x)
+
+
+def _phase(x: Any) -> Any:
+    """What a cotangent of |x| is multiplied with: the sign, conjugate for complex numbers; 0 at 0."""
+    return conj(sign(x)) if x.dtype.kind == "c" else sign(x)
+
+
+absolute = op(
+    "absolute", "N", np.absolute, lambda ct, y, x: ct * _phase(x), saves="0", dims=broadcast, operands="x",
+    tangent=(lambda dx, y, x: real(dx * _phase(x)),),
+)  # fmt: skip
 
 
 def _sigmoid(x: Any) -> Any:
@@ -101,25 +121,21 @@ softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: si
 # -- choice; at a tie the cotangent is shared equally ----------------------------------------------------------------
 
 
-def _wins(a: Any, b: Any, like: Any) -> Any:
+def wins(a: Any, b: Any, like: Any) -> Any:
+    """The larger one's share of the cotangent `like`: 1, 0, or a half at a tie."""
     return (a > b) + 0.5 * (a == b) if like.dtype.itemsize == 8 else ((a > b) + 0.5 * (a == b)).astype(like.dtype)
 
 
 maximum = op(
     "maximum", "N N", np.maximum,
-    (lambda ct, y, a, b: ct * _wins(a, b, ct), lambda ct, y, a, b: ct * _wins(b, a, ct)),
+    (lambda ct, y, a, b: ct * wins(a, b, ct), lambda ct, y, a, b: ct * wins(b, a, ct)),
     saves="01", dims=broadcast,
 )  # fmt: skip
 minimum = op(
     "minimum", "N N", np.minimum,
-    (lambda ct, y, a, b: ct * _wins(b, a, ct), lambda ct, y, a, b: ct * _wins(a, b, ct)),
+    (lambda ct, y, a, b: ct * wins(b, a, ct), lambda ct, y, a, b: ct * wins(a, b, ct)),
     saves="01", dims=broadcast,
 )  # fmt: skip
-
-
-def zero_like(x: Any) -> Any:
-    """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
-    return Tensor(np.zeros((), x.dtype), x.layout) if hasattr(x, "tape") else 0
 
 
 where: Primitive = op(
@@ -149,6 +165,38 @@ def astype(x: Any, dtype: Any) -> Any:
     """Convert to another dtype. Adjoint: convert the cotangent back (its real part where x is real)."""
     dtype = np.dtype(dtype)
     return x if x.dtype == dtype else _astype(x, options=(dtype, x.dtype))
+
+
+# -- complex numbers -------------------------------------------------------------------------------------------------
+def real(val: Any) -> Any:
+    """The real part. Adjoint: the cotangent, as a complex number."""
+    if val.__class__ not in TENSORS:
+        return np.real(val)
+    return astype(val, val.dtype.type(0).real.dtype)
+
+
+_imag_op = op(
+    "imag", "a", np.imag, lambda ct, y, x, source: astype(ct, source) * -1j, dims=broadcast, operands="x",
+    tangent=(lambda dx, y, x, source: imag(dx),),
+)  # fmt: skip
+_conj_op = op(
+    "conj", "a", np.conjugate, lambda ct, y, x: conj(ct), dims=broadcast, operands="x",
+    tangent=(lambda dx, y, x: conj(dx),),
+)  # fmt: skip
+
+
+def imag(val: Any) -> Any:
+    """The imaginary part; zeros for real numbers. Adjoint: the cotangent times -i."""
+    if val.__class__ not in TENSORS:
+        return np.imag(val)
+    return _imag_op(val, options=(val.dtype,)) if val.dtype.kind == "c" else val * 0
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate. Adjoint: the conjugate of the cotangent, as the pairing is bilinear."""
+    if x.__class__ not in TENSORS:
+        return np.conjugate(x)
+    return _conj_op(x) if x.dtype.kind == "c" else x
 
 
 # -- without derivative ----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy import ndarray
 
 from ..errors import LayoutError
@@ -58,11 +57,6 @@ def _right(ct: Any, y: Any, a: Any, b: Any) -> Any:
 
 
 matmul = op("matmul", "a b", operator.matmul, (_left, _right), saves="01", dims=_dims, operands="x w")
-
-
-def dot(a: Any, b: Any) -> Any:
-    """NumPy's dot for operands of up to two dimensions."""
-    return matmul(a, b) if np.ndim(a) and np.ndim(b) else a * b
 
 
 # -- a linear layer ------------------------------------------------------------------------------------------

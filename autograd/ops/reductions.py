@@ -11,6 +11,7 @@ import numpy as np
 from ..layout import Mix, Sum
 from ..primitive import op
 from ..tensor import TENSORS, Tensor
+from .operands import operand, refusal, tensors_in
 from .shape import broadcast_to, expand_dims
 
 Axes = tuple[int, ...]
@@ -106,7 +107,7 @@ def _share(winners: Any, axes: Axes, dtype: Any) -> Any:
 
 def _extreme_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
     share = _share(x == _keep(y, axes, shape), axes, x.dtype)
-    return sum(dx * share, axes, keepdims)
+    return sum(dx * share, axes, keepdims=keepdims)
 
 
 _max_op = op(
@@ -117,41 +118,97 @@ _min_op = op(
     "min", "N", lambda x, axes, keepdims, shape: np.min(x, axis=axes, keepdims=keepdims), _extreme_rule,
     saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
 )  # fmt: skip
-_argmax_op = op(
-    "argmax", "S", lambda x, axes, keepdims, shape: np.argmax(x, axis=axes[0] if len(axes) == 1 else None), (None,),
-    dims=_dims(lambda i: Mix), operands="x",
-)  # fmt: skip
+
+
+def _place(function: Any) -> Any:
+    def place(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
+        y = function(x, axis=axes[0] if len(axes) == 1 else None)
+        return y if not keepdims else np.reshape(y, _kept(x.shape, axes))
+
+    return place
+
+
+def _without(name: str, function: Any) -> Any:
+    return op(name, "S", function, (None,), dims=_dims(lambda i: Mix), operands="x")
+
+
+_argmax_op = _without("argmax", _place(np.argmax))
+_argmin_op = _without("argmin", _place(np.argmin))
+_all_op = _without("all", lambda x, axes, keepdims, shape: np.all(x, axis=axes, keepdims=keepdims))
+_any_op = _without("any", lambda x, axes, keepdims, shape: np.any(x, axis=axes, keepdims=keepdims))
+_count_op = _without("count_nonzero", lambda x, axes, keepdims, shape: np.sum(x != 0, axis=axes, keepdims=keepdims))
 
 
 _ALL_AXES = [tuple(range(n)) for n in range(65)]  # NumPy's arrays have at most 64 dimensions
 
 
-def _reduction(primitive: Any) -> Any:
-    def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        if x.__class__ in TENSORS:
-            shape = x.array.shape
+def _reduced(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
+    """What is not the plain call of a Tensor: arrays, lists, another dtype, words that only NumPy knows."""
+    if x.__class__ not in TENSORS:
+        if isinstance(x, list | tuple) and tensors_in(x):
+            x = operand(x)
         else:
-            x = x if hasattr(x, "shape") else np.asarray(x)
-            shape = x.shape
-        axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
-        return primitive(x, options=(axes, keepdims, shape))
+            if dtype is not None:
+                words["dtype"] = dtype
+            return plain(x, axis=axis, keepdims=keepdims, **{k: v for k, v in words.items() if v is not None})
+    words = {k: v for k, v in words.items() if v is not None}
+    if words:
+        raise refusal(plain.__name__, words)
+    x = x if dtype is None else x.astype(dtype)
+    return primitive(x, options=(normal_axes(axis, len(x.array.shape)), bool(keepdims), x.array.shape))
+
+
+def _sum_like(primitive: Any, plain: Any) -> Any:
+    def reduction(
+        a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any
+    ) -> Any:
+        if a.__class__ in TENSORS and dtype is None and out is None and not words:
+            shape = a.array.shape
+            axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
+            return primitive(a, options=(axes, keepdims, shape))
+        return _reduced(primitive, plain, a, axis, keepdims, dtype, {**words, "out": out})
 
     return reduction
 
 
-sum = _reduction(_sum_op)
+def _max_like(primitive: Any, plain: Any) -> Any:
+    def reduction(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
+        if a.__class__ in TENSORS and out is None and not words:
+            shape = a.array.shape
+            axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
+            return primitive(a, options=(axes, keepdims, shape))
+        return _reduced(primitive, plain, a, axis, keepdims, None, {**words, "out": out})
+
+    return reduction
+
+
+sum = _sum_like(_sum_op, np.sum)
 sum.__doc__ = """The sum over axes. Over a sharded dimension it is Partial. Adjoint: the cotangent, repeated."""
-mean = _reduction(_mean_op)
+mean = _sum_like(_mean_op, np.mean)
 mean.__doc__ = """The mean over axes; refused over a sharded dimension, where a local mean is not the global one."""
-max = _reduction(_max_op)
+max = _max_like(_max_op, np.max)
 max.__doc__ = """The largest over axes; at a tie the winners share the cotangent equally."""
-min = _reduction(_min_op)
+min = _max_like(_min_op, np.min)
 min.__doc__ = """The smallest over axes; at a tie the winners share the cotangent equally."""
 
 
-def argmax(x: Any, axis: int | None = None) -> Any:
-    """Index of the largest; it has no derivative."""
-    ndim = len((x.array if hasattr(x, "tape") else x).shape)
-    return _argmax_op(x, options=(normal_axes(axis, ndim), False, None))
+def _argument(primitive: Any, plain: Any) -> Any:
+    def argument(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
+        if a.__class__ not in TENSORS:
+            return plain(a, axis=axis, out=out, keepdims=keepdims)
+        ndim = len(a.array.shape)
+        return primitive(a, options=(normal_axes(axis, ndim), keepdims, None))
+
+    return argument
 
 
+argmax = _argument(_argmax_op, np.argmax)
+argmax.__doc__ = """Index of the largest; it has no derivative."""
+argmin = _argument(_argmin_op, np.argmin)
+argmin.__doc__ = """Index of the smallest; it has no derivative."""
+all = _max_like(_all_op, np.all)
+all.__doc__ = """Whether all elements are true; it has no derivative."""
+any = _max_like(_any_op, np.any)
+any.__doc__ = """Whether some element is true; it has no derivative."""
+count_nonzero = _max_like(_count_op, np.count_nonzero)
+count_nonzero.__doc__ = """How many elements are not zero; it has no derivative."""

@@ -11,7 +11,9 @@ import numpy as np
 from ..errors import ShapeError
 from ..layout import Mix
 from ..primitive import Primitive, op, unbroadcast
+from ..tensor import TENSORS
 from .indexing import getitem
+from .operands import operand, refusal, tensors_in
 
 Shape = tuple[int, ...]
 
@@ -60,10 +62,13 @@ def _raw(x: Any) -> Any:
     return x.array if hasattr(x, "tape") else x
 
 
-def reshape(x: Any, shape: int | Sequence[int]) -> Any:
+def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any = None) -> Any:
     """The same elements in another shape; one extent may be -1. Adjoint: reshape back."""
+    x = a if hasattr(a, "shape") else operand(a)
     source = _raw(x).shape
     shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if order == "F":
+        return transpose(reshape(transpose(x), shape[::-1]))
     if shape == source:
         return x
     if -1 in shape:
@@ -87,8 +92,9 @@ _transpose = op(
 )  # fmt: skip
 
 
-def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
+def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """Permute the dimensions (reverse them without `axes`). Adjoint: the inverse permutation."""
+    x = a if hasattr(a, "shape") else operand(a)
     ndim = len(_raw(x).shape)
     axes = tuple(range(ndim))[::-1] if axes is None else tuple(int(a) % ndim for a in axes)
     if sorted(axes) != list(range(ndim)):
@@ -96,19 +102,29 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     return _transpose(x, options=(axes,))
 
 
-def swapaxes(x: Any, a: int, b: int) -> Any:
+def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     """Exchange two dimensions."""
-    axes = list(range(len(_raw(x).shape)))
-    axes[a], axes[b] = axes[b], axes[a]
-    return transpose(x, axes)
+    axes = list(range(len(_raw(a).shape)))
+    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    return transpose(a, axes)
 
 
-def moveaxis(x: Any, source: int, target: int) -> Any:
-    """Move one dimension to another place."""
-    ndim = len(_raw(x).shape)
-    axes = [i for i in range(ndim) if i != source % ndim]
-    axes.insert(target % ndim, source % ndim)
-    return transpose(x, axes)
+def moveaxis(a: Any, source: Any, destination: Any) -> Any:
+    """Move dimensions to other places."""
+    ndim = len(_raw(a).shape)
+    sources = [i % ndim for i in ((source,) if isinstance(source, int | np.integer) else source)]
+    targets = [i % ndim for i in ((destination,) if isinstance(destination, int | np.integer) else destination)]
+    if len(sources) != len(targets):
+        raise ShapeError(f"moveaxis of axes {source} to {destination}; needed: as many places as axes")
+    axes = [i for i in range(ndim) if i not in sources]
+    for target, i in sorted(zip(targets, sources, strict=True)):
+        axes.insert(int(target), i)
+    return transpose(a, axes)
+
+
+def matrix_transpose(x: Any) -> Any:
+    """Exchange the last two dimensions."""
+    return swapaxes(x, -1, -2)
 
 
 def _broadcast_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -123,11 +139,12 @@ _broadcast_to = op(
 )  # fmt: skip
 
 
-def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
+def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) -> Any:
     """Repeat to a shape by NumPy's rule. Adjoint: the sum over what was repeated."""
+    x = operand(array) if isinstance(array, list | tuple) else array
     raw = _raw(x)
     source = raw.shape if hasattr(raw, "shape") else ()
-    return _broadcast_to(x, options=(tuple(shape), source))
+    return _broadcast_to(x, options=((shape,) if isinstance(shape, int | np.integer) else tuple(shape), source))
 
 
 def _expand_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -151,8 +168,9 @@ _squeeze: Primitive = op(
 )  # fmt: skip
 
 
-def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
+def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     """New dimensions of extent 1, at places of the result. Adjoint: squeeze."""
+    x = a if hasattr(a, "shape") else operand(a)
     axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     ndim = len(_raw(x).shape) + len(axes)
     if any(not -ndim <= a < ndim for a in axes):
@@ -160,8 +178,9 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     return _expand(x, options=(tuple(sorted(int(a) % ndim for a in axes)),)) if axes else x
 
 
-def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
+def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
     """Remove dimensions of extent 1. Adjoint: expand_dims."""
+    x = a if hasattr(a, "shape") else operand(a)
     shape = _raw(x).shape
     if axis is None:
         axes = tuple(i for i, n in enumerate(shape) if n == 1)
@@ -172,9 +191,10 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
     return _squeeze(x, options=(axes,)) if axes else x
 
 
-def ravel(x: Any) -> Any:
+def ravel(a: Any, order: str = "C") -> Any:
     """All elements in one dimension."""
-    return reshape(x, (-1,)) if _raw(x).size else reshape(x, (0,))
+    x = a if hasattr(a, "shape") else operand(a)
+    return reshape(x, (-1,), order) if _raw(x).size else reshape(x, (0,))
 
 
 def _concatenate_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -193,8 +213,16 @@ _concatenate = op(
 )
 
 
-def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
+def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: Any = None,
+                casting: str = "same_kind") -> Any:  # fmt: skip
     """Join along an existing dimension. Adjoint: each operand's own slice of the cotangent."""
+    if out is not None or (not tensors_in(arrays) and dtype is not None):
+        if out.__class__ in TENSORS or tensors_in(arrays):
+            raise refusal("concatenate", {"out": out})
+        return np.concatenate(arrays, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
+    xs = [x if hasattr(x, "shape") else operand(x) for x in arrays]
+    if axis is None:
+        xs, axis = [ravel(x) for x in xs], 0
     raws = [_raw(x) for x in xs]
     if not raws:
         raise ShapeError("concatenate of no arrays; needed: at least one")
@@ -202,9 +230,32 @@ def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
     if not -ndim <= axis < ndim or any(len(r.shape) != ndim for r in raws):
         raise ShapeError(f"concatenate of shapes {[r.shape for r in raws]} along axis {axis}")
     axis %= ndim
-    return _concatenate(*xs, options=(axis, tuple(int(r.shape[axis]) for r in raws)))
+    y = _concatenate(*xs, options=(axis, tuple(int(r.shape[axis]) for r in raws)))
+    return y if dtype is None else y.astype(dtype)
 
 
-def stack(xs: Sequence[Any], axis: int = 0) -> Any:
-    """Join along a new dimension."""
-    return concatenate([expand_dims(x, axis) for x in xs], axis)
+# -- joining along a new dimension -----------------------------------------------------------------------------------
+def _stack_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    return [tuple(i + (i >= options[0]) for i in range(len(shape))) for shape in shapes]
+
+
+def _layer(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
+    return getitem(ct, (slice(None),) * axis + (i,))
+
+
+_stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_layer,), dims=_stack_dims)
+
+
+def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any = None) -> Any:
+    """Join along a new dimension. Adjoint: each operand's own layer of the cotangent."""
+    if out is not None or not tensors_in(arrays):
+        return np.stack(arrays, axis, out, dtype=dtype)
+    xs = [operand(x) for x in arrays]
+    shapes = {_raw(x).shape for x in xs}
+    if len(shapes) > 1:
+        raise ShapeError(f"stack of shapes {[_raw(x).shape for x in xs]}; needed: one shape. Fix: broadcast_arrays")
+    ndim = len(shapes.pop()) + 1
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"stack: axis {axis} was given for a result of {ndim} dimensions")
+    y = _stack_op(*xs, options=(axis % ndim,))
+    return y if dtype is None else y.astype(dtype)

@@ -1,0 +1,147 @@
+"""Cases of products of any dimensions, matrices and their decompositions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+import autograd.numpy as np
+
+from .base import Array, case, normal, positive, strided
+
+# -- products --------------------------------------------------------------------------------------------------------
+_PRODUCTS: list[tuple[str, Any, tuple[int, ...], tuple[int, ...]]] = [
+    ("dot of many dimensions", lambda np, a, b: np.dot(a, b), (2, 3, 2), (2, 2, 3)),
+    ("dot with a number", lambda np, a, b: np.dot(a, b), (), (2, 3)),
+    ("dot of a vector and many", lambda np, a, b: np.dot(a, b), (2,), (3, 2, 2)),
+    ("inner", lambda np, a, b: np.inner(a, b), (2, 3), (4, 3)),
+    ("inner of vectors", lambda np, a, b: np.inner(a, b), (3,), (3,)),
+    ("vdot", lambda np, a, b: np.vdot(a, b), (2, 3), (2, 3)),
+    ("vecdot", lambda np, a, b: np.vecdot(a, b), (2, 3), (3,)),
+    ("outer", lambda np, a, b: np.outer(a, b), (2,), (3,)),
+    ("outer of matrices", lambda np, a, b: np.outer(a, b), (2, 2), (3,)),
+    ("tensordot", lambda np, a, b: np.tensordot(a, b), (2, 3, 2), (3, 2, 2)),
+    ("tensordot over none", lambda np, a, b: np.tensordot(a, b, 0), (2,), (3,)),
+    ("tensordot over axes", lambda np, a, b: np.tensordot(a, b, ((0, -1), (1, 0))), (2, 3, 4), (4, 2, 2)),
+    ("kron", lambda np, a, b: np.kron(a, b), (2, 2), (1, 3)),
+    ("kron of a row", lambda np, a, b: np.kron(a, b), (2, 2), (3,)),
+    ("cross", lambda np, a, b: np.cross(a, b), (2, 3), (3,)),
+    ("cross along", lambda np, a, b: np.cross(a, b, axis=0), (3, 2), (3, 2)),
+]
+for _text, _shapes in {
+    "ij,jk->ik": ((2, 3), (3, 2)), "ij,jk": ((2, 3), (3, 2)), "ij,ij->": ((2, 3), (2, 3)), "i,j->ij": ((2,), (3,)),
+    "bij,bjk->bik": ((2, 2, 3), (2, 3, 2)), "ijk,jil->kl": ((2, 3, 2), (3, 2, 2)), "ij,ij->ij": ((2, 3), (2, 3)),
+    "bhqd,bhkd->bhqk": ((1, 2, 2, 3), (1, 2, 3, 3)), "ab,cd->bd": ((2, 2), (2, 3)), "...ij,...jk->...ik": ((2, 3), (4, 3, 2)),
+    "ij,j...->i...": ((2, 3), (3, 2, 2)), "ii,i->i": ((3, 3), (3,)), "ij,ik->": ((2, 3), (2, 2)), "i,->i": ((3,), ()),
+}.items():  # fmt: skip
+    _PRODUCTS.append((f"einsum {_text}", lambda np, a, b, t=_text: np.einsum(t, a, b), *_shapes))
+_PRODUCTS.append(("einsum by lists", lambda np, a, b: np.einsum(a, [0, 1], b, [1, 2], [2, 0]), (2, 3), (3, 2)))
+for _label, _f, _a, _b in _PRODUCTS:
+    case("matmul", _label, lambda a, b, f=_f: f(np, a, b), lambda a, b, f=_f: f(numpy, a, b), normal(*_a), normal(*_b))
+for _text, _shape in {"ii->": (3, 3), "ii->i": (3, 3), "ijk->ki": (2, 3, 2), "ij->": (2, 3), "...j->j...": (2, 2, 3),
+                      "iij->j": (2, 2, 3)}.items():  # fmt: skip
+    case("transpose", f"einsum {_text}", lambda a, t=_text: np.einsum(t, a), lambda a, t=_text: numpy.einsum(t, a),
+         normal(*_shape))  # fmt: skip
+for _text in ("ij,jk,kl->il", "i,ij,j->", "ij,ik,il->jkl"):
+    _sizes = [tuple(2 + "ijkl".index(x) % 2 for x in t) for t in _text.split("->")[0].split(",")]
+    case("matmul", f"einsum {_text}", lambda a, b, c, t=_text: np.einsum(t, a, b, c),
+         lambda a, b, c, t=_text: numpy.einsum(t, a, b, c), *(normal(*s) for s in _sizes))  # fmt: skip
+case("matmul", "multi_dot", lambda a, b, c: np.linalg.multi_dot([a, b, c]),
+     lambda a, b, c: numpy.linalg.multi_dot([a, b, c]), normal(2, 3), normal(3, 2), normal(2, 2))  # fmt: skip
+
+
+# -- matrices --------------------------------------------------------------------------------------------------------
+def regular(*shape: int) -> Any:
+    """Well-conditioned square matrices."""
+    return lambda rng: rng.standard_normal(shape) * 0.4 + 2 * numpy.eye(shape[-1])
+
+
+def spread(x: Any, f: Any) -> Any:
+    """`f` of matrices that are symmetric and have well separated eigenvalues, made of any."""
+    n = x.shape[-1]
+    half = x + x.mT if hasattr(x, "mT") else x + numpy.swapaxes(x, -1, -2)
+    return f(half * 0.2 + numpy.diag(numpy.arange(1.0, n + 1)).astype(x.dtype))
+
+
+_ONE: list[tuple[str, str, Any, Any]] = [
+    ("inv", "one", lambda np, x: np.linalg.inv(x), regular(3, 3)),
+    ("inv", "several", lambda np, x: np.linalg.inv(x), regular(2, 2, 2)),
+    ("inv", "strided", lambda np, x: np.linalg.inv(x), strided(regular(2, 2))),
+    ("inv", "a negative power", lambda np, x: np.linalg.matrix_power(x, -2), regular(2, 2)),
+    ("matmul", "a power", lambda np, x: np.linalg.matrix_power(x, 5), regular(2, 2)),
+    ("inv", "tensorinv", lambda np, x: np.linalg.tensorinv(x.reshape(2, 2, 4)), regular(4, 4)),
+    ("det", "one", lambda np, x: np.linalg.det(x), regular(3, 3)),
+    ("det", "several", lambda np, x: np.linalg.det(x), regular(2, 2, 2)),
+    ("slogdet", "one", lambda np, x: np.linalg.slogdet(x)[1], regular(3, 3)),
+    ("slogdet", "several, with the sign", lambda np, x: np.linalg.slogdet(x)[1] * np.linalg.slogdet(x)[0],
+     regular(2, 2, 2)),
+    ("pinv", "tall", lambda np, x: np.linalg.pinv(x), normal(3, 2)),
+    ("pinv", "wide, several", lambda np, x: np.linalg.pinv(x), normal(2, 2, 3)),
+    *(("norm", f"{n}", lambda np, x, a=a: np.linalg.norm(x, *a), positive(3))
+      for n, a in (("of a vector", ()), ("2", (2,)))),
+    ("norm", "of all", lambda np, x: np.linalg.norm(x), normal(2, 3)),
+    ("norm", "along", lambda np, x: np.linalg.norm(x, axis=1, keepdims=True), normal(2, 3)),
+    ("norm", "Frobenius", lambda np, x: np.linalg.norm(x, "fro", axis=(0, 2)), normal(2, 3, 2)),
+    ("norm", "vector_norm", lambda np, x: np.linalg.vector_norm(x), normal(2, 3)),
+    *(("power" if p in (3, 1.5) else "absolute", f"norm {p}", lambda np, x, p=p: np.linalg.norm(x, p, axis=1),
+       positive(2, 3)) for p in (1, 3, 1.5, numpy.inf, -numpy.inf)),
+    *(("absolute", f"matrix norm {p}", lambda np, x, p=p: np.linalg.norm(x, p), normal(2, 3))
+      for p in (1, -1, numpy.inf, -numpy.inf)),
+    *(("svd", f"matrix norm {p}", lambda np, x, p=p: np.linalg.norm(x, p), normal(2, 3)) for p in ("nuc", 2, -2)),
+    ("svd", "nuclear norm along", lambda np, x: np.linalg.norm(x, "nuc", axis=(2, 0)), normal(2, 2, 3)),
+    ("svd", "cond", lambda np, x: np.linalg.cond(x), regular(2, 2)),
+    ("svd", "values", lambda np, x: np.linalg.svd(x, compute_uv=False), normal(3, 2)),
+    ("eigh", "values", lambda np, x: spread(x, np.linalg.eigvalsh), normal(3, 3)),
+    ("eigh", "one triangle", lambda np, x: np.linalg.eigh(x + np.diag(numpy.arange(3.0).astype(x.dtype) * 4))[0],
+     normal(3, 3)),
+    ("eigh", "the upper triangle", lambda np, x: np.linalg.eigh(x + np.diag(numpy.arange(3.0).astype(x.dtype) * 4),
+                                                                "U")[0], normal(3, 3)),
+    ("cholesky", "one", lambda np, x: spread(x, np.linalg.cholesky), normal(3, 3)),
+    ("cholesky", "several", lambda np, x: spread(x, np.linalg.cholesky), normal(2, 2, 2)),
+]
+for _operation, _label, _f, _made in _ONE:
+    hosted = " with a host array" if _operation in ("eigh", "cholesky") else ""
+    case(_operation, _label + hosted, lambda x, f=_f: f(np, x), lambda x, f=_f: f(numpy, x), _made)
+for _a, _b in (((2, 2), (2,)), ((2, 2), (2, 3)), ((2, 2, 2), (2, 1)), ((2, 2), (3, 2, 1))):
+    case("solve", f"{_a} {_b}", lambda a, b: np.linalg.solve(a, b), numpy.linalg.solve, regular(*_a), normal(*_b))
+case("solve", "tensorsolve", lambda a, b: np.linalg.tensorsolve(a.reshape(2, 2, 4), b),
+     lambda a, b: numpy.linalg.tensorsolve(a.reshape(2, 2, 4), b), regular(4, 4), normal(2, 2))  # fmt: skip
+
+
+# vectors are fixed up to a sign only: functions that do not depend on it
+def _made_of(parts: Any, k: int = 2) -> Any:
+    """Products of matrices that do not depend on the signs of their columns or rows."""
+    u, s, vh = parts
+    return (u[..., :k] * s[..., None, :k] ** 2) @ vh[..., :k, :]
+
+
+def eigh_of(np: Any, x: Array) -> Any:
+    w, v = spread(x, np.linalg.eigh)
+    return _made_of((v, w, v.mT if hasattr(v, "mT") else numpy.swapaxes(v, -1, -2)))
+
+
+def svd_of(np: Any, x: Array) -> Any:
+    return _made_of(np.linalg.svd(x, full_matrices=False), 1)
+
+
+def eig_of(np: Any, x: Array) -> Any:
+    w, u = np.linalg.eig(x + numpy.diag([1.0, 3.0, 6.0]).astype(x.dtype))
+    w, u = np.real(w), np.real(u)
+    return np.einsum("ij,j,kj->ik", u, w**2, u)
+
+
+def qr_of(np: Any, x: Array) -> Any:
+    q, r = np.linalg.qr(x)
+    return np.concatenate([np.ravel(q * q), np.ravel(r[:, :1] * r)])
+
+
+for _shape in ((3, 3), (2, 2, 2)):
+    case("eigh", f"vectors {_shape} with a host array", lambda x: eigh_of(np, x), lambda x: eigh_of(numpy, x),
+         normal(*_shape))  # fmt: skip
+for _shape in ((3, 2), (2, 3), (2, 2, 2)):
+    case("svd", f"vectors {_shape}", lambda x: svd_of(np, x), lambda x: svd_of(numpy, x), normal(*_shape))
+case("eig", "vectors and values with a host array", lambda x: eig_of(np, x), lambda x: eig_of(numpy, x),
+     lambda rng: rng.standard_normal((3, 3)) * 0.3)  # fmt: skip
+for _shape in ((3, 3), (4, 2), (2, 3)):
+    case("qr", f"{_shape}", lambda x: qr_of(np, x), lambda x: qr_of(numpy, x), normal(*_shape))

@@ -1,0 +1,41 @@
+"""Names of the face that are no functions of NumPy's: ``r_``, ``c_``, and `astype` as a function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..ops import elementwise
+from ..ops.joining import atleast_1d
+from ..ops.operands import operand, tensors_in
+from ..ops.shape import concatenate, reshape
+from ..tensor import TENSORS
+
+__all__ = ["astype", "c_", "r_"]
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+    """Convert to another dtype."""
+    return elementwise.astype(x, dtype)
+
+
+class _Joining:
+    """``r_[a, b]`` and ``c_[a, b]``: joined along the first dimension, or as columns. Slices are ranges."""
+
+    def __init__(self, theirs: Any, columns: bool):
+        self._theirs = theirs
+        self._columns = columns
+
+    def __getitem__(self, key: Any) -> Any:
+        parts = key if isinstance(key, tuple) else (key,)
+        if not tensors_in(parts):
+            return self._theirs[key]
+        given = [np.r_[part] if isinstance(part, slice) else part for part in parts]
+        xs = [atleast_1d(x if x.__class__ in TENSORS else operand(x)) for x in given]
+        if self._columns:
+            xs = [reshape(x, (-1, 1)) if x.ndim == 1 else x for x in xs]
+        return concatenate(xs, -1)
+
+
+r_, c_ = _Joining(np.r_, columns=False), _Joining(np.c_, columns=True)

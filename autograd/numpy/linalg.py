@@ -1,0 +1,47 @@
+"""``numpy.linalg``, differentiable. What has no derivative here (``matrix_rank``, ``lstsq``) is NumPy's own."""
+
+from __future__ import annotations
+
+import numpy.linalg as _linalg
+from numpy.linalg import LinAlgError, lstsq, matrix_rank
+
+from ..ops.arranging import diagonal as _diagonal
+from ..ops.arranging import trace as _trace
+from ..ops.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
+from ..ops.linalg import matmul
+from ..ops.matrices import (
+    cond,
+    det,
+    inv,
+    matrix_norm,
+    matrix_power,
+    norm,
+    pinv,
+    slogdet,
+    solve,
+    tensorinv,
+    tensorsolve,
+    vector_norm,
+)
+from ..ops.operands import instead_of as _instead_of
+from ..ops.products import cross, multi_dot, outer, tensordot, vecdot
+from ..ops.shape import matrix_transpose
+
+__all__ = [
+    "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq",
+    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv",
+    "qr", "slogdet", "solve", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace", "vecdot",
+    "vector_norm",
+]  # fmt: skip
+
+
+@_instead_of(_linalg.diagonal)
+def diagonal(x: object, /, *, offset: int = 0) -> object:
+    """The diagonal of the last two dimensions."""
+    return _diagonal(x, offset, -2, -1)
+
+
+@_instead_of(_linalg.trace)
+def trace(x: object, /, *, offset: int = 0, dtype: object = None) -> object:
+    """The sum of the diagonal of the last two dimensions."""
+    return _trace(x, offset, -2, -1, dtype)

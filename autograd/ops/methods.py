@@ -1,0 +1,150 @@
+"""The methods that Tensors share with NumPy's arrays, from one table: a method is a function of the face."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import SavedArrayError
+from ..tensor import Tensor
+from . import arranging, elementwise, functions, products, reductions, selection, shape, statistics
+from .dispatch import values
+from .operands import raw
+
+__all__ = ["METHODS", "OPERATORS", "PROPERTIES", "install"]
+
+
+def _reshape(x: Any, *given: Any, order: str = "C", copy: Any = None) -> Any:
+    """The same elements in another shape, given as one tuple or as several numbers."""
+    return shape.reshape(x, given[0] if len(given) == 1 else given, order)
+
+
+def _transpose(x: Any, *axes: Any) -> Any:
+    """The dimensions permuted, given as one tuple or as several numbers; reversed without any."""
+    one = len(axes) == 1 and not isinstance(axes[0], int | np.integer)
+    return shape.transpose(x, (axes[0] if one else axes) or None)
+
+
+def _astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True,
+            copy: bool = True) -> Any:  # fmt: skip
+    """Convert to another dtype."""
+    return elementwise.astype(x, dtype)
+
+
+def _dot(x: Any, b: Any, out: None = None) -> Any:
+    """``numpy.dot(x, b)``."""
+    return products.dot(x, b)
+
+
+def _nonzero(x: Any) -> Any:
+    """The places of elements that are not zero, one array per dimension."""
+    return np.nonzero(raw(x))
+
+
+def _searchsorted(x: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any:
+    """Where values would be inserted to keep the order."""
+    return np.searchsorted(raw(x), values(v), side, sorter)
+
+
+METHODS: dict[str, Any] = {
+    "all": reductions.all,
+    "any": reductions.any,
+    "argmax": reductions.argmax,
+    "argmin": reductions.argmin,
+    "argpartition": selection.argpartition,
+    "argsort": selection.argsort,
+    "astype": _astype,
+    "choose": selection.choose,
+    "clip": functions.clip,
+    "compress": lambda x, condition, axis=None: selection.compress(condition, x, axis),
+    "conj": elementwise.conj,
+    "conjugate": elementwise.conj,
+    "cumprod": statistics.cumprod,
+    "cumsum": statistics.cumsum,
+    "diagonal": arranging.diagonal,
+    "dot": _dot,
+    "flatten": shape.ravel,
+    "max": reductions.max,
+    "mean": reductions.mean,
+    "min": reductions.min,
+    "nonzero": _nonzero,
+    "prod": statistics.prod,
+    "ptp": functions.ptp,
+    "ravel": shape.ravel,
+    "repeat": arranging.repeat,
+    "reshape": _reshape,
+    "round": functions.round,
+    "searchsorted": _searchsorted,
+    "squeeze": shape.squeeze,
+    "std": statistics.std,
+    "sum": reductions.sum,
+    "swapaxes": shape.swapaxes,
+    "take": selection.take,
+    "trace": arranging.trace,
+    "transpose": _transpose,
+    "var": statistics.var,
+    "tolist": lambda x: x.numpy().tolist(),
+}
+PROPERTIES: dict[str, Any] = {
+    "T": shape.transpose,
+    "mT": shape.matrix_transpose,
+    "real": elementwise.real,
+    "imag": elementwise.imag,
+    "itemsize": lambda x: x.dtype.itemsize,
+    "nbytes": lambda x: x.size * x.dtype.itemsize,
+}
+OPERATORS: dict[str, Any] = {
+    "mod": functions.mod,
+    "floordiv": functions.floor_divide,
+    "divmod": functions.divmod,
+    "and": functions.bitwise_and,
+    "or": functions.bitwise_or,
+    "xor": functions.bitwise_xor,
+    "lshift": functions.left_shift,
+    "rshift": functions.right_shift,
+}
+IN_PLACE = ("fill", "itemset", "partition", "put", "resize", "setfield", "sort")
+
+
+def _refused(name: str) -> Any:
+    def method(self: Any, *args: Any, **words: Any) -> Any:
+        fix = "where(mask, new, x), or write to x.numpy().copy()"
+        fix = f"autograd.numpy.{name}(x)" if name in ("sort", "partition") else fix
+        raise SavedArrayError(
+            f"{name} of a Tensor of shape {self.array.shape} would write to an array that a tape may have saved. "
+            f"Needed: a functional form. Fix: {fix}"
+        )
+
+    return method
+
+
+def _method(function: Any, doc: str = "") -> Any:
+    """A function as a method: an operation is an object, which a class would not bind."""
+    if type(function) is type(_method):
+        return function
+
+    def method(self: Any, *args: Any, **words: Any) -> Any:
+        return function(self, *args, **words)
+
+    method.__doc__ = doc or function.__doc__
+    return method
+
+
+def install() -> None:
+    """Give Tensor its methods, properties and the operators that are not hot."""
+    for name, function in METHODS.items():
+        setattr(Tensor, name, _method(function))
+    for name, function in PROPERTIES.items():
+        setattr(Tensor, name, property(function))
+    for name, function in OPERATORS.items():
+        setattr(Tensor, f"__{name}__", _method(function))
+        setattr(Tensor, f"__r{name}__", lambda self, other, f=function: f(other, self))
+    for name in IN_PLACE:
+        setattr(Tensor, name, _refused(name))
+    plain: Any = Tensor
+    plain.__pos__ = lambda self: self
+    plain.__invert__ = _method(functions.invert)
+    plain.__complex__ = lambda self: complex(self.numpy())
+    plain.__round__ = lambda self, decimals=0: functions.round(self, decimals)
+    plain.__index__ = lambda self: self.numpy().__index__()

@@ -1,0 +1,106 @@
+"""What functions of the NumPy face are given: Tensors, arrays, lists of either, and the constants that rules need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from ..arrays import Shaped, move
+from ..errors import NotDifferentiable
+from ..layout import C
+from ..sites import call_site
+from ..state import state
+from ..tensor import TENSORS, Tensor
+
+__all__ = ["constant_like", "followed", "instead_of", "operand", "raw", "tensors_in", "zero_like",
+           "zeros_of"]  # fmt: skip
+
+def raw(x: Any) -> Any:
+    """The array of a Tensor; anything else as it is."""
+    return x.array if x.__class__ in TENSORS else x
+
+
+def tensors_in(xs: Iterable[Any]) -> bool:
+    """Whether a Tensor is among arguments, or in lists and tuples among them."""
+    for x in xs:
+        kind = x.__class__
+        if kind in TENSORS or ((kind is list or kind is tuple) and tensors_in(x)):
+            return True
+    return False
+
+
+def followed(x: Any) -> bool:
+    """Whether a tape is recording and follows this value, so that to lose it would lose a gradient."""
+    return x.__class__ in TENSORS and state.recording is not None and x.requires_grad
+
+
+def operand(x: Any) -> Any:
+    """An operand as a Tensor or an array: lists that hold Tensors become one Tensor."""
+    if x.__class__ in TENSORS or hasattr(x, "dtype"):
+        return x
+    if isinstance(x, list | tuple) and tensors_in(x):
+        from .joining import array
+
+        return array(x)
+    return np.asarray(x)
+
+
+def constant_like(array: Any, like: Any) -> Any:
+    """An array that a rule makes, where `like` is: on its device, and under its mesh the same on every rank."""
+    if like.__class__ in TENSORS:
+        layout = like.layout
+        return Tensor(move(array, like.array), None if layout is None else layout.grid.uniform(C))
+    return move(array, like)
+
+
+def zero_like(x: Any) -> Any:
+    """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
+    return Tensor(np.zeros((), x.dtype), x.layout) if x.__class__ in TENSORS else 0
+
+
+def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Declare the differentiable form of one of NumPy's functions.
+
+    Where no Tensor is among the arguments NumPy's own function runs, with whatever it takes. The two have the same
+    leading parameters; what ours lacks (``out=``, ``where=``) is refused.
+    """
+    def made(ours: Callable[..., Any]) -> Any:
+        @wraps(ours)
+        def call(*args: Any, **words: Any) -> Any:
+            for x in args:
+                if x.__class__ in TENSORS:
+                    break
+            else:
+                if not tensors_in(args) and not (words and tensors_in(words.values())):
+                    return plain(*args, **words)
+            if words and words.get("out", ()) is None:
+                del words["out"]
+            try:
+                return ours(*args, **words)
+            except TypeError as error:
+                if "keyword argument" in str(error):
+                    raise refusal(plain.__name__, words) from error
+                raise
+
+        return call
+
+    return made
+
+
+def refusal(name: str, words: Any) -> NotDifferentiable:
+    """What to raise where a function is called on a Tensor with an argument that has no derivative here."""
+    given = ", ".join(f"{k}=" for k in words)
+    why = " (it would write to an array that a tape may have saved)" if "out" in words else ""
+    return NotDifferentiable(
+        f"{name}({given}) of a Tensor: an argument given has no differentiable form{why}. Fix: leave it out, or use "
+        f"x.numpy() where no gradient is wanted" + call_site()
+    )
+
+
+def zeros_of(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    """Zeros of a shape and dtype where `like` is."""
+    array = raw(like)
+    return Shaped(shape, dtype, array.why) if type(array) is Shaped else move(np.zeros(shape, dtype), array)
