@@ -6,6 +6,7 @@ axis are neighbours. Operations name an axis, or a tuple of axes, which is flatt
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -214,6 +215,14 @@ class Mesh:
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
+
+    def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:
+        """Every rank's shape of a value along some axes, and this rank's place among them; all ranks there call it."""
+        on = self.axis(axes)
+        if on.group.checking:
+            on.group.agree(f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
+        told = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
+        return [tuple(json.loads(data)) for data in told], on.group.rank
 
     def plan(self, tape: Any) -> Any:
         """Merge the ranks' tapes; see `collectives.plan.plan`."""

@@ -224,13 +224,24 @@ def _join(
         empty = np.zeros(shape, x.array.dtype) if type(x.array) is not Shaped else Shaped(shape, x.array.dtype, DRY)
         return traced.out(Tensor(empty, _shifted(layout, len(whole) if first else 0)))
     if any(p.__class__ in TENSORS and p.tape is not None for p in parts):
-        return ops.reshape(ops.stack(parts, 0 if first else len(local)), shape)
+        return stacked(parts, whole, 0 if first else len(local))
     arrays = [p.array if p.__class__ in TENSORS else p for p in parts]
     joined: Any = np.stack(arrays, 0 if first else -1).reshape(shape)
     joined = joined if shape else joined[()]
     if parts[0].__class__ not in TENSORS:
         return joined
     return Tensor(joined, _shifted(layout, len(whole) if first else 0))
+
+
+def stacked(parts: Sequence[Any], whole: Sequence[int], at: int) -> Any:
+    """Parts in C order of an index of shape `whole`, whose dimensions are put in at dimension `at`; recorded.
+
+    One stack a dimension, and no reshape: where parts are sharded, an extent of 1 would not tell what was cut.
+    """
+    found = list(parts)
+    for n in reversed(whole):
+        found = [ops.stack(found[i : i + n], at) for i in range(0, len(found), n)]
+    return found[0]
 
 
 def _shifted(layout: Layout | None, by: int) -> Layout | None:

@@ -13,6 +13,7 @@ from ..arrays import is_array
 from ..errors import ArgumentError, LayoutError, ShapeError
 from ..sites import call_site
 from ..tensor import TENSORS, constant
+from .jacobians import stacked
 from .reverse import _grad
 from .traced import Function, Traced
 from .wrapping import Argnum, named, nary
@@ -220,19 +221,13 @@ def _tensor_jacobian(f: Function, x: Any, t: Any) -> Any:
     for k in range(math.prod(rest)):
         unit = np.zeros(rest, y.array.dtype)
         unit.reshape(-1)[k] = 1
-        spread = ops.reshape(t, given + (1,) * len(rest)) * unit_like(unit, t)
+        spread = t
+        for _ in rest:
+            spread = ops.expand_dims(spread, -1)
+        spread = spread * (constant(unit) if t.__class__ in TENSORS else unit)
         for row, found in zip(rows, traced.pull([spread]), strict=True):
             row.append(found)
-    whole = [
-        ops.reshape(ops.stack(row, 0), rest + tuple(int(n) for n in x.array.shape))
-        for x, row in zip(traced.inputs, rows, strict=True)
-    ]
-    return traced.structure.rebuild(whole)
-
-
-def unit_like(unit: Any, t: Any) -> Any:
-    """A unit vector that is the same on all ranks, to be multiplied with `t`."""
-    return constant(unit) if t.__class__ in TENSORS else unit
+    return traced.structure.rebuild([stacked(row, rest, 0) for row in rows])
 
 
 def _make_ggnvp(f: Function, x: Any, loss: Function) -> Callable[[Any], Any]:
