@@ -71,12 +71,10 @@ case("subtract", "ptp", lambda x: np.ptp(x, 1), lambda x: numpy.ptp(x, 1), apart
 case("add", "unwrap", np.unwrap, numpy.unwrap, lambda rng: numpy.array([0.1, 2.0, 5.0, -1.0, 0.4]))
 case("negative", "positive", lambda x: -np.positive(x), lambda x: -numpy.positive(x), normal(3))
 
-_BOOLEAN = ("isnan isinf isposinf isneginf signbit iscomplex isreal isclose logical_and logical_or logical_xor any "
-            "all".split())  # fmt: skip
-_STEPS = "floor ceil trunc rint round floor_divide heaviside copysign".split()
-_WHOLE = ("count_nonzero argmin argsort argpartition invert bitwise_and bitwise_or bitwise_xor left_shift "
-          "right_shift".split())  # fmt: skip
-WITHOUT_DERIVATIVE.update({name: "its result is boolean" for name in _BOOLEAN})
-WITHOUT_DERIVATIVE.update({name: "constant between steps" for name in _STEPS})
-WITHOUT_DERIVATIVE.update({name: "its result is an integer" for name in _WHOLE})
+_BOOLEAN = (["isnan", "isinf", "isposinf", "isneginf", "signbit", "iscomplex", "isreal", "isclose", "logical_and", "logical_or", "logical_xor", "any", "all"])  # fmt: skip
+_STEPS = ["floor", "ceil", "trunc", "rint", "round", "floor_divide", "heaviside", "copysign"]
+_WHOLE = (["count_nonzero", "argmin", "argsort", "argpartition", "invert", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"])  # fmt: skip
+WITHOUT_DERIVATIVE.update(dict.fromkeys(_BOOLEAN, "its result is boolean"))
+WITHOUT_DERIVATIVE.update(dict.fromkeys(_STEPS, "constant between steps"))
+WITHOUT_DERIVATIVE.update(dict.fromkeys(_WHOLE, "its result is an integer"))
 

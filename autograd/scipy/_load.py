@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+import numpy as np
+
+from ..arrays import Shaped
 from ..errors import DependencyError, NotDifferentiable
 from ..sites import call_site
 from ..state import state
 from ..tensor import TENSORS
 
-__all__ = ["followed", "scipy", "traced", "without_derivative"]
+__all__ = ["as_ufunc", "followed", "scipy", "traced", "without_derivative"]
 
 
 def scipy(name: str) -> Any:
@@ -29,6 +33,30 @@ def scipy(name: str) -> Any:
             f"autograd.scipy needs SciPy, and scipy.{name} cannot be imported ({error}). "
             "Fix: pip install 'ringtape[scipy]'"
         ) from error
+
+
+def _broadcast(*xs: Any) -> Any:
+    return np.broadcast_shapes(*map(np.shape, xs))
+
+
+def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcast) -> Callable[..., Any]:
+    """A function of SciPy, with the manners of a ufunc.
+
+    Its result has its operands' dtype, where SciPy computes in float64 throughout; and of arrays without values it is
+    one too, whose shape is ``shape(*operands)``.
+    """
+
+    @wraps(function)
+    def call(*xs: Any) -> Any:
+        kinds = [x.dtype for x in xs if hasattr(x, "dtype") and x.dtype.kind in "fc"]
+        for x in xs:
+            if type(x) is Shaped:
+                return Shaped(shape(*xs), np.result_type(*kinds), x.why)
+        y = function(*xs)
+        dtype = np.result_type(*kinds) if kinds else y.dtype
+        return y if y.dtype == dtype or y.dtype.kind != dtype.kind else y.astype(dtype)
+
+    return call
 
 
 def traced(*xs: Any) -> bool:

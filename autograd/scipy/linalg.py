@@ -15,7 +15,7 @@ import numpy as np
 from ..extend import primitive
 from ..ops import reshape, sum, transpose
 from ..primitive import Primitive, op
-from ._load import scipy, traced
+from ._load import as_ufunc, scipy, traced
 
 _linalg = scipy("linalg")
 
@@ -42,7 +42,7 @@ def _in_b(ct: Any, y: Any, a: Any, b: Any, q: Any) -> Any:
 
 
 _sylvester: Primitive = op(
-    "solve_sylvester", "N N c", _linalg.solve_sylvester,
+    "solve_sylvester", "N N c", as_ufunc(_linalg.solve_sylvester, lambda a, b, q: q.shape),
     (_in_a, _in_b, lambda ct, y, a, b, q: _sylvester(_t(a), _t(b), ct)), saves="y01", operands="a b q",
     tangent=(lambda da, y, a, b, q: _sylvester(a, b, -(da @ y)), lambda db, y, a, b, q: _sylvester(a, b, -(y @ db)),
              lambda dq, y, a, b, q: _sylvester(a, b, dq)),
@@ -55,7 +55,8 @@ def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
 
 
 _sqrtm: Primitive = op(
-    "sqrtm", "N", _linalg.sqrtm, lambda ct, y, x: _real_like(_sylvester(_t(y), _t(y), ct), x), saves="y0", operands="x",
+    "sqrtm", "N", as_ufunc(_linalg.sqrtm, lambda x: x.shape),
+    lambda ct, y, x: _real_like(_sylvester(_t(y), _t(y), ct), x), saves="y0", operands="x",
     tangent=(lambda dx, y, x: _sylvester(y, y, dx),),
 )  # fmt: skip
 
@@ -80,7 +81,7 @@ def _triangular_in_a(ct: Any, y: Any, a: Any, b: Any, flipped: bool, lower: bool
 
 
 _triangular: Primitive = op(
-    "solve_triangular", "N b", _solved_triangular,
+    "solve_triangular", "N b", as_ufunc(_solved_triangular, lambda a, b, *_: b.shape),
     (_triangular_in_a,
      lambda ct, y, a, b, flipped, lower, unit: _triangular(a, ct, options=(not flipped, lower, unit))),
     saves="y0", operands="a b",
@@ -133,7 +134,8 @@ def _banded_in_b(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> An
 
 
 _banded: Primitive = op(
-    "solve_banded", "N b", _solved_banded, (_banded_in_a, _banded_in_b), saves="y0", operands="ab b"
+    "solve_banded", "N b", as_ufunc(_solved_banded, lambda ab, b, *_: b.shape),
+    (_banded_in_a, _banded_in_b), saves="y0", operands="ab b"
 )
 
 

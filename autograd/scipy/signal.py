@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..ops import reshape, swapaxes, transpose
 from ..primitive import Primitive, op
+from ._load import as_ufunc
 
 __all__ = ["convolve"]
 
@@ -36,6 +37,10 @@ def _windows(p: Any, q: Any) -> Any:
     return np.moveaxis(y, -1, 1)
 
 
+def _windows_shape(p: Any, q: Any) -> Shape:
+    return p.shape[0], q.shape[0], *(m - n + 1 for m, n in zip(p.shape[2:], q.shape[2:], strict=True))
+
+
 def _in_p(ct: Any, y: Any, p: Any, q: Any) -> Any:
     sizes = tuple(int(n) for n in q.shape[2:])
     around = _pad(ct, options=(tuple((n - 1, n - 1) for n in sizes),))
@@ -46,7 +51,9 @@ def _in_q(ct: Any, y: Any, p: Any, q: Any) -> Any:
     return swapaxes(_correlate(swapaxes(p, 0, 1), swapaxes(ct, 0, 1)), 0, 1)
 
 
-_correlate: Primitive = op("correlate", "a b", _windows, (_in_p, _in_q), saves=("1", "0"), operands="p q")
+_correlate: Primitive = op(
+    "correlate", "a b", as_ufunc(_windows, _windows_shape), (_in_p, _in_q), saves=("1", "0"), operands="p q"
+)
 
 
 def _zeros_around(x: Any, widths: Sequence[tuple[int, int]]) -> Any:

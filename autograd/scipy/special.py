@@ -16,15 +16,22 @@ from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax
 from ..ops.elementwise import elementwise
 from ..primitive import Primitive, broadcast, op
-from ._load import scipy, traced, without_derivative
+from ._load import as_ufunc, scipy, traced, without_derivative
 
 _special = scipy("special")
 _ROOT_PI = math.sqrt(math.pi)
 
 # -- the gamma function and its relatives ----------------------------------------------------------------------------
+def _polygamma_of(n: Any, x: Any) -> Any:
+    if not isinstance(n, int | np.integer):
+        return _special.polygamma(n, x)
+    n = int(n)  # DLMF 5.15.1: a multiple of the Hurwitz zeta function
+    return ((-1) ** (n + 1) * math.factorial(n)) * _special.zeta(n + 1, x) if n else _special.psi(x)
+
+
 _polygamma = op(
-    "polygamma", "S N", _special.polygamma, (None, lambda ct, y, n, x: ct * polygamma(n + 1, x)), saves="01",
-    dims=broadcast, operands="n x",
+    "polygamma", "S N", _polygamma_of, (None, lambda ct, y, n, x: ct * polygamma(n + 1, x)),
+    saves="01", dims=broadcast, operands="n x",
 )  # fmt: skip
 polygamma: Any = without_derivative(_polygamma, 0)
 digamma = psi = elementwise("digamma", _special.psi, lambda y, x: polygamma(1, x), saves="0")
@@ -34,9 +41,14 @@ rgamma = elementwise("rgamma", _special.rgamma, lambda y, x: -y * psi(x), saves=
 gammasgn = op("gammasgn", "S", _special.gammasgn, (None,), dims=broadcast, operands="x")
 
 
+def _weak(y: Any, *xs: Any) -> Any:
+    """What was computed of Python numbers, as one: a NumPy scalar would make float64 of all that it meets."""
+    return float(y) if all(isinstance(x, int | float) and not hasattr(x, "dtype") for x in xs) else y
+
+
 def _gamma_density(a: Any, x: Any) -> Any:
     """x^(a - 1) exp(-x) / gamma(a), by its logarithm, which does not overflow."""
-    return exp((a - 1) * log(x) - x - gammaln(a))
+    return exp((a - 1) * log(x) - x - _weak(gammaln(a), a))
 
 
 gammainc = without_derivative(
@@ -73,7 +85,7 @@ betaln = op(
 
 def _beta_density(a: Any, b: Any, x: Any) -> Any:
     """x^(a - 1) (1 - x)^(b - 1) / beta(a, b), by its logarithm."""
-    return exp((a - 1) * log(x) + (b - 1) * log1p(-x) - betaln(a, b))
+    return exp((a - 1) * log(x) + (b - 1) * log1p(-x) - _weak(betaln(a, b), a, b))
 
 
 betainc = without_derivative(
@@ -101,7 +113,7 @@ def _of_order(name: str, function: Any, derivative: Any) -> Any:
 
 jn: Any = _of_order("jv", _special.jv, lambda y, n, x: (jn(n - 1, x) - jn(n + 1, x)) / 2)
 jv = jn
-yn: Any = _of_order("yn", _special.yn, lambda y, n, x: (yn(n - 1, x) - yn(n + 1, x)) / 2)
+yn: Any = _of_order("yn", as_ufunc(_special.yn), lambda y, n, x: (yn(n - 1, x) - yn(n + 1, x)) / 2)
 iv: Any = _of_order("iv", _special.iv, lambda y, n, x: (iv(n - 1, x) + iv(n + 1, x)) / 2)
 ive: Any = _of_order("ive", _special.ive, lambda y, n, x: (ive(n - 1, x) + ive(n + 1, x)) / 2 - y * sign(x))
 
@@ -147,7 +159,7 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
         return _special.logsumexp(a, axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
     axis = tuple(axis) if isinstance(axis, list) else axis
     counted = a if b is None else where(b == 0, -np.inf, a)
-    top = stop_gradient(max(counted, axis=axis, keepdims=True)) if traced(counted) else np.max(counted, axis=axis, keepdims=True)
+    top = stop_gradient(max(counted, axis=axis, keepdims=True))
     top = where(isfinite(top), top, 0)
     terms = exp(a - top)
     total = sum(terms if b is None else b * terms, axis=axis, keepdims=keepdims)

@@ -12,9 +12,9 @@ from typing import Any
 
 from ...ops import exp
 from ...primitive import broadcast, op
-from .._load import followed, scipy, without_derivative
+from .._load import as_ufunc, scipy, without_derivative
 
-__all__ = ["family", "followed", "without_derivative"]
+__all__ = ["family"]
 
 Function = Callable[..., Any]
 
@@ -66,7 +66,7 @@ def family(name: str, shapes: Sequence[str], score: Function, shape_scores: Sequ
         in_shapes = None if density is None else [of_shape(rule, density) for rule in shape_scores]
         word = " ".join(["N", *(["S" if in_shapes is None else "N"] * n), "N", "N"])
         operation = op(
-            f"{name}.{which}", word, getattr(theirs, which), rules(slope, scaled, in_shapes),
+            f"{name}.{which}", word, as_ufunc(getattr(theirs, which)), rules(slope, scaled, in_shapes),
             saves="y" + "".join(map(str, range(n + 3))), dims=broadcast, operands=" ".join(["x", *shapes, "loc scale"]),
         )  # fmt: skip
         checked = operation if in_shapes is not None or not n else without_derivative(operation, *range(1, 1 + n))

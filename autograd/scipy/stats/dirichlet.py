@@ -6,7 +6,7 @@ from typing import Any
 
 from ...ops import concatenate, exp, log, reshape, sum
 from ...primitive import op
-from .._load import scipy
+from .._load import as_ufunc, scipy
 from ..special import psi
 
 __all__ = ["logpdf", "pdf", "rvs"]
@@ -29,7 +29,10 @@ def _in_alpha(ct: Any, y: Any, x: Any, alpha: Any) -> Any:
     return g if len(x.shape) == 1 else sum(g, axis=tuple(range(1, len(x.shape))))
 
 
-_logpdf = op("dirichlet.logpdf", "N N", _theirs.logpdf, (_in_x, _in_alpha), saves="01", operands="x alpha")
+_logpdf = op(
+    "dirichlet.logpdf", "N N", as_ufunc(_theirs.logpdf, lambda x, alpha: x.shape[1:]), (_in_x, _in_alpha), saves="01",
+    operands="x alpha",
+)  # fmt: skip
 
 
 def logpdf(x: Any, alpha: Any) -> Any:
