@@ -4,13 +4,13 @@ The arguments may be nested containers with values of a tape anywhere inside the
 is one array is one node. A result with several is a node and, behind it, one `OUTPUT` for each array, whose step in a
 sweep hands its own cotangent to the node.
 
-A function may use values of the tape that are not its arguments (it closes over them). Its result then has a place on
-the tape before the call is recorded; the derivative along that way is whatever was recorded there, with the arguments
-held fixed, so the node hands its cotangent on to that place too.
+A function that closes over values of the tape is refused where its result shows that it did: rules say nothing of what
+is no argument.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,18 +46,15 @@ class Call:
         The arguments with a leaf that it follows.
     ans, ans_structure
         The result's leaves, with plain arrays, and how they are nested.
-    through : list of int
-        Where each of these stands on the tape by what the function closes over; -1 for nowhere.
     """
 
     __slots__ = (
         "ans", "ans_structure", "argnums", "found", "kwargs", "layout", "layouts", "leaves", "operands", "places",
-        "structure", "through",
+        "structure",
     )  # fmt: skip
 
     ans: list[Any]
     ans_structure: Structure
-    through: list[int]
 
     def __init__(self, leaves: list[Any], structure: Structure, operands: list[int]):
         self.structure = structure
@@ -150,14 +147,13 @@ class _Output:
     communicates = False
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        (whole, through), (i,) = node[3], node[4]
+        (whole,), (i,) = node[3], node[4]
         sweep.add(whole, Parts({i: ct}))
-        sweep.add(through, ct)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
-        (whole, through), (i,) = node[3], node[4]
+        (whole,), (i,) = node[3], node[4]
         tangents = _at(carried, whole, start)
-        return _sum(None if tangents is None else tangents[i], _at(carried, through, start))
+        return None if tangents is None else tangents[i]
 
 
 OUTPUT = _Output()
@@ -198,6 +194,11 @@ class Extension:
         ys, call.ans_structure = flatten(result)
         if recording is not None and any(y.__class__ in TENSORS for y in ys):
             ys, _ = flatten(self.function(*args, **call.kwargs))  # what it closes over is followed now
+            if any(y.__class__ in TENSORS and y.requires_grad for y in ys):
+                raise NotDifferentiable(
+                    f"{self.name} closes over a value that the tape follows: no rule gives its gradient, so it would "
+                    "be lost. Fix: pass it as an argument, or stop_gradient(x)" + call_site()
+                )
         call.layout = self._layout(call)
         call.ans = [_value(y) if _is_value(y) else y for y in ys]
         if recording is None or not call.enter(recording) or not any(map(_differentiable, call.ans)):
@@ -206,13 +207,12 @@ class Extension:
             return call.ans_structure.rebuild(tensors)
         if not events.calls:  # who listens to calls may want to repeat them, and no derivative
             self._require_rule(call)
-        call.through = [y.node if y.__class__ in TENSORS and y.tape is recording else -1 for y in ys]
         whole = recording.append((self, None, (), tuple(call.places), (call,), None, None))
         if call.ans_structure.kind is None:
             return Tensor(call.ans[0], call.layout, recording, whole)
         outputs = []
-        for i, (a, through) in enumerate(zip(call.ans, call.through, strict=True)):
-            place = recording.append((OUTPUT, None, (), (whole, through), (i,), None, None))
+        for i, a in enumerate(call.ans):
+            place = recording.append((OUTPUT, None, (), (whole,), (i,), None, None))
             followed = (recording, place) if _differentiable(a) else (None, FREE)
             outputs.append(Tensor(a, call.layout, *followed) if _is_value(a) else a)
         return call.ans_structure.rebuild(outputs)
@@ -269,11 +269,7 @@ class Extension:
 
     def _cotangent(self, call: Call, ct: Any, sweep: Sweep) -> Any:
         """What the rule is given: a container like the result, with zeros where nothing arrived."""
-        if call.ans_structure.kind is None:
-            sweep.add(call.through[0], ct)
-            known = {0: ct}
-        else:
-            known = ct.known
+        known = {0: ct} if call.ans_structure.kind is None else ct.known
         dual = None if call.layout is None else call.layout.dual
         found = []
         for i, a in enumerate(call.ans):
@@ -286,6 +282,8 @@ class Extension:
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """One step of the reverse sweep."""
         (call,) = node[4]
+        if sweep.wanted is not None and max(call.places) < sweep.start:
+            return  # what leaves the interval is not wanted, and the rule need not run
         self._require_rule(call)
         ans, args = self._values(call, sweep.recording if sweep.record else None, sweep.place)
         ct = self._cotangent(call, ct, sweep)
@@ -323,9 +321,7 @@ class Extension:
             if dy is not None:
                 found = call.ans_structure.match(dy, f"the tangent that {self.name}'s rule gave")
                 tangents = [self._tangent(t, call, record) for t in found]
-        if call.ans_structure.kind is not None:
-            return tangents
-        return _sum(None if tangents is None else tangents[0], _at(carried, call.through[0], start))
+        return tangents if tangents is None or call.ans_structure.kind is not None else tangents[0]
 
     def _tangent(self, t: Any, call: Call, record: bool) -> Any:
         if not _is_value(t):
@@ -399,7 +395,16 @@ class Extension:
         ts = call.ans_structure.match(dy, f"the tangent that {self.name}'s rule gave")
         cts = call.ans_structure.match(ct, "the cotangent")
         pairs = [(t, _tensor(c)) for t, c in zip(ts, cts, strict=True) if t.__class__ in TENSORS and t.tape is not None]
-        found = self._swept(call.structure, tape, pairs, seeds, call.leaves, record)
+        if self in _transposing.operations:
+            raise NotDifferentiable(
+                f"{self.name} has no vjp, and its jvp is the function itself, so that reverse mode has nothing to "
+                f"transpose. Fix: defvjp({self.name}, lambda ans, *args: lambda g: ...)"
+            )
+        _transposing.operations = (*_transposing.operations, self)
+        try:
+            found = self._swept(call.structure, tape, pairs, seeds, call.leaves, record)
+        finally:
+            _transposing.operations = _transposing.operations[:-1]
         return [None if found is None else found[k] for k in call.argnums]
 
     def _swept(
@@ -417,6 +422,15 @@ class Extension:
         return structure.rebuild([
             _zeros(x) if g is None and s is not None else g for g, s, x in zip(leaves, seeds, like, strict=True)
         ])
+
+
+class _Transposing(threading.local):
+    """The operations of this thread whose forward rule is being transposed."""
+
+    operations: tuple[Any, ...] = ()
+
+
+_transposing = _Transposing()
 
 
 def _is_value(x: Any) -> bool:
@@ -444,7 +458,3 @@ def _zeros(x: Any) -> Any:
 
 def _at(carried: list[Any], place: int, start: int) -> Any:
     return carried[place - start] if place >= start and place >= 0 else None
-
-
-def _sum(a: Any, b: Any) -> Any:
-    return b if a is None else a if b is None else a + b

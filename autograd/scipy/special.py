@@ -52,11 +52,11 @@ def _gamma_density(a: Any, x: Any) -> Any:
 
 
 gammainc = without_derivative(
-    op("gammainc", "S N", _special.gammainc, (None, lambda ct, y, a, x: ct * _gamma_density(a, x)), saves="01",
+    op("gammainc", "S N", as_ufunc(_special.gammainc), (None, lambda ct, y, a, x: ct * _gamma_density(a, x)), saves="01",
        dims=broadcast, operands="a x"), 0,
 )  # fmt: skip
 gammaincc = without_derivative(
-    op("gammaincc", "S N", _special.gammaincc, (None, lambda ct, y, a, x: -ct * _gamma_density(a, x)), saves="01",
+    op("gammaincc", "S N", as_ufunc(_special.gammaincc), (None, lambda ct, y, a, x: -ct * _gamma_density(a, x)), saves="01",
        dims=broadcast, operands="a x"), 0,
 )  # fmt: skip
 
