@@ -179,7 +179,7 @@ def _stand_ins(x: Any) -> Any:
 
 def _wrap(result: Any, why: str) -> Any:
     if isinstance(result, list | tuple):
-        return type(result)(_wrap(item, why) for item in result)
+        return getattr(type(result), "_make", type(result))(_wrap(item, why) for item in result)
     if isinstance(result, np.ndarray | np.generic):
         return Shaped(result.shape, result.dtype, why)
     return result

@@ -34,7 +34,7 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("getitem", "resize by a host array", lambda np, x: np.resize(x, (3, 3)), (2, 2)),
     ("put", "pad", lambda np, x: np.pad(x, ((1, 0), (2, 1))), (2, 3)),
     ("put", "pad by one", lambda np, x: np.pad(x, 1), (2, 2)),
-    ("put", "pad with constants", lambda np, x: np.pad(x, (1, 2), constant_values=3.0), (3,)),
+    ("put", "pad with constants of a host array", lambda np, x: np.pad(x, (1, 2), constant_values=3.0), (3,)),
     *(("getitem", f"pad {m} by a host array", lambda np, x, m=m: np.pad(x, ((2, 1), (0, 2)), m), (3, 3))
       for m in ("edge", "reflect", "symmetric", "wrap")),
     ("getitem", "split", lambda np, x: np.split(x, 3, 1)[1], (2, 3)),
@@ -83,13 +83,13 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("broadcast_to", "full", lambda np, x: np.full((2, 3), x), ()),
     ("broadcast_to", "full of a row", lambda np, x: np.full((2, 3), x), (3,)),
     ("broadcast_to", "full_like", lambda np, x: np.full_like(x, x[0]), (3,)),
-    ("multiply", "linspace", lambda np, x: np.linspace(x[0], x[1], 5), (2,)),
-    ("multiply", "linspace of rows", lambda np, x: np.linspace(x, 1.0, 3, endpoint=False, axis=1), (2,)),
-    ("power", "logspace", lambda np, x: np.logspace(x[0], x[1], 3, base=2.0), (2,)),
-    ("stack", "rows", lambda np, x: np.stack([x, x * x], 1), (2, 3)),
+    ("multiply", "linspace, a host array", lambda np, x: np.linspace(x[0], x[1], 5), (2,)),
+    ("multiply", "linspace of rows, a host array", lambda np, x: np.linspace(x, 1.0, 3, endpoint=False, axis=1), (2,)),
+    ("power", "logspace, a host array", lambda np, x: np.logspace(x[0], x[1], 3, base=2.0), (2,)),
     ("stack", "last", lambda np, x: np.stack([x, x], -1), (2, 3)),
+    ("stack", "rows", lambda np, x: np.stack([x, x * x], 1), (2, 3)),
     ("stack", "array of numbers", lambda np, x: np.array([x[0], 2.0, x[1] * x[0]]), (2,)),
-    ("stack", "array of nested lists", lambda np, x: np.array([[x[0], 1.0], [x[1], x[0]]]), (2, 3)),
+    ("stack", "array of nested lists", lambda np, x: np.array([[x[0], 1.0], [x[1], x[0]]]), (2,)),
     ("stack", "array of itself", lambda np, x: np.array(x, ndmin=3), (2,)),
     ("concatenate", "vstack", lambda np, x: np.vstack([x[0], x]), (2, 3)),
     ("concatenate", "hstack", lambda np, x: np.hstack([x, x * x]), (2, 3)),
@@ -108,8 +108,8 @@ for _operation, _label, _f, _shape in _ROWS:
 for _operation, _label, _f, _shape in (r for r in _ROWS if r[1] in ("axis", "square", "rows", "rot90 1")):
     case(_operation, f"{_label}, strided", lambda x, f=_f: f(np, x), lambda x, f=_f: f(numpy, x),
          strided(normal(*_shape)))  # fmt: skip
-case("make_diagonal", "of rows", lambda x: np.make_diagonal(x, 0, -1, -2), lambda x: x[..., None] * numpy.eye(3),
-     normal(2, 3))  # fmt: skip
+case("make_diagonal", "of rows", lambda x: np.make_diagonal(x, 0, -1, -2),
+     lambda x: x[..., None] * numpy.eye(3, dtype=x.dtype), normal(2, 3))  # fmt: skip
 case("make_diagonal", "in front, offset", lambda x: np.make_diagonal(x, 1, 0, 1),
      lambda x: _laid(x), normal(2, 3))  # fmt: skip
 

@@ -59,7 +59,7 @@ case("clip", "limits that have derivatives", lambda x, a: np.clip(x, a, 9.0), la
 
 # compositions, as cases of the operation that does the work
 case("absolute", "fabs", np.fabs, numpy.fabs, apart(3))
-case("absolute", "copysign", lambda x: np.copysign(x, -2.0), lambda x: numpy.copysign(x, -2.0), apart(3))
+case("where", "copysign", lambda x: np.copysign(x, -2.0), lambda x: numpy.copysign(x, -2.0), apart(3))
 case("power", "float_power", lambda x: np.float_power(x, 1.5), lambda x: numpy.float_power(x, 1.5).astype(x.dtype)
      if x.dtype == "float64" else numpy.float_power(x, 1.5), positive(3))  # fmt: skip
 case("multiply", "ldexp", lambda x: np.ldexp(x, 3), lambda x: numpy.ldexp(x, 3), normal(3))
@@ -71,9 +71,15 @@ case("subtract", "ptp", lambda x: np.ptp(x, 1), lambda x: numpy.ptp(x, 1), apart
 case("add", "unwrap", np.unwrap, numpy.unwrap, lambda rng: numpy.array([0.1, 2.0, 5.0, -1.0, 0.4]))
 case("negative", "positive", lambda x: -np.positive(x), lambda x: -numpy.positive(x), normal(3))
 
-_BOOLEAN = (["isnan", "isinf", "isposinf", "isneginf", "signbit", "iscomplex", "isreal", "isclose", "logical_and", "logical_or", "logical_xor", "any", "all"])  # fmt: skip
-_STEPS = ["floor", "ceil", "trunc", "rint", "round", "floor_divide", "heaviside", "copysign"]
-_WHOLE = (["count_nonzero", "argmin", "argsort", "argpartition", "invert", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"])  # fmt: skip
+_BOOLEAN = [
+    "isnan", "isinf", "isposinf", "isneginf", "signbit", "iscomplex", "isreal", "isclose", "logical_and",
+    "logical_or", "logical_xor", "any", "all",
+]  # fmt: skip
+_STEPS = ["floor", "ceil", "trunc", "rint", "round", "floor_divide", "heaviside"]
+_WHOLE = [
+    "count_nonzero", "argmin", "argsort", "argpartition", "invert", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "left_shift", "right_shift",
+]  # fmt: skip
 WITHOUT_DERIVATIVE.update(dict.fromkeys(_BOOLEAN, "its result is boolean"))
 WITHOUT_DERIVATIVE.update(dict.fromkeys(_STEPS, "constant between steps"))
 WITHOUT_DERIVATIVE.update(dict.fromkeys(_WHOLE, "its result is an integer"))

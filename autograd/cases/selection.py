@@ -38,9 +38,6 @@ for _operation, _label, _f, _shape in _ROWS:
     case(_operation, _label, lambda x, f=_f: f(np, x), lambda x, f=_f: f(numpy, x), apart(*_shape))
 case("take_along_axis", "sort, strided", np.sort, numpy.sort, strided(apart(2, 3)))
 case("take_along_axis", "msort", np.msort, lambda x: numpy.sort(x, 0), apart(3, 2))
-case("add", "interp of a host array",
-     lambda x, y: np.interp(x, numpy.array([-3.0, 0.05, 0.5, 3.0]), y),
-     lambda x, y: numpy.interp(x, numpy.array([-3.0, 0.05, 0.5, 3.0]), y).astype(x.dtype), apart(3), normal(4))  # fmt: skip
 
 
 def _added(x: Any) -> Any:
@@ -53,3 +50,6 @@ def _added(x: Any) -> Any:
 
 case("scatter_along_axis", "by a host array", lambda x: _scatter_op(x, _ORDER, options=(1, (2, 4))), _added,
      normal(2, 3))  # fmt: skip
+case("scatter_along_axis", "by its order", lambda x: _scatter_op(x, np.argsort(x, 0), options=(0, (4, 2))),
+     lambda x: numpy.put_along_axis(y := numpy.zeros((4, 2), x.dtype), numpy.argsort(x, 0), x, 0) or y,
+     apart(3, 2))  # fmt: skip

@@ -8,9 +8,8 @@ import numpy as np
 
 from ..ops import elementwise
 from ..ops.joining import atleast_1d
-from ..ops.operands import operand, tensors_in
+from ..ops.operands import operands, tensors_in
 from ..ops.shape import concatenate, reshape
-from ..tensor import TENSORS
 
 __all__ = ["astype", "c_", "r_"]
 
@@ -31,8 +30,8 @@ class _Joining:
         parts = key if isinstance(key, tuple) else (key,)
         if not tensors_in(parts):
             return self._theirs[key]
-        given = [np.r_[part] if isinstance(part, slice) else part for part in parts]
-        xs = [atleast_1d(x if x.__class__ in TENSORS else operand(x)) for x in given]
+        given = operands(*(np.r_[part] if isinstance(part, slice) else part for part in parts))
+        xs = [atleast_1d(x) for x in given]
         if self._columns:
             xs = [reshape(x, (-1, 1)) if x.ndim == 1 else x for x in xs]
         return concatenate(xs, -1)

@@ -11,7 +11,7 @@ from ..errors import NotDifferentiable, ShapeError
 from ..layout import Mix
 from ..primitive import Primitive, op
 from .indexing import getitem, put
-from .operands import instead_of, operand, raw
+from .operands import instead_of, operand, operands, raw, strong
 from .reductions import normal_axes, sum
 from .shape import broadcast_to, concatenate, expand_dims, ravel, reshape, swapaxes, transpose
 
@@ -340,7 +340,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     ends = []
     for end in (prepend, append):
         if end is not None:
-            end = operand(end)
+            _, end = strong(a, end)
             shape = list(raw(a).shape)
             shape[axis] = 1
             end = broadcast_to(end, tuple(shape)) if end.ndim == 0 else end
@@ -355,8 +355,8 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 @instead_of(np.ediff1d)
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     """Differences of neighbours of all elements, with values before and after."""
-    parts = [to_begin, diff(ravel(operand(ary))), to_end]
-    return concatenate([ravel(operand(x)) for x in parts if x is not None])
+    parts = [x for x in (to_begin, diff(ravel(operand(ary))), to_end) if x is not None]
+    return concatenate([ravel(x) for x in operands(*parts)])
 
 
 @instead_of(np.gradient)
@@ -382,7 +382,7 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
         first = last = spacing
         firsts, lasts = (spacing, spacing), (spacing, spacing)
     else:
-        h = diff(spacing)
+        h = diff(spacing.astype(f.dtype))
         a, b = reshape(h[:-1], spread), reshape(h[1:], spread)
         before, at, after = _cut(f, axis, None, -2), _cut(f, axis, 1, -1), _cut(f, axis, 2, None)
         inner = -b / (a * (a + b)) * before + (b - a) / (a * b) * at + a / (b * (a + b)) * after

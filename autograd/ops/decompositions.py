@@ -22,7 +22,7 @@ from ..several import Several
 from ..sites import call_site
 from .arranging import diagonal, make_diagonal, tril, triu
 from .elementwise import astype, conj, imag, real, where
-from .operands import constant_like, followed, instead_of, raw
+from .operands import followed, instead_of, raw
 from .shape import concatenate, expand_dims, matrix_transpose
 
 Shape = tuple[int, ...]
@@ -61,10 +61,6 @@ def _gaps(values: Any) -> Any:
 
 def _plus(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else a + b
-
-
-def _eye(x: Any, n: int) -> Any:
-    return constant_like(np.eye(n, dtype=x.dtype), x)
 
 
 def _inexact(x: Any) -> Any:
@@ -124,9 +120,9 @@ def _eig_rule(cts: Any, ys: Any, x: Any) -> Any:
         # every vector keeps its length: what would change it is taken out
         length = (_T(u) @ conj(u)) * _row(real(_diagonal(m)))
         inner = _plus(inner, _gaps(w) * (m - length))
-    from .matrices import _solve_op
+    from .matrices import solved
 
-    g = _solve_op(_T(u), inner @ _T(u))
+    g = solved(_T(u), inner @ _T(u))
     return astype(g, x.dtype) if x.dtype.kind != "c" else g
 
 
@@ -219,11 +215,11 @@ def _halved(x: Any) -> Any:
 
 
 def _cholesky_rule(ct: Any, y: Any, x: Any) -> Any:
-    from .matrices import _solve_op
+    from .matrices import solved
 
     inner = _halved(_T(y) @ ct)
     inner = inner - _on_diagonal(astype(imag(_diagonal(inner)), inner.dtype)) * 1j if x.dtype.kind == "c" else inner
-    g = _T(_solve_op(_H(y), _T(_solve_op(_T(y), inner))))
+    g = _T(solved(_H(y), _T(solved(_T(y), inner))))
     return (g + _H(g)) * 0.5
 
 
@@ -262,9 +258,9 @@ def _qr_rule(cts: Any, ys: Any, x: Any) -> Any:
     g = conj(q) @ _plus(inner, turned)
     if of_q is not None and x.shape[-2] > n:
         g = g + of_q - conj(q) @ (_T(q) @ of_q)
-    from .matrices import _solve_op
+    from .matrices import solved
 
-    return _T(_solve_op(r, _T(g)))
+    return _T(solved(r, _T(g)))
 
 
 _qr_op = Several(

@@ -176,8 +176,8 @@ def real(val: Any) -> Any:
 
 
 _imag_op = op(
-    "imag", "a", np.imag, lambda ct, y, x, source: astype(ct, source) * -1j, dims=broadcast, operands="x",
-    tangent=(lambda dx, y, x, source: imag(dx),),
+    "imag", "a", lambda x, source: np.imag(x), lambda ct, y, x, source: astype(ct, source) * -1j, dims=broadcast,
+    operands="x", tangent=(lambda dx, y, x, source: imag(dx),),
 )  # fmt: skip
 _conj_op = op(
     "conj", "a", np.conjugate, lambda ct, y, x: conj(ct), dims=broadcast, operands="x",

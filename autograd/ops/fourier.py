@@ -16,7 +16,7 @@ from ..primitive import Primitive, op
 from .arranging import pad, roll
 from .elementwise import conj
 from .indexing import getitem
-from .operands import constant_like, instead_of, operand, raw
+from .operands import instead_of, made_like, operand, raw
 
 Shape = tuple[int, ...]
 _SWAPPED = {None: "forward", "backward": "forward", "forward": None, "ortho": "ortho"}
@@ -39,11 +39,15 @@ _fft_op, _ifft_op = _complex("fft", np.fft.fft), _complex("ifft", np.fft.ifft)
 
 def _weights(like: Any, axis: int, n: int, middle: float) -> Any:
     """1 for the frequencies that stand for one (zero, and the highest of an even extent), `middle` for the others."""
-    w = np.full(n // 2 + 1, middle, like.dtype.type(0).real.dtype)
-    w[0] = 1
-    if n % 2 == 0:
-        w[-1] = 1
-    return constant_like(w.reshape((-1,) + (1,) * (len(like.shape) - axis - 1)), like)
+
+    def make(**on: Any) -> Any:
+        w = np.full(n // 2 + 1, middle, like.dtype.type(0).real.dtype, **on)
+        w[0] = 1
+        if n % 2 == 0:
+            w[-1] = 1
+        return w.reshape((-1,) + (1,) * (len(like.shape) - axis - 1))
+
+    return made_like(make, like)
 
 
 def _rfft_rule(ct: Any, y: Any, x: Any, axis: int, n: int, norm: Any) -> Any:

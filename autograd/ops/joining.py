@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..tensor import TENSORS
-from .operands import constant_like, instead_of, operand, raw
+from .operands import constant_like, instead_of, operand, operands, raw, strong
 from .shape import broadcast_to, concatenate, expand_dims, reshape, stack
 
 
@@ -23,7 +23,9 @@ def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None
     >>> [float(g) for g in ag.grad(lambda x, y: np.sum(np.array([[x, y], [y, 1.0]])), (0, 1))(2.0, 3.0)]
     [1.0, 2.0]
     """
-    y = stack([array(x) for x in object]) if isinstance(object, list | tuple) else object
+    y = object
+    if isinstance(object, list | tuple):
+        y = stack([array(x) if isinstance(x, list | tuple) else x for x in object])
     if dtype is not None:
         y = y.astype(np.dtype(dtype))
     return reshape(y, (1,) * (ndmin - y.ndim) + tuple(y.shape)) if y.ndim < ndmin else y
@@ -119,7 +121,7 @@ def column_stack(tup: Any) -> Any:
 @instead_of(np.append)
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """`values` after `arr`, both flat unless an axis is given."""
-    arr, values = operand(arr), operand(values)
+    arr, values = strong(arr, values)
     if axis is None:
         return concatenate([reshape(arr, (-1,)), reshape(values, (-1,))])
     return concatenate([arr, values], axis)
@@ -187,13 +189,13 @@ zeros_like, ones_like, empty_like = map(_filled_like, (np.zeros_like, np.ones_li
 def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
              axis: int = 0) -> Any:  # fmt: skip
     """Evenly spaced values between two ends, each of which has a derivative."""
-    start, stop = operand(start), operand(stop)
+    start, stop = operands(start, stop)
     parts = (num - 1 if endpoint else num) or 1
     at = np.arange(num) / parts
     ndim = builtin_max((start.ndim, stop.ndim))
     axis = axis % (ndim + 1)
     like = start if start.__class__ in TENSORS else stop
-    kind = np.result_type(start.dtype, stop.dtype, np.float32)
+    kind = np.result_type(start.dtype, stop.dtype, 1.0)
     along = constant_like(at.reshape((-1,) + (1,) * ndim).astype(kind), like)
     y = expand_dims(start * (1 - 0 * along[0]), 0) * (1 - along) + expand_dims(stop, 0) * along
     if axis:

@@ -7,6 +7,7 @@ G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), equation 4.12. Complex 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..primitive import Primitive, op, unbroadcast
 from ..several import Several
 from .elementwise import absolute, conj, imag, power, real
 from .functions import nonzero
-from .operands import constant_like, instead_of, operand, raw
+from .operands import instead_of, made_like, operand, raw
 from .reductions import _dims, _spread, max, min, normal_axes, sum
 from .shape import expand_dims, matrix_transpose, moveaxis, reshape, squeeze
 
@@ -37,7 +38,7 @@ def H(x: Any) -> Any:
 
 def eye_like(x: Any, n: int) -> Any:
     """The identity where x is, of its dtype."""
-    return constant_like(np.eye(n, dtype=x.dtype), x)
+    return made_like(partial(np.eye, n, dtype=x.dtype), x)
 
 
 def inexact(x: Any) -> Any:
@@ -89,23 +90,28 @@ def inv(a: Any) -> Any:
     return _inv_op(a)
 
 
-def _solved(a: Any, b: Any) -> Shape:
+def _solved(a: Any, b: Any, *shapes: Shape) -> Shape:
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
 
 
 _solve_op: Primitive = op(
-    "solve", "N a", by_shape(np.linalg.solve, _solved),
-    (lambda ct, y, a, b: unbroadcast(-(_solve_op(T(a), ct) @ T(y)), a.shape),
-     lambda ct, y, a, b: unbroadcast(_solve_op(T(a), ct), b.shape)),
-    saves="y0", dims=matrix_dims, operands="a b", tangent=(lambda da, y, a, b: -_solve_op(a, da @ y), None),
+    "solve", "N a", by_shape(lambda a, b, *shapes: np.linalg.solve(a, b), _solved),
+    (lambda ct, y, a, b, s, t: unbroadcast(-(solved(T(a), ct) @ T(y)), s),
+     lambda ct, y, a, b, s, t: unbroadcast(solved(T(a), ct), t)),
+    saves="y0", dims=matrix_dims, operands="a b", tangent=(lambda da, y, a, b, s, t: -solved(a, da @ y), None),
 )  # fmt: skip
+
+
+def solved(a: Any, b: Any) -> Any:
+    """The `x` of ``a @ x == b``, of matrices. The options are the operands' shapes."""
+    return _solve_op(a, b, options=(tuple(raw(a).shape), tuple(raw(b).shape)))
 
 
 @instead_of(np.linalg.solve)
 def solve(a: Any, b: Any) -> Any:
     """The `x` of ``a @ x == b``; `b` of one dimension is one vector, else matrices."""
     a, b = operand(a), operand(b)
-    return squeeze(_solve_op(a, expand_dims(b, -1)), -1) if b.ndim == 1 else _solve_op(a, b)
+    return squeeze(solved(a, expand_dims(b, -1)), -1) if b.ndim == 1 else solved(a, b)
 
 
 def _pinv_rule(ct: Any, y: Any, x: Any, *options: Any) -> Any:

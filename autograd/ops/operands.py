@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from ..sites import call_site
 from ..state import state
 from ..tensor import TENSORS, Tensor
 
-__all__ = ["constant_like", "followed", "instead_of", "operand", "raw", "tensors_in", "zero_like",
-           "zeros_of"]  # fmt: skip
+__all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
+           "strong", "tensors_in", "zero_like", "zeros_of"]  # fmt: skip
 
 def raw(x: Any) -> Any:
     """The array of a Tensor; anything else as it is."""
@@ -48,17 +48,67 @@ def operand(x: Any) -> Any:
     return np.asarray(x)
 
 
+def operands(*xs: Any) -> list[Any]:
+    """Several operands, with Python numbers as weak beside the others as NumPy has them."""
+    arrays = [x for x in xs if hasattr(x, "dtype")]
+    weak = [x for x in xs if isinstance(x, _NUMBERS) and not hasattr(x, "dtype")]
+    if not arrays or not weak:
+        return [operand(x) for x in xs]
+    dtype = np.result_type(*(x.dtype for x in arrays), *weak)
+    return [_number(x, dtype, arrays[0]) if any(x is w for w in weak) else operand(x) for x in xs]
+
+
+def strong(*xs: Any) -> list[Any]:
+    """Several operands, with Python numbers as arrays of their own dtype, where the others are."""
+    like = next((x for x in xs if hasattr(x, "dtype")), _ON_HOST)
+    return [_number(x, None, like) if isinstance(x, _NUMBERS) and not hasattr(x, "dtype") else operand(x) for x in xs]
+
+
+def _number(x: Any, dtype: Any, like: Any) -> Any:
+    return made_like(partial(np.full, (), x, np.asarray(x).dtype if dtype is None else dtype), like)
+
+
+_ON_HOST = np.zeros(())
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def made_like(make: Callable[..., Any], like: Any) -> Any:
+    """An array that a rule makes, where `like` is: on its device, and under its mesh the same on every rank.
+
+    `make` is called with ``like=``, by which NumPy's makers of arrays (zeros, eye, full) make them on a device.
+    """
+    array = raw(like)
+    if isinstance(array, _HOST):
+        made = make()
+    else:
+        made = _shape_of(make(), array) if type(array) is Shaped else make(like=array)
+    if like.__class__ not in TENSORS:
+        return made
+    return Tensor(made, None if like.layout is None else like.layout.grid.uniform(C))
+
+
+def _shape_of(made: Any, like: Shaped) -> Shaped:
+    return Shaped(made.shape, made.dtype, like.why)
+
+
 def constant_like(array: Any, like: Any) -> Any:
-    """An array that a rule makes, where `like` is: on its device, and under its mesh the same on every rank."""
-    if like.__class__ in TENSORS:
-        layout = like.layout
-        return Tensor(move(array, like.array), None if layout is None else layout.grid.uniform(C))
-    return move(array, like)
+    """The same for an array of the host, which is moved to the device."""
+    array = move(np.asarray(array), raw(like)) if isinstance(array, _HOST) else array
+    if like.__class__ not in TENSORS:
+        return array
+    return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))
+
+
+_HOST = (np.ndarray, np.generic)
 
 
 def zero_like(x: Any) -> Any:
     """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
-    return Tensor(np.zeros((), x.dtype), x.layout) if x.__class__ in TENSORS else 0
+    if x.__class__ not in TENSORS or x.layout is None:
+        return 0
+    return Tensor(zeros_of((), x.dtype, x), x.layout)
 
 
 def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -103,4 +153,6 @@ def refusal(name: str, words: Any) -> NotDifferentiable:
 def zeros_of(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
     """Zeros of a shape and dtype where `like` is."""
     array = raw(like)
-    return Shaped(shape, dtype, array.why) if type(array) is Shaped else move(np.zeros(shape, dtype), array)
+    if isinstance(array, _HOST):
+        return np.zeros(shape, dtype)
+    return Shaped(shape, dtype, array.why) if type(array) is Shaped else np.zeros(shape, dtype, like=array)

@@ -237,7 +237,10 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)
     low = np.floor(at).astype(int)
     found = [_between(ordered, int(k), float(t - k), axes, keepdims) for t, k in zip(at.flat, low.flat, strict=True)]
-    return found[0] if at.ndim == 0 else reshape(stack(found), (*at.shape, *raw(found[0]).shape))
+    if at.ndim == 0:
+        return found[0]
+    y = reshape(stack(found), (*at.shape, *raw(found[0]).shape))
+    return y.astype(np.result_type(y.dtype, np.float64))
 
 
 def _between(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
@@ -259,6 +262,6 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     n = int(raw(xp).shape[0])
     k = np.clip(np.searchsorted(np.asarray(raw(xp)), np.asarray(raw(x)), side="right") - 1, 0, n - 2)
     x0, x1, y0, y1 = (getitem(v, i) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))
-    y = y0 + (y1 - y0) / (x1 - x0) * (x - x0)
+    y = (y0 + (y1 - y0) / (x1 - x0) * (x - x0)).astype(np.result_type(fp.dtype, np.float64))
     y = where(x < xp[0], fp[0] if left is None else left, y)
     return where(x > xp[n - 1], fp[n - 1] if right is None else right, y)

@@ -13,7 +13,7 @@ from ..layout import Mix
 from ..primitive import Primitive, op, unbroadcast
 from ..tensor import TENSORS
 from .indexing import getitem
-from .operands import operand, refusal, tensors_in
+from .operands import operand, refusal, strong, tensors_in
 
 Shape = tuple[int, ...]
 
@@ -112,13 +112,13 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     """Move dimensions to other places."""
     ndim = len(_raw(a).shape)
-    sources = [i % ndim for i in ((source,) if isinstance(source, int | np.integer) else source)]
-    targets = [i % ndim for i in ((destination,) if isinstance(destination, int | np.integer) else destination)]
+    sources = [int(i) % ndim for i in ((source,) if isinstance(source, int | np.integer) else source)]
+    targets = [int(i) % ndim for i in ((destination,) if isinstance(destination, int | np.integer) else destination)]
     if len(sources) != len(targets):
         raise ShapeError(f"moveaxis of axes {source} to {destination}; needed: as many places as axes")
     axes = [i for i in range(ndim) if i not in sources]
     for target, i in sorted(zip(targets, sources, strict=True)):
-        axes.insert(int(target), i)
+        axes.insert(target, i)
     return transpose(a, axes)
 
 
@@ -250,7 +250,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any =
     """Join along a new dimension. Adjoint: each operand's own layer of the cotangent."""
     if out is not None or not tensors_in(arrays):
         return np.stack(arrays, axis, out, dtype=dtype)
-    xs = [operand(x) for x in arrays]
+    xs = strong(*arrays)
     shapes = {_raw(x).shape for x in xs}
     if len(shapes) > 1:
         raise ShapeError(f"stack of shapes {[_raw(x).shape for x in xs]}; needed: one shape. Fix: broadcast_arrays")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..arrays import Shaped
+from ..arrays import Shaped, to_host
 from ..layout import Mix
 from ..primitive import Primitive, op
 from .elementwise import conj, divide, real, sqrt, where
 from .functions import isnan, nonzero
-from .operands import constant_like, instead_of, operand, raw
+from .operands import instead_of, made_like, operand, raw
 from .reductions import _dims, _spread, max, mean, min, normal_axes, sum
 from .shape import broadcast_to, expand_dims, moveaxis, reshape, transpose
 
@@ -31,15 +32,24 @@ def count_of(shape: Shape, axes: Sequence[int]) -> int:
 
 def _has_zero(x: Any) -> bool:
     x = raw(x)
-    return type(x) is not Shaped and bool((x == 0).sum())
+    if isinstance(x, np.ndarray | np.generic):
+        return not np.all(x)
+    if type(x) is Shaped:
+        return False
+    return x.size <= _ASKED or bool(to_host((x == 0).sum()))  # to ask a device is to wait for it
+
+
+_ASKED = 4096
 
 
 def _others(x: Any) -> Any:
     """Rows of the last dimension with, in row i, 1 in the place of element i: shape (..., n, n)."""
-    return where(constant_like(np.eye(x.shape[-1], dtype=bool), x), 1, expand_dims(x, -2))
+    return where(made_like(partial(np.eye, x.shape[-1], dtype=bool), x), 1, expand_dims(x, -2))
 
 
 def _prod_rule(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Shape) -> Any:
+    if count_of(shape, axes) == 1:
+        return _spread(ct, axes, shape)
     if not _has_zero(x):
         return _spread(ct * y, axes, shape) / x
     free = [i for i in range(len(shape)) if i not in axes]
@@ -92,7 +102,7 @@ def _cumprod_rule(ct: Any, y: Any, x: Any, axis: int) -> Any:
     ct, x = moveaxis(ct, axis, -1), moveaxis(x, axis, -1)
     n = x.shape[-1]
     products = _cumprod_op(_others(x), options=(x.ndim,))  # [i, k]: the product of the first k + 1 without x_i
-    reached = constant_like(np.triu(np.ones((n, n), bool)), x)
+    reached = made_like(lambda **on: np.triu(np.ones((n, n), bool, **on)), x)
     return moveaxis(sum(where(reached, products, 0) * expand_dims(ct, -2), axis=-1), -1, axis)
 
 

@@ -47,7 +47,7 @@ def _wrap(x: Any) -> Any:
     if isinstance(x, numpy.ndarray | numpy.generic):
         return DeviceArray(numpy.asarray(x))
     if isinstance(x, tuple | list) and any(isinstance(item, numpy.ndarray | numpy.generic) for item in x):
-        return type(x)(_wrap(item) for item in x)
+        return getattr(type(x), "_make", type(x))([_wrap(item) for item in x])
     return x
 
 

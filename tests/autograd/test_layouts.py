@@ -17,6 +17,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import ops
+from autograd.cases import CASES
 from autograd.layout import RankFloat, RankInt, dual_label
 from autograd.primitive import registry
 from collectives import C, I, P, R, Rooted, Shard, V
@@ -190,10 +191,39 @@ def test_nonlinear_operations_refuse_partial(operation: str, label: Label) -> No
     check(UNARY_NONLINEAR[operation], [value(label)], [label], REFUSED if label is P else label, operation)
 
 
+# Operations that need no shapes of their own: one of their cases is run on every label.
+_BY_HAND = {*UNARY_LINEAR, *UNARY_NONLINEAR, *TWO_OPERANDS}
+FROM_CASES: dict[str, Any] = {}
+for _case in CASES:
+    if _case.operation not in _BY_HAND and "host array" not in _case.label and all(a.size for a in _case.draw()):
+        FROM_CASES.setdefault(_case.operation, _case)
+
+
+@pytest.mark.parametrize("operation", FROM_CASES)
+@pytest.mark.parametrize("label", [R, I, V, P, C, Rooted(0)])
+def test_labels_go_through_every_other_operation(operation: str, label: Label) -> None:
+    """A label that all operands have is the result's; Partial only where the word says that it is linear."""
+    c, word = FROM_CASES[operation], registry[operation].words
+    jointly = len(set(word)) == 1 and word[0] == "a"
+    arrays = c.draw()
+    if label is C:
+        operands = [ag.constant(a) for a in arrays]
+    else:
+        operands = [ag.tensor(a, {"tp": label}, requires_grad=True) for a in arrays]
+    if label is not P or jointly:
+        y = c.f(*operands)
+        assert y.layout["tp"] == label
+        gradients_are_dual(c.f, operands)
+        return
+    with pytest.raises(ag.LayoutError) as error:
+        c.f(*operands)
+    assert "axis 'tp'" in str(error.value) and "test_layouts.py" in str(error.value)
+
+
 def test_every_operation_is_in_the_table() -> None:
     from autograd.cases import WITHOUT_DERIVATIVE
 
-    known = {*UNARY_LINEAR, *UNARY_NONLINEAR, *TWO_OPERANDS, *WITHOUT_DERIVATIVE}
+    known = {*UNARY_LINEAR, *UNARY_NONLINEAR, *TWO_OPERANDS, *WITHOUT_DERIVATIVE, *FROM_CASES}
     missing = {name for name in registry if "example" not in name} - known
     assert not missing, f"operations that test_layouts.py does not cover: {sorted(missing)}"
 
