@@ -15,7 +15,16 @@ from numpy import ndarray
 
 from . import tape as _tape
 from .arrays import Shaped, as_array, is_absent, is_inexact, shape_only, to_host
-from .errors import AbsentError, CommunicationError, DtypeError, MeshError, SavedArrayError, ShapeError, TapeError
+from .errors import (
+    AbsentError,
+    CommunicationError,
+    DtypeError,
+    MeshError,
+    NotDifferentiable,
+    SavedArrayError,
+    ShapeError,
+    TapeError,
+)
 from .events import declarations
 from .layout import C, Grid, I, Label, Layout, V, describe, resolve
 from .sites import call_site
@@ -168,6 +177,13 @@ class Tensor:
 
     # -- plain Python protocols --------------------------------------------------------------------------------------
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if state.recording is not None and self.requires_grad:
+            raise NotDifferentiable(
+                f"{self.name or 'x'}, of {describe(self.array, self.array.shape, self.layout)}, was to become a plain "
+                "array on an active tape: what is computed from it would miss in its gradient, and nothing would say "
+                "so. Fix: autograd.numpy.array(x), which is differentiable, of lists too; or x.numpy() where no "
+                "gradient is wanted" + call_site()
+            )
         host = to_host(self.array)
         return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
 

@@ -51,5 +51,10 @@ def _added(x: Any) -> Any:
 case("scatter_along_axis", "by a host array", lambda x: _scatter_op(x, _ORDER, options=(1, (2, 4))), _added,
      normal(2, 3))  # fmt: skip
 case("scatter_along_axis", "by its order", lambda x: _scatter_op(x, np.argsort(x, 0), options=(0, (4, 2))),
-     lambda x: numpy.put_along_axis(y := numpy.zeros((4, 2), x.dtype), numpy.argsort(x, 0), x, 0) or y,
-     apart(3, 2))  # fmt: skip
+     lambda x: _put(x, numpy.argsort(x, 0)), apart(3, 2))  # fmt: skip
+
+
+def _put(x: Any, index: Any) -> Any:
+    out = numpy.zeros((4, 2), x.dtype)
+    numpy.put_along_axis(out, index, x, 0)
+    return out

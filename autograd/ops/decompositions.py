@@ -167,7 +167,7 @@ def _svd_rule(cts: Any, ys: Any, x: Any, full: bool) -> Any:
         g = g + scaled - conj(u) @ (_T(u) @ scaled)
     if of_vh is not None and rows < columns:
         scaled = (conj(u) / _row(s)) @ of_vh
-        g = g + scaled - (scaled @ v) @ _T(v)
+        g = g + scaled - (scaled @ conj(v)) @ _T(v)
     return g
 
 
