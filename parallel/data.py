@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -266,13 +269,30 @@ class DataParallel(Module):
             on, layouts = _plan(parameters, self.axis)
             self._plan = (mesh, [p.layout for p in parameters], on, layouts)
         entered = _enter(parameters, *self._plan[2:])
+        contexts = state.contexts
+        if entered and state.recording is not None:
+            state.contexts = (*contexts, partial(self._again, ref(state.recording), entered[0].node))
         try:
             for attributes, name, k in owners:
                 attributes[name] = entered[k]
             return self.module.forward(*args, **kwargs)
         finally:
+            state.contexts = contexts
             for attributes, name, k in owners:
                 attributes[name] = parameters[k]
+
+    @contextmanager
+    def _again(self, recording: Any, first: int) -> Iterator[None]:
+        """Inside once more, where a part of the module is run a second time: with what entered the first time."""
+        owners, parameters, layouts = self._owners or [], self._entered, self._plan[3]
+        before = [attributes[name] for attributes, name, _ in owners]
+        try:
+            for attributes, name, k in owners:
+                attributes[name] = interior(parameters[k].array, layouts[k], recording(), first + k)
+            yield
+        finally:
+            for (attributes, name, _), value in zip(owners, before, strict=True):
+                attributes[name] = value
 
 
 def _labelled(p: Parameter) -> bool:

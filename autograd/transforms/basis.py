@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arrays import DRY, Shaped, is_absent
 from ..errors import MeshError, ShapeError
-from ..layout import Layout, P, Rooted, Shard, V, describe
+from ..layout import C, I, Layout, P, Shard, V, describe
 from ..sites import call_site
 from ..state import state
 from ..tensor import Tensor
@@ -123,7 +123,5 @@ class Basis:
 
 
 def is_copied(layout: Layout | None) -> bool:
-    """Whether every rank holds the whole of it and its cotangent: I on every axis, or no mesh at all."""
-    return layout is None or not any(
-        label is P or label is V or isinstance(label, Shard | Rooted) for label in layout.labels
-    )
+    """Whether it and its cotangent are the same on every rank: I on every axis, or no mesh at all."""
+    return layout is None or all(label is I or label is C for label in layout.labels)

@@ -40,8 +40,9 @@ def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> F
     argnum : int or sequence of int
         As in `grad`.
     mode : "reverse" or "forward", optional
-        Reverse takes one sweep per element of the output, forward one per element of the argument. By default the one
-        with fewer; under a mesh, where the result's layout depends on it, reverse.
+        Reverse takes one sweep per element of the output, forward one per element of the argument. By default the
+        cheaper one: forward if it takes at most half as many, since replaying a tape forwards costs up to twice a
+        sweep back; under a mesh, where the result's layout depends on it, reverse.
 
     Returns
     -------
@@ -59,8 +60,8 @@ def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> F
 
     Notes
     -----
-    Complex values: of a complex argument and a real output, rows are gradients, ``df/dx - i df/dy``. The price is that
-    of ``min(size of y, size of x)`` sweeps and one run of `fun`.
+    Complex values: of a complex argument and a real output, rows are gradients, ``df/dx - i df/dy``. The price is one
+    run of `fun` and a sweep per element of y, or of x. (A complex y of a real x takes two each in reverse mode.)
 
     Under a mesh the index is the global one: the loop goes over all elements of the whole value, on all ranks alike,
     and a rank that does not hold the element at hand seeds zeros. In reverse mode the first dimensions of J are then
@@ -92,8 +93,8 @@ def hessian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Fu
     argnum : int or sequence of int
         As in `grad`. Containers give containers of containers.
     mode : str, optional
-        "forward-over-reverse", "reverse-over-reverse", "reverse-over-forward" or "forward-over-forward". By default
-        the first, and under a mesh the second.
+        "reverse-over-reverse", which is the default, "forward-over-reverse", "reverse-over-forward" or
+        "forward-over-forward". The first two record one gradient and sweep over the record, the others record n.
 
     Returns
     -------
@@ -104,7 +105,8 @@ def hessian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Fu
     Notes
     -----
     ``H[i, j] = d^2 f / dx_i dx_j``. The gradient is recorded once; each of the n elements of the argument then takes a
-    sweep over that record, about twice the price of a gradient.
+    sweep over that record. Forwards that costs about 1.7 times what it costs backwards (100 operations on vectors of
+    60), which is why backwards is the default.
 
     Examples
     --------
@@ -124,15 +126,15 @@ def _check_mode(name: str, mode: str | None, known: Sequence[str]) -> None:
 
 
 def _hessian(f: Function, x: Any, outer: str | None, inner: str | None) -> Any:
-    return _jacobian(lambda z: _jacobian(f, z, inner, warn=False), x, outer, square=True)
+    return _jacobian(lambda z: _jacobian(f, z, inner, warn=False), x, outer, warn=False)
 
 
-def _jacobian(f: Function, x: Any, mode: str | None, *, square: bool = False, warn: bool = True) -> Any:
+def _jacobian(f: Function, x: Any, mode: str | None, *, warn: bool = True) -> Any:
     traced = Traced(f, x)
-    if warn and not square:
+    if warn:
         warn_if_constant(traced)
     if mode is None:
-        mode = _cheaper(traced, square)
+        mode = _cheaper(traced)
     for i, y in enumerate(traced.outputs):
         for z in traced.inputs:
             if y.array.dtype.kind == "c" and z.array.dtype.kind == "c":
@@ -142,13 +144,11 @@ def _jacobian(f: Function, x: Any, mode: str | None, *, square: bool = False, wa
     return traced.out_structure.rebuild([traced.structure.rebuild(row) for row in table])
 
 
-def _cheaper(traced: Traced, square: bool) -> str:
-    """The mode with fewer sweeps, where the result does not depend on it."""
+def _cheaper(traced: Traced) -> str:
+    """The mode that costs less, where the result does not depend on it."""
     if not all(is_copied(x.layout) for x in (*traced.inputs, *traced.outputs)):
         return "reverse"
-    if square:
-        return "forward"
-    return "forward" if _count(traced.inputs) < _count(traced.outputs) else "reverse"
+    return "forward" if 2 * _count(traced.inputs) <= _count(traced.outputs) else "reverse"
 
 
 def _count(xs: Sequence[Tensor]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -82,7 +82,9 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
 class Segment:
     """What it takes to run a part of a program again."""
 
-    __slots__ = ("fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs", "random_state", "structure")
+    __slots__ = (
+        "contexts", "fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs", "random_state", "structure"
+    )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], leaves: list[Any], structure: Structure):
         self.fun = fun
@@ -92,7 +94,7 @@ class Segment:
         self.outputs: list[tuple[Any, ...]] = []  # (shape, dtype, layout) of each, or () of what is no Tensor
         self.random_state = random.get_state()
         self.numpy_state: Any = None
-        self.grid, self.mesh = state.grid, state.mesh
+        self.grid, self.mesh, self.contexts = state.grid, state.mesh, state.contexts
 
     def run(self, operands: Sequence[Any]) -> tuple[list[Any], Structure]:
         """Run the function on these operands."""
@@ -131,20 +133,23 @@ class Segment:
 
     @contextmanager
     def _as_before(self) -> Iterator[None]:
-        """The random state and the mesh as they were at the first run."""
-        now, grid, mesh = random.get_state(), state.grid, state.mesh
+        """The random state, the mesh and what the program was inside of, as they were at the first run."""
+        now, grid, mesh, contexts = random.get_state(), state.grid, state.mesh, state.contexts
         numpy_now = None if self.numpy_state is None else np.random.get_state()
         random.set_state(self.random_state)
         if self.numpy_state is not None:
             np.random.set_state(self.numpy_state)
-        state.grid, state.mesh = self.grid, self.mesh
+        state.grid, state.mesh, state.contexts = self.grid, self.mesh, self.contexts
         try:
-            yield
+            with ExitStack() as entered:
+                for enter in self.contexts:
+                    entered.enter_context(enter())
+                yield
         finally:
             random.set_state(now)
             if numpy_now is not None:
                 np.random.set_state(numpy_now)
-            state.grid, state.mesh = grid, mesh
+            state.grid, state.mesh, state.contexts = grid, mesh, contexts
 
 
 def _outline(y: Any) -> tuple[Any, ...]:

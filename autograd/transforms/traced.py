@@ -8,20 +8,21 @@ a Tensor went in, Tensors. Inside another tape everything that a sweep does is r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from ..arrays import Shaped, is_inexact
+from ..arrays import Shaped
 from ..containers import flatten
-from ..errors import DtypeError, LayoutError, ShapeError
+from ..errors import DtypeError, LayoutError, ShapeError, TapeError
 from ..layout import describe
 from ..sites import call_site
 from ..state import state
 from ..tape import Tape, may_relabel, relabel
 from ..tensor import TENSORS, Deferred, Tensor, tensor
 
-__all__ = ["Function", "Traced", "lift", "tangent_of", "zeros_like"]
+__all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
 
 Function = Callable[..., Any]
 
@@ -42,17 +43,28 @@ class Traced:
     __slots__ = ("inputs", "out_structure", "outputs", "raw", "structure", "tape")
 
     def __init__(self, function: Function, tree: Any, what: str = ""):
-        what = what or getattr(function, "what", "argument 0")
         leaves, self.structure = flatten(tree)
-        self.raw = state.grid is None and all(x.__class__ not in TENSORS for x in leaves)
+        self.raw = state.grid is None
+        inputs: list[Any] = []
+        outputs: list[Any] = []
+        self.inputs, self.outputs = inputs, outputs
         with Tape() as self.tape:
-            self.inputs = [self.tape.watch(lift(x, self, what, i)) for i, x in enumerate(leaves)]
-            found, self.out_structure = flatten(function(self.structure.rebuild(self.inputs)))
-            self.outputs = []
+            for i, x in enumerate(leaves):
+                if x.__class__ in TENSORS:
+                    self.raw = False
+                else:
+                    x = tensor(x)
+                if x.array.dtype.kind not in "fc":
+                    what = what or getattr(function, "what", "argument 0")
+                    raise _without_derivative(x, self.structure.paths(what)[i])
+                if state.grid is not None:
+                    x.layout = x.labelled(state.grid)
+                inputs.append(self.tape.watch(x))
+            found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
             for y in found:
                 if y.__class__ is Deferred:  # returned is used
                     y.wait()
-                self.outputs.append(y if y.__class__ in TENSORS else tensor(y))
+                outputs.append(y if y.__class__ in TENSORS else _constant_output(y))
 
     @property
     def connected(self) -> bool:
@@ -89,10 +101,13 @@ class Traced:
                 found = self.tape.backward(ys, given, wanted=self.inputs, retain=True, record=record)
         results: list[Any] = []
         for x, g in zip(self.inputs, found or [None] * len(self.inputs), strict=True):
-            layout = None if x.layout is None else x.layout.dual
             g = zeros_like(x.array) if g is None else g
-            g = g if g.__class__ in TENSORS else Tensor(g, layout)
-            results.append(self.out(relabel(g, layout) if layout is not None else g))
+            if self.raw:
+                results.append(self.out(g))
+            else:
+                layout = None if x.layout is None else x.layout.dual
+                g = g if g.__class__ in TENSORS else Tensor(g, layout)
+                results.append(relabel(g, layout) if layout is not None else g)
         return _owned(results, cts or ()) if self.raw else results
 
     def gradient(self, cts: Sequence[Any] | None) -> Any:
@@ -111,19 +126,19 @@ class Traced:
         return _owned(results, tangents) if self.raw else results
 
 
-def lift(x: Any, traced: Traced, what: str, i: int) -> Tensor:
-    """An argument as a Tensor that can be differentiated."""
-    x = x if x.__class__ in TENSORS else tensor(x)
-    if not is_inexact(x.array.dtype):
-        path = traced.structure.paths(what)[i]
-        raise DtypeError(
-            f"{path}, of dtype {x.array.dtype}, was to be differentiated and has no derivative. Needed: a floating or "
-            f"complex dtype. Fix: pass 2.0 for 2, or x.astype(float); what is no variable goes to an argument that "
-            "argnum does not name" + call_site()
-        )
-    if state.grid is not None:
-        x.layout = x.labelled(state.grid)
-    return x
+def _constant_output(y: Any) -> Tensor:
+    """What a function returned that depends on nothing."""
+    if not (hasattr(y, "shape") or isinstance(y, Number)):
+        raise TapeError(f"the function returned {type(y).__name__}; needed: one number, or arrays" + call_site())
+    return tensor(y)
+
+
+def _without_derivative(x: Tensor, path: str) -> DtypeError:
+    return DtypeError(
+        f"{path}, of dtype {x.array.dtype}, was to be differentiated and has no derivative. Needed: a floating or "
+        "complex dtype. Fix: pass 2.0 for 2, or x.astype(float); what is no variable goes to an argument that argnum "
+        "does not name" + call_site()
+    )
 
 
 def zeros_like(array: Any) -> Any:

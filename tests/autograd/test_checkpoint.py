@@ -1,0 +1,300 @@
+"""Checkpoints: the same derivatives as without, in both modes and any order; random numbers; memory; what is kept."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+from autograd import nn, random
+from autograd.transforms import rematerialise
+
+X = numpy.array([0.5, -1.0, 2.0])
+A = numpy.random.default_rng(0).standard_normal((3, 3))
+ORDERS = [None, *(f"{a}-over-{b}" for a in ("forward", "reverse") for b in ("forward", "reverse"))]
+Wrap = Callable[[Any], Any]
+
+
+def plain(f: Any) -> Any:
+    return f
+
+
+def close(a: Any, b: Any, tolerance: float = 1e-12) -> None:
+    numpy.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def net(wrap: Wrap, weight: Any = 1.0) -> Callable[[Any], Any]:
+    """Containers in and out, keywords, a closure, an argument handed through, what is no array, one inside another."""
+
+    def inner(x: Any) -> Any:
+        return np.tanh(A @ x) * x
+
+    def body(x: Any, p: Any, *, k: Any = 1.0, note: str = "") -> Any:
+        y = wrap(inner)(x * k) * p["b"][0] * weight
+        return {"y": y, "s": np.sum(y * y), "x": x, "note": note, "n": 3, "none": None}
+
+    def f(x: Any) -> Any:
+        first = wrap(body)(x, {"b": [np.sin(x[0]), "text"]}, k=np.cos(x[1]), note="hello")
+        assert first["note"] == "hello" and first["n"] == 3
+        second = wrap(body)(first["y"] + first["x"], {"b": (first["s"], 1)}, k=0.5)
+        return second["s"] + np.sum(second["y"] ** 3)
+
+    return f
+
+
+def test_first_derivatives() -> None:
+    close(ag.grad(net(ag.checkpoint))(X), ag.grad(net(plain))(X))
+    close(ag.deriv(net(ag.checkpoint))(X), ag.deriv(net(plain))(X))
+    close(net(ag.checkpoint)(X), net(plain)(X))
+    for mode in ("reverse", "forward"):
+        body = lambda x: np.tanh(A @ x) * x
+        close(ag.jacobian(ag.checkpoint(body), mode=mode)(X), ag.jacobian(body)(X))
+    close(ag.make_jvp_reversemode(net(ag.checkpoint))(X)(X), ag.deriv(lambda t: net(plain)(X + t * X))(0.0))
+
+
+@pytest.mark.parametrize("mode", ORDERS)
+def test_second_derivatives(mode: str | None) -> None:
+    close(ag.hessian(net(ag.checkpoint), mode=mode)(X), ag.hessian(net(plain))(X), 1e-10)
+
+    def closed_over(z: Any, wrap: Wrap) -> Any:
+        """z enters the checkpoint as a closure only; and a gradient is taken across it."""
+        part = wrap(lambda x: np.sum(np.sin(x * z) * z))
+        return part(X) * z + ag.grad(part)(X)[0]
+
+    expected = ag.hessian(lambda z: closed_over(z, plain))(1.3)
+    close(ag.hessian(lambda z: closed_over(z, ag.checkpoint), mode=mode)(1.3), expected)
+
+
+def test_third_derivatives_and_a_loss_of_the_hessian() -> None:
+    def third(wrap: Wrap) -> Any:
+        return ag.grad(lambda x: np.sum(np.sin(ag.hessian(net(wrap))(x) * 0.01)))(X)
+
+    close(third(ag.checkpoint), third(plain), 1e-9)
+    cube = ag.checkpoint(lambda x: x**3)
+    assert ag.grad(ag.grad(ag.grad(cube)))(2.0) == 6
+    assert ag.deriv(ag.grad(ag.deriv(cube)))(2.0) == 6
+
+
+def test_parameters_that_it_closes_over_or_takes_get_their_gradients() -> None:
+    def gradients(wrap: Wrap) -> list[Any]:
+        w, v, u = (ag.Parameter(X * k) for k in (1.0, 2.0, 3.0))
+        with ag.Tape() as tape:
+            y = wrap(lambda x, v: np.sum(np.tanh(x * w) * v))(ag.tensor(X), v)
+            z = wrap(lambda: np.sum(w * u))() * np.sum(w)
+            loss = y + z
+        tape.backward(loss)
+        assert w.array.flags.writeable and v.array.flags.writeable
+        return [p.grad.array for p in (w, v, u)]
+
+    for a, b in zip(gradients(ag.checkpoint), gradients(plain), strict=True):
+        close(a, b)
+
+
+def test_gradients_of_parameters_where_the_sweep_is_recorded() -> None:
+    """A gradient penalty: the parameter is met first inside the second run."""
+
+    def penalty(wrap: Wrap) -> Any:
+        w = ag.Parameter(X)
+        with ag.Tape() as outer:
+            g = ag.grad(lambda x: np.sum(wrap(lambda x: np.tanh(x * w) * w)(wrap(lambda x: x * w)(x))))(ag.tensor(X))
+            loss = np.sum(g * g)
+        outer.backward(loss)
+        assert w.grad is not None
+        return w.grad.array
+
+    close(penalty(ag.checkpoint), penalty(plain))
+
+
+def test_modules() -> None:
+    random.seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))
+    x = ag.tensor(numpy.ones((4, 3), "float32"))
+    found = []
+    for f in (model, ag.checkpoint(model)):
+        for p in model.parameters():
+            p.zero_grad()
+        with ag.Tape() as tape:
+            loss = (f(x) ** 2).sum()
+        tape.backward(loss)
+        found.append([p.grad.array.copy() for p in model.parameters()])  # type: ignore[union-attr]
+    for a, b in zip(*found, strict=True):
+        close(a, b, 1e-6)
+
+
+def test_random_numbers_are_replayed() -> None:
+    def drop(x: Any) -> Any:
+        return x * random.uniform(random.next_key("mask"), x.shape) * numpy.random.rand(3)
+
+    def run(wrap: Wrap) -> tuple[Any, ...]:
+        random.seed(3)
+        numpy.random.seed(3)
+        g = ag.grad(lambda x: np.sum(wrap(drop)(wrap(drop)(x)) ** 2))(X)
+        return g, random.next_key("mask"), numpy.random.rand()
+
+    with_checkpoints, without = run(ag.checkpoint), run(plain)
+    close(with_checkpoints[0], without[0])
+    assert with_checkpoints[1:] == without[1:]  # and afterwards nothing is drawn twice, nothing is skipped
+
+
+def test_a_second_run_that_does_something_else_is_an_error() -> None:
+    runs = [0]
+
+    def fickle(x: Any) -> Any:
+        runs[0] += 1
+        return x[: runs[0]]
+
+    with pytest.raises(ag.TapeError, match="second run of a checkpointed function"):
+        ag.grad(lambda x: np.sum(ag.checkpoint(fickle)(x)))(X)
+
+
+def test_what_cannot_be_differentiated_raises_at_the_call() -> None:
+    """Not in the sweep: the first run is recorded too."""
+    with ag.Tape(), pytest.raises(ag.RingtapeError):
+        ag.checkpoint(lambda x: numpy.nextafter(x, x))(ag.Parameter(X))
+
+
+def test_outside_a_tape_and_where_nothing_is_followed_it_is_the_function() -> None:
+    runs = []
+    f = ag.checkpoint(lambda x: (runs.append(1), x * 2.0)[1])  # type: ignore[func-returns-value]
+    assert f(3.0) == 6 and f.__name__ == "<lambda>" and len(runs) == 1
+    with ag.Tape() as tape:
+        y = f(ag.tensor([1.0]))
+    assert not y.requires_grad and len(tape.recording.nodes) == 0
+    w = ag.Parameter([1.0])
+    with ag.Tape(), ag.no_grad():
+        assert not f(w).requires_grad
+
+
+def test_how_often_the_function_runs() -> None:
+    """Once forward, once a sweep that has a cotangent for it, and not where none arrives."""
+    runs = [0]
+
+    def body(x: Any) -> Any:
+        runs[0] += 1
+        return np.sin(x)
+
+    def f(x: Any, y: Any) -> Any:
+        return np.sum(ag.checkpoint(body)(x)) + np.sum(ag.checkpoint(body)(y)) * 0.0
+
+    ag.grad(f)(X, X)  # the second one's argument is not followed: its outputs neither
+    assert runs == [3]
+    runs[0] = 0
+    _, pullback = ag.vjp(lambda x: (ag.checkpoint(body)(x), x * 2.0), X)
+    pullback((X, X))
+    pullback((X, X))
+    assert runs == [3]
+    pullback((None, X))
+    assert runs == [3]
+
+
+def test_arrays_that_it_needs_again_are_read_only_until_then() -> None:
+    x, w = X.copy(), ag.Parameter(X)
+    with ag.Tape() as tape:
+        loss = np.sum(ag.checkpoint(lambda x, c: w * x * c)(ag.tensor(x), X))
+        with pytest.raises(ValueError, match="read-only"):
+            x[0] = 3.0
+        assert not w.array.flags.writeable
+    tape.backward(loss)
+    x[0] = 3.0
+    assert w.array.flags.writeable and X.flags.writeable
+
+
+def test_the_random_state_is_put_back_after_an_error() -> None:
+    fail = [False]
+
+    def f(x: Any) -> Any:
+        if fail[0]:
+            random.next_key("mask")
+            raise KeyError("second run")
+        return x * 2.0
+
+    random.seed(1)
+    with ag.Tape() as tape:
+        y = np.sum(ag.checkpoint(f)(ag.Parameter(X)))
+    key = random.next_key("mask")
+    fail[0] = True
+    with pytest.raises(KeyError):
+        tape.backward(y)
+    assert random.next_key("mask").name == "mask.1" and key.name == "mask.0"
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def deep(x: Any, wrap: Wrap, layers: int, per: int) -> Any:
+    def segment(x: Any) -> Any:
+        for _ in range(per):
+            x = np.sin(x) * np.cos(x)
+        return x
+
+    for _ in range(layers // per):
+        x = wrap(segment)(x)
+    return np.sum(x)
+
+
+def peak(wrap: Wrap, layers: int, per: int) -> int:
+    x = numpy.ones(20_000)
+    gradient = ag.grad(lambda x: deep(x, wrap, layers, per))
+    gradient(x)
+    gc.collect()
+    tracemalloc.start()
+    gradient(x)
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found // x.nbytes
+
+
+def test_memory_of_n_layers_in_segments_of_root_n() -> None:
+    """Without checkpoints about 3 arrays a layer; with them about 3 sqrt(n) of a segment and sqrt(n) kept."""
+    without, segments = peak(plain, 64, 8), peak(ag.checkpoint, 64, 8)
+    assert without >= 2 * 64, without
+    assert segments <= 8 + 4 * 8 + 8, segments
+    close(ag.grad(lambda x: deep(x, ag.checkpoint, 64, 8))(X), ag.grad(lambda x: deep(x, plain, 64, 8))(X))
+
+
+def test_a_dropped_tape_frees_what_a_checkpoint_kept() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        w = ag.Parameter(X)
+        with ag.Tape() as tape:
+            y = ag.checkpoint(lambda x: np.tanh(x) * w)(w * 2.0)
+            watched = weakref.ref(tape.recording)
+        del tape, y
+        assert watched() is None and w.array.flags.writeable
+    finally:
+        gc.enable()
+
+
+# -- the checks are seen to fail ---------------------------------------------------------------------------------------
+
+
+def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as m:  # random numbers are not replayed
+        m.setattr(random, "set_state", lambda state: None)
+        with pytest.raises(AssertionError):
+            test_random_numbers_are_replayed()
+    with monkeypatch.context() as m:  # what it closes over gets nothing
+        m.setattr(rematerialise, "_imports", lambda *args: [])
+        with pytest.raises(AssertionError):
+            test_first_derivatives()
+    pull = rematerialise._Head.pull
+
+    def forgetful(self: Any, node: Any, ct: Any, sweep: Any) -> None:
+        pull(self, node, dict(list(ct.items())[:1]), sweep)
+
+    with monkeypatch.context() as m:  # of several outputs only one cotangent
+        m.setattr(rematerialise._Head, "pull", forgetful)
+        with pytest.raises(AssertionError):
+            test_first_derivatives()
+    with monkeypatch.context() as m:  # everything is kept after all
+        m.setattr(ag.transforms, "checkpoint", plain)
+        with pytest.raises(AssertionError):
+            assert peak(plain, 64, 8) <= 48
