@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import absolute, exp, isfinite, log, log1p, max, reshape, sign, stop_gradient, sum, where
+from ..ops import absolute, exp, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
 from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax
 from ..ops.elementwise import elementwise
@@ -52,11 +52,13 @@ def _gamma_density(a: Any, x: Any) -> Any:
 
 
 gammainc = without_derivative(
-    op("gammainc", "S N", as_ufunc(_special.gammainc), (None, lambda ct, y, a, x: ct * _gamma_density(a, x)), saves="01",
+    op("gammainc", "S N", as_ufunc(_special.gammainc),
+       (None, lambda ct, y, a, x: ct * _gamma_density(a, x)), saves="01",
        dims=broadcast, operands="a x"), 0,
 )  # fmt: skip
 gammaincc = without_derivative(
-    op("gammaincc", "S N", as_ufunc(_special.gammaincc), (None, lambda ct, y, a, x: -ct * _gamma_density(a, x)), saves="01",
+    op("gammaincc", "S N", as_ufunc(_special.gammaincc),
+       (None, lambda ct, y, a, x: -ct * _gamma_density(a, x)), saves="01",
        dims=broadcast, operands="a x"), 0,
 )  # fmt: skip
 
@@ -161,6 +163,8 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
     counted = a if b is None else where(b == 0, -np.inf, a)
     top = stop_gradient(max(counted, axis=axis, keepdims=True))
     top = where(isfinite(top), top, 0)
+    if b is not None:
+        a = where(b == 0, minimum(a, top), a)  # a term that does not count must not overflow
     terms = exp(a - top)
     total = sum(terms if b is None else b * terms, axis=axis, keepdims=keepdims)
     signs = sign(total) if return_sign else None
