@@ -271,9 +271,9 @@ class Extension:
         """What the rule is given: a container like the result, with zeros where nothing arrived."""
         known = {0: ct} if call.ans_structure.kind is None else ct.known
         dual = None if call.layout is None else call.layout.dual
-        found = []
+        found: list[Any] = []
         for i, a in enumerate(call.ans):
-            g = known.get(i)
+            g: Any = known.get(i)
             if g is None and _is_value(a):
                 g = Tensor(_zeros(a), dual) if sweep.record else _zeros(a)
             found.append(relabel(g, dual) if g.__class__ in TENSORS and dual is not None else g)

@@ -71,4 +71,5 @@ def primitive(function: Function) -> Function:
     call.defvjp = old_defvjp
     call.defvjp_is_zero = defvjp_is_zero
     call.defgrad = lambda maker, argnum=0: give(argnum, maker, "defgrad")
-    return call  # type: ignore[no-any-return]
+    found: Function = call
+    return found
