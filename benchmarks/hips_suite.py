@@ -83,7 +83,7 @@ def outcomes(report: Path) -> dict[tuple[str, str], Outcome]:
             table[name] = Outcome("passed")
         else:
             said = [line[4:].strip() for line in (bad[0].text or "").splitlines() if line.startswith("E   ")]
-            reason = said[-1] if said else (bad[0].get("message") or "").partition("\n")[0]
+            reason = said[0] if said else (bad[0].get("message") or "").partition("\n")[0]
             table[name] = Outcome("skipped" if bad[0].tag == "skipped" else "failed", reason)
     return table
 
