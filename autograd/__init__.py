@@ -5,6 +5,8 @@ Nothing here talks to another rank. ``import autograd as ag, autograd.numpy as n
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._installed import refuse_two_owners
@@ -61,9 +63,30 @@ __all__ = [
 __all__ += errors.__all__
 
 
+_OF_PYTHON = ("dict", "isinstance", "list", "tuple", "type")  # from `autograd.builtins`; not for import *
+
+
 def __getattr__(name: str) -> Any:
-    """The rarer transforms, which are loaded when they are first asked for."""
-    if name not in transforms.LATER:
+    """The rarer transforms and Python's own names, which are loaded when they are first asked for."""
+    if name in transforms.LATER:
+        found = getattr(transforms, name)
+    elif name in _OF_PYTHON:
+        from . import builtins
+
+        found = getattr(builtins, name)
+    else:
         raise AttributeError(f"module 'autograd' has no attribute {name!r}")
-    found = globals()[name] = getattr(transforms, name)
+    globals()[name] = found
     return found
+
+
+class _Declaring(ModuleType):
+    """The module `autograd.primitive`, which is also what programs call to make a primitive of their own."""
+
+    def __call__(self, function: Any) -> Any:
+        from .core import primitive
+
+        return primitive(function)
+
+
+sys.modules["autograd.primitive"].__class__ = _Declaring

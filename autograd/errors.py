@@ -3,14 +3,16 @@
     RingtapeError
     +-- LayoutError          operands whose layouts do not go together, or an objective that is not one number
     +-- TapeError            a tape used in a way it cannot be: released, foreign, nothing recorded
-    +-- SavedArrayError      a write to an array that a tape still needs (also a ValueError)
+    +-- SavedArrayError      a write to an array that a tape still needs (also a ValueError and a TypeError)
     +-- ShapeError           shapes that do not fit (also a ValueError)
     +-- DtypeError           a dtype without derivative where one is needed, or dtypes that differ (also a TypeError)
     +-- ArgumentError        an argument that is missing, or nested in another way than needed (also a TypeError)
     +-- ObjectiveError       grad of what is not one real number (a ShapeError and a DtypeError)
     +-- AbsentError          reading a value that this rank does not hold
     +-- NotDifferentiable    an operation that has no derivative, raised where it is recorded
+    |                        (also a NotImplementedError)
     +-- ConflictError        another distribution owns the same package
+    +-- DependencyError      an optional package is not installed (also an ImportError)
     +-- MeshError            an axis, rank or mesh that does not exist (also a ValueError)
     +-- CommunicationError   what goes wrong between ranks
         +-- CollectiveMismatch   ranks that do not make the same call
@@ -28,6 +30,7 @@ __all__ = [
     "CommunicationError",
     "ConflictError",
     "DeadlockError",
+    "DependencyError",
     "DtypeError",
     "LayoutError",
     "MeshError",
@@ -54,7 +57,7 @@ class TapeError(RingtapeError):
     """A tape used in a way it cannot be: released, foreign, or with nothing recorded."""
 
 
-class SavedArrayError(RingtapeError, ValueError):
+class SavedArrayError(RingtapeError, ValueError, TypeError):
     """A write to an array that a tape still needs for its backward pass."""
 
 
@@ -78,12 +81,16 @@ class AbsentError(RingtapeError):
     """A value was read on a rank that does not hold it, or in a world of shapes without values."""
 
 
-class NotDifferentiable(RingtapeError):
+class NotDifferentiable(RingtapeError, NotImplementedError):
     """An operation that has no derivative, raised where it is recorded."""
 
 
 class ConflictError(RingtapeError, ImportError):
     """Another distribution owns the same package name."""
+
+
+class DependencyError(RingtapeError, ImportError):
+    """A package that is an optional extra is needed and cannot be imported; the text says how to install it."""
 
 
 class MeshError(RingtapeError, ValueError):

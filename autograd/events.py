@@ -20,12 +20,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Listener", "declarations", "emit", "listeners", "listening"]
+__all__ = ["Listener", "calls", "declarations", "emit", "hearing_calls", "listeners", "listening", "told"]
 
 Listener = Callable[[str, str, str], None]
 
 listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs: a listener hears its own thread, which on threads is its own rank."""
+
+calls: list[tuple[int, Callable[..., None]]] = []
+"""Called as ``f(operation, operands, options, result)``, likewise; only while somebody listens at all."""
 
 declarations: list[Callable[[str, Any], None]] = []
 """Called as ``f("tensor", x)`` with a leaf that was given labels, and as ``f("constant", x)`` with a constant."""
@@ -48,3 +51,23 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         listeners.remove(entry)
+
+
+def told(operation: Any, operands: Any, options: Any, result: Any) -> None:
+    """Tell those of this thread who want to know what each operation was given, and what it made."""
+    me = threading.get_ident()
+    for thread, hear in tuple(calls):
+        if thread == me:
+            hear(operation, operands, options, result)
+
+
+@contextmanager
+def hearing_calls(hear: Callable[..., None]) -> Iterator[None]:
+    """Call ``hear(operation, operands, options, result)`` after every operation of this thread inside the block."""
+    entry = (threading.get_ident(), hear)
+    calls.append(entry)
+    try:
+        with listening(lambda phase, direction, name: None):  # where nobody listens, operations take shortcuts
+            yield
+    finally:
+        calls.remove(entry)

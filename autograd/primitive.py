@@ -195,6 +195,8 @@ class Primitive:
             events.emit("begin", "forward", self.name)
             y = self.apply(xs, options)
             events.emit("end", "forward", self.name)
+            if events.calls:
+                events.told(self, xs, options, y)
             return y
         return self.apply(xs, options)
 

@@ -18,6 +18,7 @@ from . import (
     reductions,
     selection,
     shape,
+    special,
     statistics,
 )
 from .base import CASES, WITHOUT_DERIVATIVE, Case, apart, case, normal, positive, strided

@@ -39,6 +39,7 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
                 full[i] = value
             return fun(*full, **kwargs)
 
+        of_one.__name__ = name_of(fun)
         of_one.what = f"argument {argnum}"  # type: ignore[attr-defined]  # for errors
         return unary(of_one, tuple([args[i] for i in places]) if several else args[places[0]], *more, **words)
 

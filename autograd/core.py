@@ -1,0 +1,75 @@
+"""Transforms of functions of one argument, at a point, and the tables of users' rules: names of HIPS autograd."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from . import extend
+from .extend import (
+    Box,
+    VSpace,
+    def_linear,
+    defjvp,
+    defjvp_argnum,
+    defjvp_argnums,
+    defvjp,
+    defvjp_argnum,
+    defvjp_argnums,
+    getval,
+    isbox,
+    primitive_jvps,
+    primitive_vjps,
+    vspace,
+)
+from .transforms import make_jvp as _make_jvp
+from .transforms import make_vjp as _make_vjp
+
+__all__ = [
+    "Box", "VSpace", "def_linear", "defjvp", "defjvp_argnum", "defjvp_argnums", "defvjp", "defvjp_argnum",
+    "defvjp_argnums", "getval", "isbox", "make_jvp", "make_vjp", "primitive", "primitive_jvps", "primitive_vjps",
+    "vspace",
+]  # fmt: skip
+
+Function = Callable[..., Any]
+
+
+def make_vjp(fun: Function, x: Any) -> tuple[Function, Any]:
+    """``(pullback, fun(x))``; see `autograd.make_vjp`."""
+    found: tuple[Function, Any] = _make_vjp(fun)(x)
+    return found
+
+
+def make_jvp(fun: Function, x: Any) -> Function:
+    """``v -> (fun(x), its derivative along v)``; see `autograd.make_jvp`."""
+    found: Function = _make_jvp(fun)(x)
+    return found
+
+
+def primitive(function: Function) -> Function:
+    """`autograd.extend.primitive`, with the methods by which rules were once given: ``defvjp``, ``defgrad``."""
+    call: Any = extend.primitive(function)
+    rules: dict[int, Any] = {}
+
+    def give(argnum: int, maker: Function | None, name: str) -> None:
+        warnings.warn(f"{call.__name__}.{name} is deprecated; use autograd.extend.defvjp", DeprecationWarning,
+                      stacklevel=3)
+        rules[argnum] = maker
+        extend.defvjp(call, *(rules[i] for i in sorted(rules)), argnums=sorted(rules))
+
+    def old_defvjp(maker: Function, argnum: int = 0) -> None:
+        def staged(ans: Any, *args: Any, **kwargs: Any) -> Function:
+            return lambda g: maker(g, ans, vspace(args[argnum]), vspace(g), *args, **kwargs)
+
+        give(argnum, staged, "defvjp")
+
+    def defvjp_is_zero(argnums: Any = (0,)) -> None:
+        for argnum in argnums:
+            give(argnum, None, "defvjp_is_zero")
+
+    call.defvjp = old_defvjp
+    call.defvjp_is_zero = defvjp_is_zero
+    call.defgrad = lambda maker, argnum=0: give(argnum, maker, "defgrad")
+    found: Function = call
+    return found

@@ -1,0 +1,77 @@
+"""Nested containers as one flat array and back, differentiable in both directions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .. import containers
+from .. import numpy as np
+
+__all__ = ["flatten", "flatten_func"]
+
+Function = Callable[..., Any]
+
+
+def flatten(value: Any) -> tuple[Any, Function]:
+    """A nested tuple, list or dictionary of arrays and numbers as one flat array, and the way back.
+
+    Dictionaries are taken in the order of their sorted keys. Numbers of mixed types are brought to a common one.
+
+    Returns
+    -------
+    flat : array, shape (n,)
+    unflatten : callable
+        From an array like `flat` to a container like `value`; arrays and traced values alike.
+
+    Raises
+    ------
+    ValueError
+        From `unflatten`: an array of another length.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd.misc import flatten
+    >>> flat, unflatten = flatten({"b": 1.0, "a": [numpy.ones((2, 2))]})
+    >>> flat
+    array([1., 1., 1., 1., 1.])
+    >>> unflatten(2 * flat)["b"].item()
+    2.0
+    """
+    leaves, structure = containers.flatten(_sorted(value))
+    flat = np.concatenate([np.ravel(x) for x in leaves]) if leaves else np.zeros(0)
+    shapes = [tuple(int(n) for n in np.shape(x)) for x in leaves]
+
+    def unflatten(vector: Any) -> Any:
+        needed = sum(map(math.prod, shapes))
+        if len(vector) != needed:
+            raise ValueError(f"unflatten was given {len(vector)} elements; needed: {needed}")
+        parts, start = [], 0
+        for shape in shapes:
+            end = start + math.prod(shape)
+            parts.append(np.reshape(vector[start:end], shape))
+            start = end
+        return structure.rebuild(parts)
+
+    return flat, unflatten
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, tuple | list):
+        items = [_sorted(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def flatten_func(func: Function, example: Any) -> tuple[Function, Function, Any]:
+    """A function of containers as one of flat arrays, with `unflatten` and the example's own flat array."""
+    flat_example, unflatten = flatten(example)
+
+    def flat_func(vector: Any, *args: Any) -> Any:
+        return flatten(func(unflatten(vector), *args))[0]
+
+    return flat_func, unflatten, flat_example

@@ -1,0 +1,166 @@
+"""A function traced once, whose later calls repeat only what depends on their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any
+
+from ..containers import flatten, tree_map
+from ..errors import TapeError
+from ..events import hearing_calls
+from ..primitive import Primitive
+from ..state import state
+from ..tape import WATCH, Tape
+from ..tensor import TENSORS, Tensor, tensor
+
+__all__ = ["const_graph"]
+
+Function = Callable[..., Any]
+
+
+def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
+    """``fun`` with its first arguments given, run once as it is and then as a list of its operations.
+
+    Later calls do not run the program: what depends on no argument is not computed again, and choices that the first
+    call made (branches, numbers of iterations) stand. Gradients taken inside are operations like others.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> from autograd.misc import const_graph
+    >>> runs = []
+    >>> def f(a, x):
+    ...     runs.append(x)
+    ...     return np.exp(a) * x
+    >>> g = const_graph(f, 0.0)
+    >>> float(g(2.0)), float(g(3.0)), len(runs)
+    (2.0, 3.0, 1)
+    """
+    graph: list[_Graph] = []
+
+    def repeated(*more: Any) -> Any:
+        if not graph:
+            graph.append(_Graph())
+            return graph[0].trace(lambda *xs: fun(*args, *xs, **kwargs), more)
+        return graph[0].run(more)
+
+    try:
+        update_wrapper(repeated, fun)
+    except (AttributeError, TypeError):  # an instance with __call__
+        pass
+    return repeated
+
+
+class _Slot:
+    """Where a value comes from: a place of the first run, or the array that it had there and always has."""
+
+    __slots__ = ("array", "place")
+
+    def __init__(self, place: int, array: Any):
+        self.place, self.array = place, array
+
+
+class _Graph:
+    """The operations of one run that depend on its arguments, in order."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[tuple[int, ...], tuple[int, ...], Function]] = []  # places made, places read, how
+        self.inputs: list[int] = []
+        self.output: Any = None
+        self.known: set[int] = set()
+        self.seen = 0
+
+    # -- the first run ---------------------------------------------------------------------------------------------
+    def trace(self, fun: Function, args: tuple[Any, ...]) -> Any:
+        """Run the function, keep what it does, and return its value."""
+        plain = state.grid is None and not any(x.__class__ in TENSORS for x in _leaves(args))
+        with Tape() as tape:
+
+            def watch(x: Any) -> Tensor:
+                x = tape.watch(x if x.__class__ in TENSORS else tensor(x))
+                self.inputs.append(x.node)
+                return x
+
+            traced = tree_map(watch, args)
+            self.known.update(self.inputs)
+            recording, self.seen = tape.recording, len(tape.recording.nodes)
+
+            def hear(operation: Any, operands: Any, options: Any, result: Any) -> None:
+                self._relabels(recording)
+                self._keep(recording, operation, operands, options, result)
+
+            with hearing_calls(hear):
+                result = fun(*traced)
+            self._relabels(recording)
+
+        def slot(y: Any) -> Any:
+            if y.__class__ not in TENSORS:
+                return _Slot(-1, y)
+            return _Slot(y.node if y.tape is recording and y.node in self.known else -1, y.array)
+
+        self.output = tree_map(slot, result)
+        ends = {y.place for y in _leaves(self.output)} - {-1}
+        if not ends:
+            raise TapeError("const_graph of a function whose result depends on none of its arguments")
+        self._prune(ends)
+        outer = state.recording
+        return tree_map(lambda y: y.array if y.__class__ in TENSORS and plain and outer is None else y, result)
+
+    def _relabels(self, recording: Any) -> None:
+        """Places that stand for others: arguments of transforms inside, values under another layout."""
+        for place in range(self.seen, len(recording.nodes)):
+            node = recording.nodes[place]
+            if node is not None and node[0] is WATCH and node[3][0] in self.known:
+                self.known.add(place)
+                self.steps.append(((place,), node[3], lambda values, at=node[3][0]: (values[at],)))
+        self.seen = len(recording.nodes)
+
+    def _keep(self, recording: Any, operation: Any, operands: Any, options: Any, result: Any) -> None:
+        def slot(x: Any) -> Any:
+            if x.__class__ not in TENSORS:
+                return x
+            return _Slot(x.node if x.tape is recording and x.node in self.known else -1, x.array)
+
+        slots = tree_map(slot, tuple(operands))
+        reads = tuple(x.place for x in _leaves(slots) if x.__class__ is _Slot and x.place >= 0)
+        if not reads:
+            return
+        results = [y for y in _leaves(result) if y.__class__ in TENSORS]
+        places = tuple(y.node if y.tape is recording else -1 for y in results)
+
+        def again(values: dict[int, Any]) -> list[Any]:
+            xs = tree_map(lambda x: values.get(x.place, x.array) if x.__class__ is _Slot else x, slots)
+            y = operation(*xs, options=options) if isinstance(operation, Primitive) else operation(*xs, **options)
+            return _leaves(y)
+
+        self.known.update(places)
+        self.known.discard(-1)
+        self.steps.append((places, reads, again))
+        # a result that no tape follows, like a comparison's, is a constant of the graph, as a branch taken on it is
+
+    def _prune(self, ends: set[int]) -> None:
+        """Leave out what the result does not need."""
+        needed, kept = set(ends), []
+        for places, reads, step in reversed(self.steps):
+            if needed.intersection(places):
+                needed.update(reads)
+                kept.append((places, reads, step))
+        self.steps = kept[::-1]
+
+    # -- the others ------------------------------------------------------------------------------------------------
+    def run(self, args: tuple[Any, ...]) -> Any:
+        """The value for other arguments."""
+        given = _leaves(args)
+        if len(given) != len(self.inputs):
+            raise TapeError(f"{len(given)} values were given; needed: {len(self.inputs)}, as in the first call")
+        values = dict(zip(self.inputs, given, strict=True))
+        for places, _, step in self.steps:
+            for place, y in zip(places, step(values), strict=True):
+                if place >= 0:
+                    values[place] = y
+        return tree_map(lambda y: values.get(y.place, y.array), self.output)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return flatten(tree)[0]

@@ -1,0 +1,17 @@
+"""SciPy's functions, differentiable: special functions, statistics, linear algebra, convolution, an ODE solver.
+
+SciPy is an optional extra, ``pip install 'ringtape[scipy]'``; each submodule loads it when it is imported itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["integrate", "linalg", "misc", "signal", "special", "stats"]  # loaded when they are asked for
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return importlib.import_module(f"{__name__}.{name}")

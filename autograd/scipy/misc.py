@@ -1,0 +1,7 @@
+"""Where `logsumexp` was once."""
+
+from __future__ import annotations
+
+from .special import logsumexp
+
+__all__ = ["logsumexp"]

@@ -1,0 +1,157 @@
+"""Convolution over any dimensions, with others contracted: ``autograd.scipy.signal.convolve``.
+
+All of it is one bilinear operation, the correlation of an array with the windows of another, and its two adjoints are
+uses of itself: with o = m - k,
+
+    y[i,j,o] = sum_dk p[i,d,o+k] q[j,d,k]
+    dp[i,d,m] = sum_jk ct[i,j,m-k] q[j,d,k]      the same of ct, padded, with q reversed
+    dq[j,d,k] = sum_io p[i,d,o+k] ct[i,j,o]      the same of p with ct
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..ops import reshape, swapaxes, transpose
+from ..primitive import Primitive, op
+from ._load import as_ufunc
+
+__all__ = ["convolve"]
+
+Shape = tuple[int, ...]
+_MODES = ("full", "valid", "same")
+
+
+def _windows(p: Any, q: Any) -> Any:
+    spatial = tuple(range(2, p.ndim))
+    if not spatial:
+        return p @ q.T
+    window = np.lib.stride_tricks.sliding_window_view(p, q.shape[2:], axis=spatial)
+    n = len(spatial)
+    y = np.tensordot(window, q, axes=((1, *range(2 + n, 2 + 2 * n)), (1, *range(2, 2 + n))))
+    return np.moveaxis(y, -1, 1)
+
+
+def _windows_shape(p: Any, q: Any) -> Shape:
+    return p.shape[0], q.shape[0], *(m - n + 1 for m, n in zip(p.shape[2:], q.shape[2:], strict=True))
+
+
+def _in_p(ct: Any, y: Any, p: Any, q: Any) -> Any:
+    sizes = tuple(int(n) for n in q.shape[2:])
+    around = _pad(ct, options=(tuple((n - 1, n - 1) for n in sizes),))
+    return _correlate(around, _reversed(swapaxes(q, 0, 1)))
+
+
+def _in_q(ct: Any, y: Any, p: Any, q: Any) -> Any:
+    return swapaxes(_correlate(swapaxes(p, 0, 1), swapaxes(ct, 0, 1)), 0, 1)
+
+
+_correlate: Primitive = op(
+    "correlate", "a b", as_ufunc(_windows, _windows_shape), (_in_p, _in_q), saves=("1", "0"), operands="p q"
+)
+
+
+def _zeros_around(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
+    return np.pad(x, [(0, 0), (0, 0), *widths])
+
+
+def _without(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
+    inner = tuple(slice(left, n - right) for (left, right), n in zip(widths, x.shape[2:], strict=True))
+    return x[(slice(None), slice(None), *inner)]
+
+
+_pad: Primitive = op(
+    "zeros_around", "a", _zeros_around, lambda ct, y, x, widths: _without(ct, widths), operands="x"
+)
+
+
+def _reversed(x: Any) -> Any:
+    return x[(slice(None), slice(None), *[slice(None, None, -1)] * (len(x.shape) - 2))]
+
+
+def convolve(
+    A: Any, B: Any, axes: Any = None, dot_axes: Any = ((), ()), mode: str = "full"
+) -> Any:  # the names by which programs pass them
+    """The convolution of two arrays, over pairs of dimensions.
+
+    Parameters
+    ----------
+    A, B : array
+    axes : pair of sequences of int, optional
+        The dimensions of A and of B that are convolved, in pairs; by default all of both.
+    dot_axes : pair of sequences of int
+        Dimensions that are multiplied and summed, in pairs.
+    mode : {"full", "valid", "same"}
+        Every overlap; only whole ones, where one array must be the larger one in each pair; or as many as A has, from
+        the middle.
+
+    Returns
+    -------
+    array
+        Its dimensions: those of A that are in neither, those of B that are in neither, the convolved ones.
+
+    Raises
+    ------
+    ShapeError
+        Pairs of dimensions that do not go together.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd.scipy.signal import convolve
+    >>> convolve(numpy.array([1.0, 2.0, 3.0]), numpy.array([1.0, 10.0]))
+    array([ 1., 12., 23., 30.])
+    """
+    A, B = (x if hasattr(x, "shape") else np.asarray(x) for x in (A, B))
+    if mode not in _MODES:
+        raise ShapeError(f"convolve: mode={mode!r} was given; needed: one of {', '.join(_MODES)}")
+    if axes is None:
+        axes = (range(len(A.shape)), range(len(A.shape)))
+    convolved, dotted = [tuple(map(int, a)) for a in axes], [tuple(map(int, a)) for a in dot_axes]
+    a, kept_a, size_a = _canonical(A, convolved[0], dotted[0], "A")
+    b, kept_b, size_b = _canonical(B, convolved[1], dotted[1], "B")
+    if len(size_a) != len(size_b) or a.shape[1] != b.shape[1]:
+        raise ShapeError(
+            f"convolve of shapes {tuple(A.shape)} and {tuple(B.shape)}: axes={axes}, dot_axes={dot_axes}; needed: as "
+            "many dimensions of A as of B in each, and equal extents in dot_axes"
+        )
+    y = _convolved(a, b, size_a, size_b, mode)
+    return reshape(y, (*kept_a, *kept_b, *(int(n) for n in y.shape[2:])))
+
+
+def _canonical(x: Any, convolved: Shape, dotted: Shape, name: str) -> tuple[Any, Shape, Shape]:
+    """An array with its dimensions in order: those that stay in one, those that are summed in one, the others."""
+    ndim = len(x.shape)
+    convolved, dotted = (tuple(k % ndim for k in a) if ndim else a for a in (convolved, dotted))
+    if len({*convolved, *dotted}) != len(convolved) + len(dotted):
+        raise ShapeError(f"convolve: dimensions {convolved} and {dotted} of {name} were given; needed: each once")
+    kept = tuple(i for i in range(ndim) if i not in convolved and i not in dotted)
+    extents = tuple(int(n) for n in x.shape)
+    sizes = tuple(extents[i] for i in convolved)
+    x = transpose(x, (*kept, *dotted, *convolved))
+    x = reshape(x, (math.prod(extents[i] for i in kept), math.prod(extents[i] for i in dotted), *sizes))
+    return x, tuple(extents[i] for i in kept), sizes
+
+
+def _convolved(a: Any, b: Any, size_a: Shape, size_b: Shape, mode: str) -> Any:
+    if mode == "valid":
+        if any(m < n for m, n in zip(size_a, size_b, strict=True)):
+            if any(m > n for m, n in zip(size_a, size_b, strict=True)):
+                raise ShapeError(
+                    f"convolve, mode='valid', of extents {size_a} and {size_b}; needed: one of the two the larger one "
+                    "in every convolved dimension"
+                )
+            return swapaxes(_correlate(b, _reversed(a)), 0, 1)
+        return _correlate(a, _reversed(b))
+    if mode == "full":
+        if math.prod(size_b) > math.prod(size_a):  # the shorter one goes over the longer one
+            return swapaxes(_convolved(b, a, size_b, size_a, mode), 0, 1)
+        widths = tuple((n - 1, n - 1) for n in size_b)
+    else:
+        widths = tuple((n - 1 - (n - 1) // 2, (n - 1) // 2) for n in size_b)
+    return _correlate(_pad(a, options=(widths,)), _reversed(b))

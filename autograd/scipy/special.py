@@ -1,0 +1,191 @@
+"""Special functions under SciPy's names: ``import autograd.scipy.special``.
+
+Derivatives are those of the NIST Digital Library of Mathematical Functions (https://dlmf.nist.gov): gamma and its
+relatives 5.2, 5.5, 5.9, 8.8; error functions 7.2, 7.10; Bessel functions 10.6, 10.29; the beta function 5.12, 8.17.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..ops import absolute, exp, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
+from ..ops import log_softmax as _log_softmax
+from ..ops import softmax as _softmax
+from ..ops.elementwise import elementwise
+from ..primitive import Primitive, broadcast, op
+from ._load import as_ufunc, scipy, traced, without_derivative
+
+_special = scipy("special")
+_ROOT_PI = math.sqrt(math.pi)
+
+# -- the gamma function and its relatives ----------------------------------------------------------------------------
+def _polygamma_of(n: Any, x: Any) -> Any:
+    if not isinstance(n, int | np.integer):
+        return _special.polygamma(n, x)
+    n = int(n)  # DLMF 5.15.1: a multiple of the Hurwitz zeta function
+    return ((-1) ** (n + 1) * math.factorial(n)) * _special.zeta(n + 1, x) if n else _special.psi(x)
+
+
+_polygamma = op(
+    "polygamma", "S N", _polygamma_of, (None, lambda ct, y, n, x: ct * polygamma(n + 1, x)),
+    saves="01", dims=broadcast, operands="n x",
+)  # fmt: skip
+polygamma: Any = without_derivative(_polygamma, 0)
+digamma = psi = elementwise("digamma", _special.psi, lambda y, x: polygamma(1, x), saves="0")
+gamma = elementwise("gamma", _special.gamma, lambda y, x: y * psi(x), saves="y0")
+gammaln = elementwise("gammaln", _special.gammaln, lambda y, x: psi(x), saves="0")
+rgamma = elementwise("rgamma", _special.rgamma, lambda y, x: -y * psi(x), saves="y0")
+gammasgn = op("gammasgn", "S", _special.gammasgn, (None,), dims=broadcast, operands="x")
+
+
+def _weak(y: Any, *xs: Any) -> Any:
+    """What was computed of Python numbers, as one: a NumPy scalar would make float64 of all that it meets."""
+    return float(y) if all(isinstance(x, int | float) and not hasattr(x, "dtype") for x in xs) else y
+
+
+def _gamma_density(a: Any, x: Any) -> Any:
+    """x^(a - 1) exp(-x) / gamma(a), by its logarithm, which does not overflow."""
+    return exp((a - 1) * log(x) - x - _weak(gammaln(a), a))
+
+
+gammainc = without_derivative(
+    op("gammainc", "S N", as_ufunc(_special.gammainc),
+       (None, lambda ct, y, a, x: ct * _gamma_density(a, x)), saves="01",
+       dims=broadcast, operands="a x"), 0,
+)  # fmt: skip
+gammaincc = without_derivative(
+    op("gammaincc", "S N", as_ufunc(_special.gammaincc),
+       (None, lambda ct, y, a, x: -ct * _gamma_density(a, x)), saves="01",
+       dims=broadcast, operands="a x"), 0,
+)  # fmt: skip
+
+
+def multigammaln(a: Any, d: int) -> Any:
+    """The logarithm of the multivariate gamma function of dimension `d`."""
+    if not traced(a):
+        return _special.multigammaln(a, d)
+    halves = np.arange(d) / 2.0
+    shifted = reshape(a, (*(int(n) for n in a.shape), 1)) - halves.astype(a.dtype)
+    return sum(gammaln(shifted), axis=-1) + d * (d - 1) / 4.0 * math.log(math.pi)
+
+
+# -- the beta function -----------------------------------------------------------------------------------------------
+beta = op(
+    "beta", "N N", _special.beta,
+    (lambda ct, y, a, b: ct * (y * (psi(a) - psi(a + b))), lambda ct, y, a, b: ct * (y * (psi(b) - psi(a + b)))),
+    saves="y01", dims=broadcast, operands="a b",
+)  # fmt: skip
+betaln = op(
+    "betaln", "N N", _special.betaln,
+    (lambda ct, y, a, b: ct * (psi(a) - psi(a + b)), lambda ct, y, a, b: ct * (psi(b) - psi(a + b))),
+    saves="01", dims=broadcast, operands="a b",
+)  # fmt: skip
+
+
+def _beta_density(a: Any, b: Any, x: Any) -> Any:
+    """x^(a - 1) (1 - x)^(b - 1) / beta(a, b), by its logarithm."""
+    return exp((a - 1) * log(x) + (b - 1) * log1p(-x) - _weak(betaln(a, b), a, b))
+
+
+betainc = without_derivative(
+    op("betainc", "S S N", _special.betainc, (None, None, lambda ct, y, a, b, x: ct * _beta_density(a, b, x)),
+       saves="012", dims=broadcast, operands="a b x"), 0, 1,
+)  # fmt: skip
+
+# -- Bessel functions ------------------------------------------------------------------------------------------------
+j0: Primitive = elementwise("j0", _special.j0, lambda y, x: -j1(x), saves="0")
+j1: Primitive = elementwise("j1", _special.j1, lambda y, x: (j0(x) - jn(2, x)) / 2, saves="0")
+y0: Primitive = elementwise("y0", _special.y0, lambda y, x: -y1(x), saves="0")
+y1: Primitive = elementwise("y1", _special.y1, lambda y, x: (y0(x) - yn(2, x)) / 2, saves="0")
+i0: Primitive = elementwise("i0", _special.i0, lambda y, x: i1(x), saves="0")
+i1: Primitive = elementwise("i1", _special.i1, lambda y, x: (i0(x) + iv(2, x)) / 2, saves="0")
+
+
+def _of_order(name: str, function: Any, derivative: Any) -> Any:
+    """A function of an order, which has no derivative here, and of x."""
+    operation = op(
+        name, "S N", function, (None, lambda ct, y, n, x: ct * derivative(y, n, x)), saves="y01", dims=broadcast,
+        operands="n x",
+    )  # fmt: skip
+    return without_derivative(operation, 0)
+
+
+jn: Any = _of_order("jv", _special.jv, lambda y, n, x: (jn(n - 1, x) - jn(n + 1, x)) / 2)
+jv = jn
+yn: Any = _of_order("yn", as_ufunc(_special.yn), lambda y, n, x: (yn(n - 1, x) - yn(n + 1, x)) / 2)
+iv: Any = _of_order("iv", _special.iv, lambda y, n, x: (iv(n - 1, x) + iv(n + 1, x)) / 2)
+ive: Any = _of_order("ive", _special.ive, lambda y, n, x: (ive(n - 1, x) + ive(n + 1, x)) / 2 - y * sign(x))
+
+# -- error functions, the normal distribution ------------------------------------------------------------------------
+erf = elementwise("erf", _special.erf, lambda y, x: 2 / _ROOT_PI * exp(-x * x), saves="0")
+erfc = elementwise("erfc", _special.erfc, lambda y, x: -2 / _ROOT_PI * exp(-x * x), saves="0")
+erfinv = elementwise("erfinv", _special.erfinv, lambda y, x: _ROOT_PI / 2 * exp(y * y), saves="y")
+erfcinv = elementwise("erfcinv", _special.erfcinv, lambda y, x: -_ROOT_PI / 2 * exp(y * y), saves="y")
+_LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+ndtr = elementwise("ndtr", _special.ndtr, lambda y, x: exp(-0.5 * x * x - _LOG_ROOT_2PI), saves="0")
+log_ndtr = elementwise("log_ndtr", _special.log_ndtr, lambda y, x: exp(-0.5 * x * x - _LOG_ROOT_2PI - y), saves="y0")
+ndtri = elementwise("ndtri", _special.ndtri, lambda y, x: exp(0.5 * y * y + _LOG_ROOT_2PI), saves="y")
+
+# -- the logistic function, entropies --------------------------------------------------------------------------------
+expit = elementwise("expit", _special.expit, lambda y, x: y * (1 - y), saves="y")
+logit = elementwise("logit", _special.logit, lambda y, x: 1 / (x * (1 - x)), saves="0")
+log_expit = elementwise("log_expit", _special.log_expit, lambda y, x: expit(-x), saves="0")
+entr = elementwise("entr", _special.entr, lambda y, x: -log(x) - 1, saves="0")
+xlogy: Primitive = op(
+    "xlogy", "a N", _special.xlogy,
+    (lambda ct, y, a, b: xlogy(ct, where(a == 0, 1, b)), lambda ct, y, a, b: ct * (a / b)),
+    saves="01", dims=broadcast, tangent=(lambda da, y, a, b: xlogy(da, where(a == 0, 1, b)),),
+)  # fmt: skip
+xlog1py: Primitive = op(
+    "xlog1py", "a N", _special.xlog1py,
+    (lambda ct, y, a, b: xlog1py(ct, where(a == 0, 0, b)), lambda ct, y, a, b: ct * (a / (1 + b))),
+    saves="01", dims=broadcast, tangent=(lambda da, y, a, b: xlog1py(da, where(a == 0, 0, b)),),
+)  # fmt: skip
+
+
+# -- sums of exponentials --------------------------------------------------------------------------------------------
+def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
+    """``log(sum(b * exp(a)))`` without overflow, over one axis, several or all; differentiable in `a` and `b`.
+
+    Examples
+    --------
+    >>> from autograd.scipy.special import logsumexp
+    >>> import numpy
+    >>> float(logsumexp(numpy.array([1000.0, 1000.0])))
+    1000.6931471805599
+    """
+    if not traced(a, b):
+        return _special.logsumexp(a, axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    counted = a if b is None else where(b == 0, -np.inf, a)
+    top = stop_gradient(max(counted, axis=axis, keepdims=True))
+    top = where(isfinite(top), top, 0)
+    if b is not None:
+        a = where(b == 0, minimum(a, top), a)  # a term that does not count must not overflow
+    terms = exp(a - top)
+    total = sum(terms if b is None else b * terms, axis=axis, keepdims=keepdims)
+    signs = sign(total) if return_sign else None
+    shift = top if keepdims else reshape(top, tuple(int(n) for n in total.shape))
+    result = log(absolute(total) if return_sign else total) + shift
+    return (result, signs) if return_sign else result
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    """``exp(x) / sum(exp(x))`` along an axis."""
+    return _softmax(x, axis) if axis is not None else reshape(_softmax(reshape(x, (-1,)), 0), x.shape)
+
+
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    """The logarithm of `softmax`."""
+    return _log_softmax(x, axis) if axis is not None else reshape(_log_softmax(reshape(x, (-1,)), 0), x.shape)
+
+
+__all__ = [
+    "beta", "betainc", "betaln", "digamma", "entr", "erf", "erfc", "erfcinv", "erfinv", "expit", "gamma", "gammainc",
+    "gammaincc", "gammaln", "gammasgn", "i0", "i1", "iv", "ive", "j0", "j1", "jn", "jv", "log_expit", "log_ndtr",
+    "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri", "polygamma", "psi", "rgamma", "softmax",
+    "xlog1py", "xlogy", "y0", "y1", "yn",
+]  # fmt: skip

@@ -1,0 +1,113 @@
+"""Checks of derivatives under the names and calls of HIPS autograd; `autograd.testing` says more where one fails.
+
+One random direction is tried in each mode, at each order, against a central difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+from .core import make_jvp, make_vjp
+from .vspace import vspace
+from .wrap_util import get_name, unary_to_nary
+
+__all__ = ["check_equivalent", "check_grads", "check_jvp", "check_vjp", "combo_check", "make_numerical_jvp",
+           "scalar_close"]  # fmt: skip
+
+TOL = 1e-6
+RTOL = 1e-6
+EPS = 1e-6
+
+Function = Callable[..., Any]
+
+
+def scalar_close(a: Any, b: Any) -> bool:
+    """Whether two numbers are equal within an absolute tolerance or a relative one."""
+    return bool(abs(a - b) < TOL or abs(a - b) / abs(a + b) < RTOL)
+
+
+def make_numerical_jvp(f: Function, x: Any) -> Function:
+    """The derivative of `f` at `x` along a direction, by a central difference."""
+    spaces = vspace(x), vspace(f(x))
+
+    def jvp(v: Any) -> Any:
+        domain, image = spaces
+        above = f(domain.add(x, domain.scalar_mul(v, EPS / 2)))
+        below = f(domain.add(x, domain.scalar_mul(v, -EPS / 2)))
+        return image.scalar_mul(image.add(above, image.scalar_mul(below, -1.0)), 1.0 / EPS)
+
+    return jvp
+
+
+def check_vjp(f: Function, x: Any) -> None:
+    """Compare reverse mode with a central difference, along a random direction."""
+    vjp, y = make_vjp(f, x)
+    jvp = make_numerical_jvp(f, x)
+    domain, image = vspace(x), vspace(y)
+    dx, ct = domain.randn(), image.randn()
+    g = domain.covector(vjp(image.covector(ct)))
+    assert vspace(g) == domain, f"the gradient of {get_name(f)} lives in {vspace(g)}, its argument in {domain}"
+    exact, numeric = domain.inner_prod(dx, g), image.inner_prod(ct, jvp(dx))
+    assert scalar_close(numeric, exact), (
+        f"Derivative (VJP) check of {get_name(f)} failed with arg {x}:\nanalytic: {exact}\nnumeric:  {numeric}"
+    )
+
+
+def check_jvp(f: Function, x: Any) -> None:
+    """Compare forward mode with a central difference, along a random direction."""
+    jvp, numeric = make_jvp(f, x), make_numerical_jvp(f, x)
+    dx = vspace(x).randn()
+    check_equivalent(jvp(dx)[1], numeric(dx))
+
+
+def check_equivalent(x: Any, y: Any) -> None:
+    """Assert that two values live in one space and have equal components along a random direction."""
+    space, other = vspace(x), vspace(y)
+    assert space == other, f"VSpace mismatch:\nx: {space}\ny: {other}"
+    v = space.randn()
+    assert scalar_close(space.inner_prod(x, v), space.inner_prod(y, v)), f"Value mismatch:\nx: {x}\ny: {y}"
+
+
+@unary_to_nary
+def check_grads(f: Function, x: Any, modes: Sequence[str] = ("fwd", "rev"), order: int = 2) -> None:
+    """``check_grads(f, argnum=0, modes=["fwd", "rev"], order=2)(*args)``: assert that derivatives are right.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> from autograd.test_util import check_grads
+    >>> check_grads(lambda x, y: np.sin(x) * y, (0, 1), modes=["rev"])(0.5, 2.0)
+    """
+    assert all(mode in ("fwd", "rev") for mode in modes), f"modes={modes}; needed: of 'fwd' and 'rev'"
+    if "fwd" in modes:
+        check_jvp(f, x)
+        if order > 1:
+
+            def jvp_of(x: Any, v: Any) -> Any:
+                return make_jvp(f, x)(v)[1]
+
+            jvp_of.__name__ = f"jvp_{get_name(f)}"
+            check_grads(jvp_of, (0, 1), modes, order=order - 1)(x, vspace(x).randn())
+    if "rev" in modes:
+        check_vjp(f, x)
+        if order > 1:
+
+            def vjp_of(x: Any, v: Any) -> Any:
+                return make_vjp(f, x)[0](v)
+
+            vjp_of.__name__ = f"vjp_{get_name(f)}"
+            check_grads(vjp_of, (0, 1), modes, order=order - 1)(x, vspace(f(x)).randn())
+
+
+def combo_check(fun: Function, *args: Any, **kwargs: Any) -> Function:
+    """`check_grads` on every combination of the arguments, each given as a list of its values."""
+
+    def combinations(*lists: Any, **named: Any) -> None:
+        choices = [[(key, value) for value in values] for key, values in named.items()]
+        for chosen in product(*lists):
+            for words in product(*choices):
+                check_grads(fun, *args, **kwargs)(*chosen, **dict(words))
+
+    return combinations

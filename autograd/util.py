@@ -1,0 +1,39 @@
+"""Small helpers that programs import from here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+__all__ = ["func", "quick_grad_check", "subval", "subvals"]
+
+
+def subvals(x: Iterable[Any], replacements: Iterable[tuple[int, Any]]) -> tuple[Any, ...]:
+    """A tuple with other items at some places."""
+    items = list(x)
+    for i, item in replacements:
+        items[i] = item
+    return tuple(items)
+
+
+def subval(x: Iterable[Any], i: int, item: Any) -> tuple[Any, ...]:
+    """A tuple with another item at one place."""
+    return subvals(x, [(i, item)])
+
+
+def func(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself (once, of an unbound method)."""
+    return f
+
+
+def quick_grad_check(
+    fun: Callable[..., Any], arg0: Any, extra_args: Sequence[Any] = (), kwargs: Any = None, verbose: bool = True,
+    eps: float = 1e-4, rtol: float = 1e-4, atol: float = 1e-6, rs: Any = None,
+) -> None:  # fmt: skip
+    """Check the gradient with respect to the first argument; `autograd.test_util.check_grads` says it better."""
+    from .test_util import check_grads
+
+    warnings.warn("quick_grad_check is deprecated; use autograd.test_util.check_grads", DeprecationWarning,
+                  stacklevel=2)
+    check_grads(lambda x: fun(x, *extra_args, **(kwargs or {})), modes=["rev"], order=1)(arg0)

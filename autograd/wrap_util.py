@@ -1,0 +1,48 @@
+"""Turning an operator on functions of one argument into one that names the argument: names of HIPS autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .transforms.wrapping import name_of as get_name
+from .transforms.wrapping import unary_to_nary
+
+__all__ = ["get_doc", "get_name", "unary_to_nary", "wrap_nary_f", "wraps"]
+
+Function = Callable[..., Any]
+
+
+def get_doc(f: Any) -> str:
+    """A function's documentation."""
+    return getattr(f, "__doc__", "") or ""
+
+
+def wraps(fun: Any, namestr: str = "{fun}", docstr: str = "{doc}", **words: Any) -> Function:
+    """Name a function after another one.
+
+    Examples
+    --------
+    >>> from autograd.wrap_util import wraps
+    >>> @wraps(len, "half_of_{fun}")
+    ... def half(x):
+    ...     return len(x) / 2
+    >>> half.__name__
+    'half_of_len'
+    """
+
+    def named(f: Any) -> Any:
+        try:
+            f.__name__ = namestr.format(fun=get_name(fun), **words)
+            f.__doc__ = docstr.format(fun=get_name(fun), doc=get_doc(fun), **words)
+        except (AttributeError, TypeError, KeyError, IndexError, ValueError):  # a text that is no format string
+            pass
+        return f
+
+    return named
+
+
+def wrap_nary_f(fun: Any, op: Any, argnum: Any) -> Function:
+    """Name what an operator made of a function."""
+    text = "    {op} of function {fun} with respect to argument number {argnum}.\n"
+    return wraps(fun, "{op}_of_{fun}_wrt_argnum_{argnum}", text, op=get_name(op), argnum=argnum)
