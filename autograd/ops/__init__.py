@@ -44,9 +44,10 @@ from .elementwise import (
     tanh,
     where,
 )
-from .fused import cross_entropy, log_softmax, logsumexp, softmax
+from .fused import log_softmax, logsumexp, softmax
 from .fused_activations import gelu, silu
 from .fused_attention import attention, self_attention
+from .fused_losses import cross_entropy
 from .fused_norms import layer_norm, rms_norm
 from .fused_rotary import rotary, rotary_angles
 from .indexing import getitem
