@@ -15,7 +15,7 @@ from . import Kernel
 from .blocks import blocks
 from .softmax import SAFE, exponentials
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 20
 
 
 def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
