@@ -87,8 +87,11 @@ def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     return forward
 
 
-def _backward(ct: Any, d: Any, xs: Any, options: Any, wanted: Sequence[bool]) -> Sequence[Any]:
-    return (ct * d.reshape(ct.shape),)
+def _backward(
+    ct: Any, d: Any, xs: Any, options: Any, wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    d = d.reshape(ct.shape)
+    return (np.multiply(ct, d, out=d if last else None),)
 
 
 gelu_kernel = Kernel(_forward(lambda form: _gelu_tanh if form == "tanh" else _gelu_erf), _backward)

@@ -187,7 +187,7 @@ def _attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tup
 
 
 def _attention_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     q, k, v = xs[:3]
     causal, scale = options
@@ -211,7 +211,7 @@ def _self_attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -
 
 
 def _self_attention_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     *kept, out = kept
     dx = np.empty(xs[0].shape, xs[0].dtype)

@@ -129,7 +129,8 @@ HOST_ARRAYS = ("with an array", "array right", "array left", "strided")
 
 def reasonable(c: Case) -> bool:
     """Cases whose function closes over a host array are tried with one of the device below."""
-    on_host = ("where", "cross_entropy", "cross_entropy_sum")
+    on_host = ("where", "cross_entropy", "cross_entropy_sum", "smoothed_cross_entropy", "masked_attention",
+               "masked_self_attention", "rotary")  # fmt: skip
     return c.operation not in on_host and not any(word in c.label for word in HOST_ARRAYS)
 
 
