@@ -49,7 +49,7 @@ def chain(sizes: tuple[int, ...], mode: str) -> Work:
         y.backward()
         return y
 
-    return Work(step, lambda y: {"value": float(y), "gradient": float(x.grad)})  # type: ignore[arg-type]
+    return Work(step, lambda y: {"value": y.item(), "gradient": float(x.grad)})  # type: ignore[arg-type]
 
 
 def gpt(sizes: tuple[int, ...], mode: str) -> Work:
@@ -96,7 +96,7 @@ def cross_entropy(sizes: tuple[int, ...], mode: str) -> Work:
         loss.backward()
         return loss
 
-    return Work(step, lambda loss: {"loss": float(loss), "gradient": norm(x.grad)})
+    return Work(step, lambda loss: {"loss": loss.item(), "gradient": norm(x.grad)})
 
 
 def adam(sizes: tuple[int, ...], mode: str) -> Work:
