@@ -8,7 +8,7 @@ import numpy as np
 
 from .blocks import blocks
 
-BLOCK_BYTES = 1 << 17
+BLOCK_BYTES = 1 << 19
 
 
 def adam(

@@ -98,7 +98,7 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     kv = (*lead, (n - 3, Fraction(group)) if group != 1 else n - 3, Mix)
     maps = [(*lead, n - 3, Mix if options[0] else n - 2, Mix), (*kv, Mix), (*kv, n - 1)]
     for mask in shapes[3:]:
-        maps.append((*range(n - len(mask), n - 2), Mix if options[0] else n - 2, Mix))
+        maps.append((*range(n - 2), Mix if options[0] else n - 2, Mix)[n - len(mask) :])
     return maps
 
 
@@ -208,7 +208,7 @@ def _self_dims(shapes: Sequence[Shape], options: Any) -> Any:
     lead = tuple(range(n - 4))
     maps: list[Any] = [(*lead, Mix, Mix, n - 3, Mix)]
     for mask in shapes[1:]:  # [..., heads, tokens, keys]
-        maps.append((*lead, n - 3, Mix, Mix)[max(0, n - 1 - len(mask)) :])
+        maps.append((*lead, n - 3, Mix, Mix)[n - 1 - len(mask) :])
     return maps
 
 
