@@ -96,9 +96,9 @@ case("attention", "strided", lambda q, k, v: ops.attention(q, k, v, causal=True)
 case("attention", "a learned bias", lambda q, b: ops.attention(q, q, q, b),
      lambda q, b: numpy_attention(q, q, q, b), normal(2, 3, 2), normal(3, 3))  # fmt: skip
 for _label, _mask in (("booleans", _SEEN), ("numbers", _ADDED)):
-    case("masked_attention", _label, lambda q, k, v, m=_mask: ops.attention(q, k, v, m.astype(bool) if m.dtype == bool
-         else m.astype(q.dtype)), lambda q, k, v, m=_mask: numpy_attention(q, k, v, m),
-         normal(2, 2, 2), normal(2, 3, 2), normal(2, 3, 2))  # fmt: skip
+    case("masked_attention", _label, lambda q, k, v, m=_mask: ops.attention(q, k, v, m),
+         lambda q, k, v, m=_mask: numpy_attention(q, k, v, m), normal(2, 2, 2), normal(2, 3, 2),
+         normal(2, 3, 2))  # fmt: skip
 case("masked_attention", "causal too", lambda q: ops.attention(q, q, q, numpy.eye(3, dtype=bool), causal=True),
      lambda q: numpy_attention(q, q, q, numpy.eye(3, dtype=bool), True), normal(1, 3, 2))  # fmt: skip
 

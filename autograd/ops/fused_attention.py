@@ -15,7 +15,7 @@ from ..errors import DtypeError, ShapeError
 from ..layout import Mix
 from ..sites import call_site
 from ..tensor import TENSORS
-from .elementwise import equal, exp, stop_gradient, where
+from .elementwise import astype, equal, exp, stop_gradient, where
 from .fused_base import Fused, constant_like, raw
 from .indexing import getitem
 from .linalg import matmul
@@ -165,7 +165,7 @@ def attention(
     scale = _scale(scale, a[-1])
     if mask is None:
         return attention_op(q, k, v, options=(bool(causal), scale))
-    _check_mask("attention", mask, (*a[:-1], b[-2]))
+    mask = _fitting_mask("attention", mask, (*a[:-1], b[-2]), q)
     if mask.__class__ in TENSORS and mask.requires_grad:
         return _attend(q, k, v, mask, bool(causal), scale)
     return masked_attention_op(q, k, v, mask, options=(bool(causal), scale))
@@ -175,7 +175,8 @@ def _scale(scale: float | None, width: int) -> float:
     return 1 / width**0.5 if scale is None and width else float(scale or 0.0)
 
 
-def _check_mask(name: str, mask: Any, full: Shape) -> None:
+def _fitting_mask(name: str, mask: Any, full: Shape, like: Any) -> Any:
+    """The mask, checked; numbers in the dtype of the scores that they are added to."""
     array = raw(mask)
     if not hasattr(array, "dtype") or array.dtype.kind not in "bf":
         raise DtypeError(
@@ -185,6 +186,7 @@ def _check_mask(name: str, mask: Any, full: Shape) -> None:
     shape = array.shape
     if len(shape) > len(full) or any(m not in (1, n) for m, n in zip(shape[::-1], full[::-1], strict=False)):
         raise ShapeError(f"{name}: a mask of shape {shape}; needed: one that broadcasts to {full}" + call_site())
+    return mask if array.dtype == bool or array.dtype == raw(like).dtype else astype(mask, raw(like).dtype)
 
 
 # -- one projection of all three -------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: f
     scale = _scale(scale, shape[-1])
     if mask is None:
         return self_attention_op(qkv, options=(bool(causal), scale))
-    _check_mask("self_attention", mask, (*shape[:-4], shape[-2], shape[-4], shape[-4]))
+    mask = _fitting_mask("self_attention", mask, (*shape[:-4], shape[-2], shape[-4], shape[-4]), qkv)
     if mask.__class__ in TENSORS and mask.requires_grad:
         return _self_attend(qkv, mask, bool(causal), scale)
     return masked_self_attention_op(qkv, mask, options=(bool(causal), scale))

@@ -174,6 +174,15 @@ def test_normal_cdf_to_the_last_digits() -> None:
     assert normal_cdf(numpy.array([numpy.inf, -numpy.inf, 0.0])).tolist() == [1, 0, 0.5]
 
 
+def test_gelu_in_float32_is_as_good_as_float32_is() -> None:
+    x = numpy.linspace(-12, 12, 4001)
+    xs = (x.astype(numpy.float32),)
+    y, d = activations.gelu_kernel.forward(xs, ("none",), True)
+    exact, slope = activations.gelu_kernel.forward((xs[0].astype(float),), ("none",), True)
+    assert numpy.max(numpy.abs(y - exact) / numpy.maximum(1, numpy.abs(x))) < 4e-7
+    assert numpy.max(numpy.abs(d - slope)) < 1e-6
+
+
 @pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64], ids=["f32", "f64"])
 def test_adams_update(dtype: Any, decoupled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
