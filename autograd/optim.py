@@ -274,6 +274,11 @@ class Adam(Optimizer):
         m, v = self.first[i], self.second[i]
         self.counts[i] += 1
         t = self.counts[i]
+        if all(type(x) is np.ndarray and x.dtype.kind == "f" and x.flags.c_contiguous for x in (p.array, g, m, v)):
+            from .kernels.adam import adam
+
+            adam(p.array, g, m, v, step=t, lr=self.lr, betas=self.betas, eps=self.eps)
+            return
         m = self.first[i] = b1 * m + (1 - b1) * g
         v = self.second[i] = b2 * v + (1 - b2) * (g * g)
         _decrease(p, (self.lr / (1 - b1**t)) * m / (np.sqrt(v) / (1 - b2**t) ** 0.5 + self.eps))

@@ -12,6 +12,7 @@ from . import (
     fourier,
     functions,
     fused,
+    fused_more,
     indexing,
     linalg,
     matrices,

@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays import Shaped
 from ..containers import flatten
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError
-from ..layout import describe
+from ..layout import D, V, describe
 from ..sites import call_site
 from ..state import state
 from ..tape import Tape, may_relabel, relabel
@@ -59,6 +59,8 @@ class Traced:
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if state.grid is not None:
                     x.layout = x.labelled(state.grid)
+                    if x.layout.drawn:  # what is differentiated is a leaf, and no constant
+                        x = Tensor(x.array, x.layout.grid.layout([V if at is D else at for at in x.layout.labels]))
                 inputs.append(self.tape.watch(x))
             found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
             for y in found:

@@ -1,0 +1,70 @@
+"""Cross-entropy of many classes in blocks of rows.
+
+What is kept for backward are the exponentials, which the last backward turns into the gradient where they lie: of all
+that is as large as the logits there is one array, made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import Kernel
+from .blocks import blocks
+from .softmax import exponentials
+
+BLOCK_BYTES = 1 << 20
+
+
+def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    logits, labels = xs
+    ignored, smoothing = options
+    n, classes = logits.shape
+    sums = np.empty(n, logits.dtype)
+    ones = np.ones(classes, logits.dtype)
+    away = None if ignored is None else labels == ignored
+    losses = logits[np.arange(n), labels if away is None else np.where(away, 0, labels)] * (smoothing - 1.0)
+    exps: Any = np.empty((n, classes), logits.dtype) if keep else None
+    scratch: Any = None
+    for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
+        x, out = logits[at], sums[at]
+        if exps is None:
+            scratch = np.empty(x.shape, x.dtype) if scratch is None else scratch[: len(x)]
+        e = scratch if exps is None else exps[at]
+        tops = exponentials(x, e)
+        np.dot(e, ones, out=out)
+        losses[at] += np.log(out)
+        if tops is not None:
+            losses[at] += tops[:, 0]
+        if smoothing:
+            losses[at] -= x.dot(ones) * (smoothing / classes)
+    if away is not None:
+        losses[away] = 0
+    return losses, (exps, sums) if keep else None
+
+
+def _cross_entropy_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    """``ct (softmax - (1 - smoothing) one_hot - smoothing / classes)``; zero in rows that are ignored."""
+    labels = xs[1]
+    ignored, smoothing = options
+    exps, sums = kept
+    if ignored is not None:
+        away = labels == ignored
+        ct, labels = np.where(away, np.zeros((), ct.dtype), ct), np.where(away, 0, labels)
+    n, classes = exps.shape
+    dx = exps if last else np.empty(exps.shape, exps.dtype)
+    factor = ct / sums
+    for at in blocks(n, classes * dx.itemsize, BLOCK_BYTES):
+        out = dx[at]
+        np.multiply(exps[at], factor[at][:, None], out=out)
+        if smoothing:
+            out -= (ct[at] * (smoothing / classes))[:, None]
+    dx[np.arange(n), labels] -= ct * (1.0 - smoothing)
+    return dx, None
+
+
+cross_entropy_kernel = Kernel(_cross_entropy, _cross_entropy_backward)

@@ -1,0 +1,78 @@
+"""What a step needs in memory: ringtape beside PyTorch eager, and ringtape after ten thousand steps.
+
+    python benchmarks/memory.py --python-torch /path/to/an/environment/with/torch/bin/python
+
+Each figure is of a process of its own: its peak of resident memory less what was resident after the import. The cases
+are those of `benchmarks/engine.py`: a transformer block's step (float32, width 256, 4 heads, causal; the peer with
+scaled_dot_product_attention and with plain attention), and the small network's training step, whose memory is looked at
+after 1,000 and after 10,000 steps, both without a mesh and on one. A ratio is the peer's bytes over ours; that of the
+loop is the earlier peak over the later one, 1 where nothing grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PEERS = Path(__file__).resolve().parent / "_peers"
+sys.path.insert(0, str(PEERS))
+
+from engine_worker import THREADS  # noqa: E402 - beside the workers, which run by themselves
+
+BLOCKS = {"gpt-8x128": "GPT block, 8 x 128 tokens", "gpt-1x1024": "GPT block, 1 x 1,024 tokens"}
+STEPS = 5
+
+
+def look(python: str, engine: str, case: str, mode: str, *steps: int) -> list[dict[str, Any]]:
+    """Peak and resident bytes of one process after so many steps."""
+    environment = dict(os.environ, **THREADS)
+    environment.pop("PYTHONPATH", None)
+    if engine == "ringtape":
+        environment["PYTHONPATH"] = str(PEERS.parent.parent)
+    command = [python, str(PEERS / "memory_worker.py"), "--engine", engine, "--case", case, "--mode", mode, "--steps"]
+    done = subprocess.run([*command, *map(str, steps)], check=False, stdout=subprocess.PIPE, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{engine}, {case}: its process ended with status {done.returncode}; see above")
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    """Measure, and print a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python-torch", default=sys.executable, metavar="PATH", help="interpreter that has torch")
+    parser.add_argument("--loop", type=int, default=10_000, help="steps of the loop")
+    parser.add_argument("--only", nargs="+", choices=[*BLOCKS, "loop"], default=[*BLOCKS, "loop"], metavar="CASE")
+    parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (bytes), ratio")
+    args = parser.parse_args()
+    figures = {}
+    for case in [case for case in BLOCKS if case in args.only]:
+        ours = look(sys.executable, "ringtape", case, "plain", STEPS)[0]["peak"]
+        for mode, name in (("sdpa", "SDPA"), ("manual", "plain attention")):
+            peer = look(args.python_torch, "torch", case, mode, STEPS)[0]["peak"]
+            figures[f"peak of a {BLOCKS[case]}, against torch, {name}"] = {
+                "ours": ours, "peer": peer, "ratio": peer / ours
+            }  # fmt: skip
+    if "loop" in args.only:
+        for mode, name in (("plain", "no mesh"), ("mesh", "mesh dp=1")):
+            early, late = look(sys.executable, "ringtape", "64-64-64-10", mode, args.loop // 10, args.loop)
+            figures[f"{args.loop:,} steps of 64-64-64-10, {name}, against a tenth of them"] = {
+                "ours": late["peak"], "peer": early["peak"], "ratio": early["peak"] / late["peak"]
+            }  # fmt: skip
+    if args.json:
+        print(json.dumps(figures))
+        return
+    width = max(map(len, figures))
+    print(f"{'':{width}}  {'MiB':>7}  {'peer MiB':>8}  {'ratio':>6}")
+    for name, figure in figures.items():
+        ours, peer = (figure[who] / 2**20 for who in ("ours", "peer"))
+        print(f"{name:{width}}  {ours:7.1f}  {peer:8.1f}  {figure['ratio']:6.3f}")
+
+
+if __name__ == "__main__":
+    main()
