@@ -44,7 +44,12 @@ from .elementwise import (
     tanh,
     where,
 )
-from .fused import cross_entropy, log_softmax, logsumexp, softmax
+from .fused import log_softmax, logsumexp, softmax
+from .fused_activations import gelu, silu
+from .fused_attention import attention, self_attention
+from .fused_losses import cross_entropy
+from .fused_norms import layer_norm, rms_norm
+from .fused_rotary import rotary, rotary_angles
 from .indexing import getitem
 from .linalg import dot, linear, matmul
 from .reductions import argmax, max, mean, min, sum
@@ -62,12 +67,13 @@ from .shape import (
 )
 
 __all__ = [
-    "absolute", "add", "argmax", "astype", "broadcast_to", "concatenate", "cos", "cross_entropy", "divide", "dot",
-    "equal", "exp", "expand_dims", "expm1", "getitem", "greater", "greater_equal", "isfinite", "less", "less_equal",
-    "linear", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "maximum",
-    "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu",
-    "reshape", "sigmoid", "sign", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient",
-    "subtract", "sum", "swapaxes", "tanh", "transpose", "where",
+    "absolute", "add", "argmax", "astype", "attention", "broadcast_to", "concatenate", "cos", "cross_entropy",
+    "divide", "dot", "equal", "exp", "expand_dims", "expm1", "gelu", "getitem", "greater", "greater_equal", "isfinite",
+    "layer_norm", "less", "less_equal", "linear", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul",
+    "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel",
+    "reciprocal", "relu", "reshape", "rms_norm", "rotary", "rotary_angles", "self_attention", "sigmoid", "sign",
+    "silu", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient", "subtract", "sum",
+    "swapaxes", "tanh", "transpose", "where",
 ]  # fmt: skip
 
 

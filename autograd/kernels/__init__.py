@@ -1,0 +1,94 @@
+"""Kernels: operations that one pass over blocks does faster than NumPy's functions one after the other.
+
+A kernel belongs to a kind of array. `find` looks it up by the operands' type, so a device's kernels stand beside the
+host's: whoever brings them calls `register` with its array type. Where there is none (shape-only arrays, other dtypes,
+a device without one) `find` returns None, and the operation is the composition of plain operations that it is declared
+with. Recorded sweeps use that too: a kernel computes first-order cotangents only.
+
+A kernel is two functions:
+
+    forward(xs, options, keep) -> (y, kept)     `kept` is for backward; None unless `keep`
+    backward(ct, kept, xs, options, wanted)     -> the operands' cotangents, None where not wanted
+
+Neither writes to what it is given. On the host they work in blocks that stay in the cache, with ``out=``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Kernel", "find", "register"]
+
+
+class Kernel(NamedTuple):
+    """The two functions of one operation on one kind of array."""
+
+    forward: Callable[[tuple[Any, ...], tuple[Any, ...], bool], tuple[Any, Any]]
+    backward: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...], Sequence[bool]], Sequence[Any]]
+
+
+_found: dict[tuple[type, str], Kernel | None] = {}
+_homes: dict[type, str] = {np.ndarray: __name__}
+_files = {
+    "gelu": "activations",
+    "silu": "activations",
+    "layer_norm": "norms",
+    "normalize": "norms",
+    "rms_norm": "norms",
+    "softmax": "softmax",
+    "log_softmax": "softmax",
+    "attention": "attention",
+    "self_attention": "attention",
+    "cross_entropy": "losses",
+}
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
+
+
+def register(kind: type, package: str) -> None:
+    """Teach ringtape the kernels of an array type: a package with the same files as this one, or some of them.
+
+    Examples
+    --------
+    >>> from autograd import kernels
+    >>> class Device: ...
+    >>> kernels.register(Device, "no.such.package")
+    >>> kernels.find("gelu", (Device(),)) is None
+    True
+    """
+    _homes[kind] = package
+    _found.clear()
+
+
+def _load(kind: type, name: str) -> Kernel | None:
+    kernel = None
+    if kind in _homes and name in _files:
+        try:
+            kernel = getattr(import_module(f"{_homes[kind]}.{_files[name]}"), f"{name}_kernel", None)
+        except ModuleNotFoundError:
+            if kind is np.ndarray:
+                raise
+    _found[kind, name] = kernel
+    return kernel
+
+
+def find(name: str, xs: Sequence[Any]) -> Kernel | None:
+    """The kernel of an operation for these arrays, or None: all of one type, float32 or float64 throughout.
+
+    Arrays of integers or booleans among them (labels, masks) go along.
+    """
+    kind = type(xs[0])
+    key = kind, name
+    kernel = _found[key] if key in _found else _load(kind, name)
+    if kernel is None:
+        return None
+    dtype = xs[0].dtype
+    if dtype != _F32 and dtype != _F64:
+        return None
+    for x in xs[1:]:
+        if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
+            return None
+    return kernel

@@ -1,0 +1,71 @@
+"""Adam's update in place, block by block: what it reads and writes crosses the memory bus once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .blocks import blocks
+
+BLOCK_BYTES = 1 << 17
+
+
+def adam(
+    p: Any, g: Any, first: Any, second: Any, *, step: int, lr: float, betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8, weight_decay: float = 0.0, decoupled: bool = False,
+) -> None:  # fmt: skip
+    """Update a parameter and its two averages in place; all are contiguous arrays of one floating dtype.
+
+    ``m = b1 m + (1 - b1) g``, ``v = b2 v + (1 - b2) g^2``, ``p -= lr mh / (sqrt(vh) + eps)`` with
+    ``mh = m / (1 - b1^step)`` and ``vh = v / (1 - b2^step)``.
+
+    Parameters
+    ----------
+    p, g, first, second : arrays
+        Parameter, gradient (which is only read), averages of the gradient and of its square.
+    step : int
+        Counted from one.
+    weight_decay : float
+        Added to the gradient as ``weight_decay p``, or with `decoupled` taken off the parameter, ``lr weight_decay p``.
+
+    Notes
+    -----
+    Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019, algorithm 2, where `decoupled`.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd.kernels.adam import adam
+    >>> p, m, v = numpy.ones(2), numpy.zeros(2), numpy.zeros(2)
+    >>> adam(p, numpy.array([4.0, -1.0]), m, v, step=1, lr=0.1)
+    >>> p.round(6)
+    array([0.9, 1.1])
+    """
+    b1, b2 = betas
+    size = lr / (1 - b1**step)
+    root = (1 - b2**step) ** 0.5
+    # lr mh / (sqrt(v) / root + eps) = (size root) m / (sqrt(v) + eps root)
+    size, eps = size * root, eps * root
+    p, g, m, v = (x.reshape(-1) for x in (p, g, first, second))
+    scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype)
+    for at in blocks(len(p), p.itemsize, BLOCK_BYTES):
+        pb, gb, mb, vb = p[at], g[at], m[at], v[at]
+        s = scratch[: len(pb)]
+        if weight_decay:
+            if decoupled:
+                pb *= 1 - lr * weight_decay
+            else:
+                gb = gb + weight_decay * pb
+        np.multiply(gb, 1 - b1, out=s)
+        mb *= b1
+        mb += s
+        np.multiply(gb, (1 - b2) ** 0.5, out=s)
+        s *= s
+        vb *= b2
+        vb += s
+        np.sqrt(vb, out=s)
+        s += eps
+        np.divide(mb, s, out=s)
+        s *= size
+        pb -= s

@@ -1,0 +1,227 @@
+"""Attention in blocks of query rows, on views of (..., heads, tokens, width) with any strides: nothing is copied.
+
+What is kept for backward are the exponentials P, not divided by their rows' sums r: the division is folded into the
+output and into its cotangent, which are narrower. With ``c = ct / r``
+
+    O = (P V) / r,  dV = P' c,  dS = P * (c V' - rowsum(c * O)),  dQ = dS K,  dK = dS' Q
+
+and the scale goes into Q. Causal blocks that are masked throughout are never computed. Where the lengths of all rows of
+Q and K prove that no product leaves exp's safe range, the largest of each row is not looked for. Beyond `KEEP_BYTES`
+the exponentials are not kept, and backward computes them again.
+
+Source: the recomputation and the row sum of ``ct * O`` are those of Dao et al. 2022 (FlashAttention), section 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import Kernel
+from .softmax import SAFE, exponentials
+
+SCORE_BYTES = 1 << 19
+"""What the scores of one step may take: rows of one head, or all of several heads."""
+KEEP_BYTES = 1 << 25
+"""Up to where the exponentials are kept for backward."""
+ROWS = 128
+
+
+class _Step(NamedTuple):
+    """Some query rows of some heads of one batch: its place, and how many keys those rows see."""
+
+    at: tuple[int, ...]
+    heads: slice
+    keys: slice  # the heads of k and v
+    rows: slice
+    seen: int
+
+
+def _steps(q: Any, k: Any, causal: bool) -> Iterator[_Step]:
+    *lead, heads, t, _ = q.shape
+    s = k.shape[-2]
+    group = heads // k.shape[-3] if heads else 1
+    size = min(t, ROWS if causal else max(1, SCORE_BYTES // max(s * q.itemsize, 1)))
+    together = 1 if group > 1 or size < t else max(1, SCORE_BYTES // max(t * s * q.itemsize, 1))
+    for at in np.ndindex(*lead):
+        for first in range(0, heads, together):
+            some = slice(first, min(first + together, heads))
+            kv = slice(first // group, first // group + 1) if group > 1 else some
+            for start in range(0, t, max(size, 1)):
+                stop = min(start + size, t)
+                yield _Step(at, some, kv, slice(start, stop), max(0, min(s, stop + s - t)) if causal else s)
+
+
+def _bound(q: Any, k: Any, scale: float) -> float:
+    """What no score exceeds in size: the product of the greatest lengths (Cauchy and Schwarz)."""
+    if not q.size or not k.size:
+        return 0.0
+    longest = [float(np.sqrt(np.vecdot(x, x).max())) for x in (q, k)]
+    return longest[0] * longest[1] * abs(scale)
+
+
+class _Scores:
+    """The exponentials of the scores of one step."""
+
+    def __init__(self, q: Any, k: Any, mask: Any, causal: bool, scale: float):
+        self.q, self.k, self.causal, self.scale = q, k, causal, scale
+        self.offset = k.shape[-2] - q.shape[-2]  # the last query sees the last key
+        self.mask = None if mask is None else np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
+        self.additive = mask is not None and mask.dtype != bool
+        self.safe = not self.additive and _bound(q, k, scale) <= SAFE
+
+    def query(self, step: _Step) -> Any:
+        return self.q[step.at][step.heads, step.rows] * self.scale
+
+    def exponentials(self, step: _Step, q: Any, out: Any = None) -> Any:
+        """P of one step, [heads, rows, seen keys]."""
+        p = np.matmul(q, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2), out=out)
+        mask = None if self.mask is None else self.mask[step.at][step.heads, step.rows, : step.seen]
+        # the diagonal crosses the last columns only
+        edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
+        hidden = _above_diagonal(step, edge, self.offset) if edge < step.seen else None
+        if self.safe:
+            np.exp(p, out=p)
+            if hidden is not None:
+                p[:, :, edge:] *= ~hidden
+            if mask is not None:
+                p *= mask
+            return p
+        if hidden is not None:
+            np.copyto(p[:, :, edge:], -np.inf, where=hidden)
+        if self.additive:
+            p += mask
+        elif mask is not None:
+            np.copyto(p, -np.inf, where=~mask)
+        exponentials(p, p)
+        return p
+
+
+def _above_diagonal(step: _Step, edge: int, offset: int) -> Any:
+    """Which keys from `edge` on come after each query row."""
+    rows = np.arange(step.rows.start, step.rows.stop)[:, None]
+    return np.arange(edge, step.seen) > rows + offset
+
+
+def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool) -> Any:
+    """Write the output to `out`; return what backward needs: the exponentials by step, and the rows' 1 / r."""
+    scores = _Scores(q, k, mask, causal, scale)
+    steps = list(_steps(q, k, causal))
+    total = sum((s.heads.stop - s.heads.start) * (s.rows.stop - s.rows.start) * s.seen for s in steps) * q.itemsize
+    kept: list[Any] | None = [] if keep and total <= KEEP_BYTES else None
+    inverse = np.empty((*q.shape[:-1], 1), q.dtype)
+    ones = np.ones(k.shape[-2], q.dtype)
+    for step in steps:
+        p = scores.exponentials(step, scores.query(step))
+        r = (p @ ones[: step.seen])[..., None]
+        r[r == 0] = 1  # a row that sees nothing
+        np.reciprocal(r, out=r)
+        inverse[step.at][step.heads, step.rows] = r
+        o = out[step.at][step.heads, step.rows]
+        np.matmul(p, v[step.at][step.keys, : step.seen], out=o)
+        o *= r
+        if kept is not None:
+            kept.append(p)
+    return kept, inverse
+
+
+def attend_backward(
+    ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, o: Any, kept: Any, dq: Any, dk: Any, dv: Any
+) -> None:
+    """Write the cotangents to `dq`, `dk` and `dv`, any of them None."""
+    exps, inverse = kept
+    scores = _Scores(q, k, mask, causal, scale)
+    opened: set[Any] = set()
+    if not q.shape[-2]:
+        for d in (dk, dv):
+            if d is not None:
+                d[...] = 0
+    for n, step in enumerate(_steps(q, k, causal)):
+        at, heads, kv, rows, seen = step
+        query = scores.query(step)
+        p = scores.exponentials(step, query) if exps is None else exps[n]
+        c = ct[at][heads, rows] * inverse[at][heads, rows]
+        first = (at, kv.start) not in opened
+        opened.add((at, kv.start))
+        if dv is not None:
+            _accumulate(p, c, dv[at][kv], seen, first)
+        if dq is None and dk is None:
+            continue
+        ds = c @ v[at][kv, :seen].swapaxes(-1, -2)
+        ds -= np.vecdot(c, o[at][heads, rows])[..., None]
+        ds *= p
+        if dq is not None:
+            target = dq[at][heads, rows]
+            np.matmul(ds, k[at][kv, :seen], out=target)
+            target *= scale
+        if dk is not None:
+            _accumulate(ds, query, dk[at][kv], seen, first)
+
+
+def _accumulate(a: Any, b: Any, target: Any, seen: int, first: bool) -> None:
+    """Add ``a' b`` to the first `seen` rows of the target, whose first contribution sets it."""
+    if not first:
+        target[:, :seen] += a.swapaxes(-1, -2) @ b
+    else:
+        np.matmul(a.swapaxes(-1, -2), b, out=target[:, :seen])
+        target[:, seen:] = 0
+
+
+def _like_tokens_first(x: Any, shape: tuple[int, ...]) -> Any:
+    """An empty array of (..., heads, tokens, width) that lies as (..., tokens, heads, width) if `x` does."""
+    *lead, heads, tokens, width = shape
+    if x.ndim > 2 and x.strides[-3] < x.strides[-2]:
+        return np.empty((*lead, tokens, heads, width), x.dtype).swapaxes(-2, -3)
+    return np.empty(shape, x.dtype)
+
+
+def _attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    q, k, v = xs[:3]
+    mask = xs[3] if len(xs) > 3 else None
+    causal, scale = options
+    out = _like_tokens_first(q, (*q.shape[:-1], v.shape[-1]))
+    kept = attend(q, k, v, mask, causal, scale, out, keep)
+    return out, (*kept, out) if keep else None
+
+
+def _attention_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+) -> Sequence[Any]:
+    q, k, v = xs[:3]
+    causal, scale = options
+    exps, inverse, out = kept
+    found = [_like_tokens_first(x, x.shape) if want else None for x, want in zip((q, k, v), wanted, strict=False)]
+    attend_backward(ct, q, k, v, xs[3] if len(xs) > 3 else None, causal, scale, out, (exps, inverse), *found)
+    return (*found, None)[: len(xs)]
+
+
+def _parts(x: Any) -> list[Any]:
+    """Views of q, k and v, (..., heads, tokens, width), in an array (..., tokens, 3, heads, width)."""
+    return [x[..., i, :, :].swapaxes(-2, -3) for i in range(3)]
+
+
+def _self_attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    x = xs[0]
+    (q, k, v), (causal, scale) = _parts(x), options
+    out = np.empty((*x.shape[:-3], *x.shape[-2:]), x.dtype)
+    kept = attend(q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out.swapaxes(-2, -3), keep)
+    return out, (*kept, out) if keep else None
+
+
+def _self_attention_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+) -> Sequence[Any]:
+    exps, inverse, out = kept
+    dx = np.empty(xs[0].shape, xs[0].dtype)
+    (q, k, v), (dq, dk, dv), (causal, scale) = _parts(xs[0]), _parts(dx), options
+    ct, out = ct.swapaxes(-2, -3), out.swapaxes(-2, -3)
+    attend_backward(
+        ct, q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out, (exps, inverse), dq, dk, dv
+    )
+    return (dx, None)[: len(xs)]
+
+
+attention_kernel = Kernel(_attention, _attention_backward)
+self_attention_kernel = Kernel(_self_attention, _self_attention_backward)

@@ -1,0 +1,27 @@
+"""What the host's kernels share: how large a block is, and arrays in the form that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+BLOCK_BYTES = 1 << 17  # a block and two or three of scratch beside it stay in a second-level cache of 512 KiB to 1 MiB
+
+
+def blocks(count: int, item_bytes: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:
+    """Slices that cover `count` items, each of at most `block_bytes` (and of one item at least)."""
+    step = max(1, block_bytes // max(item_bytes, 1))
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def rows(x: Any) -> Any:
+    """`x` as a matrix of its last dimension, a view where it is contiguous."""
+    return (x if x.flags.c_contiguous else np.ascontiguousarray(x)).reshape(-1, x.shape[-1])
+
+
+def flat(x: Any) -> Any:
+    """All elements of `x` in order, a view where it is contiguous."""
+    return (x if x.flags.c_contiguous else np.ascontiguousarray(x)).reshape(-1)

@@ -1,0 +1,132 @@
+"""Layer norm and RMS norm over the last dimension, in blocks of rows.
+
+Means over a row are products with a vector (BLAS), squares ``vecdot``; what backward needs besides the operands is two
+numbers a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import Kernel
+from .blocks import blocks, rows
+
+
+def _ones(n: int, dtype: Any) -> Any:
+    return np.ones(n, dtype)
+
+
+def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    weight, bias = xs[1:] if len(xs) > 1 else (None, None)
+    x, (eps,) = rows(xs[0]), options
+    n, width = x.shape
+    y = np.empty(x.shape, x.dtype)
+    means, scales = np.empty((2, n), x.dtype)
+    share = np.full(width, 1 / max(width, 1), x.dtype)
+    for at in blocks(n, width * x.itemsize):
+        part, out, mean, scale = x[at], y[at], means[at], scales[at]
+        np.dot(part, share, out=mean)
+        np.subtract(part, mean[:, None], out=out)
+        np.vecdot(out, out, out=scale)
+        scale *= 1 / max(width, 1)
+        scale += eps
+        np.sqrt(scale, out=scale)
+        np.reciprocal(scale, out=scale)
+        out *= scale[:, None]
+        if weight is not None:
+            out *= weight
+            out += bias
+    return y.reshape(xs[0].shape), (means, scales) if keep else None
+
+
+def _layer_norm_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+) -> Sequence[Any]:
+    """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``; the means are products with w."""
+    x, cts = rows(xs[0]), rows(ct)
+    means, scales = kept
+    n, width = x.shape
+    plain = len(xs) == 1
+    weight: Any = None if plain else xs[1]
+    share = np.full(width, 1 / max(width, 1), x.dtype) if plain else np.asarray(weight * (1 / max(width, 1)))
+    dx = np.empty(x.shape, x.dtype) if wanted[0] else None
+    dw = None if plain or not wanted[1] else np.zeros(width, x.dtype)
+    db = None if plain or not wanted[2] else np.zeros(width, x.dtype)
+    whole = list(blocks(n, width * x.itemsize))
+    most = whole[0].stop if whole else 0
+    scratch = np.empty((2, most, width), x.dtype)
+    ones = _ones(most, x.dtype)
+    for at in whole:
+        c, scale = cts[at], scales[at][:, None]
+        normed, product = scratch[:, : len(c)]
+        np.subtract(x[at], means[at][:, None], out=normed)
+        normed *= scale
+        np.multiply(c, normed, out=product)
+        if dw is not None:
+            dw += ones[: len(c)].dot(product)
+        if db is not None:
+            db += ones[: len(c)].dot(c)
+        if dx is not None:
+            out = dx[at]
+            normed *= product.dot(share)[:, None]
+            normed += c.dot(share)[:, None]
+            if plain:
+                np.subtract(c, normed, out=out)
+            else:
+                np.multiply(c, weight, out=out)
+                out -= normed
+            out *= scale
+    return (None if dx is None else dx.reshape(xs[0].shape), dw, db)[: len(xs)]
+
+
+def _rms_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    x, weight, (eps,) = rows(xs[0]), xs[1], options
+    n, width = x.shape
+    y = np.empty(x.shape, x.dtype)
+    scales = np.empty(n, x.dtype)
+    for at in blocks(n, width * x.itemsize):
+        part, out, scale = x[at], y[at], scales[at]
+        np.vecdot(part, part, out=scale)
+        scale *= 1 / max(width, 1)
+        scale += eps
+        np.sqrt(scale, out=scale)
+        np.reciprocal(scale, out=scale)
+        np.multiply(part, scale[:, None], out=out)
+        out *= weight
+    return y.reshape(xs[0].shape), scales if keep else None
+
+
+def _rms_norm_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+) -> Sequence[Any]:
+    """``dx = (g - xh mean(g xh)) / rms`` with ``g = ct w`` and ``xh = x / rms``."""
+    x, weight, cts = rows(xs[0]), xs[1], rows(ct)
+    n, width = x.shape
+    share = np.asarray(weight * (1 / max(width, 1)))
+    dx = np.empty(x.shape, x.dtype) if wanted[0] else None
+    dw = np.zeros(width, x.dtype) if wanted[1] else None
+    whole = list(blocks(n, width * x.itemsize))
+    most = whole[0].stop if whole else 0
+    scratch = np.empty((2, most, width), x.dtype)
+    ones = _ones(most, x.dtype)
+    for at in whole:
+        c, scale = cts[at], kept[at][:, None]
+        normed, product = scratch[:, : len(c)]
+        np.multiply(x[at], scale, out=normed)
+        np.multiply(c, normed, out=product)
+        if dw is not None:
+            dw += ones[: len(c)].dot(product)
+        if dx is not None:
+            out = dx[at]
+            normed *= product.dot(share)[:, None]
+            np.multiply(c, weight, out=out)
+            out -= normed
+            out *= scale
+    return None if dx is None else dx.reshape(xs[0].shape), dw
+
+
+layer_norm_kernel = normalize_kernel = Kernel(_layer_norm, _layer_norm_backward)
+rms_norm_kernel = Kernel(_rms_norm, _rms_norm_backward)
