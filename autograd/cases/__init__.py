@@ -6,7 +6,7 @@ tests. Nothing in the engine imports this package.
 
 from __future__ import annotations
 
-from . import elementwise, fused, fused_more, indexing, linalg, reductions, shape
+from . import elementwise, fused, fused_more, indexing, linalg, neural, reductions, shape
 from .base import CASES, WITHOUT_DERIVATIVE, Case, apart, case, normal, positive, strided
 
 __all__ = ["CASES", "WITHOUT_DERIVATIVE", "Case", "apart", "case", "normal", "positive", "strided"]
