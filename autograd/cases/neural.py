@@ -43,18 +43,19 @@ def numpy_unfold(x: Array, w: Windows, fill: float = 0.0) -> Array:
     """Every window by itself."""
     pads = [(0, 0), (0, 0), *w.padding]
     wide = numpy.pad(x, pads, constant_values=fill)
-    out = numpy.zeros((*x.shape[:2], int(numpy.prod(w.kernel)), *w.count), x.dtype)
-    for at in itertools.product(*map(range, w.count)):
+    out = numpy.zeros((*x.shape[:2], int(numpy.prod(w.kernel)), *w.number), x.dtype)
+    for at in itertools.product(*map(range, w.number)):
         for k, inside in enumerate(itertools.product(*map(range, w.kernel))):
-            place = tuple(i * s + j * d for i, s, j, d in zip(at, w.stride, inside, w.dilation, strict=True))
-            out[(slice(None), slice(None), k, *at)] = wide[(slice(None), slice(None), *place)]
+            place: Any = tuple(i * s + j * d for i, s, j, d in zip(at, w.stride, inside, w.dilation, strict=True))
+            target: Any = (slice(None), slice(None), k, *at)
+            out[target] = wide[(slice(None), slice(None), *place)]
     return out
 
 
 def numpy_convolution(x: Array, weight: Array, w: Windows, groups: int = 1) -> Array:
     laid = numpy_unfold(x, w)
     n, c, out = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
-    y = numpy.zeros((n, weight.shape[0], *w.count), numpy.result_type(x, weight))
+    y = numpy.zeros((n, weight.shape[0], *w.number), numpy.result_type(x, weight))
     for g in range(groups):
         part = weight[g * out : (g + 1) * out].reshape(out, c, -1)
         y[:, g * out : (g + 1) * out] = numpy.einsum("nck...,ock->no...", laid[:, g * c : (g + 1) * c], part)
@@ -77,7 +78,7 @@ _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...], int]
 }
 for _label, (_x, _weight, _words, _groups) in _SHAPES.items():
     _w = windows("case", _x[2:], _weight[2:], *_words)
-    _y = (_x[0], _weight[0], *_w.count)
+    _y = (_x[0], _weight[0], *_w.number)
     case("unfold", _label, lambda x, w=_w: registry["unfold"](x, options=(tuple(w),)),
          lambda x, w=_w: numpy_unfold(x, w), normal(*_x))  # fmt: skip
     case("convolution", _label, lambda x, m, w=_w, g=_groups: registry["convolution"](x, m, options=(tuple(w), g)),
@@ -101,8 +102,8 @@ def _transposed(linear: Any, y_shape: tuple[int, ...], x_shape: tuple[int, ...])
 for _label in ("1d", "1d, everything", "2d, stride and padding", "2d, one place", "no examples"):
     _x, _weight, _words, _groups = _SHAPES[_label]
     _w = windows("case", _x[2:], _weight[2:], *_words)
-    _y = (_x[0], _weight[0], *_w.count)
-    _laid = (*_x[:2], int(numpy.prod(_w.kernel)), *_w.count)
+    _y = (_x[0], _weight[0], *_w.number)
+    _laid = (*_x[:2], int(numpy.prod(_w.kernel)), *_w.number)
     case("fold", _label, lambda ct, w=_w: registry["fold"](ct, options=(tuple(w),)),
          lambda ct, w=_w, a=_laid, b=_x: _transposed(lambda x: numpy_unfold(x, w), a, b)(ct),
          normal(*_laid))  # fmt: skip
@@ -131,7 +132,7 @@ for _label, _shape, _words in (("1d", (2, 2, 5), (2,)), ("1d, overlap", (1, 2, 5
     case("unfold", f"avg_pool {_label}", lambda x, words=(_kernel, _stride, _padding): ops.avg_pool(x, *words),
          lambda x, w=_w: numpy_unfold(x, w).mean(axis=2), normal(*_shape))  # fmt: skip
     case("unfold", f"avg_pool {_label}, padding not counted",
-         lambda x, words=(_kernel, _stride, _padding): ops.avg_pool(x, *words, count_include_pad=False),
+         lambda x, words=(_kernel, _stride, _padding): ops.avg_pool(x, words[0], words[1], words[2], False),
          lambda x, w=_w: numpy.nanmean(numpy_unfold(x, w, numpy.nan), axis=2), normal(*_shape))  # fmt: skip
 case("max_pool", "strided", lambda x: ops.max_pool(x, 2), lambda x: numpy_unfold(
     x, windows("case", (4, 4), 2, 2), -numpy.inf).max(axis=2), strided(apart(1, 2, 4, 4)))  # fmt: skip

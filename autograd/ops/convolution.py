@@ -29,7 +29,7 @@ _IN, _OUT, _EXAMPLE = Sum("input channel"), Sum("output channel"), Sum("example"
 def _columns(x: Any, w: Windows, groups: int) -> Any:
     """The windows of x as columns, [n, groups, channels of a group * places in a window, windows]."""
     n, c = x.shape[:2]
-    return unfolded(x, w).reshape((n, groups, c // groups * math.prod(w.kernel), math.prod(w.count)))
+    return unfolded(x, w).reshape((n, groups, c // groups * math.prod(w.kernel), math.prod(w.number)))
 
 
 def _rows(weight: Any, groups: int) -> Any:
@@ -48,7 +48,7 @@ def _shaped(xs: Sequence[Any], shape: Shape) -> Any:
 
 def _forward(x: Any, weight: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
-    shape = (x.shape[0], weight.shape[0], *w.count)
+    shape = (x.shape[0], weight.shape[0], *w.number)
     dry = _shaped((x, weight), shape)
     return dry if dry is not None else (_rows(weight, groups) @ _columns(x, w, groups)).reshape(shape)
 
@@ -59,9 +59,9 @@ def _to_input(ct: Any, weight: Any, geometry: Any, groups: int) -> Any:
     dry = _shaped((ct, weight), (n, channels, *w.places))
     if dry is not None:
         return dry
-    cts = ct.reshape((n, groups, ct.shape[1] // groups, math.prod(w.count)))
+    cts = ct.reshape((n, groups, ct.shape[1] // groups, math.prod(w.number)))
     columns = _rows(weight, groups).swapaxes(-1, -2) @ cts
-    return folded(columns.reshape((n, channels, math.prod(w.kernel), *w.count)), w)
+    return folded(columns.reshape((n, channels, math.prod(w.kernel), *w.number)), w)
 
 
 def _to_weight(ct: Any, x: Any, geometry: Any, groups: int) -> Any:
@@ -71,7 +71,7 @@ def _to_weight(ct: Any, x: Any, geometry: Any, groups: int) -> Any:
     dry = _shaped((ct, x), shape)
     if dry is not None:
         return dry
-    count = math.prod(w.count)
+    count = math.prod(w.number)
     columns = _columns(x, w, groups)
     cts = ct.reshape((n, groups, out // groups, count))
     if n == 0:

@@ -39,20 +39,20 @@ class Windows(NamedTuple):
         return tuple(n + low + high for n, (low, high) in zip(self.places, self.padding, strict=True))
 
     @property
-    def count(self) -> Shape:
+    def number(self) -> Shape:
         """How many windows."""
         return tuple(
             (n - d * (k - 1) - 1) // s + 1
             for n, k, s, d in zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)
         )
 
-    def slices(self) -> Iterator[tuple[slice, ...]]:
+    def slices(self) -> Iterator[Any]:
         """For each place in a window, where all windows have it in the padded array."""
         for at in product(*map(range, self.kernel)):
-            yield tuple(
+            yield (..., *(
                 slice(i * d, i * d + s * (m - 1) + 1, s)
-                for i, d, s, m in zip(at, self.dilation, self.stride, self.count, strict=True)
-            )
+                for i, d, s, m in zip(at, self.dilation, self.stride, self.number, strict=True)
+            ))  # fmt: skip
 
 
 def each(value: Any, ndim: int, name: str, least: int) -> Shape:
@@ -81,7 +81,7 @@ def windows(
     else:
         pads = tuple((n, n) for n in each(0 if padding == "valid" else padding, ndim, f"{caller}: padding", 0))
     found = Windows(kernel, stride, pads, dilation, tuple(int(n) for n in places))
-    if min(found.count) < 1:
+    if min(found.number) < 1:
         raise ShapeError(
             f"{caller}: windows of {kernel} with dilation {dilation} over {found.padded} places, padding included: "
             "none fits" + call_site()
@@ -89,18 +89,24 @@ def windows(
     return found
 
 
+def _inside(w: Windows) -> Any:
+    """Where the places are in the padded array."""
+    found: list[Any] = [slice(None), slice(None)]
+    return (*found, *(slice(low, low + n) for (low, _), n in zip(w.padding, w.places, strict=True)))
+
+
 def _padded(x: Any, w: Windows, fill: float = 0.0) -> Any:
     if not any(map(any, w.padding)):
         return x
     out = np.full_like(x, fill, shape=(*x.shape[:2], *w.padded))
-    out[(..., *(slice(low, low + n) for (low, _), n in zip(w.padding, w.places, strict=True)))] = x
+    out[_inside(w)] = x
     return out
 
 
 def unfolded(x: Any, w: Windows, fill: float = 0.0) -> Any:
     """The windows of an array, [n, c, places in a window, *windows]; padding counts as `fill`."""
     inside = math.prod(w.kernel)
-    shape = (*x.shape[:2], inside, *w.count)
+    shape = (*x.shape[:2], inside, *w.number)
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     x = _padded(x, w, fill)
@@ -108,7 +114,7 @@ def unfolded(x: Any, w: Windows, fill: float = 0.0) -> Any:
         return x.reshape(shape)
     out = np.empty_like(x, shape=shape)
     for k, at in enumerate(w.slices()):
-        out[:, :, k] = x[(..., *at)]
+        out[:, :, k] = x[at]
     return out
 
 
@@ -121,8 +127,8 @@ def folded(ct: Any, w: Windows) -> Any:
         return ct.reshape(shape)
     out = np.zeros_like(ct, shape=(*ct.shape[:2], *w.padded))
     for k, at in enumerate(w.slices()):
-        out[(..., *at)] += ct[:, :, k]
-    return out[(..., *(slice(low, low + n) for (low, _), n in zip(w.padding, w.places, strict=True)))]
+        out[at] += ct[:, :, k]
+    return out[_inside(w)]
 
 
 def _unfold_dims(shapes: Sequence[Shape], options: Any) -> Any:
