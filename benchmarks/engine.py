@@ -1,12 +1,21 @@
-"""A training step of small networks, where the engine's own cost shows: ringtape beside PyTorch eager.
+"""What the engine costs and what its kernels give: ringtape beside PyTorch eager, HIPS autograd, JAX and bare NumPy.
 
     python benchmarks/engine.py --python-torch /path/to/an/environment/with/torch/bin/python
+    python benchmarks/engine.py --only gpt-8x128 adam --python-torch ... --json
 
-Batch 32, float32, one thread, ReLU, softmax cross-entropy, SGD with momentum 0.9; forward, backward and update. Each
-engine runs in a process of its own, from the same weights on the same data, and they take turns, so that what else the
-machine does meets all of them. A ratio is PyTorch's time over ours, above 1 ours is faster: the median of the rounds'
-ratios, each of times that were taken within the same half second. The bare NumPy loop, with derivatives by hand and no
-engine at all, is what an engine on NumPy could reach at best.
+float32 on one thread. Cases:
+
+64-64-64-10, 784-128-10   a training step of a small network: batch 32, ReLU, softmax cross-entropy, SGD with momentum
+chain                     1,000 operations on one number, and their derivative
+gpt-8x128, gpt-1x1024     a transformer block, batch x tokens: width 256, 4 heads, 4x MLP with tanh GELU, causal;
+                          forward, and backward to all parameters and the input. The peer has two forms of attention
+cross-entropy             of 1,024 rows and 8,192 classes, both ways
+adam                      the update of 1,000,000 parameters; the peer has two forms
+
+Each engine runs in a process of its own, from the same numbers, and they take turns, so that what else the machine does
+meets all of them; what they computed is compared. A ratio is the peer's time over ours, above 1 ours is faster: the
+median of the rounds' ratios, each of times that were taken within the same half second. The bare NumPy loop, with
+derivatives by hand and no engine at all, is what an engine on NumPy could reach at best.
 """
 
 from __future__ import annotations
@@ -19,27 +28,64 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 PEERS = Path(__file__).resolve().parent / "_peers"
 sys.path.insert(0, str(PEERS))
 
 from engine_worker import BATCH, CASES, THREADS  # noqa: E402 - beside the workers, which run by themselves
 
-OURS = {"ringtape, mesh dp=1": "mesh", "ringtape, no mesh": "plain"}
-BARE = "bare numpy"
-TORCH = "torch"
+
+class Engine(NamedTuple):
+    """One engine in one form: what the table calls it, whose interpreter it wants, its script and mode."""
+
+    name: str
+    python: str
+    script: str
+    mode: str = ""
+
+
+MESH = Engine("ringtape, mesh dp=1", "", "engine_ringtape.py", "mesh")
+PLAIN = Engine("ringtape, no mesh", "", "engine_ringtape.py", "plain")
+BARE = Engine("bare numpy", "", "engine_numpy.py")
+TORCH = Engine("torch", "torch", "engine_torch.py")
+HIPS = Engine("HIPS autograd", "hips", "engine_hips.py")
+JAX = Engine("jax.jit", "jax", "engine_jax.py")
+OURS = Engine("ringtape", "", "engine_ringtape.py")
+SDPA = Engine("torch, SDPA", "torch", "engine_torch.py", "sdpa")
+MANUAL = Engine("torch, plain attention", "torch", "engine_torch.py", "manual")
+DEFAULT = Engine("torch, default", "torch", "engine_torch.py", "default")
+FUSED = Engine("torch, fused", "torch", "engine_torch.py", "fused")
+
+# By kind of case: which pairs are set beside each other.
+PAIRS = {
+    "mlp": [(MESH, TORCH), (PLAIN, TORCH), (BARE, TORCH), (PLAIN, BARE), (PLAIN, HIPS), (PLAIN, JAX)],
+    "chain": [(OURS, TORCH)],
+    "gpt": [(OURS, SDPA), (OURS, MANUAL)],
+    "cross_entropy": [(OURS, TORCH)],
+    "adam": [(OURS, DEFAULT), (OURS, FUSED)],
+}
+TITLES = {
+    "chain": "chain of 1,000 scalar operations",
+    "gpt-8x128": "GPT block, 8 x 128 tokens",
+    "gpt-1x1024": "GPT block, 1 x 1,024 tokens",
+    "cross-entropy": "cross-entropy, 1,024 x 8,192",
+    "adam": "Adam, 1,000,000 parameters",
+}
 
 
 class Worker:
     """One engine on one case, in a process of its own."""
 
-    def __init__(self, name: str, python: str, script: str, case: str, mode: str, steps: int):
-        self.name = name
+    def __init__(self, engine: Engine, python: str, case: str, steps: int):
+        self.engine = engine
         environment = dict(os.environ, **THREADS)
-        if script == "engine_ringtape.py":  # the tree that this file belongs to, installed or not
+        if engine.script == "engine_ringtape.py":  # the tree that this file belongs to, installed or not
             paths = [str(PEERS.parent.parent), os.environ.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-        command = [python, str(PEERS / script), "--case", case, "--mode", mode, "--steps", str(steps)]
+        else:  # HIPS autograd has our package's name: nothing of ours may stand in a peer's way
+            environment.pop("PYTHONPATH", None)
+        command = [python, str(PEERS / engine.script), "--case", case, "--mode", engine.mode, "--steps", str(steps)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -49,8 +95,10 @@ class Worker:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            hint = "\n  fix: --python-torch PATH, an interpreter that has torch" if self.name == TORCH else ""
-            raise SystemExit(f"{self.name}: its process ended with status {self.process.wait()}; see above{hint}")
+            peer = self.engine.python
+            hint = f"\n  fix: --python-{peer} PATH, an interpreter that has it" if peer else ""
+            raise SystemExit(f"{self.engine.name}: its process ended with status {self.process.wait()}; "
+                             f"see above{hint}")  # fmt: skip
         return line
 
     def round(self) -> float:
@@ -69,60 +117,80 @@ class Worker:
                 stream.close()
 
 
-def measure(case: str, args: argparse.Namespace) -> dict[str, list[float]]:
-    """The time of a step in microseconds, by engine and round."""
+def chosen(case: str, args: argparse.Namespace) -> list[tuple[Engine, Engine]]:
+    """The pairs of a case that can be measured with the interpreters given."""
+    pairs = PAIRS[CASES[case].kind]
+    if args.reference_only:
+        pairs = [pair for pair in pairs if pair[0] is BARE]
+    if case != "64-64-64-10":
+        pairs = [pair for pair in pairs if pair[1] not in (HIPS, JAX)]
+    return [pair for pair in pairs if not pair[1].python or getattr(args, f"python_{pair[1].python}")]
+
+
+def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """The figures of one case."""
+    pairs = chosen(case, args)
+    engines = list(dict.fromkeys([ours for ours, _ in pairs] + [peer for _, peer in pairs]))
     workers: list[Worker] = []
     try:
         # One starts after the other: none warms up while another does.
-        losses = {}
-        plan = [] if args.reference_only else [(n, sys.executable, "engine_ringtape.py", m) for n, m in OURS.items()]
-        plan += [(BARE, sys.executable, "engine_numpy.py", ""), (TORCH, args.python_torch, "engine_torch.py", "")]
-        for name, python, script, mode in plan:
-            workers.append(Worker(name, python, script, case, mode, args.steps))
-            losses[name] = json.loads(workers[-1].answer())
-        for name, loss in losses.items():
-            for when, value in loss.items():
-                expected = losses[BARE][when]
+        found = {}
+        for engine in engines:
+            python = getattr(args, f"python_{engine.python}") if engine.python else sys.executable
+            workers.append(Worker(engine, python, case, args.steps))
+            found[engine] = json.loads(workers[-1].answer())
+        for engine, values in found.items():
+            for what, value in values.items():
+                expected = found[engines[-1]][what]
                 if not math.isclose(value, expected, rel_tol=1e-3):
-                    raise SystemExit(f"{case}: not the same step: {when} loss {value} of {name}, {expected} of {BARE}")
-        times: dict[str, list[float]] = {w.name: [] for w in workers}
+                    raise SystemExit(f"{case}: not the same step: {what} is {value} of {engine.name}, "
+                                     f"{expected} of {engines[-1].name}")  # fmt: skip
+        times: dict[Engine, list[float]] = {engine: [] for engine in engines}
         for _ in range(args.rounds):
             for worker in workers:
-                times[worker.name].append(worker.round())
+                times[worker.engine].append(worker.round())
     finally:
         for worker in workers:
             worker.close()
-    return times
+    title = TITLES.get(case, f"step {BATCH} x {case}")
+    figures = {}
+    for ours, peer in pairs:
+        # the names of what was measured first are those of earlier reports
+        name = f"{title}, {ours.name}" if peer is TORCH and ours is not OURS else (
+            f"{title}, against {peer.name}")
+        figures[name] = {
+            "ours": statistics.median(times[ours]),
+            "peer": statistics.median(times[peer]),
+            "ratio": statistics.median(t / o for t, o in zip(times[peer], times[ours], strict=True)),
+        }
+    return figures
 
 
 def main() -> None:
     """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python-torch", default=sys.executable, metavar="PATH", help="interpreter that has torch")
+    parser.add_argument("--python-hips", metavar="PATH", help="interpreter that has HIPS autograd; without, left out")
+    parser.add_argument("--python-jax", metavar="PATH", help="interpreter that has jax; without, left out")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--rounds", type=int, default=31, help="rounds, each engine once in each (at least 5)")
-    parser.add_argument("--steps", type=int, default=100, help="steps of a round")
+    parser.add_argument("--steps", type=int, default=0, help="steps of a round; by default what the case says")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (us), ratio")
     parser.add_argument("--reference-only", action="store_true", help="bare numpy and torch only")
     args = parser.parse_args()
     if args.rounds < 5:
         parser.error("--rounds: at least 5")
     figures: dict[str, dict[str, float]] = {}
-    for case in CASES:
-        times = measure(case, args)
-        for name, ours in times.items():
-            if name != TORCH:
-                figures[f"step {BATCH} x {case}, {name}"] = {
-                    "ours": statistics.median(ours),
-                    "peer": statistics.median(times[TORCH]),
-                    "ratio": statistics.median(t / o for t, o in zip(times[TORCH], ours, strict=True)),
-                }
+    for case in args.only:
+        if chosen(case, args):
+            figures |= measure(case, args)
     if args.json:
         print(json.dumps(figures))
         return
-    width = max(len(name) for name in figures)
-    print(f"{'':{width}}  {'us':>8}  {'torch us':>8}  {'ratio':>6}")
+    width = max((len(name) for name in figures), default=0)
+    print(f"{'':{width}}  {'us':>9}  {'peer us':>9}  {'ratio':>6}")
     for name, figure in figures.items():
-        print(f"{name:{width}}  {figure['ours']:8.1f}  {figure['peer']:8.1f}  {figure['ratio']:6.2f}")
+        print(f"{name:{width}}  {figure['ours']:9.1f}  {figure['peer']:9.1f}  {figure['ratio']:6.2f}")
 
 
 if __name__ == "__main__":

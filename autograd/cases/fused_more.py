@@ -56,7 +56,7 @@ for _shape in ((3,), (2, 3), (2, 2, 3), (0, 3), (2, 1)):
     case("rms_norm", f"{_shape}", lambda x, w: ops.rms_norm(x, w, 0.1), lambda x, w: numpy_rms_norm(x, w, 0.1),
          normal(*_shape), normal(*_n))  # fmt: skip
 case("layer_norm", "strided", ops.layer_norm, numpy_layer_norm, strided(normal(2, 3)), normal(3), normal(3))
-case("layer_norm", "of a constant", lambda w, b: ops.layer_norm(numpy.ones((2, 3)), w, b),
+case("layer_norm", "with an array", lambda w, b: ops.layer_norm(numpy.ones((2, 3)), w, b),
      lambda w, b: numpy_layer_norm(numpy.ones((2, 3)), w, b), normal(3), normal(3))  # fmt: skip
 case("normalize", "and a weight", lambda x, w: ops.layer_norm(x, w, eps=0.1),
      lambda x, w: numpy_layer_norm(x, w, eps=0.1), normal(2, 3), normal(3))  # fmt: skip

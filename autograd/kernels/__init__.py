@@ -7,10 +7,11 @@ with. Recorded sweeps use that too: a kernel computes first-order cotangents onl
 
 A kernel is two functions:
 
-    forward(xs, options, keep) -> (y, kept)     `kept` is for backward; None unless `keep`
-    backward(ct, kept, xs, options, wanted)     -> the operands' cotangents, None where not wanted
+    forward(xs, options, keep) -> (y, kept)       `kept` is for backward; None unless `keep`
+    backward(ct, kept, xs, options, wanted, last) -> the operands' cotangents, None where not wanted
 
-Neither writes to what it is given. On the host they work in blocks that stay in the cache, with ``out=``.
+Neither writes to what it is given; but a backward that is the `last` may use up what was kept. On the host they work in
+blocks that stay in the cache, with ``out=``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Kernel(NamedTuple):
     """The two functions of one operation on one kind of array."""
 
     forward: Callable[[tuple[Any, ...], tuple[Any, ...], bool], tuple[Any, Any]]
-    backward: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...], Sequence[bool]], Sequence[Any]]
+    backward: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...], Sequence[bool], bool], Sequence[Any]]
 
 
 _found: dict[tuple[type, str], Kernel | None] = {}
@@ -71,6 +72,10 @@ def _load(kind: type, name: str) -> Kernel | None:
         except ModuleNotFoundError:
             if kind is np.ndarray:
                 raise
+    if kernel is not None and kind is np.ndarray and not any(k is kind and found for (k, _), found in _found.items()):
+        from .memory import keep_freed
+
+        keep_freed()
     _found[kind, name] = kernel
     return kernel
 

@@ -19,15 +19,19 @@ _DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
 def _gelu_tanh(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
-    """``y = x h``, ``h = (1 + tanh(u)) / 2``, ``u = slope (x + cubic x^3)``; ``d = h + 2 y (1 - h) du/dx``."""
+    """``y = x h``, ``h = (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u))``; ``d = h + 2 y (1 - h) du/dx``.
+
+    ``u = slope (x + cubic x^3)``, by products: NumPy's x**3 is an order of magnitude slower, its exp is twice as fast
+    as its tanh.
+    """
     h = y if d is None else d
     np.multiply(x, x, out=a)
-    np.multiply(a, _SLOPE * _CUBIC, out=b)
-    b += _SLOPE
+    np.multiply(a, -2 * _SLOPE * _CUBIC, out=b)
+    b -= 2 * _SLOPE
     b *= x
-    np.tanh(b, out=b)
-    b *= 0.5
-    np.add(b, 0.5, out=h)
+    np.exp(b, out=b)
+    b += 1
+    np.reciprocal(b, out=h)
     if d is None:
         y *= x
         return
@@ -54,11 +58,11 @@ def _gelu_erf(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
 
 
 def _silu(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
-    """``y = x h``, ``h = 1 / (1 + exp(-x))``, by tanh, which does not overflow; ``d = h + y (1 - h)``."""
-    np.multiply(x, 0.5, out=a)
-    np.tanh(a, out=a)
-    a *= 0.5
-    a += 0.5
+    """``y = x h``, ``h = 1 / (1 + exp(-x))``; ``d = h + y (1 - h)``."""
+    np.negative(x, out=a)
+    np.exp(a, out=a)
+    a += 1
+    np.reciprocal(a, out=a)
     np.multiply(x, a, out=y)
     if d is not None:
         np.subtract(1, a, out=b)
@@ -74,16 +78,20 @@ def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         d = np.empty_like(x) if keep else None
         n = BLOCK_BYTES // x.itemsize
         scratch = np.empty((2, min(n, len(x))), x.dtype)
-        for at in blocks(len(x), x.itemsize, BLOCK_BYTES):
-            a, b = scratch[:, : at.stop - at.start]
-            function(x[at], y[at], None if d is None else d[at], a, b)
+        with np.errstate(over="ignore"):  # exp's infinity is the right one: 1 / (1 + inf) = 0
+            for at in blocks(len(x), x.itemsize, BLOCK_BYTES):
+                a, b = scratch[:, : at.stop - at.start]
+                function(x[at], y[at], None if d is None else d[at], a, b)
         return y.reshape(xs[0].shape), d
 
     return forward
 
 
-def _backward(ct: Any, d: Any, xs: Any, options: Any, wanted: Sequence[bool]) -> Sequence[Any]:
-    return (ct * d.reshape(ct.shape),)
+def _backward(
+    ct: Any, d: Any, xs: Any, options: Any, wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    d = d.reshape(ct.shape)
+    return (np.multiply(ct, d, out=d if last else None),)
 
 
 gelu_kernel = Kernel(_forward(lambda form: _gelu_tanh if form == "tanh" else _gelu_erf), _backward)

@@ -5,9 +5,9 @@ output and into its cotangent, which are narrower. With ``c = ct / r``
 
     O = (P V) / r,  dV = P' c,  dS = P * (c V' - rowsum(c * O)),  dQ = dS K,  dK = dS' Q
 
-and the scale goes into Q. Causal blocks that are masked throughout are never computed. Where the lengths of all rows of
-Q and K prove that no product leaves exp's safe range, the largest of each row is not looked for. Beyond `KEEP_BYTES`
-the exponentials are not kept, and backward computes them again.
+and the scale goes into Q, backward into c. Causal blocks that are masked throughout are never computed. Where the
+lengths of all rows of Q and K prove that no product leaves exp's safe range, the largest of each row is not looked for.
+Beyond `KEEP_BYTES` the exponentials are not kept, and backward computes them again.
 
 Source: the recomputation and the row sum of ``ct * O`` are those of Dao et al. 2022 (FlashAttention), section 3.1.
 """
@@ -65,44 +65,46 @@ def _bound(q: Any, k: Any, scale: float) -> float:
 class _Scores:
     """The exponentials of the scores of one step."""
 
-    def __init__(self, q: Any, k: Any, mask: Any, causal: bool, scale: float):
+    def __init__(self, q: Any, k: Any, mask: Any, causal: bool, scale: float, safe: bool | None = None):
         self.q, self.k, self.causal, self.scale = q, k, causal, scale
         self.offset = k.shape[-2] - q.shape[-2]  # the last query sees the last key
         self.mask = None if mask is None else np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
         self.additive = mask is not None and mask.dtype != bool
-        self.safe = not self.additive and _bound(q, k, scale) <= SAFE
+        self.safe = not self.additive and _bound(q, k, scale) <= SAFE if safe is None else safe
+        self.triangles: dict[Any, Any] = {}
 
-    def query(self, step: _Step) -> Any:
-        return self.q[step.at][step.heads, step.rows] * self.scale
+    def visible(self, step: _Step, edge: int) -> Any:
+        """Ones where a query row sees a key from `edge` on, zeros where the key comes later; of the array's dtype."""
+        rows, first = step.rows.stop - step.rows.start, step.rows.start + self.offset - edge
+        key = rows, step.seen - edge, first
+        found = self.triangles.get(key)
+        if found is None:
+            found = self.triangles[key] = np.tri(*key, self.q.dtype)
+        return found
 
-    def exponentials(self, step: _Step, q: Any, out: Any = None) -> Any:
+    def exponentials(self, step: _Step) -> Any:
         """P of one step, [heads, rows, seen keys]."""
-        p = np.matmul(q, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2), out=out)
+        query = self.q[step.at][step.heads, step.rows] * self.scale
+        p = np.matmul(query, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2))
         mask = None if self.mask is None else self.mask[step.at][step.heads, step.rows, : step.seen]
         # the diagonal crosses the last columns only
         edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
-        hidden = _above_diagonal(step, edge, self.offset) if edge < step.seen else None
         if self.safe:
             np.exp(p, out=p)
-            if hidden is not None:
-                p[:, :, edge:] *= ~hidden
+            if edge < step.seen:
+                part = p[:, :, edge:]
+                part *= self.visible(step, edge)
             if mask is not None:
                 p *= mask
             return p
-        if hidden is not None:
-            np.copyto(p[:, :, edge:], -np.inf, where=hidden)
+        if edge < step.seen:
+            np.copyto(p[:, :, edge:], -np.inf, where=self.visible(step, edge) == 0)
         if self.additive:
             p += mask
         elif mask is not None:
             np.copyto(p, -np.inf, where=~mask)
         exponentials(p, p)
         return p
-
-
-def _above_diagonal(step: _Step, edge: int, offset: int) -> Any:
-    """Which keys from `edge` on come after each query row."""
-    rows = np.arange(step.rows.start, step.rows.stop)[:, None]
-    return np.arange(edge, step.seen) > rows + offset
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool) -> Any:
@@ -114,7 +116,7 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
     inverse = np.empty((*q.shape[:-1], 1), q.dtype)
     ones = np.ones(k.shape[-2], q.dtype)
     for step in steps:
-        p = scores.exponentials(step, scores.query(step))
+        p = scores.exponentials(step)
         r = (p @ ones[: step.seen])[..., None]
         r[r == 0] = 1  # a row that sees nothing
         np.reciprocal(r, out=r)
@@ -124,15 +126,15 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
         o *= r
         if kept is not None:
             kept.append(p)
-    return kept, inverse
+    return kept, inverse, scores.safe
 
 
 def attend_backward(
     ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, o: Any, kept: Any, dq: Any, dk: Any, dv: Any
 ) -> None:
     """Write the cotangents to `dq`, `dk` and `dv`, any of them None."""
-    exps, inverse = kept
-    scores = _Scores(q, k, mask, causal, scale)
+    exps, inverse, safe = kept
+    scores = _Scores(q, k, mask, causal, scale, safe)
     opened: set[Any] = set()
     if not q.shape[-2]:
         for d in (dk, dv):
@@ -140,8 +142,7 @@ def attend_backward(
                 d[...] = 0
     for n, step in enumerate(_steps(q, k, causal)):
         at, heads, kv, rows, seen = step
-        query = scores.query(step)
-        p = scores.exponentials(step, query) if exps is None else exps[n]
+        p = scores.exponentials(step) if exps is None else exps[n]
         c = ct[at][heads, rows] * inverse[at][heads, rows]
         first = (at, kv.start) not in opened
         opened.add((at, kv.start))
@@ -149,15 +150,14 @@ def attend_backward(
             _accumulate(p, c, dv[at][kv], seen, first)
         if dq is None and dk is None:
             continue
+        c *= scale
         ds = c @ v[at][kv, :seen].swapaxes(-1, -2)
         ds -= np.vecdot(c, o[at][heads, rows])[..., None]
         ds *= p
         if dq is not None:
-            target = dq[at][heads, rows]
-            np.matmul(ds, k[at][kv, :seen], out=target)
-            target *= scale
+            np.matmul(ds, k[at][kv, :seen], out=dq[at][heads, rows])
         if dk is not None:
-            _accumulate(ds, query, dk[at][kv], seen, first)
+            _accumulate(ds, q[at][heads, rows], dk[at][kv], seen, first)
 
 
 def _accumulate(a: Any, b: Any, target: Any, seen: int, first: bool) -> None:
@@ -187,13 +187,13 @@ def _attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tup
 
 
 def _attention_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     q, k, v = xs[:3]
     causal, scale = options
-    exps, inverse, out = kept
+    *kept, out = kept
     found = [_like_tokens_first(x, x.shape) if want else None for x, want in zip((q, k, v), wanted, strict=False)]
-    attend_backward(ct, q, k, v, xs[3] if len(xs) > 3 else None, causal, scale, out, (exps, inverse), *found)
+    attend_backward(ct, q, k, v, xs[3] if len(xs) > 3 else None, causal, scale, out, kept, *found)
     return (*found, None)[: len(xs)]
 
 
@@ -211,14 +211,14 @@ def _self_attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -
 
 
 def _self_attention_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
-    exps, inverse, out = kept
+    *kept, out = kept
     dx = np.empty(xs[0].shape, xs[0].dtype)
     (q, k, v), (dq, dk, dv), (causal, scale) = _parts(xs[0]), _parts(dx), options
     ct, out = ct.swapaxes(-2, -3), out.swapaxes(-2, -3)
     attend_backward(
-        ct, q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out, (exps, inverse), dq, dk, dv
+        ct, q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out, kept, dq, dk, dv
     )
     return (dx, None)[: len(xs)]
 

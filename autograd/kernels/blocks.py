@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_BYTES = 1 << 17  # a block and two or three of scratch beside it stay in a second-level cache of 512 KiB to 1 MiB
+BLOCK_BYTES = 1 << 18  # a block and what is worked out beside it stay in a second-level cache
 
 
 def blocks(count: int, item_bytes: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:

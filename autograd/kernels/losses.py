@@ -1,7 +1,7 @@
-"""Cross-entropy of many classes in blocks of rows: neither probabilities nor exponentials of all rows ever exist.
+"""Cross-entropy of many classes in blocks of rows.
 
-Forward keeps the logarithm of each row's sum; backward takes the exponential again, straight into the gradient, which
-is cheaper than to keep 32 MiB of them and read them back.
+What is kept for backward are the exponentials, which the last backward turns into the gradient where they lie: of all
+that is as large as the logits there is one array, made once.
 """
 
 from __future__ import annotations
@@ -13,65 +13,57 @@ import numpy as np
 
 from . import Kernel
 from .blocks import blocks
-from .softmax import SAFE, exponentials
+from .softmax import exponentials
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 20
 
 
 def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     logits, labels = xs
     ignored, smoothing = options
     n, classes = logits.shape
-    logs = np.empty(n, logits.dtype)
+    sums = np.empty(n, logits.dtype)
     ones = np.ones(classes, logits.dtype)
+    away = None if ignored is None else labels == ignored
+    losses = logits[np.arange(n), labels if away is None else np.where(away, 0, labels)] * (smoothing - 1.0)
+    exps: Any = np.empty((n, classes), logits.dtype) if keep else None
     scratch: Any = None
-    shifted = False
-    picked = logits[np.arange(n), np.where(labels == ignored, 0, labels)] if ignored is not None else (
-        logits[np.arange(n), labels])
-    losses = picked * (smoothing - 1.0)
     for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
-        x = logits[at]
-        scratch = np.empty(x.shape, x.dtype) if scratch is None else scratch[: len(x)]
-        tops = exponentials(x, scratch)
-        out = logs[at]
-        np.dot(scratch, ones, out=out)
-        np.log(out, out=out)
+        x, out = logits[at], sums[at]
+        if exps is None:
+            scratch = np.empty(x.shape, x.dtype) if scratch is None else scratch[: len(x)]
+        e = scratch if exps is None else exps[at]
+        tops = exponentials(x, e)
+        np.dot(e, ones, out=out)
+        losses[at] += np.log(out)
         if tops is not None:
-            out += tops[:, 0]
-            shifted = True
+            losses[at] += tops[:, 0]
         if smoothing:
             losses[at] -= x.dot(ones) * (smoothing / classes)
-    losses += logs
-    if ignored is not None:
-        losses[labels == ignored] = 0
-    return losses, (logs, shifted) if keep else None
+    if away is not None:
+        losses[away] = 0
+    return losses, (exps, sums) if keep else None
 
 
 def _cross_entropy_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     """``ct (softmax - (1 - smoothing) one_hot - smoothing / classes)``; zero in rows that are ignored."""
-    logits, labels = xs
+    labels = xs[1]
     ignored, smoothing = options
-    logs, shifted = kept
-    n, classes = logits.shape
+    exps, sums = kept
     if ignored is not None:
-        ct = np.where(labels == ignored, np.zeros((), ct.dtype), ct)
-        labels = np.where(labels == ignored, 0, labels)
-    dx = np.empty(logits.shape, logits.dtype)
-    plain = not shifted and bool((np.abs(logs) <= SAFE).all())
-    factor = ct * np.exp(-logs) if plain else ct
-    for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
+        away = labels == ignored
+        ct, labels = np.where(away, np.zeros((), ct.dtype), ct), np.where(away, 0, labels)
+    n, classes = exps.shape
+    dx = exps if last else np.empty(exps.shape, exps.dtype)
+    factor = ct / sums
+    for at in blocks(n, classes * dx.itemsize, BLOCK_BYTES):
         out = dx[at]
-        if plain:
-            np.exp(logits[at], out=out)
-        else:
-            np.subtract(logits[at], logs[at][:, None], out=out)
-            np.exp(out, out=out)
-        out *= factor[at][:, None]
+        np.multiply(exps[at], factor[at][:, None], out=out)
         if smoothing:
             out -= (ct[at] * (smoothing / classes))[:, None]
-        out[np.arange(len(out)), labels[at]] -= ct[at] * (1.0 - smoothing)
+    dx[np.arange(n), labels] -= ct * (1.0 - smoothing)
     return dx, None
 
 

@@ -43,7 +43,7 @@ def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tu
 
 
 def _layer_norm_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``; the means are products with w."""
     x, cts = rows(xs[0]), rows(ct)
@@ -100,7 +100,7 @@ def _rms_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tupl
 
 
 def _rms_norm_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool]
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     """``dx = (g - xh mean(g xh)) / rms`` with ``g = ct w`` and ``xh = x / rms``."""
     x, weight, cts = rows(xs[0]), xs[1], rows(ct)

@@ -54,7 +54,9 @@ def _softmax(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple
     return _back(y, shape, axis), y if keep else None
 
 
-def _softmax_backward(ct: Any, y: Any, xs: Any, options: tuple[Any, ...], wanted: Sequence[bool]) -> Sequence[Any]:
+def _softmax_backward(
+    ct: Any, y: Any, xs: Any, options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
     (axis,) = options
     cts, shape = _as_rows(ct, axis)
     dx = np.empty(y.shape, y.dtype)
@@ -79,7 +81,9 @@ def _log_softmax(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> t
     return _back(y, shape, axis), y if keep else None
 
 
-def _log_softmax_backward(ct: Any, y: Any, xs: Any, options: tuple[Any, ...], wanted: Sequence[bool]) -> Sequence[Any]:
+def _log_softmax_backward(
+    ct: Any, y: Any, xs: Any, options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
     (axis,) = options
     cts, shape = _as_rows(ct, axis)
     dx = np.empty(y.shape, y.dtype)

@@ -46,7 +46,7 @@ def _ungrouped(ct: Any, own: int) -> Any:
 def _later(scores: Any) -> Any:
     """Which keys come after each query, [tokens, keys], where the scores live; the last query sees the last key."""
     array = raw(scores)
-    one = np.ones_like(array[(0,) * (len(array.shape) - 2)]) if all(array.shape[:-2]) else np.ones(array.shape[-2:])
+    one = np.ones_like(array, shape=array.shape[-2:])
     rows, keys = np.cumsum(one, axis=0), np.cumsum(one, axis=1)
     return constant_like(keys > rows + (array.shape[-1] - array.shape[-2]), scores)
 

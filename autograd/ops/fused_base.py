@@ -57,7 +57,8 @@ class Fused(Primitive):
             self.check(node, ct)
         backward, kept = kept
         wanted = [place >= 0 for place in places]
-        for place, g in zip(places, backward(ct, kept, xs, options, wanted), strict=True):
+        last = sweep.taken is not None  # the sweep takes the tape apart: nobody comes here again
+        for place, g in zip(places, backward(ct, kept, xs, options, wanted, last), strict=True):
             if place >= 0:
                 sweep.add(place, g)
         return None

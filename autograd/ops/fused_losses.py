@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError, LayoutError, ShapeError
-from ..kernels import find
 from ..layout import Mix, Sum
 from ..primitive import op
 from ..sites import call_site
@@ -23,7 +22,7 @@ from .shape import reshape
 Shape = tuple[int, ...]
 _ROW = Sum("row")
 _LARGE = 1 << 15
-"""From this many logits on the kernel is faster than whole arrays are."""
+"""From this many logits on the kernel is faster than whole arrays are, whose operations are made for small ones."""
 
 
 def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -63,11 +62,6 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     n, classes = logits.shape
     if type(labels) is np.ndarray:
         _check_labels(labels, classes)
-    if logits.size >= _LARGE:
-        kernel = find("cross_entropy", (logits, labels))
-        if kernel is not None:
-            losses, kept = kernel.forward((logits, labels), (None, 0.0), True)
-            return losses, (kernel.backward, kept)
     if type(logits) is not np.ndarray or type(labels) is not np.ndarray:
         top = np.max(logits, axis=1)
         picked = logits[np.arange(n), labels]
@@ -91,10 +85,6 @@ def _one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
     """softmax(x) - one-hot, times each row's cotangent."""
     if kept is None:
         return reshape(ct, (*ct.shape, 1)) * (softmax(logits, 1) - one_hot(labels, logits))
-    if len(kept) == 2:
-        backward, kept = kept
-        cts = ct if ct.shape else np.full(logits.shape[:1], ct)
-        return backward(cts, kept, (logits, labels), (None, 0.0), (True, False))[0]
     exps, sums, places = kept
     g = exps * (ct / sums)[:, None]
     g.reshape(-1)[places] -= ct
@@ -122,9 +112,7 @@ def _cross_entropy_sum_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
 
 def _sum_one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
     """The same for the sum of the rows' losses: one cotangent for all."""
-    return ct * (softmax(logits, 1) - one_hot(labels, logits)) if kept is None else _one_hot_minus(
-        ct, kept, logits, labels
-    )
+    return ct * (softmax(logits, 1) - one_hot(labels, logits)) if kept is None else _one_hot_minus(ct, kept, None, None)
 
 
 cross_entropy_sum = op(
@@ -206,7 +194,7 @@ def cross_entropy(
         raise ShapeError(
             f"logits of shape {array.shape} and labels of shape {raw.shape} were given; needed: [n, classes] and [n]"
         )
-    if ignore_index is None and not label_smoothing:
+    if ignore_index is None and not label_smoothing and array.size < _LARGE:
         if reduction == "none":
             return cross_entropy_op(logits, labels)
         if reduction == "mean":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -30,9 +31,16 @@ def _dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
     return [left, right]
 
 
+def _rows(x: Any) -> Any:
+    """A NumPy array as a matrix of its last dimension."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def _left(ct: Any, y: Any, a: Any, b: Any) -> Any:
     if b.ndim == 2 and ct.ndim == 2 and a.ndim == 2:
         return ct @ b.T
+    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is b.__class__ is ndarray:
+        return _rows(ct).dot(b.T).reshape(a.shape)
     if b.ndim == 1:
         return ct * b if a.ndim == 1 else ct.reshape((*ct.shape, 1)) * b
     if a.ndim == 1:
@@ -46,6 +54,8 @@ def _left(ct: Any, y: Any, a: Any, b: Any) -> Any:
 def _right(ct: Any, y: Any, a: Any, b: Any) -> Any:
     if a.ndim == 2 and ct.ndim == 2 and b.ndim == 2:
         return a.T @ ct
+    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is a.__class__ is ndarray:
+        return _rows(a).T.dot(_rows(ct))  # one product, in the place of one per batch and their sum
     if a.ndim == 1:
         if b.ndim == 1:
             return ct * a
@@ -81,7 +91,8 @@ class _Linear(Primitive):
             return matmul(x, w) + b
         a, m, v = x.array, w.array, b.array
         plain = a.__class__ is m.__class__ is v.__class__ is ndarray and a.dtype is m.dtype is v.dtype
-        if not plain or a.ndim != 2 or m.shape[1:] != v.shape:
+        ndim = a.ndim
+        if not plain or ndim < 2 or m.ndim != 2 or m.shape[1:] != v.shape:
             return matmul(x, w) + b
         signature = layout = None
         lx, lw = x.layout, w.layout
@@ -94,10 +105,13 @@ class _Linear(Primitive):
                 return matmul(x, w) + b
             layout = signature.out
         try:
-            y = a.dot(m)  # of two dimensions the same as @, without its machinery
+            # of two dimensions the same as @, without its machinery; of more, one product and not one per batch
+            y = a.dot(m) if ndim == 2 else _rows(a).dot(m)
         except ValueError as error:
             raise matmul.unfit(error, (x, w)) from error
         y += v
+        if ndim != 2:
+            y = y.reshape(*a.shape[:-1], y.shape[1])
         recording = state.recording
         if recording is None:
             return interior(y, layout, None, -1)
@@ -121,23 +135,40 @@ class _Linear(Primitive):
         if sweep.record or (signature is not None and not signature.checked):
             return super().pull(node, ct, sweep)
         add = sweep.add
+        shape = a.shape
+        if len(shape) != 2:
+            a, ct = _rows(a), _rows(ct)
         if r >= 0:
             add(r, ones(len(ct), ct.dtype).dot(ct))
         if q >= 0:
             add(q, a.T.dot(ct))
         if p >= 0:
-            add(p, ct.dot(m.T))
+            add(p, ct.dot(m.T) if len(shape) == 2 else ct.dot(m.T).reshape(shape))
         return None
 
 
 _IN_TWO_STEPS: Any = object()
 
+
+def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+    last = len(shapes[0]) - 1
+    return [(*range(last), Mix), (Mix, last), (last,)]
+
+
+def _left_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    return _left(ct, y, x, w)
+
+
+def _right_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    return _right(ct, y, x, w)
+
+
 linear = _Linear(
     "linear", "N N N", lambda x, w, b: x @ w + b,
-    (lambda ct, y, x, w, b: ct @ w.T, lambda ct, y, x, w, b: x.T @ ct, lambda ct, y, x, w, b: ct.sum(axis=0)),
-    saves="01", dims=lambda shapes, options: [(0, Mix), (Mix, 1), (1,)], operands="x w b",
+    (_left_of_linear, _right_of_linear, lambda ct, y, x, w, b: ct.sum(axis=tuple(range(ct.ndim - 1)))),
+    saves="01", dims=_linear_dims, operands="x w b",
     tangent=(
         lambda dx, y, x, w, b: dx @ w, lambda dw, y, x, w, b: x @ dw,
-        lambda db, y, x, w, b: broadcast_to(db, (x.shape[0], *db.shape)),
+        lambda db, y, x, w, b: broadcast_to(db, (*x.shape[:-1], *db.shape)),
     ),
 )  # fmt: skip

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from engine_worker import BATCH, MOMENTUM, RATE, Problem, serve
+from engine_worker import BATCH, MOMENTUM, RATE, Work, loss_only, problem, serve
 
 
-def build(problem: Problem, mode: str) -> Callable[[], Any]:
-    x, y = problem.x, problem.y
-    weights, biases = problem.weights, problem.biases
+def mlp(sizes: tuple[int, ...], mode: str) -> Work:
+    given = problem(sizes)
+    x, y, weights, biases = given.x, given.y, given.weights, given.biases
     parameters = weights + biases
     velocities = [np.zeros_like(p) for p in parameters]
     rows = np.arange(BATCH)
@@ -48,7 +47,7 @@ def build(problem: Problem, mode: str) -> Callable[[], Any]:
             p -= rate * v
         return loss
 
-    return step
+    return Work(step, loss_only)
 
 
-serve(build)
+serve(mlp=mlp)

@@ -1,4 +1,4 @@
-"""The training step of `benchmarks/engine.py` in ringtape, by its public names: on a mesh, or as a plain module."""
+"""The steps of `benchmarks/engine.py` in ringtape, by its public names; training on a mesh, or as a plain module."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy
-from engine_worker import BATCH, MOMENTUM, RATE, Problem, serve
+from engine_worker import (
+    BATCH,
+    CHAIN,
+    MOMENTUM,
+    RATE,
+    Problem,
+    Work,
+    adam_state,
+    block,
+    logits,
+    loss_only,
+    norm,
+    problem,
+    serve,
+)
 
 import autograd as ag
-import collectives as cc
-from autograd import nn, optim
-from parallel import DataParallel
+from autograd import nn, ops, optim
 
 
 def module(problem: Problem) -> nn.Module:
@@ -26,11 +38,14 @@ def module(problem: Problem) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def build(problem: Problem, mode: str) -> Callable[[], Any]:
-    return {"mesh": on_mesh, "plain": plain}[mode](problem)
+def mlp(sizes: tuple[int, ...], mode: str) -> Work:
+    return Work({"mesh": on_mesh, "plain": plain}[mode](problem(sizes)), loss_only)
 
 
 def on_mesh(problem: Problem) -> Callable[[], Any]:
+    import collectives as cc
+    from parallel import DataParallel
+
     mesh = cc.Mesh(dp=1)
     mesh.__enter__()  # for the life of the process
     model = DataParallel(module(problem), "dp")
@@ -65,4 +80,69 @@ def plain(problem: Problem) -> Callable[[], Any]:
     return step
 
 
-serve(build)
+def chain(sizes: tuple[int, ...], mode: str) -> Work:
+    (count,), (a, b) = sizes, CHAIN
+    x = ag.Parameter(numpy.float32(1.0))
+
+    def step() -> Any:
+        x.zero_grad()
+        with ag.Tape() as tape:
+            y = x
+            for _ in range(count // 2):
+                y = y * a + b
+        tape.backward(y)
+        return y
+
+    return Work(step, lambda y: {"value": float(y), "gradient": float(x.grad)})  # type: ignore[arg-type]
+
+
+def gpt(sizes: tuple[int, ...], mode: str) -> Work:
+    batch, tokens, width, heads = sizes
+    array, ct, arrays = block(sizes)
+    p = {name: ag.Parameter(a) for name, a in arrays.items()}
+    x = ag.tensor(array, requires_grad=True)
+
+    def step() -> Any:
+        for leaf in (x, *p.values()):
+            leaf.zero_grad()
+        with ag.Tape() as tape:
+            h = ops.layer_norm(x, p["ln1.weight"], p["ln1.bias"])
+            h = ops.linear(h, p["qkv.weight"], p["qkv.bias"])
+            h = ops.self_attention(h.reshape(batch, tokens, 3, heads, -1), causal=True)
+            y = x + ops.linear(h.reshape(batch, tokens, width), p["out.weight"], p["out.bias"])
+            h = ops.layer_norm(y, p["ln2.weight"], p["ln2.bias"])
+            h = ops.gelu(ops.linear(h, p["up.weight"], p["up.bias"]), "tanh")
+            y = y + ops.linear(h, p["down.weight"], p["down.bias"])
+        tape.backward(y, ct)
+        return y
+
+    def look(y: Any) -> dict[str, float]:
+        found = {"output": norm(y.numpy()), "x": norm(x.grad)}
+        return found | {name: norm(leaf.grad) for name, leaf in p.items()}
+
+    return Work(step, look)
+
+
+def cross_entropy(sizes: tuple[int, ...], mode: str) -> Work:
+    array, labels = logits(sizes)
+    x, t = ag.tensor(array, requires_grad=True), ag.tensor(labels)
+
+    def step() -> Any:
+        x.zero_grad()
+        with ag.Tape() as tape:
+            loss = nn.cross_entropy(x, t, reduction="sum") / sizes[0]
+        tape.backward(loss)
+        return loss
+
+    return Work(step, lambda loss: {"loss": float(loss), "gradient": norm(x.grad)})
+
+
+def adam(sizes: tuple[int, ...], mode: str) -> Work:
+    array, gradient = adam_state(sizes)
+    p = ag.Parameter(array)
+    p.grad = ag.tensor(gradient)
+    optimizer = optim.Adam([p])
+    return Work(optimizer.step, lambda _: {"parameter": norm(p.numpy())})
+
+
+serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, adam=adam)

@@ -1,20 +1,22 @@
-"""The training step of `benchmarks/engine.py` in PyTorch, eager, with its default settings."""
+"""The steps of `benchmarks/engine.py` in PyTorch, eager, with its default settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from engine_worker import MOMENTUM, RATE, Problem, serve
+from engine_worker import CHAIN, MOMENTUM, RATE, Work, adam_state, block, logits, loss_only, norm, problem, serve
+
+torch.set_num_threads(1)
+torch.set_num_interop_threads(1)
+assert torch.get_num_threads() == torch.get_num_interop_threads() == 1
+F = torch.nn.functional
 
 
-def build(problem: Problem, mode: str) -> Callable[[], Any]:
-    torch.set_num_threads(1)
-    torch.set_num_interop_threads(1)
-    assert torch.get_num_threads() == torch.get_num_interop_threads() == 1
+def mlp(sizes: tuple[int, ...], mode: str) -> Work:
+    given = problem(sizes)
     layers: list[torch.nn.Module] = []
-    for weight, bias in zip(problem.weights, problem.biases, strict=True):
+    for weight, bias in zip(given.weights, given.biases, strict=True):
         linear = torch.nn.Linear(*weight.shape)
         with torch.no_grad():
             linear.weight.copy_(torch.from_numpy(weight.T))
@@ -23,7 +25,7 @@ def build(problem: Problem, mode: str) -> Callable[[], Any]:
     model = torch.nn.Sequential(*layers[:-1])
     criterion = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
-    x, y = torch.from_numpy(problem.x), torch.from_numpy(problem.y)
+    x, y = torch.from_numpy(given.x), torch.from_numpy(given.y)
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
@@ -32,7 +34,77 @@ def build(problem: Problem, mode: str) -> Callable[[], Any]:
         optimizer.step()
         return loss.detach()
 
-    return step
+    return Work(step, loss_only)
 
 
-serve(build)
+def chain(sizes: tuple[int, ...], mode: str) -> Work:
+    (count,), (a, b) = sizes, CHAIN
+    x = torch.tensor(1.0, requires_grad=True)
+
+    def step() -> Any:
+        x.grad = None
+        y = x
+        for _ in range(count // 2):
+            y = y * a + b
+        y.backward()
+        return y
+
+    return Work(step, lambda y: {"value": float(y), "gradient": float(x.grad)})  # type: ignore[arg-type]
+
+
+def gpt(sizes: tuple[int, ...], mode: str) -> Work:
+    batch, tokens, width, heads = sizes
+    x, ct, arrays = block(sizes)
+    p = {n: torch.tensor(a.T.copy() if a.ndim == 2 else a, requires_grad=True) for n, a in arrays.items()}
+    x, ct = torch.tensor(x, requires_grad=True), torch.tensor(ct)
+    hidden = torch.triu(torch.ones(tokens, tokens, dtype=torch.bool), 1)
+    scale = (width // heads) ** -0.5
+
+    def step() -> Any:
+        for leaf in (x, *p.values()):
+            leaf.grad = None
+        h = F.layer_norm(x, (width,), p["ln1.weight"], p["ln1.bias"])
+        h = F.linear(h, p["qkv.weight"], p["qkv.bias"])
+        q, k, v = (part.view(batch, tokens, heads, -1).transpose(1, 2) for part in h.split(width, dim=2))
+        if mode == "sdpa":
+            h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = (q @ k.transpose(-2, -1)) * scale
+            h = F.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
+        h = h.transpose(1, 2).reshape(batch, tokens, width)
+        y = x + F.linear(h, p["out.weight"], p["out.bias"])
+        h = F.layer_norm(y, (width,), p["ln2.weight"], p["ln2.bias"])
+        h = F.gelu(F.linear(h, p["up.weight"], p["up.bias"]), approximate="tanh")
+        y = y + F.linear(h, p["down.weight"], p["down.bias"])
+        y.backward(ct)
+        return y
+
+    def look(y: Any) -> dict[str, float]:
+        found = {"output": norm(y.detach()), "x": norm(x.grad)}
+        return found | {name: norm(leaf.grad) for name, leaf in p.items()}
+
+    return Work(step, look)
+
+
+def cross_entropy(sizes: tuple[int, ...], mode: str) -> Work:
+    array, labels = logits(sizes)
+    x, t = torch.tensor(array, requires_grad=True), torch.from_numpy(labels)
+
+    def step() -> Any:
+        x.grad = None
+        loss = F.cross_entropy(x, t)
+        loss.backward()
+        return loss
+
+    return Work(step, lambda loss: {"loss": float(loss), "gradient": norm(x.grad)})
+
+
+def adam(sizes: tuple[int, ...], mode: str) -> Work:
+    array, gradient = adam_state(sizes)
+    p = torch.tensor(array, requires_grad=True)
+    p.grad = torch.from_numpy(gradient)
+    optimizer = torch.optim.Adam([p], fused=True) if mode == "fused" else torch.optim.Adam([p])
+    return Work(optimizer.step, lambda _: {"parameter": norm(p.detach())})
+
+
+serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, adam=adam)

@@ -1,9 +1,9 @@
 """What the workers of `benchmarks/engine.py` share: the cases, the data, and the protocol.
 
-A worker imports one engine, builds one step, checks that it has one thread, and prints one line of JSON with its first
-and last loss of the warm-up, by which the driver sees that all of them compute the same thing. Then, for every line
-``round`` on its standard input, it runs N steps and prints the median time of one in microseconds. So the processes
-stay alive and take turns.
+A worker imports one engine, builds one step of one case, checks that it has one thread, and prints one line of JSON:
+what the first and the last step of the warm-up computed (losses, norms of gradients), by which the driver sees that all
+engines do the same work. Then, for every line ``round`` on its standard input, it runs N steps and prints the median
+time of one in microseconds. So the processes stay alive and take turns.
 
 It needs NumPy only: the peer's interpreter may have nothing else of ours.
 """
@@ -16,14 +16,13 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-WARM_UP = 60
 BATCH = 32
 RATE = 0.01
 MOMENTUM = 0.9
@@ -31,7 +30,32 @@ MOMENTUM = 0.9
 # One thread for whatever library does the matrix products; read when it is loaded.
 THREADS = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 
-CASES = {"64-64-64-10": (64, 64, 64, 10), "784-128-10": (784, 128, 10)}
+
+class Case(NamedTuple):
+    """A case's kind (which function of a worker builds it), its sizes, the steps of a round and of the warm-up."""
+
+    kind: str
+    sizes: tuple[int, ...]
+    steps: int
+    warm_up: int
+
+
+CASES = {
+    "64-64-64-10": Case("mlp", (64, 64, 64, 10), 100, 60),
+    "784-128-10": Case("mlp", (784, 128, 10), 100, 60),
+    "chain": Case("chain", (1000,), 30, 30),
+    "gpt-8x128": Case("gpt", (8, 128, 256, 4), 3, 6),
+    "gpt-1x1024": Case("gpt", (1, 1024, 256, 4), 3, 6),
+    "cross-entropy": Case("cross_entropy", (1024, 8192), 3, 6),
+    "adam": Case("adam", (1_000_000,), 30, 30),
+}
+
+
+class Work(NamedTuple):
+    """A step, and what it computed, as numbers to compare; `look` takes the step's result."""
+
+    step: Callable[[], Any]
+    look: Callable[[Any], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -45,9 +69,8 @@ class Problem:
     biases: list[Array]
 
 
-def problem(case: str) -> Problem:
-    """The named case, from a fixed seed."""
-    widths = CASES[case]
+def problem(widths: tuple[int, ...]) -> Problem:
+    """A network of these widths, from a fixed seed."""
     rng = np.random.default_rng(0)
 
     def uniform(bound: float, *shape: int) -> Array:
@@ -62,29 +85,77 @@ def problem(case: str) -> Problem:
     )
 
 
-def serve(build: Callable[[Problem, str], Callable[[], Any]]) -> None:
-    """Run the worker. `build(problem, mode)` returns the step, whose result is the loss as something `float` takes."""
+def block(sizes: tuple[int, ...]) -> tuple[Array, Array, dict[str, Array]]:
+    """A GPT block's input, the cotangent of its output, and its parameters by name; matrices are (in, out)."""
+    batch, tokens, width, _ = sizes
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    parameters = {
+        "ln1.weight": 1 + 0.1 * normal(width), "ln1.bias": 0.1 * normal(width),
+        "qkv.weight": normal(width, 3 * width) * width**-0.5, "qkv.bias": 0.1 * normal(3 * width),
+        "out.weight": normal(width, width) * width**-0.5, "out.bias": 0.1 * normal(width),
+        "ln2.weight": 1 + 0.1 * normal(width), "ln2.bias": 0.1 * normal(width),
+        "up.weight": normal(width, 4 * width) * width**-0.5, "up.bias": 0.1 * normal(4 * width),
+        "down.weight": normal(4 * width, width) * (4 * width) ** -0.5, "down.bias": 0.1 * normal(width),
+    }  # fmt: skip
+    parameters = {name: a.astype(np.float32) for name, a in parameters.items()}
+    return normal(batch, tokens, width), normal(batch, tokens, width), parameters
+
+
+def logits(sizes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Logits and labels."""
+    rng = np.random.default_rng(0)
+    return rng.standard_normal(sizes).astype(np.float32), rng.integers(0, sizes[1], sizes[0])
+
+
+def adam_state(sizes: tuple[int, ...]) -> tuple[Array, Array]:
+    """A parameter and its gradient."""
+    rng = np.random.default_rng(0)
+    return rng.standard_normal(sizes).astype(np.float32), rng.standard_normal(sizes).astype(np.float32)
+
+
+CHAIN = (1.0001, 0.0001)
+"""One step of the chain is ``x = x * a + b``: two operations."""
+
+
+def norm(x: Any) -> float:
+    """The Euclidean norm, in double precision."""
+    return float(np.linalg.norm(np.asarray(x, np.float64)))
+
+
+def loss_only(loss: Any) -> Mapping[str, float]:
+    """What a training step computed: its loss tells of all steps before it."""
+    return {"loss": float(loss)}
+
+
+def serve(**builders: Callable[[tuple[int, ...], str], Work]) -> None:
+    """Run the worker; `builders` by kind of case, each of (sizes, mode)."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--mode", default="")
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=int, default=0)
     args = parser.parse_args()
     for name, value in THREADS.items():
         assert os.environ.get(name) == value, f"{name} must be {value} before the engine is loaded"
     # What libraries print must not come between the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
-    step = build(problem(args.case), args.mode)
-    first = float(step())
-    for _ in range(WARM_UP - 2):
+    case = CASES[args.case]
+    step, look = builders[case.kind](case.sizes, args.mode)
+    found = {f"first {k}": v for k, v in look(step()).items()}
+    for _ in range(case.warm_up - 2):
         step()
-    print(json.dumps({"first": first, "last": float(step())}), file=answers, flush=True)
+    found |= {f"last {k}": v for k, v in look(step()).items()}
+    print(json.dumps(found), file=answers, flush=True)
     clock = time.perf_counter_ns
     for line in sys.stdin:
         if line.strip() != "round":
             break
         times = []
         wall, cpu = clock(), time.process_time_ns()
-        for _ in range(args.steps):
+        for _ in range(args.steps or case.steps):
             start = clock()
             step()
             times.append(clock() - start)

@@ -129,7 +129,8 @@ HOST_ARRAYS = ("with an array", "array right", "array left", "strided")
 
 def reasonable(c: Case) -> bool:
     """Cases whose function closes over a host array are tried with one of the device below."""
-    on_host = ("where", "cross_entropy", "cross_entropy_sum")
+    on_host = ("where", "cross_entropy", "cross_entropy_sum", "smoothed_cross_entropy", "masked_attention",
+               "masked_self_attention", "rotary")  # fmt: skip
     return c.operation not in on_host and not any(word in c.label for word in HOST_ARRAYS)
 
 
@@ -146,11 +147,12 @@ def test_every_operation_on_the_device(c: Case) -> None:
         y, device_pullback = ag.vjp(c.f, *moved)
         found = device_pullback(moved_ct)
         device_tangent = ag.jvp(c.f, moved, moved)[1]
-    numpy.testing.assert_allclose(values(y), expected)
+    rounding = 1e-15  # the host's kernels sum in another order, so that what is zero in one form is not in the other
+    numpy.testing.assert_allclose(values(y), expected, atol=rounding)
     numpy.testing.assert_allclose(values(device_tangent), tangent)
     several = isinstance(found, tuple)
     for a, b in zip(found if several else [found], cotangents if several else [cotangents], strict=True):
-        numpy.testing.assert_allclose(values(a), b)
+        numpy.testing.assert_allclose(values(a), b, atol=rounding)
         assert a.dtype == b.dtype
 
 

@@ -171,11 +171,20 @@ UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
         "sigmoid", "relu", "softplus")},
     "softmax": ops.softmax,
     "logsumexp": ops.logsumexp,
+    "log_softmax": ops.log_softmax,
+    "gelu": ops.gelu,
+    "silu": ops.silu,
+    "normal_cdf": registry["normal_cdf"],
+    "normalize": ops.layer_norm,
+    "self_attention": lambda x: ops.self_attention(np.broadcast_to(np.reshape(x, (4, 1, 2, 2)), (4, 3, 2, 2))),
     "max": np.max,
     "min": np.min,
 }  # fmt: skip
 TWO_OPERANDS = {"add", "subtract", "multiply", "matmul", "divide", "power", "maximum", "minimum", "concatenate",
-                "where", "cross_entropy", "cross_entropy_sum", "linear"}  # fmt: skip
+                "where", "cross_entropy", "cross_entropy_sum", "linear",
+                # of these see test_fused.py
+                "layer_norm", "rms_norm", "attention", "masked_attention", "masked_self_attention", "rotary",
+                "smoothed_cross_entropy"}  # fmt: skip
 
 
 @pytest.mark.parametrize("operation", UNARY_LINEAR)
