@@ -113,8 +113,8 @@ def avg_pool(
     total = sum(unfold(x, options=(tuple(w),)), 2)
     if count_include_pad or not any(map(any, w.padding)):
         return total * (1.0 / np.prod(w.kernel).item())
-    counts = unfolded(np.ones((1, 1, *w.places)), w).sum(axis=2)[0, 0]
-    share = (1.0 / counts).astype(total.dtype)
+    like = total.array if total.__class__ in TENSORS else total
+    share = 1.0 / unfolded(np.ones_like(like, shape=(1, 1, *w.places)), w).sum(axis=2)[0, 0]
     if total.__class__ not in TENSORS or total.layout is None:
         return total * share
     return total * constant(share)
