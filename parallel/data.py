@@ -246,6 +246,9 @@ class DataParallel(Module):
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
 
+    def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
+        yield from self.module.named_buffers(prefix)
+
     def _register(self) -> None:
         """Find every attribute that holds a parameter; a parameter in two places enters once."""
         index: dict[int, int] = {}

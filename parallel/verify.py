@@ -24,7 +24,7 @@ import collectives as cc
 from autograd import random
 from autograd.arrays import to_host
 from autograd.errors import LayoutError, MeshError, RingtapeError, ShapeError, TapeError
-from autograd.layout import C, I, P, R, Shard, describe
+from autograd.layout import C, D, I, P, R, Shard, describe
 from autograd.nn import Module
 from autograd.state import state
 from autograd.tape import Tape, no_grad
@@ -279,7 +279,7 @@ def _whole(x: Tensor, what: str, mesh: Mesh) -> Leaf:
     for axis, size, label in reversed(list(zip(mesh.names, mesh.sizes, layout.labels, strict=True))):  # inner first
         if isinstance(label, Shard):
             full = cc.all_gather(full, axis, dim=label.dim)
-        elif size > 1 and not any(label is same for same in (R, I, C)):
+        elif size > 1 and not any(label is same for same in (R, I, C, D)):
             raise LayoutError(
                 f"verify({what}: {describe(x.array, x.array.shape, layout)})\n  axis {axis!r}: it is {label.word}, "
                 "which does not say what one rank would hold\n"

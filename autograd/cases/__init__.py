@@ -16,6 +16,7 @@ from . import (
     indexing,
     linalg,
     matrices,
+    neural,
     reductions,
     selection,
     shape,

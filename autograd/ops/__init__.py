@@ -6,6 +6,7 @@ import sys
 
 from ..tensor import use_operations
 from . import decompositions, fourier, matrices, products
+from .convolution import convolution
 from .dispatch import from_function, from_ufunc
 from .elementwise import (
     absolute,
@@ -52,8 +53,10 @@ from .fused_rotary import rotary, rotary_angles
 from .indexing import getitem
 from .linalg import linear, matmul
 from .methods import install
+from .pooling import avg_pool, max_pool
 from .products import dot
 from .reductions import argmax, max, mean, min, sum
+from .rows import take_rows
 from .shape import (
     broadcast_to,
     concatenate,
@@ -68,13 +71,14 @@ from .shape import (
 )
 
 __all__ = [
-    "absolute", "add", "argmax", "astype", "attention", "broadcast_to", "concatenate", "cos", "cross_entropy", "divide",
-    "dot", "equal", "exp", "expand_dims", "expm1", "from_function", "from_ufunc", "gelu", "getitem", "greater",
-    "greater_equal", "isfinite", "layer_norm", "less", "less_equal", "linear", "log", "log1p", "log_softmax",
-    "logical_not", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply",
-    "negative", "not_equal", "power", "ravel", "reciprocal", "relu", "reshape", "rms_norm", "rotary", "rotary_angles",
-    "self_attention", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack",
-    "stop_gradient", "subtract", "sum", "swapaxes", "tanh", "transpose", "where",
+    "absolute", "add", "argmax", "astype", "attention", "avg_pool", "broadcast_to", "concatenate", "convolution", "cos",
+    "cross_entropy", "divide", "dot", "equal", "exp", "expand_dims", "expm1", "from_function", "from_ufunc", "gelu",
+    "getitem", "greater", "greater_equal", "isfinite", "layer_norm", "less", "less_equal", "linear", "log", "log1p",
+    "log_softmax", "logical_not", "logsumexp", "matmul", "max", "max_pool", "maximum", "mean", "min", "minimum",
+    "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu", "reshape", "rms_norm",
+    "rotary", "rotary_angles", "self_attention", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sqrt",
+    "square", "squeeze", "stack", "stop_gradient", "subtract", "sum", "swapaxes", "take_rows", "tanh", "transpose",
+    "where",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import collectives as cc
 from autograd import ops
 from autograd.cases import CASES
 from autograd.layout import RankFloat, RankInt, dual_label
+from autograd.ops.windows import windows
 from autograd.primitive import registry
 from collectives import C, I, P, R, Rooted, Shard, V
 
@@ -153,6 +154,22 @@ def test_concatenate(left: Label, right: Label, expected: Label) -> None:
     check(lambda a, b: np.concatenate([a, b]), [value(left), value(right)], [left, right], expected, "concatenate")
 
 
+_TWO_OF_FOUR = (tuple(windows("test", (4,), 2)), 1)
+CONVOLUTIONS: dict[str, Callable[..., Any]] = {  # of x [2, 2, 4], w [4, 2, 2] and y [2, 4, 3], two of the three
+    "convolution": lambda a, b: ops.convolution(a.reshape(2, 2, 4), b.reshape(4, 2, 2)),
+    "convolution_input": lambda a, b: registry["convolution_input"](
+        ops.concatenate([a.reshape(2, 4, 2)] * 2, 2)[:, :, :3], b.reshape(4, 2, 2), options=_TWO_OF_FOUR),
+    "convolution_weight": lambda a, b: registry["convolution_weight"](
+        ops.concatenate([a.reshape(2, 4, 2)] * 2, 2)[:, :, :3], b.reshape(2, 2, 4), options=_TWO_OF_FOUR),
+}
+
+
+@pytest.mark.parametrize("operation", CONVOLUTIONS)
+@pytest.mark.parametrize("left, right, expected", [row for row in MULTILINEAR if NUMBER not in row])
+def test_convolutions(operation: str, left: Label, right: Label, expected: Label) -> None:
+    check(CONVOLUTIONS[operation], [value(left), value(right)], [left, right], expected, operation)
+
+
 UNARY_LINEAR: dict[str, Callable[..., Any]] = {
     "negative": lambda x: -x,
     "astype": lambda x: x.astype("float32"),
@@ -165,6 +182,10 @@ UNARY_LINEAR: dict[str, Callable[..., Any]] = {
     "squeeze": lambda x: np.squeeze(ops.sum(x, 0, keepdims=True), 0),
     "sum": lambda x: x.sum(),
     "mean": lambda x: x.mean(axis=0),
+    "take_rows": lambda x: ops.take_rows(x, ag.constant([0, 2, 2])),
+    "add_rows": lambda x: registry["add_rows"](x, ag.constant([0, 2, 2, 1]), options=(5,)),
+    "unfold": lambda x: registry["unfold"](x.reshape(2, 2, 4), options=(tuple(windows("test", (4,), 2)),)),
+    "fold": lambda x: registry["fold"](x.reshape(2, 2, 2, 2), options=(tuple(windows("test", (3,), 2)),)),
 }
 UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
     **{name: registry[name] for name in (
@@ -180,9 +201,11 @@ UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
     "self_attention": lambda x: ops.self_attention(np.broadcast_to(np.reshape(x, (4, 1, 2, 2)), (4, 3, 2, 2))),
     "max": np.max,
     "min": np.min,
+    "max_pool": lambda x: ops.max_pool(x.reshape(2, 2, 4), 2),
 }  # fmt: skip
 TWO_OPERANDS = {"add", "subtract", "multiply", "matmul", "divide", "power", "maximum", "minimum", "concatenate",
-                "where", "cross_entropy", "cross_entropy_sum", "linear",
+                "where", "cross_entropy", "cross_entropy_sum", "linear", "convolution", "convolution_input",
+                "convolution_weight",
                 # of these see test_fused.py
                 "layer_norm", "rms_norm", "attention", "masked_attention", "masked_self_attention", "rotary",
                 "smoothed_cross_entropy"}  # fmt: skip

@@ -471,3 +471,11 @@ def test_a_module_without_parameters() -> None:
         tape.backward(loss)
     assert w.grad is not None
     np.testing.assert_allclose(w.grad.numpy(), 2 * w.numpy() * (1 - np.tanh(w.numpy() ** 2) ** 2))
+
+
+def test_names_of_buffers_are_those_inside() -> None:
+    with cc.Mesh(dp=1):
+        model = DataParallel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), "dp")
+        names = ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"]
+        assert list(model.state_dict()) == names
+        assert not model.eval().module.training

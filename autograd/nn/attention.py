@@ -1,0 +1,123 @@
+"""Multi-head attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import ops, random
+from ..errors import ShapeError
+from ..sites import call_site
+from ..state import state
+from ..tensor import Parameter, constant
+from .linear import Linear
+from .module import Module
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(Module):
+    """Attention of several heads, between projections: ``out_proj(concat(heads))``.
+
+    Weights are stored [in, out]: ``in_proj_weight`` [embed_dim, 3 embed_dim] (queries, keys, values side by side) and
+    ``out_proj.weight`` [embed_dim, embed_dim] are torch's, transposed. Operands have their batch first.
+
+    Parameters
+    ----------
+    embed_dim, num_heads : int
+    bias : bool
+    rotary : bool or float
+        Turn queries and keys by their places (`ops.rotary`); a number is the base of the angles, True means 10000.
+    dtype : dtype
+    key : random.Key, optional
+
+    Notes
+    -----
+    Vaswani et al. 2017, section 3.2.2. Weights start as torch's do: Xavier uniform for the projections in, zeros for
+    the biases.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> attend = nn.MultiheadAttention(8, 2)
+    >>> attend(numpy.zeros((3, 5, 8), numpy.float32), is_causal=True).shape
+    (3, 5, 8)
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, bias: bool = True, *, rotary: bool | float = False,
+        dtype: Any = np.float32, key: random.Key | None = None,
+    ):  # fmt: skip
+        if num_heads < 1 or embed_dim % num_heads:
+            raise ShapeError(f"MultiheadAttention: embed_dim={embed_dim} is no multiple of num_heads={num_heads}")
+        if rotary and embed_dim // num_heads % 2:
+            raise ShapeError(f"MultiheadAttention: rotary positions need an even width a head, not "
+                             f"{embed_dim // num_heads}")  # fmt: skip
+        key = random.next_key("MultiheadAttention") if key is None else key
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.rotary = (10000.0 if rotary is True else float(rotary)) if rotary else 0.0
+        bound = (6.0 / (4 * embed_dim)) ** 0.5
+        shape = (embed_dim, 3 * embed_dim)
+        self.in_proj_weight = Parameter(
+            random.uniform(key.fold("in_proj_weight"), shape, low=-bound, high=bound, dtype=dtype)
+        )
+        self.in_proj_bias = Parameter(np.zeros(3 * embed_dim, dtype)) if bias else None
+        self.out_proj = Linear(embed_dim, embed_dim, bias, dtype=dtype, key=key.fold("out_proj"))
+        if self.out_proj.bias is not None:
+            self.out_proj.bias = Parameter(np.zeros(embed_dim, dtype))
+
+    def forward(
+        self, query: Any, key: Any = None, value: Any = None, *, mask: Any = None, is_causal: bool = False
+    ) -> Any:
+        """Attend.
+
+        Parameters
+        ----------
+        query : [..., tokens, embed_dim]
+        key, value : [..., keys, embed_dim], optional
+            The query itself without them (self-attention); the key without a value.
+        mask : broadcastable to [..., num_heads, tokens, keys], optional
+            Booleans, True where a query sees a key, or numbers that are added to the scores.
+        is_causal : bool
+            No query sees a later key.
+        """
+        width = self.embed_dim // self.num_heads
+        if key is None and value is None and not self.rotary:
+            qkv = self._project(query, 0, 3)
+            *lead, tokens, _ = qkv.shape
+            y = ops.self_attention(
+                ops.reshape(qkv, (*lead, tokens, 3, self.num_heads, width)), mask, causal=is_causal
+            )
+            return self.out_proj(ops.reshape(y, (*lead, tokens, self.embed_dim)))
+        if key is None and value is not None:
+            raise ShapeError("MultiheadAttention: a value without a key was given" + call_site())
+        if key is None:
+            *lead, tokens, _ = query.shape
+            qkv = ops.reshape(self._project(query, 0, 3), (*lead, tokens, 3, self.num_heads, width))
+            q, k, v = (qkv[..., i, :, :] for i in range(3))
+        else:
+            value = key if value is None else value
+            q, k, v = (
+                ops.reshape(self._project(x, i, i + 1), (*x.shape[:-1], self.num_heads, width))
+                for i, x in enumerate((query, key, value))
+            )
+        q, k, v = (ops.swapaxes(x, -2, -3) for x in (q, k, v))  # [..., heads, tokens, width]
+        if self.rotary:
+            q, k = self._turned(q), self._turned(k)
+        y = ops.swapaxes(ops.attention(q, k, v, mask, causal=is_causal), -2, -3)
+        return self.out_proj(ops.reshape(y, (*y.shape[:-2], self.embed_dim)))
+
+    def _project(self, x: Any, first: int, last: int) -> Any:
+        """The projections from the first up to the last of queries, keys and values."""
+        weight, bias = self.in_proj_weight, self.in_proj_bias
+        if last - first < 3:
+            part = slice(first * self.embed_dim, last * self.embed_dim)
+            weight, bias = weight[:, part], None if bias is None else bias[part]
+        return x @ weight if bias is None else ops.linear(x, weight, bias)
+
+    def _turned(self, x: Any) -> Any:
+        tokens, width = x.shape[-2:]
+        tables = ops.rotary_angles(int(tokens), int(width), self.rotary, dtype=x.dtype)
+        return ops.rotary(x, *(map(constant, tables) if state.grid is not None else tables))

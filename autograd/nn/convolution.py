@@ -1,0 +1,128 @@
+"""Convolution and pooling layers over [n, channels, *places]; weights are stored as torch stores them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import ops, random
+from ..errors import ShapeError
+from ..ops.windows import each
+from .linear import uniform_parameter
+from .module import Module
+
+__all__ = ["AvgPool1d", "AvgPool2d", "Conv1d", "Conv2d", "MaxPool1d", "MaxPool2d"]
+
+
+class _Conv(Module):
+    """Convolution, see `ops.convolution`; weight [out_channels, in_channels / groups, *kernel_size].
+
+    Weights and biases are uniform in +-1/sqrt(in_channels / groups * places of the kernel).
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    kernel_size, stride, dilation : int or one per spatial dimension
+    padding : the same, or "valid", "same"
+    groups : int
+    bias : bool
+    dtype : dtype
+    key : random.Key, optional
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> nn.Conv2d(3, 8, 3, padding=1)(numpy.zeros((2, 3, 5, 5), numpy.float32)).shape
+    (2, 8, 5, 5)
+    """
+
+    ndim = 0
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1, bias: bool = True, *, dtype: Any = np.float32,
+        key: random.Key | None = None,
+    ):  # fmt: skip
+        name = type(self).__name__
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ShapeError(
+                f"{name}: in_channels={in_channels}, out_channels={out_channels}, groups={groups}; needed: multiples "
+                "of groups"
+            )
+        key = random.next_key(name) if key is None else key
+        shape = (out_channels, in_channels // groups, *each(kernel_size, self.ndim, f"{name}: kernel_size", 1))
+        bound = 1.0 / max(math.prod(shape[1:]), 1) ** 0.5
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self.weight = uniform_parameter(key.fold("weight"), shape, bound, dtype)
+        self.bias = uniform_parameter(key.fold("bias"), (out_channels,), bound, dtype) if bias else None
+
+    def forward(self, x: Any) -> Any:
+        return ops.convolution(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv1d(_Conv):
+    __doc__ = _Conv.__doc__
+    ndim = 1
+
+
+class Conv2d(_Conv):
+    __doc__ = _Conv.__doc__
+    ndim = 2
+
+
+class _MaxPool(Module):
+    """The largest element of every window; see `ops.max_pool`."""
+
+    ndim = 0
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1):
+        self.kernel_size, self.stride = kernel_size, stride
+        self.padding, self.dilation = padding, dilation
+
+    def forward(self, x: Any) -> Any:
+        _check(self, x)
+        return ops.max_pool(x, self.kernel_size, self.stride, self.padding, self.dilation)
+
+
+class MaxPool1d(_MaxPool):
+    __doc__ = _MaxPool.__doc__
+    ndim = 1
+
+
+class MaxPool2d(_MaxPool):
+    __doc__ = _MaxPool.__doc__
+    ndim = 2
+
+
+class _AvgPool(Module):
+    """The mean of every window; see `ops.avg_pool`."""
+
+    ndim = 0
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, *, count_include_pad: bool = True):
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.count_include_pad = count_include_pad
+
+    def forward(self, x: Any) -> Any:
+        _check(self, x)
+        return ops.avg_pool(x, self.kernel_size, self.stride, self.padding, self.count_include_pad)
+
+
+class AvgPool1d(_AvgPool):
+    __doc__ = _AvgPool.__doc__
+    ndim = 1
+
+
+class AvgPool2d(_AvgPool):
+    __doc__ = _AvgPool.__doc__
+    ndim = 2
+
+
+def _check(module: Any, x: Any) -> None:
+    if len(x.shape) != module.ndim + 2:
+        raise ShapeError(
+            f"{type(module).__name__}: x of shape {tuple(map(int, x.shape))}; needed: {module.ndim + 2} dimensions"
+        )

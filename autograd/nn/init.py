@@ -1,0 +1,160 @@
+"""Ways to start parameters, by name and key: the same numbers on any number of ranks, each rank its part.
+
+They change a Parameter in place and return it, as torch's of the same names do. Numbers come from `random`, keyed by
+the thread's next key or one that is given; a sharded parameter gets its part of the one logical draw.
+
+A matrix is taken as stored here, [in, out]; of more dimensions, as convolutions store them, [out, in, *kernel].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import random
+from ..arrays import is_absent, move
+from ..errors import RingtapeError, SavedArrayError, ShapeError
+from ..places import of_tensor
+from ..tensor import TENSORS, Leaf
+
+__all__ = [
+    "calculate_gain", "constant_", "fans", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "orthogonal_",
+    "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
+]  # fmt: skip
+
+Key = random.Key | None
+
+
+def _set(p: Leaf, value: Any) -> Leaf:
+    array = value.array if value.__class__ in TENSORS else value
+    if p.uses or (type(p.array) is np.ndarray and not p.array.flags.writeable):
+        raise SavedArrayError("a parameter was to be set that a tape still needs. Fix: set it after backward")
+    if not is_absent(p.array) and type(array) is np.ndarray:
+        p.array = move(np.ascontiguousarray(array.astype(p.array.dtype, copy=False)), p.array)
+    return p
+
+
+def _key(key: Key) -> random.Key:
+    return random.next_key("init") if key is None else key
+
+
+def fans(p: Leaf) -> tuple[int, int]:
+    """(how many inputs each output has, how many outputs each input has), of the whole parameter.
+
+    Examples
+    --------
+    >>> from autograd import nn
+    >>> nn.init.fans(nn.Linear(3, 5).weight), nn.init.fans(nn.Conv2d(4, 6, 3).weight)
+    ((3, 5), (36, 54))
+    """
+    shape = p.global_shape
+    if len(shape) < 2:
+        raise ShapeError(f"a parameter of shape {shape} has no fan in and out; needed: at least two dimensions")
+    if len(shape) == 2:
+        return int(shape[0]), int(shape[1])
+    inside = math.prod(shape[2:])
+    return int(shape[1]) * inside, int(shape[0]) * inside
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """By what an activation shrinks the standard deviation, undone; torch's table."""
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
+    table = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 3.0 / 4}
+    for name in ("conv1d", "conv2d", "conv3d"):
+        table[name] = 1.0
+    if nonlinearity not in table:
+        raise RingtapeError(f"nonlinearity={nonlinearity!r} was given; needed: leaky_relu, {', '.join(table)}")
+    return table[nonlinearity]
+
+
+def uniform_(p: Leaf, a: float = 0.0, b: float = 1.0, key: Key = None) -> Leaf:
+    """Uniform in [a, b)."""
+    return _set(p, random.uniform(_key(key), p, low=a, high=b, dtype=p.array.dtype))
+
+
+def normal_(p: Leaf, mean: float = 0.0, std: float = 1.0, key: Key = None) -> Leaf:
+    """Normal with a mean and a standard deviation.
+
+    Examples
+    --------
+    >>> from autograd import nn, random
+    >>> w = nn.init.normal_(nn.Linear(200, 100).weight, std=0.02, key=random.Key(0, "w"))
+    >>> bool(abs(w.numpy().std() - 0.02) < 1e-3)
+    True
+    """
+    return _set(p, random.normal(_key(key), p, mean=mean, std=std, dtype=p.array.dtype))
+
+
+def trunc_normal_(
+    p: Leaf, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, key: Key = None
+) -> Leaf:
+    """Normal, cut at a and b (absolute, as in torch)."""
+    return _set(p, random.truncated_normal(_key(key), p, mean=mean, std=std, low=a, high=b, dtype=p.array.dtype))
+
+
+def constant_(p: Leaf, value: float) -> Leaf:
+    """One number everywhere."""
+    return _set(p, np.full(p.array.shape, value, p.array.dtype))
+
+
+def zeros_(p: Leaf) -> Leaf:
+    """Zeros."""
+    return constant_(p, 0.0)
+
+
+def ones_(p: Leaf) -> Leaf:
+    """Ones."""
+    return constant_(p, 1.0)
+
+
+def xavier_uniform_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
+    """Uniform in +-gain sqrt(6 / (fan in + fan out)) (Glorot & Bengio 2010, equation 16)."""
+    bound = gain * math.sqrt(6.0 / sum(fans(p)))
+    return uniform_(p, -bound, bound, key)
+
+
+def xavier_normal_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
+    """Normal with standard deviation gain sqrt(2 / (fan in + fan out))."""
+    return normal_(p, 0.0, gain * math.sqrt(2.0 / sum(fans(p))), key)
+
+
+def _kaiming(p: Leaf, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise RingtapeError(f"mode={mode!r} was given; needed: 'fan_in' or 'fan_out'")
+    return calculate_gain(nonlinearity, a) / math.sqrt(fans(p)[mode == "fan_out"])
+
+
+def kaiming_uniform_(
+    p: Leaf, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", key: Key = None
+) -> Leaf:
+    """Uniform, of standard deviation gain / sqrt(fan) (He et al. 2015, equation 14); `a` is leaky relu's slope."""
+    bound = math.sqrt(3.0) * _kaiming(p, a, mode, nonlinearity)
+    return uniform_(p, -bound, bound, key)
+
+
+def kaiming_normal_(
+    p: Leaf, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", key: Key = None
+) -> Leaf:
+    """Normal, of standard deviation gain / sqrt(fan)."""
+    return normal_(p, 0.0, _kaiming(p, a, mode, nonlinearity), key)
+
+
+def orthogonal_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
+    """Orthonormal columns or rows, whichever are fewer, times gain (Saxe et al. 2014); further dimensions as columns.
+
+    Every rank makes the whole matrix, and takes its part. Its last bits are those of the machine's linear algebra.
+    """
+    key = _key(key)
+    shape, box, _ = of_tensor(p, key.axes, "orthogonal_")
+    if len(shape) < 2:
+        raise ShapeError(f"orthogonal_: a parameter of shape {shape}; needed: at least two dimensions")
+    rows, columns = shape[0], math.prod(shape[1:])
+    whole = random.normal(key, (rows, columns), part=(slice(0, rows), slice(0, columns)))
+    if type(whole) is not np.ndarray or not whole.size:
+        return p
+    q, r = np.linalg.qr(whole if rows >= columns else whole.T)
+    q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)  # so that it is uniform over the orthogonal matrices
+    return _set(p, ((q if rows >= columns else q.T) * gain).reshape(shape)[box])

@@ -1,0 +1,273 @@
+"""Modules: parameters and buffers by stable names, `state_dict`, training and evaluation, save and load.
+
+A module is a class with a `forward`; its Parameters and sub-modules are found by attribute, in order of assignment, and
+named by their path ("0.weight"). A buffer is an array that is saved with the parameters and not learned (a running
+mean). Nothing here divides by anything: losses are per example, and the program sums them and divides by the global
+count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from ..arrays import is_inexact, move, to_host
+from ..errors import DtypeError, RingtapeError, ShapeError, TapeError
+from ..state import state
+from ..tensor import TENSORS, Leaf, Parameter, constant
+
+__all__ = ["Module", "ModuleList", "Sequential", "load", "save"]
+
+
+class Module:
+    """The base of all modules: override `forward`, assign Parameters and Modules as attributes.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import nn
+    >>> class Scale(nn.Module):
+    ...     def __init__(self):
+    ...         self.weight = ag.Parameter([2.0])
+    ...     def forward(self, x):
+    ...         return x * self.weight
+    >>> [name for name, _ in Scale().named_parameters()]
+    ['weight']
+    """
+
+    training = True
+    """Whether dropout drops and batch norm looks at the batch; set by `train` and `eval`."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
+        """(path, owner, attribute, Parameter) of every parameter, in order of assignment."""
+        for attribute, value in vars(self).items():
+            if isinstance(value, Parameter):
+                yield prefix + attribute, self, attribute, value
+            else:
+                for name, child in _modules_in(attribute, value):
+                    yield from child.named_owners(f"{prefix}{name}.")
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """(name, module) of the modules that are attributes, or stand in lists that are."""
+        for attribute, value in vars(self).items():
+            yield from _modules_in(attribute, value)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once."""
+        seen: set[int] = set()
+        stack: list[Module] = [self]
+        while stack:
+            module = stack.pop()
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield module
+                stack.extend(reversed([child for _, child in module.named_children()]))
+
+    def register_buffer(self, name: str, value: Any) -> None:
+        """Set an attribute that is saved with the parameters and not learned; it may be set again as any attribute."""
+        vars(self).setdefault("_buffers", ())
+        self._buffers: tuple[str, ...] = (*self._buffers, name)
+        setattr(self, name, None if value is None else np.asarray(value))
+
+    def buffer(self, name: str) -> Any:
+        """A buffer as an operand: the same on every rank, unless it was set to a Tensor that is not."""
+        value = getattr(self, name)
+        return value if value.__class__ in TENSORS or state.grid is None else constant(value)
+
+    def set_buffer(self, name: str, value: Any) -> None:
+        """Set a buffer to a value, off the tape; under a mesh it keeps the value's layout."""
+        plain = value.__class__ not in TENSORS or value.layout is None
+        array = value.array if value.__class__ in TENSORS else value
+        setattr(self, name, array if plain else Leaf(array, value.layout))
+
+    def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
+        """(path, owner, attribute) of every buffer."""
+        for attribute in getattr(self, "_buffers", ()):
+            if getattr(self, attribute) is not None:
+                yield prefix + attribute, self, attribute
+        for name, child in self.named_children():
+            yield from child.named_buffers(f"{prefix}{name}.")
+
+    def train(self, mode: bool = True) -> Self:
+        """Set `training` here and below; returns the module."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """``train(False)``: dropout drops nothing, batch norm uses what it has seen."""
+        return self.train(False)
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """(name, Parameter) pairs, each parameter once; the parameters learn their names."""
+        seen: set[int] = set()
+        for path, _, _, parameter in self.named_owners():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                parameter.name = parameter.name or path
+                yield path, parameter
+
+    def parameters(self) -> list[Parameter]:
+        """All parameters, each once, in order of assignment."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters():
+            parameter.zero_grad()
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and buffers on the host, by name."""
+        found = {name: np.array(to_host(p.array)) for name, p in self.named_parameters()}
+        for name, owner, attribute in self.named_buffers():
+            value = getattr(owner, attribute)
+            found[name] = np.array(to_host(value.array if value.__class__ in TENSORS else value))
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set all parameters and buffers; nothing is changed unless every name, shape and dtype fits.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            Names missing or unknown, or an array that does not fit.
+        TapeError
+            A tape still needs a parameter.
+        """
+        mine = dict(self.named_parameters())
+        buffers = {name: (owner, attribute) for name, owner, attribute in self.named_buffers()}
+        names = set(mine) | set(buffers)
+        missing, unknown = sorted(names - set(state)), sorted(set(state) - names)
+        if missing or unknown:
+            raise ShapeError(
+                f"load_state_dict: missing {missing or 'none'}, unknown {unknown or 'none'}; needed: "
+                f"{[*mine, *buffers]}"
+            )
+        arrays = {}
+        for name, p in mine.items():
+            value = np.asarray(state[name])
+            if value.shape != p.array.shape:
+                raise ShapeError(f"load_state_dict: {name} has shape {value.shape}; needed: {p.array.shape}")
+            if is_inexact(value.dtype) != is_inexact(p.array.dtype):
+                raise DtypeError(f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}")
+            if type(p.array) is np.ndarray and not p.array.flags.writeable:
+                raise TapeError(f"load_state_dict: a tape still needs {name}. Fix: load after backward")
+            arrays[name] = move(value.astype(p.array.dtype), p.array)
+        for name, (owner, attribute) in buffers.items():
+            have, value = np.asarray(getattr(owner, attribute)), np.asarray(state[name])
+            if value.shape != have.shape:
+                raise ShapeError(f"load_state_dict: {name} has shape {value.shape}; needed: {have.shape}")
+            arrays[name] = value.astype(have.dtype)
+        for name, p in mine.items():
+            p.array = arrays[name]
+        for name, (owner, attribute) in buffers.items():
+            setattr(owner, attribute, arrays[name])
+
+
+def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
+    """The modules that an attribute's value is or holds, by the names of their paths."""
+    if isinstance(value, Module):
+        yield attribute, value
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            if isinstance(item, Module):
+                yield f"{attribute}.{i}", item
+
+
+class ModuleList(Module):
+    """Modules by number, for a forward that is written elsewhere; parameters are named by their place ("0.weight").
+
+    Examples
+    --------
+    >>> from autograd import nn
+    >>> layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
+    >>> len(layers), [name for name, _ in layers.named_parameters()][-1]
+    (3, '2.bias')
+    """
+
+    def __init__(self, modules: Iterable[Module] = ()):
+        self.layers = list(modules)
+        for i, module in enumerate(self.layers):
+            if not isinstance(module, Module):
+                raise RingtapeError(f"{type(self).__name__}: item {i} is {module!r}; needed: a Module")
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, i: int) -> Module:
+        return self.layers[i]
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.layers)
+
+    def append(self, module: Module) -> Self:
+        """Add a module at the end."""
+        self.layers.append(module)
+        return self
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        for i, module in enumerate(self.layers):
+            yield str(i), module
+
+    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
+        for i, module in enumerate(self.layers):
+            yield from module.named_owners(f"{prefix}{i}.")
+
+
+class Sequential(ModuleList):
+    """Modules one after the other; parameters are named by their place ("0.weight").
+
+    Examples
+    --------
+    >>> from autograd import nn
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> [name for name, _ in model.named_parameters()]
+    ['0.weight', '0.bias', '2.weight', '2.bias']
+    """
+
+    def __init__(self, *modules: Module):
+        super().__init__(modules)
+
+    def forward(self, x: Any) -> Any:
+        for module in self.layers:
+            x = module.forward(x)
+        return x
+
+
+def save(module: Module, path: str | os.PathLike[str]) -> None:
+    """Write this process's parameters to an ``.npz`` file, whole or not at all.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> from autograd import nn
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = nn.Linear(2, 1)
+    ...     nn.save(model, os.path.join(folder, "model.npz"))
+    ...     nn.load(model, os.path.join(folder, "model.npz"))
+    """
+    target = os.fspath(path)
+    part = f"{target}.{os.getpid()}.part"
+    try:
+        with open(part, "wb") as file:
+            np.savez(file, allow_pickle=False, **module.state_dict())
+        os.replace(part, target)
+    finally:
+        if os.path.exists(part):
+            os.remove(part)
+
+
+def load(module: Module, path: str | os.PathLike[str]) -> None:
+    """Read parameters that `save` wrote into a module of the same names and shapes."""
+    with np.load(path, allow_pickle=False) as file:
+        module.load_state_dict({name: file[name] for name in file.files})

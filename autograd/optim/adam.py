@@ -1,0 +1,119 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..tensor import Leaf
+from .base import Optimizer, decrease
+
+__all__ = ["Adam", "AdamW"]
+
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def _is_plain(a: Any, dtype: Any) -> bool:
+    return type(a) is np.ndarray and a.dtype == dtype and a.flags.c_contiguous
+
+
+class Adam(Optimizer):
+    """Adam: moving averages of the gradient and its square, corrected for their start at zero.
+
+    ``m = b1 m + (1 - b1) g``, ``v = b2 v + (1 - b2) g^2``, ``p -= lr (m / c1) / (sqrt(v / c2) + eps)`` with
+    ``c = 1 - b^step``; a step without a gradient does not count for its parameter.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+    lr : float, or function from the count of steps taken to a float
+    betas : (float, float)
+    eps : float
+    weight_decay : float
+        Added to the gradient, ``weight_decay p``.
+    digest_every : int
+
+    Notes
+    -----
+    Source: Kingma & Ba 2015, algorithm 1; defaults are torch's. `kernels.adam` does it block by block.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import optim
+    >>> w = ag.Parameter([1.0])
+    >>> opt = optim.Adam([w], lr=0.5)
+    >>> with ag.Tape() as tape:
+    ...     loss = (w * w).sum()
+    >>> tape.backward(loss); opt.step(); w.numpy()
+    array([0.5])
+    """
+
+    _saved = ("first", "second", "counts")
+    decoupled = False
+
+    def __init__(
+        self,
+        parameters: Iterable[Leaf],
+        lr: float | Callable[[int], float] = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        digest_every: int = 100,
+    ):
+        super().__init__(parameters, lr, digest_every)
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.first: list[Any] = [None] * len(self.parameters)
+        self.second: list[Any] = [None] * len(self.parameters)
+        self.counts = [0] * len(self.parameters)
+
+    def update(self, i: int, p: Leaf, g: Any) -> None:
+        array = p.array
+        if self.first[i] is None:
+            self.first[i], self.second[i] = np.zeros_like(g), np.zeros_like(g)
+        self.counts[i] += 1
+        first, second = self.first[i], self.second[i]
+        if g.dtype in _FLOATS and all([_is_plain(a, g.dtype) for a in (array, g, first, second)]):  # noqa: C419
+            from ..kernels.adam import adam
+
+            adam(
+                array, g, first, second, step=self.counts[i], lr=self.lr, betas=self.betas,
+                eps=self.eps, weight_decay=self.weight_decay, decoupled=self.decoupled,
+            )  # fmt: skip
+            return
+        decrease(p, self.lr * self.direction(i, p, g))
+
+    def direction(self, i: int, p: Leaf, g: Any) -> Any:
+        """The averages brought up to date, and what the parameter moves by for a learning rate of 1."""
+        b1, b2 = self.betas
+        t = self.counts[i]
+        if self.weight_decay and not self.decoupled:
+            g = g + self.weight_decay * p.array
+        m = self.first[i] = b1 * self.first[i] + (1 - b1) * g
+        v = self.second[i] = b2 * self.second[i] + (1 - b2) * (g * g)
+        step = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + self.eps)
+        return step + self.weight_decay * p.array if self.weight_decay and self.decoupled else step
+
+
+class AdamW(Adam):
+    """Adam whose weight decay shrinks the parameter itself: ``p -= lr weight_decay p``, beside Adam's step.
+
+    Source: Loshchilov & Hutter 2019, algorithm 2; defaults are torch's.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        parameters: Iterable[Leaf],
+        lr: float | Callable[[int], float] = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        digest_every: int = 100,
+    ):
+        super().__init__(parameters, lr, betas, eps, weight_decay, digest_every=digest_every)

@@ -1,0 +1,125 @@
+"""Optimizers for large batches, whose step is scaled for each parameter by its own norm: LARS and LAMB.
+
+The norms are of whole parameters. On a mesh a parameter of which a rank has a part is refused, unless `norm` is
+supplied: see `norms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..tensor import Leaf, Tensor
+from .adam import Adam
+from .base import Optimizer, decrease
+from .norms import Norm, local_norm
+
+__all__ = ["LAMB", "LARS"]
+
+
+def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> float:
+    return float((local_norm if norm is None else norm)([Tensor(array, p.layout)], 2.0))
+
+
+class LARS(Optimizer):
+    """SGD with momentum whose rate is scaled by ``trust ||p|| / (||g|| + weight_decay ||p|| + eps)`` per parameter.
+
+    ``v = momentum v + lr scale (g + weight_decay p)``, ``p -= v``. The scale is 1 where either norm is 0.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+    lr : float, or function from the count of steps taken to a float
+    momentum, weight_decay, trust, eps : float
+    norm : callable, optional
+    digest_every : int
+
+    Notes
+    -----
+    Source: You, Gitman & Ginsburg 2017, algorithm 1.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import optim
+    >>> w = ag.Parameter([3.0, 4.0])
+    >>> opt = optim.LARS([w], lr=1.0, trust=0.1, weight_decay=0.0)
+    >>> with ag.Tape() as tape:
+    ...     loss = (w * w).sum()
+    >>> tape.backward(loss); opt.step(); w.numpy().round(6)
+    array([2.7, 3.6])
+    """
+
+    _saved = ("velocity",)
+
+    def __init__(
+        self,
+        parameters: Iterable[Leaf],
+        lr: float | Callable[[int], float],
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        trust: float = 1e-3,
+        eps: float = 1e-8,
+        *,
+        norm: Norm | None = None,
+        digest_every: int = 100,
+    ):
+        super().__init__(parameters, lr, digest_every)
+        self.momentum, self.weight_decay, self.trust, self.eps, self.norm = momentum, weight_decay, trust, eps, norm
+        self.velocity: list[Any] = [None] * len(self.parameters)
+
+    def update(self, i: int, p: Leaf, g: Any) -> None:
+        size, slope = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, g)
+        scale = self.lr
+        if size > 0 and slope > 0:
+            scale *= self.trust * size / (slope + self.weight_decay * size + self.eps)
+        change = scale * (g + self.weight_decay * p.array) if self.weight_decay else scale * g
+        v = self.velocity[i]
+        v = self.velocity[i] = change if v is None else self.momentum * v + change
+        decrease(p, v)
+
+
+class LAMB(Adam):
+    """AdamW whose step has, for each parameter, the norm of the parameter: ``p -= lr ||p|| / ||step|| step``.
+
+    The step is Adam's plus ``weight_decay p``. The ratio is 1 where either norm is 0.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+    lr : float, or function from the count of steps taken to a float
+    betas : (float, float)
+    eps, weight_decay : float
+    norm : callable, optional
+    digest_every : int
+
+    Notes
+    -----
+    Source: You et al. 2020, algorithm 2, with the identity for its function of the norm.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        parameters: Iterable[Leaf],
+        lr: float | Callable[[int], float] = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 1e-2,
+        *,
+        norm: Norm | None = None,
+        digest_every: int = 100,
+    ):
+        super().__init__(parameters, lr, betas, eps, weight_decay, digest_every=digest_every)
+        self.norm = norm
+
+    def update(self, i: int, p: Leaf, g: Any) -> None:
+        if self.first[i] is None:
+            self.first[i], self.second[i] = np.zeros_like(g), np.zeros_like(g)
+        self.counts[i] += 1
+        step = self.direction(i, p, g)
+        size, length = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, step)
+        decrease(p, (self.lr * (size / length if size > 0 and length > 0 else 1.0)) * step)

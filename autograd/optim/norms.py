@@ -1,0 +1,153 @@
+"""Norms of parameters and gradients, and clipping by them.
+
+A norm is one number of the whole value. Where this process has the whole (no mesh, or copies that are Invariant or
+Replicated) it is plain arithmetic; of a part it would be the norm of the part, so that a sharded or Varying value is
+refused unless the caller supplies a norm that knows the other parts. Partial gradients are refused either way: the norm
+of an addend is not that of the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..arrays import Shaped, is_absent
+from ..errors import LayoutError, RingtapeError
+from ..layout import C, D, I, R, describe
+from ..sites import call_site
+from ..tape import step_check
+from ..tensor import Leaf, Tensor
+
+__all__ = ["Norm", "clip_grad_norm_", "clip_grad_value_", "local_norm"]
+
+Norm = Callable[[list[Tensor], float], float]
+"""From Tensors and the norm's order to one number: that of all elements of the whole values together."""
+
+
+def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
+    """The norm of all elements together, of values that this process has whole.
+
+    Raises
+    ------
+    LayoutError
+        A value of which this rank has a part, or an addend.
+    """
+    for i, x in enumerate(tensors):
+        if x.layout is None:
+            continue
+        for axis, label in x.layout.items():
+            if not any(label is same for same in (I, R, C, D)):
+                name = getattr(x, "name", "") or f"value {i}"
+                raise LayoutError(
+                    f"norm({name}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: it is {label.word}, "
+                    "and the norm of what this rank holds is not the whole's\n  fix: norm=, a function that adds up "
+                    "what all ranks hold" + call_site()
+                )
+    arrays = [x.array for x in tensors if type(x.array) is not Shaped]  # in a dry run nothing is known: 0
+    if norm_type == math.inf:
+        return max((float(np.max(np.abs(a))) for a in arrays if a.size), default=0.0)
+    if norm_type == 2.0:  # dot products in double precision: no array of squares, and no overflow in float32
+        return math.sqrt(math.fsum(_square(a) for a in arrays))
+    return math.fsum(float(np.sum(np.abs(a) ** norm_type, dtype=np.float64)) for a in arrays) ** (1.0 / norm_type)
+
+
+def _square(a: Any) -> float:
+    if a.dtype.kind == "c":
+        return _square(a.real) + _square(a.imag)
+    flat = np.ascontiguousarray(a).reshape(-1)
+    if a.dtype == np.float64:
+        return float(flat.dot(flat))
+    block = 1 << 16
+    return math.fsum(
+        float(np.einsum("i,i", part, part, dtype=np.float64, casting="unsafe"))
+        for part in (flat[i : i + block] for i in range(0, len(flat), block))
+    )
+
+
+def clip_grad_norm_(
+    parameters: Iterable[Leaf] | Leaf, max_norm: float, norm_type: float = 2.0, *, norm: Norm | None = None
+) -> float:
+    """Scale all gradients by one number, so that the norm of all their elements together is at most `max_norm`.
+
+    Parameters
+    ----------
+    parameters : Parameter or iterable of Parameter
+        Those without a gradient do not count.
+    max_norm, norm_type : float
+        `norm_type` may be ``math.inf``.
+    norm : callable, optional
+        From the gradients (Tensors) and `norm_type` to their norm, where they are parts of values; see the module.
+
+    Returns
+    -------
+    float
+        The norm before.
+
+    Raises
+    ------
+    LayoutError
+        A gradient that is Partial: clip after the reduction, or the parameters of different ranks get different
+        gradients. One that is sharded or Varying, without `norm`.
+
+    Notes
+    -----
+    Pascanu et al. 2013, algorithm 1, with torch's guard: by ``min(1, max_norm / (norm + 1e-6))``.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import optim
+    >>> w = ag.Parameter([3.0, 4.0])
+    >>> with ag.Tape() as tape:
+    ...     loss = (w * w).sum() / 2
+    >>> tape.backward(loss); optim.clip_grad_norm_([w], 1.0), w.grad.numpy().round(5)
+    (5.0, array([0.6, 0.8]))
+    """
+    if not max_norm >= 0 or not norm_type > 0:
+        raise RingtapeError(
+            f"clip_grad_norm_: max_norm={max_norm}, norm_type={norm_type}; needed: at least 0, and above 0"
+        )
+    gradients = _gradients(parameters, "clip_grad_norm_")
+    total = float((local_norm if norm is None else norm)([g for _, g in gradients], norm_type))
+    scale = max_norm / (total + 1e-6)
+    if not scale >= 1.0:  # a nan stays one, as in torch
+        for p, g in gradients:
+            _replace(p, g, g.array * g.array.dtype.type(scale))
+    return total
+
+
+def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> None:
+    """Bring every element of every gradient into +-clip_value. Partial gradients are refused."""
+    for p, g in _gradients(parameters, "clip_grad_value_"):
+        _replace(p, g, np.clip(g.array, -clip_value, clip_value))
+
+
+def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Leaf, Tensor]]:
+    found = []
+    for i, p in enumerate([parameters] if isinstance(parameters, Leaf) else parameters):
+        g = p.grad
+        if g is None or is_absent(g.array):
+            continue
+        for axis, label in () if g.layout is None else g.layout.items():
+            if label.letter == "P":
+                name = p.name or f"parameter {i}"
+                raise LayoutError(
+                    f"{caller}({name}.grad: {describe(g.array, g.array.shape, g.layout)})\n  axis {axis!r}: the "
+                    "gradient is Partial: each rank would clip its own addend, and the sum of clipped addends is not "
+                    f"the clipped sum\n  fix: make the parameter Invariant and enter it by cast({name}, {axis!r}, "
+                    "to=R), whose adjoint is the all-reduce; then clip" + call_site()
+                )
+        step_check(p)
+        found.append((p, g))
+    return found
+
+
+def _replace(p: Leaf, g: Tensor, array: Any) -> None:
+    """Put an array in the place of a gradient: into its own, which buckets and optimizers may know."""
+    if type(g.array) is np.ndarray and g.array.flags.writeable:
+        g.array[...] = array
+    else:
+        p.grad = Tensor(array, g.layout)

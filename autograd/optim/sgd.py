@@ -1,0 +1,146 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy import add, multiply, subtract
+
+from ..errors import RingtapeError
+from ..tensor import Leaf
+from .base import _BARE, Optimizer, decrease
+
+__all__ = ["SGD"]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent: ``v = momentum v + (1 - dampening) g (+ weight_decay p); p -= lr v``.
+
+    With `nesterov`, ``p -= lr (g + momentum v)``. The first velocity is the gradient itself, undampened.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+    lr : float, or function from the count of steps taken to a float
+    momentum, weight_decay, dampening : float
+    nesterov : bool
+        Needs momentum, and no dampening.
+    digest_every : int
+
+    Notes
+    -----
+    Source: Sutskever et al. 2013, in torch's form (the learning rate outside the velocity).
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import optim
+    >>> w = ag.Parameter([1.0])
+    >>> opt = optim.SGD([w], lr=0.5)
+    >>> with ag.Tape() as tape:
+    ...     loss = (w * w).sum()
+    >>> tape.backward(loss); opt.step(); w.numpy()
+    array([0.])
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Leaf],
+        lr: float | Callable[[int], float] = 1e-3,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+        digest_every: int = 100,
+    ):
+        super().__init__(parameters, lr, digest_every)
+        if nesterov and (momentum <= 0 or dampening):
+            raise RingtapeError(
+                f"SGD: nesterov=True with momentum={momentum}, dampening={dampening}; needed: momentum > 0, dampening 0"
+            )
+        self.momentum, self.weight_decay, self.dampening, self.nesterov = momentum, weight_decay, dampening, nesterov
+        self.velocity: list[Any] = [None] * len(self.parameters)
+        self._scratch: list[Any] = [None] * len(self.parameters)
+        self._small: _Small | None = None
+
+    _saved = ("velocity",)
+
+    def forget(self) -> None:
+        self._small = None
+
+    def update_all(self, gradients: list[Any]) -> None:
+        # the many small parameters of a model cost more in calls than in numbers: they are one array here
+        other = self.weight_decay or not self.momentum or self.dampening or self.nesterov
+        if other or not _BARE.issuperset(map(type, gradients)):
+            return super().update_all(gradients)  # some have no gradient, or there is more to do than this
+        small = self._small
+        if small is None:
+            small = self._small = _Small(self.parameters, gradients, self.velocity)
+        small.step(gradients, self.lr, self.momentum)
+        for i in small.others:
+            self.update(i, self.parameters[i], gradients[i])
+        return None
+
+    def update(self, i: int, p: Leaf, g: Any) -> None:
+        if self.weight_decay:
+            g = g + self.weight_decay * p.array
+        if self.momentum:
+            v = self.velocity[i]
+            if v is None:
+                v = self.velocity[i] = g.copy()
+            else:
+                v *= self.momentum
+                v += g if not self.dampening else (1 - self.dampening) * g
+                self.velocity[i] = v  # a scalar is another object now
+            g = g + self.momentum * v if self.nesterov else v
+        if type(g) is np.ndarray and type(p.array) is np.ndarray:
+            scratch = self._scratch[i]
+            if scratch is None:
+                scratch = self._scratch[i] = np.empty_like(g)
+            np.multiply(g, self.lr, scratch)
+            p.array -= scratch
+        else:
+            decrease(p, self.lr * g)
+
+
+class _Small:
+    """Small parameters of one dtype: their velocities, gradients and changes as one array each.
+
+    The velocities are views, so that a step in which some have no gradient can take the others one by one.
+    """
+
+    LIMIT = 16384  # elements; above it the copy of the gradient costs more than the calls
+
+    def __init__(self, parameters: list[Leaf], gradients: list[Any], velocity: list[Any]):
+        dtype = gradients[0].dtype
+        fits = [
+            (i, p) for i, (p, g) in enumerate(zip(parameters, gradients, strict=True))
+            if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == dtype
+            and g.size <= self.LIMIT and velocity[i] is None
+        ]  # fmt: skip
+        members = {i for i, _ in fits}
+        self.others = [i for i in range(len(parameters)) if i not in members]
+        size = sum(p.array.size for _, p in fits)
+        self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
+        self.changes: list[tuple[int, Leaf, Any]] = []
+        start = 0
+        for i, p in fits:
+            part = slice(start, start + p.array.size)
+            velocity[i] = self.velocity[part].reshape(p.array.shape)
+            self.changes.append((i, p, self.change[part].reshape(p.array.shape)))
+            start += p.array.size
+
+    def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
+        """``v = momentum v + g; p -= lr v`` of all of them."""
+        v, change = self.velocity, self.change
+        if self.changes:
+            np.concatenate([gradients[i].reshape(-1) for i, _, _ in self.changes], out=self.gradient)
+        multiply(v, momentum, v)
+        add(v, self.gradient, v)
+        multiply(v, lr, change)
+        for _, p, part in self.changes:
+            array = p.array
+            subtract(array, part, array)
