@@ -203,7 +203,7 @@ def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], rol
     """Where a gradient is not the dense one: on each rank its own part, the sum where gradients are Partial."""
     places = [seen.place for seen in ranks]
     everything = float(np.sqrt(sum((g**2).sum() for g in answer.gradients.values())))
-    # a gradient that vanishes by cancellation (of a softmax summed, say) is rounding, of terms as large as the objective
+    # a gradient that vanishes by cancellation (of a softmax summed) is rounding, of terms as large as the objective
     rounding = 1e-5 * max(1.0, abs(answer.objective))
     wrong = []
     for x in program.leaves:
