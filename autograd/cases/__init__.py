@@ -7,6 +7,28 @@ tests. Nothing in the engine imports this package.
 from __future__ import annotations
 
 from . import elementwise, fused, indexing, linalg, reductions, shape
-from .base import CASES, WITHOUT_DERIVATIVE, Case, apart, case, normal, positive, strided
+from .base import (
+    CASES,
+    FAMILIES,
+    MEMORIES,
+    REAL_ONLY,
+    WITHOUT_DERIVATIVE,
+    Argument,
+    Case,
+    Use,
+    apart,
+    case,
+    family,
+    normal,
+    offset,
+    positive,
+    real_only,
+    strided,
+)
+from .drawn import draw
+from .picking import Pick
 
-__all__ = ["CASES", "WITHOUT_DERIVATIVE", "Case", "apart", "case", "normal", "positive", "strided"]
+__all__ = [
+    "CASES", "FAMILIES", "MEMORIES", "REAL_ONLY", "WITHOUT_DERIVATIVE", "Argument", "Case", "Pick", "Use", "apart",
+    "case", "draw", "family", "normal", "offset", "positive", "real_only", "strided",
+]  # fmt: skip

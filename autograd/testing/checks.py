@@ -196,9 +196,10 @@ def _reverse(at: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) ->
     error = np.asarray(floor + 4 * at.precision * sizes / (at.eps * reach))
     for place in _doubtful(expected, got, error, asked):
         base = float(abs(x[place]))
-        slope, off = settled_slope(at_element(at.f, at.xs, i, place, ct), base, at.precision, True, got[place] != 0)
+        known = (base, at.precision, True, got[place] != 0)
+        slope, off = settled_slope(at_element(at.f, at.xs, i, place, ct), *known)
         if x.dtype.kind == "c":
-            second, more = settled_slope(at_element(at.f, at.xs, i, place, ct, 1j), base, at.precision, True, got[place] != 0)
+            second, more = settled_slope(at_element(at.f, at.xs, i, place, ct, 1j), *known)
             slope, off = slope - 1j * second, off + more
         elif at.analytic:
             unit = [np.zeros_like(z) for z in at.xs]

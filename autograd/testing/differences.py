@@ -17,7 +17,8 @@ import numpy as np
 
 from .probing import Function, value
 
-__all__ = ["along", "at_element", "complex_step", "first_slopes", "numeric_gradient", "numeric_tangent", "settled_slope"]
+__all__ = ["along", "at_element", "complex_step", "first_slopes", "numeric_gradient", "numeric_tangent",
+           "settled_slope"]  # fmt: skip
 
 _ROWS, _COLUMNS = 20, 3  # how many steps, each half of the one before, and how often they are extrapolated
 _WINDOW = 5  # how many rows must agree

@@ -1,4 +1,4 @@
-"""The checks of derivatives are checked: what is right passes however ill-conditioned, what is wrong by 1e-4 does not."""
+"""The checks of derivatives: what is right passes, however ill-conditioned; what is wrong by 1e-4 does not."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_dot_product_test_names_the_element() -> None:
     weights = numpy.array([1.0, 2.0, 3.0])
     bad = planted(lambda x: x * weights, lambda ct, y, x: ct * (weights + numpy.array([0, 1e-6, 0])), word="a",
                   dims=lambda shapes, options: [(Mix,)], saves="", operands="x")  # fmt: skip
-    with pytest.raises(GradientMismatch, match=r"(?s)argument 1 of shape \(3,\): <ct, J dx>.*\n  element \[1\]: exp") as e:
+    with pytest.raises(GradientMismatch, match=r"(?s)argument 1 of shape \(3,\): <ct, J.*  element \[1\]: exp") as e:
         check_adjoint(lambda a, b: a + bad(b), numpy.ones(3), numpy.ones(3))
     assert "argument 0" not in str(e.value) and "element [0]" not in str(e.value)
 
