@@ -10,6 +10,7 @@ from ._installed import refuse_two_owners
 refuse_two_owners()  # before anything of a half-overwritten package is imported, hence the imports below
 
 from . import errors, events, nn, optim, random, testing  # noqa: E402
+from .anomaly import detect_anomaly  # noqa: E402
 from .errors import *  # noqa: E402
 from .layout import C, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
 from .ops import stop_gradient  # noqa: E402
@@ -19,8 +20,8 @@ from .tensor import Leaf, Parameter, Tensor, constant, tensor  # noqa: E402
 from .transforms import grad, jvp, value_and_grad, vjp  # noqa: E402
 
 __all__ = [
-    "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "constant", "errors",
-    "events", "grad", "jvp", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
-    "testing", "value_and_grad", "vjp",
+    "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "constant",
+    "detect_anomaly", "errors", "events", "grad", "jvp", "nn", "no_grad", "op", "optim", "random", "registry", "scope",
+    "stop_gradient", "tensor", "testing", "value_and_grad", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__

@@ -7,6 +7,7 @@
     +-- ShapeError           shapes that do not fit (also a ValueError)
     +-- DtypeError           a dtype without derivative where one is needed, or dtypes that differ (also a TypeError)
     +-- AbsentError          reading a value that this rank does not hold
+    +-- AnomalyError         a NaN or an infinity, or where it was made, under detect_anomaly (a FloatingPointError)
     +-- NotDifferentiable    an operation that has no derivative, raised where it is recorded
     +-- ConflictError        another distribution owns the same package
     +-- MeshError            an axis, rank or mesh that does not exist (also a ValueError)
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbsentError",
+    "AnomalyError",
     "CollectiveMismatch",
     "CommunicationError",
     "ConflictError",
@@ -64,6 +66,10 @@ class DtypeError(RingtapeError, TypeError):
 
 class AbsentError(RingtapeError):
     """A value was read on a rank that does not hold it, or in a world of shapes without values."""
+
+
+class AnomalyError(RingtapeError, FloatingPointError):
+    """A value that is not finite; the text names the operation that made it and the line of the program."""
 
 
 class NotDifferentiable(RingtapeError):

@@ -31,12 +31,19 @@ declarations: list[Callable[[str, Any], None]] = []
 """Called as ``f("tensor", x)`` with a leaf that was given labels, and as ``f("constant", x)`` with a constant."""
 
 
-def emit(phase: str, direction: str, name: str) -> None:
-    """Tell this thread's listeners."""
+def emit(phase: str, direction: str, name: str, *facts: Any) -> None:
+    """Tell this thread's listeners.
+
+    A listener with a method `see` is given the facts too, where the event has some: at the end of an operation the
+    operation, its operands and its result; around one step of a sweep the node, its cotangent and the sweep.
+    """
     me = threading.get_ident()
     for thread, listener in tuple(listeners):
         if thread == me:
-            listener(phase, direction, name)
+            if facts and hasattr(listener, "see"):
+                listener.see(phase, direction, name, facts)
+            else:
+                listener(phase, direction, name)
 
 
 @contextmanager

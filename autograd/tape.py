@@ -302,9 +302,9 @@ class Sweep:
                 wanted[place] = ct
             if ct is not None or op.communicates:
                 if listeners:
-                    events.emit("begin", "backward", op.name)
+                    events.emit("begin", "backward", op.name, node, ct, self)
                     op.pull(node, ct, self)
-                    events.emit("end", "backward", op.name)
+                    events.emit("end", "backward", op.name, node, ct, self)
                 else:
                     op.pull(node, ct, self)
                 if poke is not None:

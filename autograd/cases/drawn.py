@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -10,7 +11,7 @@ import autograd.numpy as np
 
 from .. import ops
 from ..primitive import registry
-from .base import CASES, FAMILIES, Argument, Case, Use, apart, family, normal, replace
+from .base import CASES, FAMILIES, Argument, Case, Use, apart, family, normal
 from .picking import Pick
 
 __all__ = ["draw"]
