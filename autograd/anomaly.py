@@ -221,7 +221,7 @@ def _digests(node: Any) -> dict[Any, int]:
         digest = 0
         for part in parts:
             if type(part) is np.ndarray:
-                digest = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8), digest)
+                digest = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, digest)
         if any(type(part) is np.ndarray for part in parts):
             found[at] = digest
     return found

@@ -196,7 +196,7 @@ def _reverse(at: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) ->
     error = np.asarray(floor + 4 * at.precision * sizes / (at.eps * reach))
     for place in _doubtful(expected, got, error, asked):
         base = float(abs(x[place]))
-        known = (base, at.precision, True, got[place] != 0)
+        known = (base, at.precision, True, abs(got[place]) > floor[place])
         slope, off = settled_slope(at_element(at.f, at.xs, i, place, ct), *known)
         if x.dtype.kind == "c":
             second, more = settled_slope(at_element(at.f, at.xs, i, place, ct, 1j), *known)
@@ -223,7 +223,7 @@ def _forward(at: _Point, got: np.ndarray, where: str) -> None:
     error = np.asarray(floor + 4 * at.precision * size / at.eps)
     doubtful = _doubtful(expected, got, error, asked)
     if doubtful:
-        slope, off = settled_slope(along(at.f, at.xs, at.dxs), 1.0, at.precision, stairs=got != 0)
+        slope, off = settled_slope(along(at.f, at.xs, at.dxs), 1.0, at.precision, stairs=np.abs(got) > floor)
         step = complex_step(at.f, at.xs, at.dxs) if at.analytic else None
         if step is not None:
             slope, off = step, np.zeros_like(off)
