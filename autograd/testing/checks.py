@@ -111,13 +111,14 @@ class _Asked:
     rng: np.random.Generator
 
 
-def _check(f: Function, xs: list[np.ndarray], order: int, asked: _Asked, path: str) -> None:
+def _check(f: Function, xs: list[np.ndarray], order: int, asked: _Asked, path: str, hidden: float = 0.0) -> None:
+    """Check one order and those above it; `hidden` is the size of what may have cancelled in the values of `f`."""
     y = value(f, xs)
     ct = random_like(y, asked.rng)
     dxs = [random_like(x, asked.rng) for x in xs]
     depth = len(path.split(" of ")) + 1 if path else 1
     title = f"order {depth}" + (f" (of the {path} derivative)" if path else "")
-    at = _Point(f, xs, dxs, y, asked)
+    at = _Point(f, xs, dxs, y, asked, hidden)
     if "reverse" in asked.modes:
         for i, (x, g) in enumerate(zip(xs, pulled(f, xs, ct), strict=True)):
             _reverse(at, i, ct, g, f"reverse mode, {title}, argument {i} of shape {x.shape}")
@@ -127,13 +128,14 @@ def _check(f: Function, xs: list[np.ndarray], order: int, asked: _Asked, path: s
             raise GradientMismatch(f"forward mode, {title}: a tangent of shape {dy.shape}, a value of shape {y.shape}")
         _forward(at, dy, f"forward mode, {title}, the value of shape {y.shape}")
     if order > 1:
+        hidden = max(hidden, float(np.max(np.abs(y), initial=0.0)))
         for mode in asked.modes:
             deeper = f"{mode} of {path}" if path else mode
             if mode == "forward":
-                _check(lambda *zs: jvp(f, zs, _like(dxs, zs))[1], xs, order - 1, asked, deeper)
+                _check(lambda *zs: jvp(f, zs, _like(dxs, zs))[1], xs, order - 1, asked, deeper, hidden)
             else:
                 for i in range(len(xs)):
-                    _check(_pullback(f, i, ct), xs, order - 1, asked, deeper)
+                    _check(_pullback(f, i, ct), xs, order - 1, asked, deeper, hidden)
 
 
 def _like(dxs: Sequence[np.ndarray], zs: Sequence[Any]) -> list[np.ndarray]:
@@ -154,8 +156,10 @@ def _pullback(f: Function, i: int, ct: np.ndarray) -> Function:
 class _Point:
     """A function at a point, for slopes: its arguments in double precision, and whether it is analytic there."""
 
-    def __init__(self, f: Function, xs: list[np.ndarray], dxs: list[np.ndarray], y: np.ndarray, asked: _Asked):
-        self.f, self.asked = f, asked
+    def __init__(
+        self, f: Function, xs: list[np.ndarray], dxs: list[np.ndarray], y: np.ndarray, asked: _Asked, hidden: float
+    ):
+        self.f, self.asked, self.hidden = f, asked, hidden
         self.own = float(np.finfo(y.dtype).eps)  # the precision in which the derivative itself was computed
         self.xs = [x.astype(np.result_type(x.dtype, np.float64)) for x in xs]
         self.y = y
@@ -190,9 +194,10 @@ def _reverse(at: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) ->
         return
     ct = ct.astype(np.result_type(ct.dtype, at.y.dtype))
     expected, sizes = first_slopes(at.f, at.xs, i, ct, at.eps)
-    sizes = np.where(np.isfinite(sizes), sizes, np.sum(np.abs(ct * at.y)))
+    whole = np.max(np.abs(ct * at.y), initial=0.0)  # where nothing changes, nobody knows what has cancelled
+    sizes = np.where(np.isfinite(sizes) & (sizes > 0), sizes, whole)
     reach = np.maximum(1.0, np.abs(x))
-    floor = np.asarray(64 * at.own * sizes / reach)  # what rounding may do to any derivative
+    floor = np.asarray(64 * at.own * (sizes + at.hidden) / reach)  # what rounding may do to any derivative
     error = np.asarray(floor + 4 * at.precision * sizes / (at.eps * reach))
     for place in _doubtful(expected, got, error, asked):
         base = float(abs(x[place]))
@@ -209,7 +214,7 @@ def _reverse(at: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) ->
                 slope, off = np.asarray(pairing(ct, step)), np.asarray(0.0)
         expected[place], error[place] = slope, 2 * off + floor[place]
     compare(where, expected, got, asked.rtol, asked.atol, error)
-    _refuse_unsettled(where, expected, got, error, float(np.max(sizes)), asked)
+    _refuse_unsettled(where, expected, got, error, float(np.max(sizes)) + at.hidden, asked)
 
 
 def _forward(at: _Point, got: np.ndarray, where: str) -> None:
@@ -219,7 +224,7 @@ def _forward(at: _Point, got: np.ndarray, where: str) -> None:
         return
     size = np.abs(at.y)
     expected = np.array(numeric_tangent(at.f, at.xs, at.dxs, at.eps))
-    floor = 64 * at.own * (size + np.mean(size))
+    floor = 64 * at.own * (size + np.mean(size) + at.hidden)
     error = np.asarray(floor + 4 * at.precision * size / at.eps)
     doubtful = _doubtful(expected, got, error, asked)
     if doubtful:
@@ -230,7 +235,7 @@ def _forward(at: _Point, got: np.ndarray, where: str) -> None:
         for place in doubtful:
             expected[place], error[place] = slope[place], 2 * off[place] + floor[place]
     compare(where, expected, got, asked.rtol, asked.atol, error)
-    _refuse_unsettled(where, expected, got, error, float(np.max(size)), asked)
+    _refuse_unsettled(where, expected, got, error, float(np.max(size)) + at.hidden, asked)
 
 
 def _doubtful(expected: np.ndarray, got: np.ndarray, error: Any, asked: _Asked) -> list[tuple[int, ...]]:
