@@ -7,7 +7,7 @@
     +-- ShapeError           shapes that do not fit (also a ValueError)
     +-- DtypeError           a dtype without derivative where one is needed, or dtypes that differ (also a TypeError)
     +-- AbsentError          reading a value that this rank does not hold
-    +-- AnomalyError         a NaN or an infinity, or where it was made, under detect_anomaly (a FloatingPointError)
+    +-- AnomalyError         a NaN or an infinity, under detect_anomaly (also a FloatingPointError)
     +-- NotDifferentiable    an operation that has no derivative, raised where it is recorded
     +-- ConflictError        another distribution owns the same package
     +-- MeshError            an axis, rank or mesh that does not exist (also a ValueError)

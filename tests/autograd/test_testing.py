@@ -105,8 +105,7 @@ def test_what_is_not_analytic_is_held_against_differences() -> None:
     x = numpy.array([0.5, -2.0])
     assert complex_step(lambda z: numpy.absolute(z), [x], [numpy.ones(2)]) is None
     check_grads(lambda z: np.absolute(z) * 1e-4 + 1e3, x, order=1)
-    with pytest.raises(GradientMismatch, match="do not settle"):  # and nothing is left but a few steps of rounding
-        check_grads(lambda z: np.absolute(z) * 1e-9 + 1e3, x, order=1)
+    check_grads(lambda z: np.absolute(z) * 1e-9 + 1e3, x, order=1)  # a few steps of rounding are all there is to see
     check_grads(lambda z: z * numpy.asarray(z if isinstance(z, numpy.ndarray) else z.numpy()).real ** 0, x, order=1)
 
 
