@@ -97,7 +97,7 @@ class detect_anomaly:
             self._after(*facts)
 
     # -- forward -------------------------------------------------------------------------------------------------------
-    def _forward(self, name: str, op: Any, xs: Sequence[Any], y: Any) -> None:
+    def _forward(self, name: str, op: Any, xs: Sequence[Any], y: Any, options: Any = ()) -> None:
         site = short_site(*find_site())
         self._last = name, site
         if state.recording is not None:

@@ -35,7 +35,7 @@ def emit(phase: str, direction: str, name: str, *facts: Any) -> None:
     """Tell this thread's listeners.
 
     A listener with a method `see` is given the facts too, where the event has some: at the end of an operation the
-    operation, its operands and its result; around one step of a sweep the node, its cotangent and the sweep.
+    operation, its operands, its result and its options; around a step of a sweep the node, its cotangent, the sweep.
     """
     me = threading.get_ident()
     for thread, listener in tuple(listeners):

@@ -169,6 +169,8 @@ class Tensor:
     # -- plain Python protocols --------------------------------------------------------------------------------------
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         host = to_host(self.array)
+        if copy is False and host is self.array:
+            host = _tape.guarded(self)
         return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:

@@ -49,7 +49,8 @@ def test_the_fake_device_refuses_what_a_gpu_does() -> None:
               lambda: numpy.array([x, x])):  # fmt: skip
         with pytest.raises(TypeError):
             f()  # type: ignore[no-untyped-call]
-    for g in (lambda: x + numpy.ones(2), lambda: numpy.ones(2) * x, lambda: numpy.where(numpy.array([True, False]), x, x),
+    mask = numpy.array([True, False])
+    for g in (lambda: x + numpy.ones(2), lambda: numpy.ones(2) * x, lambda: numpy.where(mask, x, x),
               lambda: numpy.concatenate([x, numpy.ones(2)])):  # fmt: skip
         with pytest.raises(Mixed):
             g()  # type: ignore[no-untyped-call]
