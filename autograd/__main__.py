@@ -19,10 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Examples
     --------
     >>> from autograd.__main__ import main
-    >>> main(["registry", "multiply", "sum"])
-    operation  word  operands  saves  R  I  P        V  Shard(0)  cases
-    multiply   a b   x y       x y    R  I  refused  V  Shard(0)  17
-    sum        a     x         -      R  I  P        V  P         15
+    >>> main(["registry", "exp"])  # doctest: +ELLIPSIS
+    operation  word  operands  saves   R  I  P        V  Shard(0)  cases
+    exp        N     x         result  R  I  refused  V  Shard(0)  ...
     0
     """
     parser = argparse.ArgumentParser(prog="python -m autograd", description=__doc__)
