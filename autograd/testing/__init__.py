@@ -7,7 +7,8 @@ which needs no step size and is exact to rounding: the dot-product test.
 
 from __future__ import annotations
 
-from .checks import check_adjoint, check_grads
+from .adjoint import check_adjoint
+from .checks import check_grads
 from .differences import complex_step, numeric_gradient, numeric_tangent, settled_slope
 from .probing import norm, pairing, random_like
 from .report import GradientMismatch, compare
