@@ -5,7 +5,7 @@ Nothing here talks to another rank. ``import autograd as ag, autograd.numpy as n
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._installed import refuse_two_owners
 
@@ -23,20 +23,22 @@ from .transforms import grad, jvp, value_and_grad, vjp  # noqa: E402
 __all__ = [
     "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "constant", "errors",
     "events", "grad", "jvp", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
-    "value_and_grad", "vjp",
+    "testing", "value_and_grad", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__
-__all__ += ["detect_anomaly", "testing"]  # noqa: F405 - below
+__all__ += ["detect_anomaly"]
+
+if TYPE_CHECKING:
+    from . import testing
+    from .anomaly import detect_anomaly
 
 
 def __getattr__(name: str) -> Any:
     """What few programs use is loaded when it is asked for."""
-    if name == "detect_anomaly":
-        from .anomaly import detect_anomaly
+    import importlib
 
-        return detect_anomaly
     if name == "testing":
-        import importlib
-
         return importlib.import_module(".testing", __name__)
+    if name == "detect_anomaly":
+        return importlib.import_module(".anomaly", __name__).detect_anomaly
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
