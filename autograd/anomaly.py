@@ -6,6 +6,7 @@ beside the tape, with a digest of every array that a node saved; outside it noth
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -35,7 +36,8 @@ class detect_anomaly:
       digest is taken when it is saved, and compared when the sweep comes to use it.
 
     It hears its own thread. Where ranks are threads, open it inside the program that each of them runs. Steps take
-    several times as long.
+    several times as long. Tangents of forward mode, arrays on a device (for writes) and values that are still on their
+    way are not looked at.
 
     Parameters
     ----------
@@ -111,14 +113,21 @@ class detect_anomaly:
                 i = next(i for i, g in enumerate(given) if "nan" in g)
                 if isinstance(xs[i], Leaf) or xs[i].__class__ not in TENSORS:
                     raise AnomalyError(f"a nan came into {_called(op, xs)} with {_name(op, i)}: "
-                                       f"{_places(_host(xs[i]), np.isnan)}{self._pulling}{_where(site)}")  # fmt: skip
+                                       f"{_places(_host(xs[i]), np.isnan)}{self._inside()}{_where(site)}")  # fmt: skip
             elif "nan" in found or not any(given):
                 array = _host(out)
                 kind = np.isnan if "nan" in found else np.isinf
                 raise AnomalyError(
                     f"{_called(op, xs)} made {_word(array, kind)}: {_places(array, kind)}"
-                    f"{_there(op, xs, array, kind)}{self._pulling}{_where(site)}"
+                    f"{_there(op, xs, array, kind)}{self._inside()}{_where(site)}"
                 )
+
+    def _inside(self) -> str:
+        """Whose adjoint is running, if a sweep is: one that an error ended must not be named for what comes later."""
+        frame = sys._getframe(1) if self._pulling else None
+        while frame is not None and frame.f_code is not Sweep.run.__code__:
+            frame = frame.f_back
+        return self._pulling if frame is not None else ""
 
     def _bad(self, x: Any) -> str:
         """What is not finite in a value: "nan", "inf", both or nothing."""

@@ -66,11 +66,15 @@ def real_only(*operations: str, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Domain:
-    """Where the elements of an argument may lie: how they are drawn, and a predicate that tells them."""
+    """Where an argument may lie: how it is drawn, and a predicate that tells it.
+
+    A complex argument is a real one with small imaginary parts, unless the domain says how else (a Hermitian matrix).
+    """
 
     name: str
     sample: Callable[[Generator, tuple[int, ...]], Array]
     holds: Callable[[Array], Any]
+    complex_sample: Callable[[Generator, tuple[int, ...]], Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,10 @@ class Case:
         for i, make in enumerate(self.args):
             x = numpy.asarray(make(rng))
             assert not isinstance(make, Argument) or make.domain.holds(x), f"{x!r} is not {make.domain.name}"
-            if dtype.kind == "c":
+            own = make.domain.complex_sample if isinstance(make, Argument) else None
+            if dtype.kind == "c" and own is not None:
+                x = own(rng, x.shape)
+            elif dtype.kind == "c":
                 x = x + 1j * rng.uniform(-0.4, 0.4, x.shape)
             drawn.append(arranged(numpy.asarray(x).astype(dtype), memories[i % len(memories)] if memories else "C"))
         return drawn

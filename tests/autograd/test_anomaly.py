@@ -119,6 +119,20 @@ def test_a_planted_rule_that_divides_by_zero() -> None:
                     ag.grad(lambda z: (ag.grad(lambda w: bad(w).sum())(z) ** 2).sum())(x)
 
 
+def test_an_adjoint_that_raised_is_not_named_for_what_comes_later() -> None:
+    def rule(ct: Any, y: Any, x: Any) -> Any:
+        raise RuntimeError("on purpose")
+
+    bad = planted(lambda x: x * x, rule)
+    x = ag.Parameter([1.0, 0.0])
+    with ag.detect_anomaly():
+        with pytest.raises(RuntimeError, match="on purpose"), ag.Tape() as tape:
+            tape.backward(bad(x).sum())
+        with pytest.raises(ag.AnomalyError, match="made -inf") as error:
+            np.log(x)
+    assert "in the adjoint of" not in str(error.value)
+
+
 def test_a_cotangent_that_is_not_finite_from_the_start() -> None:
     x = ag.Parameter([1.0, 2.0])
     with ag.detect_anomaly():

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import autograd as ag
 from autograd import ops
 from autograd.cases import CASES, FAMILIES, MEMORIES, REAL_ONLY, WITHOUT_DERIVATIVE, Argument, Case, Pick, case, draw
+from autograd.cases.base import Domain
 from autograd.primitive import op, registry
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
 
@@ -135,6 +136,19 @@ def test_arguments_keep_their_domain_dtype_and_values_in_any_layout() -> None:
     assert layouts["F"].flags.f_contiguous and not layouts["F"].flags.c_contiguous
     assert layouts["backwards"].strides[0] < 0
     assert not any(layouts[m].flags.contiguous or layouts[m].flags.f_contiguous for m in ("gaps", "inside"))
+
+
+def test_a_domain_may_say_what_is_complex_and_is_held_to_its_predicate() -> None:
+    def hermitian(rng: Any, shape: tuple[int, ...]) -> Array:
+        z = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+        return z + z.conj().T
+
+    domain = Domain("symmetric", lambda rng, s: numpy.eye(*s), lambda x: numpy.array_equal(x, x.T), hermitian)
+    (z,) = Case("exp", "", None, None, (Argument(domain, (3, 3)),)).variant(1, "complex64", ("F",))  # type: ignore[arg-type]
+    assert z.dtype == "complex64" and numpy.array_equal(z, z.conj().T) and numpy.abs(z.imag).max() > 0.1
+    wrong = Domain("symmetric", lambda rng, s: numpy.ones(s).cumsum(0), domain.holds)
+    with pytest.raises(AssertionError, match="is not symmetric"):
+        Case("exp", "", None, None, (Argument(wrong, (3, 3)),)).variant(1, "float64")  # type: ignore[arg-type]
 
 
 def test_shapes_of_every_kind_are_drawn() -> None:
