@@ -11,15 +11,10 @@ from numpy.random import Generator
 
 from ..primitive import registry
 from . import base
-from .base import Array, case, normal, positive
+from .base import Array, between, case, normal, positive, real_only
 
 ON_HOST: set[str] = set()
 """Operations whose function is no ufunc, so that no other library than NumPy can run it."""
-
-
-def between(low: float, high: float) -> Any:
-    """Arguments drawn from an interval."""
-    return lambda *shape: lambda rng: rng.uniform(low, high, shape)
 
 
 def fixed(*values: float) -> Any:
@@ -150,6 +145,4 @@ if find_spec("scipy") is not None:
     _special()
     _stats()
     _linear()
-    _real_only = getattr(base, "real_only", None)  # in the frame that draws complex arguments too
-    if _real_only is not None:
-        _real_only("digamma", "gamma", "rgamma", reason="the polygamma function is SciPy's of real numbers only")
+    real_only("digamma", "gamma", "rgamma", reason="the polygamma function is SciPy's of real numbers only")
