@@ -21,6 +21,7 @@ from .cases import CASES, FAMILIES, REAL_ONLY, WITHOUT_DERIVATIVE, Case
 from .errors import RingtapeError
 from .layout import Grid, I, Label, Layout, Mix, P, R, Shard, Sum, V, infer, resolve
 from .primitive import Primitive, broadcast, registry
+from .several import Several
 from .tensor import TENSORS, tensor
 
 __all__ = ["names", "row", "rows", "source"]
@@ -167,8 +168,16 @@ def _labels(label: Label, array: Any, grid: Grid) -> Layout | None:
     return resolve({_AXIS: label}, V, shape, grid, None) if label.dim < len(shape) else None
 
 
+def _views(op: Any, xs: list[Any], options: Any) -> list[Any]:
+    """What inference is asked about: the operation, or each of several outputs by itself."""
+    return op.views(xs, options) if isinstance(op, Several) else [op]
+
+
 def _layouts(op: Primitive, xs: list[Any], options: Any) -> dict[str, str | None]:
-    """What every combination of labels of the operands gives; None where it is refused."""
+    """What every combination of labels of the operands gives; None where it is refused.
+
+    Where several outputs get different labels, all of them, in order.
+    """
     grid = Grid.of((_AXIS,), (1,), (0,))
     shapes = [tuple(np.shape(x)) for x in xs]
     real = [getattr(x, "dtype", np.dtype(float)).kind in "fc" for x in xs]
@@ -183,22 +192,27 @@ def _layouts(op: Primitive, xs: list[Any], options: Any) -> dict[str, str | None
         if any(layout is None for layout in layouts):
             continue
         try:
-            out = infer(op, [x for x in layouts if x is not None], shapes, real, options, xs)
-            found[" ".join(map(repr, labels))] = repr(out.labels[0])
+            given = [x for x in layouts if x is not None]
+            outs = [repr(infer(v, given, shapes, real, options, xs).labels[0]) for v in _views(op, xs, options)]
+            found[" ".join(map(repr, labels))] = outs[0] if len(set(outs)) == 1 else ", ".join(outs)
         except RingtapeError:
             found[" ".join(map(repr, labels))] = None
     return found
 
 
 def _dims(op: Primitive, call: tuple[list[Any], Any] | None) -> Any:
-    """How dimensions travel: "broadcast", or for an example's shapes where each dimension of each operand goes."""
+    """How dimensions travel: "broadcast", or for an example's shapes where each dimension of each operand goes.
+
+    Of an operation of several outputs: to the first.
+    """
     if op.dims is broadcast:
         return "broadcast"
     if op.dims is None or call is None:
         return "none" if op.dims is None else "of its options"
     shapes = [tuple(np.shape(x)) for x in call[0]]
     said = []
-    for shape, entries in zip(shapes, op.dims(shapes, call[1]), strict=True):
+    (first, *_) = _views(op, *call)
+    for shape, entries in zip(shapes, first.dims(shapes, call[1]), strict=True):
         said.append({"shape": list(shape), "to": [_entry(e) for e in entries]})
     return said
 
