@@ -56,7 +56,8 @@ def _special() -> None:
     ours, theirs = importlib.import_module("autograd.scipy.special"), importlib.import_module("scipy.special")
     unary = {
         "digamma": positive, "gamma": positive, "gammaln": positive, "rgamma": positive, "gammasgn": apart,
-        "j0": positive, "j1": positive, "y0": positive, "y1": positive, "i0": normal, "i1": normal, "erf": normal, "erfc": normal,
+        "j0": positive, "j1": positive, "y0": positive, "y1": positive,
+        "i0": normal, "i1": normal, "erf": normal, "erfc": normal,
         "erfinv": between(-0.9, 0.9), "erfcinv": between(0.1, 1.9), "ndtr": normal, "log_ndtr": normal,
         "ndtri": between(0.1, 0.9), "expit": normal, "logit": between(0.1, 0.9), "log_expit": normal,
         "entr": positive,
