@@ -134,10 +134,7 @@ class Parts:
         self.known = known
 
     def __add__(self, other: Parts) -> Parts:
-        known = dict(self.known)
-        for i, ct in other.known.items():
-            known[i] = known[i] + ct if i in known else ct
-        return Parts(known)
+        return Parts({**self.known, **other.known})  # each array's comes once, summed by its own node
 
 
 class _Output:

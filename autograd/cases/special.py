@@ -10,8 +10,7 @@ import numpy
 from numpy.random import Generator
 
 from ..primitive import registry
-from . import base
-from .base import Array, between, case, normal, positive, real_only
+from .base import Array, apart, between, case, normal, positive, real_only
 
 ON_HOST: set[str] = set()
 """Operations whose function is no ufunc, so that no other library than NumPy can run it."""
@@ -50,10 +49,12 @@ def simplex(n: int) -> Any:
 def _special() -> None:
     ours, theirs = importlib.import_module("autograd.scipy.special"), importlib.import_module("scipy.special")
     unary = {
-        "digamma": positive, "gamma": positive, "gammaln": positive, "rgamma": positive, "j0": positive,
-        "j1": positive, "y0": positive, "y1": positive, "i0": normal, "i1": normal, "erf": normal, "erfc": normal,
+        "digamma": positive, "gamma": positive, "gammaln": positive, "rgamma": positive, "gammasgn": apart,
+        "j0": positive, "j1": positive, "y0": positive, "y1": positive,
+        "i0": normal, "i1": normal, "erf": normal, "erfc": normal,
         "erfinv": between(-0.9, 0.9), "erfcinv": between(0.1, 1.9), "ndtr": normal, "log_ndtr": normal,
-        "ndtri": between(0.1, 0.9), "expit": normal, "logit": between(0.1, 0.9), "log_expit": normal, "entr": positive,
+        "ndtri": between(0.1, 0.9), "expit": normal, "logit": between(0.1, 0.9), "log_expit": normal,
+        "entr": positive,
     }  # fmt: skip
     for name, domain in unary.items():
         for shape in ((), (2, 3)):
@@ -70,7 +71,6 @@ def _special() -> None:
              lambda x, g=g, n=order: g(n, x).astype(x.dtype), domain(3))  # fmt: skip
     case("betainc", "of order 1.5, 2.5", lambda x: ours.betainc(1.5, 2.5, x), lambda x: theirs.betainc(1.5, 2.5, x),
          between(0.1, 0.9)(3))  # fmt: skip
-    base.WITHOUT_DERIVATIVE["gammasgn"] = "constant between its jumps"
 
 
 def _stats() -> None:

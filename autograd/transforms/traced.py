@@ -71,7 +71,10 @@ class Traced:
     @property
     def connected(self) -> bool:
         """Whether a sweep has anything to do: an output depends on something, or communications must run."""
-        return self.tape.recording.communicates or any(y.tape is not None for y in self.outputs)
+        for y in self.outputs:
+            if y.tape is not None:
+                return True
+        return self.tape.recording.communicates
 
     def value(self, keep: bool = False) -> Any:
         """What the function returned; with `keep`, copies of arrays that the tape still needs."""

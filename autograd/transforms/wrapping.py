@@ -22,6 +22,8 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
     With several argnums, x is the tuple of those arguments.
     """
     places = _places(name, argnum)
+    what = f"argument {argnum}"  # what errors call it
+    several = isinstance(argnum, Sequence)
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
         for i in places:
@@ -31,7 +33,6 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
                     "given. Needed: what is differentiated, by position. Fix: pass it without its keyword, or "
                     f"{name}(lambda x: {name_of(fun)}(..., key=x))" + call_site()
                 )
-        several = isinstance(argnum, Sequence)
 
         def of_one(x: Any) -> Any:
             full = list(args)
@@ -40,7 +41,7 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
             return fun(*full, **kwargs)
 
         of_one.__name__ = name_of(fun)
-        of_one.what = f"argument {argnum}"  # type: ignore[attr-defined]  # for errors
+        of_one.what = what  # type: ignore[attr-defined]
         return unary(of_one, tuple([args[i] for i in places]) if several else args[places[0]], *more, **words)
 
     return named(transformed, fun, name, argnum)

@@ -26,6 +26,7 @@ from autograd.extend import (
     register_notrace,
     vspace,
 )
+from autograd.numpy.numpy_vjps import unbroadcast_f
 from autograd.test_util import check_grads
 from collectives import I, P, R, Shard, V
 
@@ -235,6 +236,13 @@ def test_float32_stays_and_complex_cotangents_are_real_for_real_arguments() -> N
     with_vjp(f)
     assert ag.grad(lambda x: np.sum(f(x, 2.0)))(A.astype(numpy.float32)).dtype == numpy.float32
     check_grads(lambda x, z: np.real(f(x, z) * z), (0, 1), modes=BOTH)(A, B + 1j)
+
+
+def test_rules_that_broadcast() -> None:
+    f = primitive(lambda x, b: x * b)
+    defvjp(f, lambda ans, x, b: unbroadcast_f(x, lambda g: g * b), lambda ans, x, b: unbroadcast_f(b, lambda g: g * x))
+    for b in (2.0, B[0], B[:, :1], B):
+        check_grads(f, (0, 1), modes=BOTH)(A, b)
 
 
 def test_a_cotangent_is_brought_to_its_argument() -> None:

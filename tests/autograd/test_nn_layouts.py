@@ -11,7 +11,9 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, ops, random
 from autograd.errors import LayoutError
-from autograd.layout import C, I, R, Shard, V
+from autograd.layout import C, I, P, R, Shard, V
+from autograd.ops.windows import windows
+from autograd.primitive import registry
 
 F = {"dtype": float}
 ROWS = 7
@@ -192,3 +194,12 @@ def test_a_part_of_a_parameter_starts_as_its_part_of_the_whole(name: str) -> Non
 
     for place, found in cc.run(program, 4):
         numpy.testing.assert_array_equal(found, numpy.array_split(whole, 2, axis=1)[place[1]])
+
+
+def test_the_cotangent_of_a_shared_kernel_is_partial_by_proof() -> None:
+    with cc.Mesh(dp=1):
+        ct, x = (ag.tensor(numpy.ones((4, n, 5)), {"dp": Shard(0)}) for n in (3, 2))
+        geometry = (tuple(windows("test", (5,), 1)), 1)
+        assert registry["convolution_weight"](ct, x, options=geometry).layout["dp"] is P
+        index = ag.tensor([1, 2, 0, 1], {"dp": Shard(0)})
+        assert registry["add_rows"](ct, index, options=(3,)).layout["dp"] is P

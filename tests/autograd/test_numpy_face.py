@@ -317,6 +317,8 @@ def test_the_cotangent_of_cholesky_is_symmetric() -> None:
     a = X @ X.T
     found = ag.grad(lambda x: 2 * np.sum(np.log(np.diag(np.linalg.cholesky(x)))))(a)
     numpy.testing.assert_allclose(found, numpy.linalg.inv(a), atol=1e-12)
+    other = ag.grad(lambda x: np.sum(X * np.linalg.cholesky(x)))(a)
+    numpy.testing.assert_allclose(other, other.T, atol=1e-12)
 
 
 def test_a_named_result_is_numpys() -> None:

@@ -41,6 +41,9 @@ def test_logsumexp(axis: Any, keepdims: bool) -> None:
 def test_logsumexp_at_infinity_and_with_signs() -> None:
     a = numpy.array([-numpy.inf, 0.0, 1.0])
     numpy.testing.assert_allclose(ag.grad(special.logsumexp)(a), [0.0, *scipy.special.softmax(a[1:])], rtol=1e-14)
+    for nothing in (numpy.full(2, -numpy.inf), numpy.array([1.0, numpy.inf])):
+        with numpy.errstate(divide="ignore"):
+            assert float(special.logsumexp(ag.tensor(nothing))) == scipy.special.logsumexp(nothing)
     b = numpy.array([1.0, -3.0, 0.0])
     x = ag.tensor(numpy.array([1000.0, 999.5, 5000.0]))
     found, signs = special.logsumexp(x, b=b, return_sign=True)
