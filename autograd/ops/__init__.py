@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from ..errors import NotDifferentiable
+from ..methods import install
 from ..primitive import registry
-from ..tensor import use_operations
 from .elementwise import (
     absolute,
     add,
@@ -82,4 +82,4 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     return primitive(*xs)
 
 
-use_operations(sys.modules[__name__])
+install(sys.modules[__name__])

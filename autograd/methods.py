@@ -1,0 +1,179 @@
+"""What makes a Tensor behave like a number and like an array: operators, NumPy's methods, Python's protocols.
+
+Operators and methods are operations under another name, so they stand in a table; `ops` installs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .arrays import Shaped, to_host
+from .describe import describe
+from .errors import SavedArrayError, TapeError
+from .saved import guarded
+from .sites import call_site
+from .state import state
+
+__all__ = ["ALIKE", "METHODS", "OPERATORS", "Methods", "install"]
+
+OPERATORS = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "matmul": "matmul", "pow": "power",
+}  # fmt: skip
+"""Operators that have a reflected form, and the operation behind each."""
+
+ALIKE = {
+    "neg": "negative", "abs": "absolute", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
+    "gt": "greater", "ge": "greater_equal", "getitem": "getitem",
+}  # fmt: skip
+"""Operators that have none."""
+
+METHODS = ("argmax", "astype", "max", "mean", "min", "sum", "swapaxes")
+"""Methods that are the operation of their name: ``x.sum(axis)`` is ``sum(x, axis)``."""
+
+_later: Any = None  # what `install` fills in
+
+
+class Methods:
+    """The base of Tensor: it knows that there are an array and a layout, and nothing of tapes."""
+
+    __slots__ = ()
+    __array_priority__ = 1000.0
+    __hash__ = object.__hash__
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = _later
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _later
+    __neg__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _later
+    argmax = astype = max = mean = min = sum = swapaxes = T = _later
+    _operations: Any = None  # the module of the operations
+
+    def reshape(self, *shape: Any) -> Any:
+        return self._operations.reshape(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+
+    def transpose(self, *axes: Any) -> Any:
+        axes = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        return self._operations.transpose(self, axes or None)
+
+    def copy(self: Any) -> Any:
+        """A leaf with a copy of the value, off the tape."""
+        from .leaves import Leaf
+
+        return Leaf(self.array.copy(), self.layout)
+
+    # -- its value as plain data -------------------------------------------------------------------------------
+    def numpy(self: Any) -> np.ndarray:
+        """This rank's part as a NumPy array (a view on the host, a copy from a device).
+
+        Raises
+        ------
+        AbsentError
+            Where this rank does not hold the value.
+        """
+        array = to_host(self.array)
+        return guarded(self) if array is self.array else array
+
+    @property
+    def local(self: Any) -> Any:
+        """This rank's part as a plain array, for code that is none of ringtape's; read-only while a tape needs it.
+
+        What is computed from it is not differentiated and has no layout. So on an active tape a value that the tape
+        follows gives it up under ``no_grad`` only, and the way back, ``collectives.from_local``, names every axis.
+
+        Raises
+        ------
+        TapeError
+            A tape is recording, and follows this value.
+        AbsentError
+            Where this rank does not hold the value.
+
+        Examples
+        --------
+        >>> import autograd as ag
+        >>> w = ag.Parameter([1.0, 2.0])
+        >>> with ag.Tape():
+        ...     y = w * 2.0
+        ...     with ag.no_grad():
+        ...         print(y.local.max())
+        4.0
+        """
+        if state.recording is not None and self.requires_grad:
+            raise TapeError(
+                f"{self.name or 'x'}.local, of {describe(self.array, self.array.shape, self.layout)}, on an active "
+                "tape: what is computed from the plain array would miss in its gradient, and nothing would say so. "
+                "Needed: no_grad, which says it\n  fix: with ag.no_grad(): around what uses it, or "
+                "stop_gradient(x).local" + call_site()
+            )
+        if type(self.array) is Shaped:
+            self.array._no_value()
+        return guarded(self)
+
+    def item(self: Any) -> Any:
+        """Its one number as a Python number."""
+        return to_host(self.array).item()
+
+    def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        host = to_host(self.array)
+        return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
+        return self._operations.from_ufunc(ufunc, method, xs, options)
+
+    def __float__(self: Any) -> float:
+        return float(to_host(self.array))
+
+    def __int__(self: Any) -> int:
+        return int(to_host(self.array))
+
+    def __bool__(self: Any) -> bool:
+        return bool(to_host(self.array))
+
+    def __len__(self: Any) -> int:
+        return len(self.array)
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    def __setitem__(self: Any, key: Any, value: Any) -> None:
+        raise SavedArrayError(
+            f"assignment to elements of a Tensor of shape {self.array.shape}. Needed: a functional form, because a "
+            "tape may have saved the array. Fix: where(mask, new, x), or concatenate, or write to x.numpy().copy()"
+        )
+
+    def __repr__(self: Any) -> str:
+        kind = type(self).__name__
+        where = "" if self.layout is None else f", layout={self.layout!r}"
+        if type(self.array) is Shaped:
+            absent = "absent" if self.array.absent else "dry"
+            return f"{kind}({absent}, shape={self.array.shape}, dtype={self.array.dtype}{where})"
+        body = np.array2string(to_host(self.array), separator=", ", prefix=f"{kind}(", threshold=20)
+        return f"{kind}({body}{where})"
+
+
+def install(operations: Any) -> None:
+    """Give Tensors the operations behind their operators and methods; they stand above this file."""
+    found = {name: _function(getattr(operations, name)) for name in (*OPERATORS.values(), *ALIKE.values(), *METHODS)}
+    for name, operation in OPERATORS.items():
+        setattr(Methods, f"__{name}__", found[operation])
+        setattr(Methods, f"__r{name}__", _reflected(found[operation], zero_is_neutral=name == "add"))
+    for name, operation in ALIKE.items():
+        setattr(Methods, f"__{name}__", found[operation])
+    for name in METHODS:
+        setattr(Methods, name, found[name])
+    Methods._operations = operations
+    Methods.T = property(operations.transpose)
+
+
+def _function(operation: Any) -> Callable[..., Any]:
+    """An operation as a function, which a class makes a method of: no frame between the operator and the operation."""
+    return getattr(operation, "call", operation)  # type: ignore[no-any-return]
+
+
+def _reflected(function: Callable[..., Any], zero_is_neutral: bool) -> Callable[..., Any]:
+    def reflected(self: Any, other: Any) -> Any:
+        if zero_is_neutral and other.__class__ is int and other == 0:
+            return self  # sum([...]) begins with 0
+        return function(other, self)
+
+    return reflected

@@ -1,0 +1,62 @@
+"""Operands of one dtype: what an operation does first where they are of several, or no Tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arrays import as_array, is_array, is_inexact
+from .inference import layout_of, without_cotangent
+from .ranknumbers import RankFloat, RankInt
+from .state import state
+from .tensor import TENSORS, Tensor
+
+__all__ = ["alike", "unlike"]
+
+
+def unlike(*arrays: Any) -> bool:
+    """Whether the dtypes differ (equal ones can be two objects)."""
+    return any(a.dtype != arrays[0].dtype for a in arrays)
+
+
+def alike(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """Call `op` on Tensors of the result's dtype in the place of these operands, one of which is a Tensor.
+
+    A differentiable operand is cast by a recorded operation, so that rules see one dtype. Operands without a cotangent
+    (S) keep theirs. Python's floats and integers stay what they are where an operation has two operands.
+    """
+    letters = op.letters(len(xs))
+    grid = state.grid
+    for x in xs:
+        if x.__class__ in TENSORS and x.layout is not None:
+            grid = x.layout.grid
+    taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S"]
+    dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
+    found = []
+    for x, letter in zip(xs, letters, strict=True):
+        if x is None:
+            return NotImplemented
+        if x.__class__ in TENSORS:
+            if letter != "S" and dtype is not None and x.array.dtype != dtype:
+                if is_inexact(x.array.dtype):
+                    x = op.cast(x, options=(dtype, x.array.dtype))
+                else:  # it has no cotangent, in another dtype neither
+                    x = Tensor(x.array.astype(dtype), None if x.layout is None else without_cotangent(x.layout))
+        elif len(xs) != 2 or x.__class__ not in (int, float, RankInt, RankFloat):
+            array = as_array(x) if dtype is None or letter == "S" else as_array(x, dtype)
+            array = array[()] if array.shape == () else array
+            x = Tensor(array, None if grid is None else layout_of(x, grid))
+        found.append(x)
+    return op(*found, options=options) if options else op(*found)
+
+
+def _kind(x: Any) -> Any:
+    """What decides promotion: an array's dtype, a Python number's (weak) self."""
+    if x.__class__ in TENSORS:
+        return x.array.dtype
+    if not is_array(x):
+        for kind in (bool, int, float, complex):
+            if isinstance(x, kind):
+                return kind(x)
+    return np.asarray(x).dtype if not is_array(x) else x.dtype
