@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import (
     deferred,
     describe,
@@ -19,7 +21,7 @@ from . import (
     tensor,
 )
 
-_HOMES = {
+_HOMES: dict[Any, dict[Any, tuple[str, ...]]] = {
     layout: {describe: ("describe",), explain: ("fixes", "require_one_number"), grid: ("Grid",),
              inference: ("combine", "infer", "layout_of"), leaves: ("resolve",), parts: ("level", "parts"),
              ranknumbers: ("RankFloat", "RankInt")},

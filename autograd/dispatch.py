@@ -38,7 +38,7 @@ def functions(op: Any, n: int) -> tuple[Callable[..., Any], Callable[..., None]]
     free = tuple(i for i in range(n) if letters[i] == "S")
     rules = [op.rule(i, n) for i in range(n)]
     keeps = [op.keeps(i) for i in range(n)]
-    return _factory(n, free, op.instead is not None)(op, rules, keeps)  # type: ignore[no-any-return]
+    return _factory(n, free, op.instead is not None)(op, rules, keeps)
 
 
 @cache

@@ -188,9 +188,9 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: typ
         if label is R:
             raise error(
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is Replicated: each "
-                f"of the {size} ranks would seed its copy, and its cotangent, which is Partial, would count {size} times. "
-                f"Needed: Invariant, Partial or Rooted\n  fix: cast(loss, {axis!r}, to=I)   (free in both directions), "
-                f"or all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
+                f"of the {size} ranks would seed its copy, and its cotangent, which is Partial, would count {size} "
+                f"times. Needed: Invariant, Partial or Rooted\n  fix: cast(loss, {axis!r}, to=I)   (free in both "
+                f"directions), or all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
             )
         if label is V or type(label) is Shard:
             raise error(

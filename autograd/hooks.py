@@ -13,7 +13,6 @@ from .state import state
 
 if TYPE_CHECKING:
     from .tape import Node, Recording, Sweep
-    from .tensor import Tensor
 
 __all__ = ["EFFECT", "MARK", "Hooks", "scope"]
 
@@ -58,7 +57,7 @@ class Hooks:
         """The list, while the tape's block is open; TapeError else."""
         if self.recording is None or self.end is not None:
             raise TapeError("this tape is not recording; needed: a call inside its with block")
-        return self.recording  # type: ignore[no-any-return]
+        return self.recording
 
     def mark(self, callback: Callable[[Sweep], None]) -> None:
         """Have `callback` called in a sweep once everything recorded after this point is done."""
@@ -72,7 +71,7 @@ class Hooks:
         events.emit("end", "effect", "do")
         recording.append((EFFECT, None, (), (), (do, undo), None, None))
 
-    def take(self: Any, x: Tensor) -> Any:
+    def take(self: Any, x: Any) -> Any:
         """Take (and remove) the cotangent that other tapes' sweeps have left here for `x`; None if there is none."""
         return self.recording.pending.pop(x.node, None) if x.tape is self.recording else None
 

@@ -167,7 +167,7 @@ def install(operations: Any) -> None:
 
 def _function(operation: Any) -> Callable[..., Any]:
     """An operation as a function, which a class makes a method of: no frame between the operator and the operation."""
-    return getattr(operation, "call", operation)  # type: ignore[no-any-return]
+    return getattr(operation, "call", operation)
 
 
 def _reflected(function: Callable[..., Any], zero_is_neutral: bool) -> Callable[..., Any]:

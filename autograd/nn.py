@@ -16,8 +16,8 @@ import numpy as np
 from . import ops, random
 from .arrays import is_inexact, move, to_host
 from .errors import DtypeError, ShapeError, TapeError
+from .leaves import Parameter
 from .ops import cross_entropy
-from .tensor import Parameter
 
 __all__ = ["Linear", "Module", "ReLU", "Sequential", "Sigmoid", "Tanh", "cross_entropy", "load", "save"]
 

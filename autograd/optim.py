@@ -13,12 +13,13 @@ import numpy as np
 from numpy import add, multiply, subtract
 
 from .arrays import is_absent, is_inexact
+from .describe import describe
 from .errors import DtypeError, LayoutError, RingtapeError, ShapeError
-from .layout import C, describe
+from .layout import C, may_relabel
+from .leaves import Leaf
+from .saved import step_check
 from .sites import call_site
 from .state import state
-from .tape import may_relabel, step_check
-from .tensor import Leaf
 
 __all__ = ["SGD", "Adam", "Optimizer"]
 

@@ -128,7 +128,7 @@ class Primitive:
         """The call and the step of a reverse sweep."""
         if n not in self._functions:
             self._functions[n] = functions(self, n)
-        return self._functions[n]  # type: ignore[no-any-return]
+        return self._functions[n]
 
     def letters(self, n: int) -> str:
         """One letter per operand."""

@@ -56,7 +56,8 @@ def _kind(x: Any) -> Any:
     if x.__class__ in TENSORS:
         return x.array.dtype
     if not is_array(x):
-        for kind in (bool, int, float, complex):
+        kinds: tuple[Any, ...] = (bool, int, float, complex)
+        for kind in kinds:
             if isinstance(x, kind):
                 return kind(x)
     return np.asarray(x).dtype if not is_array(x) else x.dtype

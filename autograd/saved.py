@@ -43,7 +43,7 @@ class Saved:
                 leaf.uses += 1
                 add(leaf)
             elif leaf.owns and leaf.array.__class__ is ndarray:
-                leaf.array.setflags(False)  # a keyword would double its price
+                leaf.array.setflags(False)  # type: ignore[call-arg]  # a keyword would double its price
                 leaf.uses = 1
                 add(leaf)
             else:

@@ -27,7 +27,7 @@ OUTSIDE = -1
 FREE = -2
 """The place of a value that was made while a tape recorded, and depends on nothing that it follows."""
 
-TENSORS: set[type] = set()
+TENSORS: set[Any] = set()
 """Tensor and its subclasses: dispatch asks for an operand's class in here, which costs a tenth of `isinstance`."""
 
 

@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 
 from .arrays import Shaped, is_inexact
+from .deferred import Deferred
+from .describe import describe
 from .errors import DtypeError, LayoutError, ShapeError, TapeError
-from .layout import describe, require_one_number
+from .explain import require_one_number
+from .layout import may_relabel
+from .leaves import tensor
 from .state import state
-from .tape import Tape, may_relabel, relabel
-from .tensor import TENSORS, Deferred, Tensor, tensor
+from .tape import Tape, relabel
+from .tensor import TENSORS, Tensor
 
 __all__ = ["grad", "jvp", "value_and_grad", "vjp"]
 

@@ -11,10 +11,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autograd.deferred import refuse_pending
 from autograd.errors import MeshError
-from autograd.layout import Grid, RankInt
+from autograd.grid import Grid
+from autograd.ranknumbers import RankInt
 from autograd.state import state
-from autograd.tape import refuse_pending
 
 from .communicator import Communicator
 from .ranks import world

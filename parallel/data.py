@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from autograd.describe import describe
 from autograd.errors import LayoutError
-from autograd.layout import C, I, Layout, R, describe
+from autograd.layout import C, I, Layout, R
+from autograd.leaves import Parameter
 from autograd.nn import Module
 from autograd.sites import call_site
 from autograd.state import state
 from autograd.tape import Node, Recording, Sweep
-from autograd.tensor import TENSORS, Parameter, Tensor, interior
+from autograd.tensor import TENSORS, Tensor, interior
 from collectives import all_reduce, checking, current_mesh, sanitizer
 from collectives.communicator import Communicator
 from collectives.mesh import Axis

@@ -17,8 +17,9 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import ops
-from autograd.layout import RankFloat, RankInt, dual_label
+from autograd.layout import dual_label
 from autograd.primitive import registry
+from autograd.ranknumbers import RankFloat, RankInt
 from collectives import C, I, P, R, Rooted, Shard, V
 
 REFUSED = "refused"
