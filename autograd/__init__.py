@@ -13,7 +13,7 @@ from . import _moved  # noqa: E402, I001 - before what looks for names in their 
 from . import errors, events, nn, optim, random, testing  # noqa: E402
 from .errors import *  # noqa: E402
 from .hooks import scope  # noqa: E402
-from .layout import C, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
+from .layout import C, D, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
 from .leaves import Leaf, Parameter, constant, tensor  # noqa: E402
 from .ops import stop_gradient  # noqa: E402
 from .primitive import op, registry  # noqa: E402
@@ -22,8 +22,8 @@ from .tensor import Tensor  # noqa: E402
 from .transforms import grad, jvp, value_and_grad, vjp  # noqa: E402
 
 __all__ = [
-    "C", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "constant", "errors",
-    "events", "grad", "jvp", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
-    "testing", "value_and_grad", "vjp",
+    "C", "D", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "constant",
+    "errors", "events", "grad", "jvp", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient",
+    "tensor", "testing", "value_and_grad", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__

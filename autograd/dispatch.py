@@ -99,7 +99,7 @@ def make(op, rules, keeps):
 {lines("l@ = x@.layout if t@ else None")}\
         if {each("l@ is not None", " or ")} or (recording is None and state.grid is not None):
             key = ({each("l@ if t@ else getattr(x@, 'axes', 0)")}, {each("a@.shape if t@ else None")},
-                   a{a}.dtype.kind if t{a} else a{n - 1}.dtype.kind, op.frozen(options) if ranked else options)
+                   {each("a@.dtype.kind if t@ else 0", of=taking or [0])}, op.frozen(options) if ranked else options)
             signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
             layout = signature.out
 {"            if layout is None:" + chr(10) + f"                return instead({x})" + chr(10) if instead else ""}\

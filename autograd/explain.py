@@ -11,7 +11,7 @@ from typing import Any
 
 from .describe import describe
 from .errors import LayoutError, RingtapeError
-from .layout import C, I, Label, Layout, P, R, Shard, V
+from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .ranknumbers import RankFloat, RankInt
 from .sites import call_site
 
@@ -85,7 +85,15 @@ def _both_partial(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
     return f"{op.operand_name(i)} and {op.operand_name(j)} are both Partial, and sums do not multiply term by term"
 
 
+def _drawn(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
+    return (
+        f"{op.operand_name(i)} holds the same random numbers on every rank (Drawn), and {op.operand_name(j)} values of "
+        "each rank's own (Varying)"
+    )
+
+
 _REASONS: dict[str, Callable[..., str]] = {
+    "drawn": _drawn,
     "mixes": _mixes,
     "unmatched": _unmatched,
     "splits": _splits,
@@ -112,6 +120,8 @@ _FIXES = {  # what may be written for an operand: label it has -> (label it gets
         (I, "cast({x}, {a!r}, to=I)", "free in both directions"),
         (V, "shard({x}, {a!r}, dim=...)", "keeps this rank's part; free in both directions")],
     C: [(P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free")],
+    D: [(V, "draw {x} from key.along({a!r})", "other numbers on every rank"),
+        (C, "constant({x})", "says that the same numbers are meant")],
     V: [(P, "declare_partial({x}, {a!r})", "free; says that these are addends"),
         (R, "all_reduce({x}, {a!r}, to=R)", "the sum over the ranks, an all-reduce in both directions")],
 }  # fmt: skip
@@ -145,12 +155,16 @@ def explain(
     if any(isinstance(a, RankInt | RankFloat) for a in arrays):
         found = "  fix: use a number that is the same on every rank, like the global extent x.global_shape[...]"
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
+    drawn = [i for i, x in enumerate(labels) if x is D]
+    if drawn and sharded:
+        found = (f"  fix: draw {names[drawn[0]]} for {names[sharded[0][0]]}: give that in the place of a shape   "
+                 "(this rank's part of one logical draw)")  # fmt: skip
     if len(sharded) > 1 and sharded[0][1].dim != sharded[1][1].dim and len(set(map(len, shapes))) == 1:
         (_, one), (j, two) = sharded[:2]
         how = f"all_to_all({names[j]}, {axis!r}, split_dim={one.dim}, concat_dim={two.dim})"
         found = f"  fix: {how}   (cuts both alike)"
     # the operand whose label is the odd one out is usually I, P or Shard: try those before the others
-    order = sorted(range(len(labels)), key=lambda i: [I, P].index(labels[i]) if labels[i] in (I, P) else 2)
+    order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):
         for i in order:
             for label, how, cost in fixes(labels[i]):

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import LayoutError
 from .explain import Refused, explain, rank_dependent
-from .layout import C, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
+from .layout import C, D, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
 from .parts import level
 from .ranknumbers import RankFloat, RankInt
 
 if TYPE_CHECKING:
     from .grid import Grid
 
-__all__ = ["combine", "infer", "layout_of", "varying", "without_cotangent"]
+__all__ = ["combine", "infer", "layout_of", "varying"]
 
 
 def infer(
@@ -57,6 +57,9 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
     """The result's label on one axis of a size. `labels` holds C for operands whose cotangent does not exist."""
     shard = None
     contracted = False
+    drawn = D in labels
+    if drawn and V in labels:
+        raise Refused("drawn", labels.index(D), labels.index(V))
     for i, label in enumerate(labels):
         if not isinstance(label, Shard):
             continue
@@ -87,6 +90,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         if shard is not None or any(x is V or x is P or x is I for x in labels):
             raise Refused("contraction")
         return P
+    labels = [C if x is D else x for x in labels]
     for needy, rule in ((I, _with_invariant), (P, _with_partial)):
         if needy in labels:
             return rule(op, labels)
@@ -95,7 +99,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         if any(x != rooted[0] for x in rooted):
             raise Refused("roots")
         return rooted[0]
-    return shard or (V if V in labels else R if R in labels else C)
+    return shard or (V if V in labels else R if R in labels else D if drawn else C)
 
 
 def _carried(label: Shard, entry: Any, i: int) -> Shard:
@@ -145,14 +149,9 @@ def layout_of(x: Any, grid: Grid) -> Layout:
     return grid.uniform(C if getattr(x, "shape", ()) == () else V)
 
 
-def without_cotangent(layout: Layout) -> Layout:
-    """A layout as that of a value without a cotangent, which does not tell R from I."""
-    return layout.grid.layout([C if x is R or x is I else x for x in layout.labels])
-
-
 def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:
     """Copies that are used with a rank-dependent option are values of their own."""
     for axis in axes:
         if layout[axis] is I or layout[axis] is P:
             raise LayoutError(rank_dependent(name, layout, axis))
-    return layout.replace([axis for axis in axes if layout[axis] is R or layout[axis] is C], V)
+    return layout.replace([axis for axis in axes if layout[axis] in (R, C, D)], V)

@@ -10,9 +10,11 @@ V Varying      own values                  as many values as ranks; no promise  
 Shard(d)       parts                       V that knows "concatenate on dimension d"           Shard(d)
 Rooted(r)      data on rank r only         one value; absent elsewhere                         Rooted(r)
 C Constant     equal copies                equal everywhere, and without a cotangent           (none)
+D Drawn        equal copies                random numbers from a key that knows not the rank   (none)
 =============  ==========================  ==================================================  ==========
 
-Labels are known without communication: `inference` gives the layout of a local operation's result.
+A draw is a constant that does not mix with Varying: the same random numbers on values that differ is how dropout goes
+wrong (see `random`). Labels are known without communication: what an operation makes of them is `inference`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .grid import Grid
 
-__all__ = ["C", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Sum", "V", "dual_label", "may_relabel"]
+__all__ = [
+    "C", "D", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Sum", "V", "dual_label", "may_relabel",
+]  # fmt: skip
 
 
 class Label:
@@ -47,6 +51,7 @@ I = Label("I", "Invariant")  # noqa: E741 - the field's letter
 V = Label("V", "Varying")
 P = Label("P", "Partial")
 C = Label("C", "Constant")
+D = Label("D", "Drawn")
 
 
 class Shard(Label):
@@ -115,7 +120,7 @@ def dual_label(label: Label) -> Label:
 
 def may_relabel(have: Label, need: Label) -> bool:
     """The free relabels a sweep may use: V->P, R->V, Shard<->V, Rooted<->V; a constant serves where copies do."""
-    if have is need or have == need or (have is C and need is not P):
+    if have is need or have == need or ((have is C or have is D) and need is not P):
         return True
     varying = have is V or have is R or type(have) in (Shard, Rooted)
     return varying and (need is V or type(need) in (Shard, Rooted) or (need is P and have is not R))
@@ -137,9 +142,11 @@ class Layout(Mapping[str, Label]):
         Whether it is I on every axis, and so a plain objective.
     rooted : bool
         Whether a Rooted is among them, so that the value may be absent here.
+    drawn : bool
+        Whether a D is among them.
     """
 
-    __slots__ = ("_dual", "grid", "labels", "one_number", "rooted", "special")
+    __slots__ = ("_dual", "drawn", "grid", "labels", "one_number", "rooted", "special")
 
     def __init__(self, grid: Grid, labels: tuple[Label, ...]):
         self.grid = grid
@@ -147,6 +154,7 @@ class Layout(Mapping[str, Label]):
         self.special = any(type(x) is Shard for x in labels)
         self.rooted = any(type(x) is Rooted for x in labels)
         self.one_number = all(x is I for x in labels)
+        self.drawn = any(x is D for x in labels)
         self._dual: Layout | None = None
 
     def __getitem__(self, axis: str) -> Label:

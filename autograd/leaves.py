@@ -17,7 +17,7 @@ from .arrays import Shaped, as_array, is_absent, is_inexact, shape_only
 from .errors import AbsentError, DtypeError, LayoutError, MeshError, ShapeError
 from .events import declarations
 from .grid import Grid
-from .layout import C, I, Label, Layout, Shard, V
+from .layout import C, D, I, Label, Layout, Shard, V
 from .parts import parts
 from .saved import guarded, step_check
 from .sites import call_site
@@ -152,7 +152,7 @@ class Parameter(Leaf):
         name: str = "",
         requires_grad: bool = True,
     ):
-        array = as_array(array)
+        array = as_array(array.array if array.__class__ in TENSORS else array)
         if not state.dry:  # where only the shape is taken
             array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
         super().__init__(array, _layout(array, layout, I, global_shape), requires_grad, name)
@@ -192,7 +192,7 @@ def tensor(
     array : array_like
         This rank's part. An array is adopted, not copied; it is read-only while a tape needs it.
     layout : mapping from axis to label, optional
-        An axis not named is V.
+        An axis not named is V, or D if `array` was drawn the same on all ranks (see `random`).
     requires_grad : bool
         Whether backward adds a gradient to ``.grad``. Under a mesh, the same on every rank of a group.
     global_shape : sequence of int, optional
@@ -211,14 +211,23 @@ def tensor(
     >>> ag.tensor([1.0, 2.0], requires_grad=True)
     Leaf([1., 2.])
     """
+    drawn = None
     if array.__class__ in TENSORS:
-        array = array.array
+        drawn, array = array.layout, array.array
     array = as_array(array, None if dtype is None else np.dtype(dtype))
     x = Leaf(array, _layout(array, layout, V, global_shape), requires_grad, name)
+    if state.grid is not None and drawn is not None and drawn.drawn and drawn.grid is state.grid and not requires_grad:
+        x.layout = _still_drawn(drawn, x.labelled(state.grid), () if layout is None else layout)
     if layout is not None:
         for hear in declarations:
             hear("tensor", x)
     return x
+
+
+def _still_drawn(drawn: Layout, layout: Layout, said: Any) -> Layout:
+    """A draw made into a leaf is one still, on the axes for which no other label was given."""
+    pairs = zip(layout.grid.names, drawn.labels, layout.labels, strict=True)
+    return layout.grid.layout([D if d is D and name not in said else label for name, d, label in pairs])
 
 
 def constant(array: Any, dtype: Any = None) -> Leaf:
@@ -230,6 +239,7 @@ def constant(array: Any, dtype: Any = None) -> Leaf:
     >>> ag.constant([1.0, 2.0]).requires_grad
     False
     """
+    array = array.array if array.__class__ in TENSORS else array
     x = Constant(as_array(array, dtype), None if state.grid is None else state.grid.uniform(C))
     for hear in declarations:
         hear("constant", x)

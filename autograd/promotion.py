@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import as_array, is_array, is_inexact
-from .inference import layout_of, without_cotangent
+from .inference import layout_of
 from .ranknumbers import RankFloat, RankInt
 from .state import state
 from .tensor import TENSORS, Tensor
@@ -16,8 +16,12 @@ __all__ = ["alike", "unlike"]
 
 
 def unlike(*arrays: Any) -> bool:
-    """Whether the dtypes differ (equal ones can be two objects)."""
-    return any(a.dtype != arrays[0].dtype for a in arrays)
+    """Whether some array has a cotangent that is not of the result's dtype (equal dtypes can be two objects)."""
+    dtypes = [a.dtype for a in arrays]
+    if all(dtype == dtypes[0] for dtype in dtypes):
+        return False
+    result = np.result_type(*dtypes)
+    return any(dtype.kind in "fc" and dtype != result for dtype in dtypes)
 
 
 def alike(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
@@ -38,11 +42,8 @@ def alike(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
         if x is None:
             return NotImplemented
         if x.__class__ in TENSORS:
-            if letter != "S" and dtype is not None and x.array.dtype != dtype:
-                if is_inexact(x.array.dtype):
-                    x = op.cast(x, options=(dtype, x.array.dtype))
-                else:  # it has no cotangent, in another dtype neither
-                    x = Tensor(x.array.astype(dtype), None if x.layout is None else without_cotangent(x.layout))
+            if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
+                x = op.cast(x, options=(dtype, x.array.dtype))
         elif len(xs) != 2 or x.__class__ not in (int, float, RankInt, RankFloat):
             array = as_array(x) if dtype is None or letter == "S" else as_array(x, dtype)
             array = array[()] if array.shape == () else array

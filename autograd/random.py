@@ -9,8 +9,16 @@ key is a hash of (seed, name, step). Element i, counted in C order in the logica
 no other. What follows is arithmetic that IEEE 754 rounds exactly (+ - * / and the square root), one element at a time:
 `numpy.log` and `numpy.cos` differ in their last bit between processors, and copies on two hosts would not be equal.
 
+Draws know layouts. Give a Tensor in the place of a shape, and the draw is for that Tensor: of a sharded one this
+rank's part, of equal copies equal numbers. Where the ranks hold values of their own (V) there is no logical tensor, and
+one key would give them all the same numbers, which is how dropout goes wrong in silence; the key must say that it
+differs, `key.along("dp")`. Inside a mesh the draw of a shape is a Tensor labelled D (Drawn): it enters where copies are
+equal or sharded on another dimension, becomes a Parameter, or a constant if one says so (`constant`), and is refused
+where it meets Varying. A part of it, taken by index, is V; so is a draw with `part=`, where the program says whose part
+it is. `autograd.places` has the table.
+
 In a dry run uniform, normal and bernoulli numbers have a shape only; integers and permutations, by which programs
-choose what to do, are as real as ever.
+choose what to do, are as real as ever, and plain arrays.
 
 One key is for one draw: two draws from the same key are functions of the same words. `Key.fold` and `Key.at` make more.
 """
@@ -30,7 +38,10 @@ import numpy as np
 
 from autograd.arrays import DRY, Shaped
 from autograd.errors import DtypeError, RingtapeError, ShapeError
+from autograd.layout import Layout
+from autograd.places import Part, coordinates, of_shape, of_tensor
 from autograd.state import state
+from autograd.tensor import FREE, Tensor
 
 __all__ = [
     "Key",
@@ -47,8 +58,6 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
-Part = tuple[slice, ...]
-
 BLOCK = 16384  # words worked on at a time: the temporaries of a transform stay in the second level of cache
 JUMP = 512  # words that take as long to make as one jump of the counter
 
@@ -66,11 +75,13 @@ class Key:
         Which stream: ``"layer1/dropout"``.
     step : int
         Which draw of that stream: the training step, the epoch.
+    axes : tuple of str
+        Mesh axes along which every rank has a stream of its own; see `along`.
 
     Raises
     ------
     DtypeError
-        If seed or step is not an integer, or name not a string.
+        If seed or step is not an integer, or name not a string, or an axis not one.
 
     Examples
     --------
@@ -84,12 +95,21 @@ class Key:
     seed: int
     name: str = ""
     step: int = 0
+    axes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", _integer(self.seed, "Key: seed"))
         object.__setattr__(self, "step", _integer(self.step, "Key: step"))
         if not isinstance(self.name, str):
             raise DtypeError(f"Key: name must be a string, got {self.name!r}")
+        if self.axes:
+            if not all(isinstance(axis, str) for axis in self.axes):
+                raise DtypeError(f"Key: axes must be names of mesh axes, got {self.axes!r}")
+            object.__setattr__(self, "axes", tuple(sorted(set(self.axes))))
+
+    def __repr__(self) -> str:
+        along = f", axes={self.axes!r}" if self.axes else ""
+        return f"Key(seed={self.seed!r}, name={self.name!r}, step={self.step!r}{along})"
 
     def fold(self, name: str) -> Key:
         """Return the child of that name, as in a path.
@@ -99,7 +119,7 @@ class Key:
         >>> Key(0, "a").fold("b").name
         'a/b'
         """
-        return Key(self.seed, f"{self.name}/{name}" if self.name else name, self.step)
+        return Key(self.seed, f"{self.name}/{name}" if self.name else name, self.step, self.axes)
 
     def at(self, step: int) -> Key:
         """Return the same stream at another step.
@@ -109,7 +129,20 @@ class Key:
         >>> Key(0, "shuffle").at(3)
         Key(seed=0, name='shuffle', step=3)
         """
-        return Key(self.seed, self.name, step)
+        return Key(self.seed, self.name, step, self.axes)
+
+    def along(self, *axes: str) -> Key:
+        """Return a key of which every rank of these mesh axes has a stream of its own, so that its draws are V there.
+
+        For values that are Varying, which have no place in a logical tensor: the numbers depend on the rank, and so on
+        the number of ranks. Without a mesh each axis has one place, as on a mesh of size 1.
+
+        Examples
+        --------
+        >>> Key(0, "noise").along("dp").fold("a")
+        Key(seed=0, name='noise/a', step=0, axes=('dp',))
+        """
+        return Key(self.seed, self.name, self.step, (*self.axes, *axes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,37 +244,40 @@ def set_state(state: State) -> None:
 # -- draws ----------------------------------------------------------------------------------------------------------
 def uniform(
     key: Key,
-    shape: int | Sequence[int],
+    shape: int | Sequence[int] | Tensor,
     *,
     low: float = 0.0,
     high: float = 1.0,
     dtype: Any = np.float64,
     part: Part | None = None,
-) -> Array:
+) -> Any:
     """Numbers that are equally likely anywhere in [low, high).
 
     Parameters
     ----------
     key : Key
         The stream.
-    shape : int or sequence of int
-        The shape of the logical tensor, the same on all ranks.
+    shape : int, sequence of int or Tensor
+        The shape of the logical tensor, the same on all ranks; or the Tensor that the draw is for.
     low, high : float
         The bounds, rounded to dtype. high itself is never returned, unless it equals low.
     dtype : dtype
         float64, float32 or float16. Numbers are made in float64 and rounded, so dtype changes them by rounding only.
     part : tuple of slice, optional
-        The part to make: one slice a dimension, with start and stop, without step. All of it by default.
+        The part to make: one slice a dimension, with start and stop, without step. All of it by default. Not with a
+        Tensor, which knows its part.
 
     Returns
     -------
-    numpy.ndarray
-        The part. Bitwise ``uniform(key, shape, ...)[part]``.
+    numpy.ndarray or Tensor
+        The part. Bitwise ``uniform(key, shape, ...)[part]``. A Tensor with labels inside a mesh, without `part`.
 
     Raises
     ------
     ShapeError
         If shape is not a shape or part is not inside it.
+    LayoutError
+        If shape is a Tensor that is Varying on an axis that the key is not along, or has the extent of a rank's part.
     DtypeError
         If dtype is not one of those above.
     RingtapeError
@@ -277,37 +313,41 @@ def uniform(
 
 def normal(
     key: Key,
-    shape: int | Sequence[int],
+    shape: int | Sequence[int] | Tensor,
     *,
     mean: float = 0.0,
     std: float = 1.0,
     dtype: Any = np.float64,
     part: Part | None = None,
-) -> Array:
+) -> Any:
     """Normally distributed numbers.
 
     Parameters
     ----------
     key : Key
         The stream.
-    shape : int or sequence of int
-        The shape of the logical tensor, the same on all ranks.
+    shape : int, sequence of int or Tensor
+        The shape of the logical tensor, the same on all ranks; or the Tensor that the draw is for.
     mean, std : float
         Mean and standard deviation.
     dtype : dtype
         float64, float32 or float16. Numbers are made in float64 and rounded, so dtype changes them by rounding only.
     part : tuple of slice, optional
-        The part to make: one slice a dimension, with start and stop, without step. All of it by default.
+        The part to make: one slice a dimension, with start and stop, without step. All of it by default. Not with a
+        Tensor, which knows its part.
 
     Returns
     -------
-    numpy.ndarray
-        The part. Bitwise ``normal(key, shape, ...)[part]``. No number lies more than 8.3 std from the mean.
+    numpy.ndarray or Tensor
+        The part. Bitwise ``normal(key, shape, ...)[part]``. No number lies more than 8.3 std from the mean. A Tensor
+        with labels inside a mesh, without `part`.
 
     Raises
     ------
     ShapeError
         If shape is not a shape or part is not inside it.
+    LayoutError
+        If shape is a Tensor that is Varying on an axis that the key is not along, or has the extent of a rank's part.
     DtypeError
         If dtype is not one of those above.
     RingtapeError
@@ -339,29 +379,34 @@ def normal(
     return _fill(key, shape, part, dtype, transform, "normal")
 
 
-def integers(key: Key, shape: int | Sequence[int], low: int, high: int, part: Part | None = None) -> Array:
+def integers(
+    key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int, part: Part | None = None
+) -> Any:
     """Integers that are equally likely in low, ..., high - 1.
 
     Parameters
     ----------
     key : Key
         The stream.
-    shape : int or sequence of int
-        The shape of the logical tensor, the same on all ranks.
+    shape : int, sequence of int or Tensor
+        The shape of the logical tensor, the same on all ranks; or the Tensor that the draw is for.
     low, high : int
         The bounds, -2^63 <= low < high <= 2^63.
     part : tuple of slice, optional
-        The part to make: one slice a dimension, with start and stop, without step. All of it by default.
+        The part to make: one slice a dimension, with start and stop, without step. All of it by default. Not with a
+        Tensor, which knows its part.
 
     Returns
     -------
-    numpy.ndarray
-        The part, int64. Bitwise ``integers(key, shape, low, high)[part]``.
+    numpy.ndarray or Tensor
+        The part, int64. Bitwise ``integers(key, shape, low, high)[part]``. A Tensor inside a mesh, if for a Tensor.
 
     Raises
     ------
     ShapeError
         If shape is not a shape or part is not inside it.
+    LayoutError
+        If shape is a Tensor that is Varying on an axis that the key is not along, or has the extent of a rank's part.
     DtypeError
         If a bound is not an integer.
     RingtapeError
@@ -389,29 +434,33 @@ def integers(key: Key, shape: int | Sequence[int], low: int, high: int, part: Pa
     return _fill(key, shape, part, np.dtype(np.int64), transform, "integers")
 
 
-def bernoulli(key: Key, shape: int | Sequence[int], p: float, part: Part | None = None) -> Array:
+def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Part | None = None) -> Any:
     """Booleans that are True with probability p.
 
     Parameters
     ----------
     key : Key
         The stream.
-    shape : int or sequence of int
-        The shape of the logical tensor, the same on all ranks.
+    shape : int, sequence of int or Tensor
+        The shape of the logical tensor, the same on all ranks; or the Tensor that the draw is for.
     p : float
         The probability, 0 <= p <= 1.
     part : tuple of slice, optional
-        The part to make: one slice a dimension, with start and stop, without step. All of it by default.
+        The part to make: one slice a dimension, with start and stop, without step. All of it by default. Not with a
+        Tensor, which knows its part.
 
     Returns
     -------
-    numpy.ndarray
-        The part, bool. ``uniform(key, shape, part=part) < p``, without making the numbers.
+    numpy.ndarray or Tensor
+        The part, bool. ``uniform(key, shape, part=part) < p``, without making the numbers. A Tensor with labels inside
+        a mesh, without `part`.
 
     Raises
     ------
     ShapeError
         If shape is not a shape or part is not inside it.
+    LayoutError
+        If shape is a Tensor that is Varying on an axis that the key is not along, or has the extent of a rank's part.
     RingtapeError
         If p is not a probability.
 
@@ -462,28 +511,35 @@ def permutation(key: Key, n: int) -> Array:
     >>> sorted(order.tolist()) == list(range(10))
     True
     """
-    if len(extents := _shape(n, "permutation")) != 1:
+    extents, box, _ = of_shape(n, key.axes, None, "permutation")
+    if len(extents) != 1:
         raise ShapeError(f"permutation: n must be one number, got {n!r}")
     words = np.empty(extents, np.uint64)
-    _words(words, key, extents, _part(None, extents, "permutation"))
+    _words(words, key, extents, box)
     return np.argsort(words, kind="stable").astype(np.int64, copy=False)
 
 
 # -- words ----------------------------------------------------------------------------------------------------------
 def _fill(
     key: Key,
-    shape: int | Sequence[int],
+    shape: int | Sequence[int] | Tensor,
     part: Part | None,
     dtype: np.dtype[Any],
     transform: Callable[[Array], Array],
     caller: str,
-) -> Array:
-    """The part of the logical tensor: its words, each transformed by itself."""
-    extents = _shape(shape, caller)
-    box = _part(part, extents, caller)
-    if state.dry and caller != "integers":  # values, which nobody may look at; integers choose, and cost little
+) -> Any:
+    """This rank's part of the logical tensor: its words, each transformed by itself."""
+    if isinstance(shape, Tensor):
+        if part is not None:
+            raise ShapeError(f"{caller}: a Tensor was given, which knows its part, and part={part!r} too")
+        extents, box, layout = of_tensor(shape, key.axes, caller)
+    else:
+        extents, box, layout = of_shape(shape, key.axes, part, caller)
+        if caller == "integers":
+            layout = None  # by integers programs choose: they are plain, and real in a dry run
+    if state.dry and (caller != "integers" or layout is not None):  # values, which nobody may look at
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
-        return values
+        return values if layout is None else _labelled(values, layout)
     words = np.empty([s.stop - s.start for s in box], np.uint64)
     _words(words, key, extents, box)
     # A result of 8 bytes an element takes the place of its words: a block is read before it is written.
@@ -491,7 +547,11 @@ def _fill(
     source, target = words.reshape(-1), out.reshape(-1)
     for i in range(0, source.size, BLOCK):
         target[i : i + BLOCK] = transform(source[i : i + BLOCK])
-    return out
+    return out if layout is None else _labelled(out, layout)
+
+
+def _labelled(array: Any, layout: Layout) -> Tensor:
+    return Tensor(array, layout, None, -1 if state.recording is None else FREE)
 
 
 def _words(out: Array, key: Key, shape: tuple[int, ...], part: Part) -> None:
@@ -502,7 +562,10 @@ def _words(out: Array, key: Key, shape: tuple[int, ...], part: Part) -> None:
         _thread.philox = np.random.Philox(0)
     philox = _thread.philox
     text = f"{key.seed}\0{key.step}\0{key.name}"  # two integers without zero bytes, then anything: no two keys alike
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"ringtape").digest()
+    person = b"ringtape"
+    if key.axes:
+        text, person = f"{coordinates(key.axes)!a}\0{text}", b"ringtape along"
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=person).digest()
     counter = np.zeros(4, np.uint64)
     state: Any = {
         "bit_generator": "Philox",
@@ -637,33 +700,3 @@ def _floating(dtype: Any, caller: str) -> np.dtype[Any]:
     if result.kind != "f" or result.itemsize > 8:
         raise DtypeError(f"{caller}: dtype must be float64, float32 or float16, got {dtype!r}")
     return np.dtype(result.type)  # native order, and the one object that stands for this dtype
-
-
-def _shape(shape: int | Sequence[int], caller: str) -> tuple[int, ...]:
-    try:
-        extents = tuple(int(operator.index(n)) for n in (shape if isinstance(shape, (tuple, list)) else (shape,)))
-    except TypeError:
-        extents = (-1,)
-    if any(n < 0 for n in extents):
-        raise ShapeError(f"{caller}: shape must be integers that are not negative, got {shape!r}")
-    return extents
-
-
-def _part(part: Part | None, shape: tuple[int, ...], caller: str) -> Part:
-    """The part with plain integers, checked."""
-    if part is None:
-        return tuple(slice(0, n) for n in shape)
-    if not isinstance(part, tuple) or not all(isinstance(s, slice) for s in part) or len(part) != len(shape):
-        raise ShapeError(f"{caller}: part must be a tuple of {len(shape)} slices for shape {shape}, got {part!r}")
-    box = []
-    for dim, (s, extent) in enumerate(zip(part, shape, strict=True)):
-        try:
-            start, stop = int(operator.index(s.start)), int(operator.index(s.stop))
-        except TypeError:
-            raise ShapeError(f"{caller}: part needs start and stop, got {s} in dimension {dim}") from None
-        if s.step not in (None, 1) or not 0 <= start <= stop <= extent:
-            raise ShapeError(
-                f"{caller}: part must be 0 <= start <= stop <= {extent} without step in dimension {dim}, got {s}"
-            )
-        box.append(slice(start, stop))
-    return tuple(box)

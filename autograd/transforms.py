@@ -17,7 +17,7 @@ from .deferred import Deferred
 from .describe import describe
 from .errors import DtypeError, LayoutError, ShapeError, TapeError
 from .explain import require_one_number
-from .layout import may_relabel
+from .layout import D, V, may_relabel
 from .leaves import tensor
 from .state import state
 from .tape import Tape, relabel
@@ -38,6 +38,8 @@ def _lift(x: Any, what: str) -> Tensor:
         )
     if state.grid is not None:
         x.layout = x.labelled(state.grid)
+        if x.layout.drawn:  # what is differentiated is a leaf, and no constant
+            x = Tensor(x.array, x.layout.grid.layout([V if label is D else label for label in x.layout.labels]))
     return x
 
 

@@ -130,7 +130,7 @@ def hosts(rounds: int) -> dict[str, Any]:
     """Two ranks a host: what crosses between hosts."""
     bench = Bench(rounds)
     world, traffic = bench.world, bench.world.traffic
-    algorithm = "hierarchical:ring,ring"
+    algorithm = "hierarchical:shared,ring"
     names = bench.channel.hosts.names
     seconds: dict[str, list[float]] = {name: [] for name in (algorithm, "ring", "native")}
     wire, crossing = [], []

@@ -11,9 +11,9 @@ Hidden share: (alone + compute - both) / alone, where alone is the all-reduce's 
 the transfer takes from the processor counts against it; "waited" is the time in the wait itself, behind the compute.
 
 Compute is a chain of recorded operations, calibrated to take `--factor` times as long as the all-reduce, each of them
-about `--operation-ms` long: pending communication cannot advance within one operation. With ``--compute matrix`` they
-are matrix products; with ``--compute device`` they wait, as for an accelerator, and take no processor time: that is
-what hosts with processors of their own see, where these share the cores of one machine.
+about `--operation-ms` long: pending communication cannot advance within one operation. They are the operations of an
+accelerator, which take no processor time: that is what hosts with processors of their own see, where these share the
+cores of one machine. With ``--compute matrix`` they are matrix products, on the same processors that move the data.
 """
 
 from __future__ import annotations
@@ -42,13 +42,32 @@ from autograd.state import state  # noqa: E402
 SIDE = 192  # of the square matrices of the compute
 
 
-def device_operation(seconds: float) -> Callable[[Any], Any]:
-    """An operation that takes a given time, forward and backward, and no processor."""
-    def wait(x: Any, *_: Any) -> Any:
-        time.sleep(seconds)
+class Device:
+    """An accelerator that takes a given time for every operation, forward and backward, and no processor.
+
+    It has one operation queued behind the one that runs, as a stream has: the host comes back from a launch when the
+    operation before is done, and what it does until its next launch costs nothing if it is shorter than an operation.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self.busy_until = 0.0
+        self.operation = op("device operation (benchmark)", "a", self.launch, self.launch)
+
+    def launch(self, x: Any, *_: Any) -> Any:
+        before = self.busy_until
+        self.busy_until = max(time.perf_counter(), before) + self.seconds
+        self._wait_until(before)
         return x
 
-    return op("device operation (benchmark)", "a", wait, wait)
+    def synchronize(self) -> None:
+        self._wait_until(self.busy_until)
+
+    @staticmethod
+    def _wait_until(moment: float) -> None:
+        left = moment - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
 
 
 def slowest(mine: float) -> float:
@@ -76,7 +95,7 @@ class Bench:
         once = statistics.median(timed(lambda: [self.small @ self.weight for _ in range(20)]) / 20 for _ in range(5))
         self.rows = max(1, round(operation_s / once)) * SIDE
         self.wide = ag.tensor(generator.standard_normal((self.rows, SIDE)).astype(np.float32), requires_grad=True)
-        self.device = device_operation(operation_s) if kind == "device" else None
+        self.device = Device(operation_s) if kind == "device" else None
         self.steps = 1
         self.waited = 0.0  # seconds, in the last of the runs of both
 
@@ -84,8 +103,13 @@ class Bench:
         """A chain of matrix products and nonlinearities."""
         y: Any = self.wide
         for _ in range(self.steps):
-            y = anp.maximum(y @ self.weight, 0.0) if self.device is None else self.device(y)
+            y = anp.maximum(y @ self.weight, 0.0) if self.device is None else self.device.operation(y)
         return y
+
+    def synchronize(self) -> None:
+        """Wait for what the device has been given."""
+        if self.device is not None:
+            self.device.synchronize()
 
     def calibrate(self, seconds: float) -> None:
         """Set the number of steps so that the forward compute takes that long."""
@@ -98,6 +122,7 @@ class Bench:
     def recorded(self) -> None:
         with ag.Tape():
             self.compute()
+            self.synchronize()
 
     # -- forward ---------------------------------------------------------------------------------------------------
     def alone(self) -> None:
@@ -108,6 +133,7 @@ class Bench:
         with ag.Tape():
             handle: Any = cc.all_reduce_async(self.payload, "dp")
             self.compute()
+            self.synchronize()
             start = time.perf_counter()
             handle.wait()
         self.waited = time.perf_counter() - start
@@ -120,6 +146,7 @@ class Bench:
         with ag.Tape():
             request = MPI.COMM_WORLD.Iallreduce(given, taken)
             self.compute()
+            self.synchronize()
             start = time.perf_counter()
             request.Wait()
         self.waited = time.perf_counter() - start
@@ -137,7 +164,12 @@ class Bench:
             ag.tensor(np.array(c.numpy()), layout={"dp": x.layout["dp"] if x is y else cc.P})
             for c, x in zip(map(ag.tensor, cotangents), outputs, strict=True)
         ]
-        return lambda: tape.backward(outputs, cotangents)
+
+        def backward() -> None:
+            tape.backward(outputs, cotangents)
+            self.synchronize()
+
+        return backward
 
 
 def without_poke(function: Callable[[], Any]) -> Any:
@@ -188,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=float, default=8.0, help="size of the all-reduce")
     parser.add_argument("--factor", type=float, default=2.0, help="compute takes so many times the all-reduce's time")
-    parser.add_argument("--compute", choices=("matrix", "device"), default="matrix")
+    parser.add_argument("--compute", choices=("matrix", "device"), default="device")
     parser.add_argument("--operation-ms", type=float, default=2.0, help="about how long one operation takes")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (s), ratio")

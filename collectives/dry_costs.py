@@ -66,7 +66,7 @@ def costs(call: str, bytes: int, ranks: tuple[int, ...], machine: Topology | Non
     if machine is not None and call == "all_reduce" and len(hosts) > 1 and hosts[0] > 1 and len(set(hosts)) == 1:
         inside = machine.inside
         yield "hierarchical", predict(
-            call, "hierarchical:ring,ring", n, p, a, b, g, ranks_per_host=hosts[0], inside_alpha_s=inside.latency_s,
+            call, "hierarchical", n, p, a, b, g, ranks_per_host=hosts[0], inside_alpha_s=inside.latency_s,
             inside_beta_s_per_byte=1 / inside.bytes_per_s,
         )  # fmt: skip
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from autograd.errors import CollectiveMismatch, ShapeError
-from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
+from autograd.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 
 __all__ = ["HEADER_BYTES", "read", "write"]
 
 HEADER_BYTES = 1024
-_PLAIN = {label.letter: label for label in (R, I, V, P, C)}
+_PLAIN = {label.letter: label for label in (R, I, V, P, C, D)}
 
 
 def write(array: Any, layout: Layout | None, recorded: bool, what: str) -> np.ndarray:

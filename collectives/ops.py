@@ -40,7 +40,7 @@ import numpy as np
 from autograd.arrays import Shaped, is_array
 from autograd.describe import describe
 from autograd.errors import AbsentError, LayoutError, MeshError, ShapeError
-from autograd.layout import C, I, Label, P, R, Rooted, Shard, V
+from autograd.layout import C, D, I, Label, P, R, Rooted, Shard, V
 from autograd.leaves import tensor
 from autograd.sites import call_site
 from autograd.state import state
@@ -212,6 +212,9 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Tensor:
             x = cast(x, name, to)
         return x
     (have,) = labels
+    if have is D:  # cast says what is meant, so a draw is a constant here
+        have = C
+        x = Tensor(x.array, x.layout.replace(on.names, C), None, -1 if state.recording is None else FREE)
     call = Call(on.names, on.group, to=to, source=have)
     if have is to or (isinstance(have, Shard) and isinstance(to, Shard) and have == to):
         return x

@@ -10,7 +10,7 @@ import numpy as np
 
 from autograd.arrays import Shaped, is_absent, to_host
 from autograd.errors import ReplicaMismatch
-from autograd.layout import C, I, R
+from autograd.layout import C, D, I, R
 from autograd.tensor import Tensor
 
 from .mesh import Mesh
@@ -38,7 +38,8 @@ def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
         if mesh.sizes[k] == 1:
             continue
         along = [
-            i for i, t in enumerate(tensors) if t.layout is not None and any(t.layout.labels[k] is x for x in (I, R, C))
+            i for i, t in enumerate(tensors)
+            if t.layout is not None and any(t.layout.labels[k] is x for x in (I, R, C, D))
         ]
         group = mesh.axis(axis).group
         mine = np.concatenate([digests[along], [len(along)]])

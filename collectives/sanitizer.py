@@ -29,7 +29,7 @@ from autograd import events
 from autograd.arrays import Shaped, to_host
 from autograd.describe import describe
 from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch
-from autograd.layout import C, I, Layout, R
+from autograd.layout import C, D, I, Layout, R
 from autograd.sites import find_site, short_site
 from autograd.state import state
 
@@ -39,6 +39,7 @@ from .communicator import Copy
 
 __all__ = ["Statement", "compare", "digest_of", "statement", "witness"]
 
+_EQUAL = frozenset((R, I, C, D))  # labels of what is the same on all ranks
 _MOST = 4096  # copies kept for an axis on which nothing is called
 
 
@@ -84,7 +85,7 @@ def witness(how: str, x: Any) -> None:
     mesh, layout = state.mesh, x.layout
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
-    if not any(label is R or label is I or label is C for label in layout.labels):
+    if not any(map(_EQUAL.__contains__, layout.labels)):
         return
     copy = None
     for axis in mesh.known_axes():
@@ -98,8 +99,7 @@ def witness(how: str, x: Any) -> None:
 
 
 def _is_equal(layout: Layout, axis: str) -> bool:
-    label = layout[axis]
-    return label is R or label is I or label is C
+    return layout[axis] in _EQUAL
 
 
 def compare(name: str, ranks: Sequence[int], told: Sequence[Statement]) -> CommunicationError | None:

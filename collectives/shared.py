@@ -37,7 +37,7 @@ from .mesh import current_mesh
 __all__ = ["SharedMemory", "all_reduce_in_place", "along", "as_steps", "empty", "set_limit", "shared_memory"]
 
 SLOT_BYTES = 256 << 10
-BLOCK_BYTES = 256 << 10  # what is added at a time: it stays in the second cache beside its operands
+BLOCK_BYTES = 512 << 10  # what is added at a time: long enough for the calls not to count, short enough for the caches
 IN_PLACE_BYTES = 4 << 10  # to here one meeting and a copy cost less than the two meetings that adding in place takes
 EVERYONE_BYTES = 16 << 10  # to here every rank adds everything, however many there are; two ranks always do
 _LINE_BYTES = 64  # slices begin on a cache line
@@ -90,6 +90,20 @@ class _Small(NamedTuple):
     parts: tuple[tuple[Array, ...], tuple[Array, ...]]
 
 
+_Plan = list[tuple[list[Array], Array, list[Array]]]  # blocks: what is added, where to, and where the sum is copied
+
+
+class _Known(NamedTuple):
+    """An operand that is added where it lies, looked at before: looking again would take longer than adding it."""
+
+    array: weakref.ref[Array]
+    size: int
+    dtype: np.dtype[Any]
+    call: int
+    place: int
+    plans: dict[tuple[int, ...], _Plan]  # by where all ranks' operands lie
+
+
 class SharedMemory(Communicator):
     """The collectives of a group whose ranks share a host; see the module.
 
@@ -122,17 +136,19 @@ class SharedMemory(Communicator):
     """
 
     algorithm = "shared"
+    is_plain: bool
+    """Whether there is no window: one rank, or threads of one process."""
 
     def __init__(self, base: Communicator):
         self.base = base
         self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
         host = open_host(base)
         self._small: dict[Any, _Small] = {}
-        self._direct: dict[Any, list[tuple[list[Array], Array, list[Array]]]] = {}
+        self._known: dict[int, _Known] = {}  # operands of all_reduce_in_place, by their id
         self._buffers: Buffers  # only where there is a window
-        self._is_plain = host is None
+        self.is_plain = host is None
         if host is not None:
-            self._buffers = Buffers(host, self.rank, self.size, self._direct.clear)
+            self._buffers = Buffers(host, self.rank, self.size, self._known.clear)
             self._open(host)
 
     def _open(self, host: Host) -> None:
@@ -167,34 +183,34 @@ class SharedMemory(Communicator):
         Its memory is used again once every rank has dropped the array and all views of it, at the next `empty` or
         `trim`. Nothing has to be freed by hand.
         """
-        return np.empty(shape, dtype) if self._is_plain else self._buffers.empty(shape, np.dtype(dtype))
+        return np.empty(shape, dtype) if self.is_plain else self._buffers.empty(shape, np.dtype(dtype))
 
     def trim(self) -> None:
         """Give back the windows in which no rank has an array left. All ranks of the group call it."""
-        if not self._is_plain:
+        if not self.is_plain:
             self._buffers.agree(0, keep=0)
 
     @property
     def buffer_bytes(self) -> int:
         """What buffers take of this rank's share of the windows, as far as all ranks know of it."""
-        return 0 if self._is_plain else self._buffers.arena.taken_bytes
+        return 0 if self.is_plain else self._buffers.arena.taken_bytes
 
     def holds(self, x: Array) -> bool:
         """Whether an array lies in this group's window, so that nothing is copied."""
-        return self._is_plain or self._buffers.place(x) != 0
+        return self.is_plain or self._buffers.place(x) != 0
 
     def close(self) -> None:
         """Free all windows. All ranks call it; arrays that lie in them must not be used afterwards."""
-        if self._is_plain:
+        if self.is_plain:
             return
         self.base.barrier()
         self._small.clear()
-        self._direct.clear()
+        self._known.clear()
         self._buffers.close()
         del self._slots, self._sums
         self._flags.words.release()
         self._control.free()
-        self._is_plain = True
+        self.is_plain = True
 
     # -- meetings ------------------------------------------------------------------------------------------------------
     def _call(self, operation: str, x: Array, count: int, more: int = 0) -> int:
@@ -212,7 +228,7 @@ class SharedMemory(Communicator):
         calls = [_words_of(call) for call in self._flags.said(n, CALL)]
         raise CollectiveMismatch(checking.mismatch_text(self.name, self.ranks, calls))
 
-    def _places(self, n: int) -> list[int]:
+    def _places(self, n: int) -> tuple[int, ...]:
         return self._flags.said(n, PLACE)
 
     def _slot(self, n: int, rank: int, dtype: np.dtype[Any], count: int) -> Array:
@@ -220,7 +236,7 @@ class SharedMemory(Communicator):
 
     def barrier(self) -> None:
         """Return when all ranks have come."""
-        if self._is_plain:
+        if self.is_plain:
             self.base.barrier()
         else:
             self._flags.meet(0)
@@ -230,7 +246,7 @@ class SharedMemory(Communicator):
         """The sum of all ranks' arrays, as a new array."""
         small = self._small.get((x.dtype, x.size))
         if small is None or x.ndim != 1:
-            if self._is_plain:
+            if self.is_plain:
                 return self.base.all_reduce(x)
             small = self._prepare_small(x)
             if small is None:
@@ -267,7 +283,7 @@ class SharedMemory(Communicator):
         call = self._call("all_reduce", x, x.size)
         # what others read where it lies must not be written over meanwhile
         place = 0 if out is x else self._buffers.place(x)
-        places: list[int] = []
+        places: tuple[int, ...] = ()
         for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
             if not place:
                 self._slot(self._flags.meeting + 1, self.rank, x.dtype, stop - start)[...] = x[start:stop]
@@ -305,43 +321,55 @@ class SharedMemory(Communicator):
         """
         if not (x.flags.c_contiguous and x.flags.writeable):
             raise ShapeError("all_reduce_in_place was given an array that is read-only or not contiguous")
-        flat = x if x.ndim == 1 else x.reshape(-1)
-        if self._is_plain:
-            flat[...] = self.base.all_reduce(flat)
-            return x
-        small = None
-        if x.nbytes <= IN_PLACE_BYTES:
-            small = self._small.get((x.dtype, x.size)) or self._prepare_small(flat)
-        if small is not None:
-            odd = (self._flags.meeting + 1) & 1
-            small.mine[odd][...] = flat
-            self._flags.meet(small.call_in_place)
-            if small.is_pair:
-                a, b = small.parts[odd]
-                np.add(a, b, out=flat)
-            else:
-                add_up(small.parts[odd], flat)
-            return x
-        call = self._call("all_reduce_in_place", flat, flat.size)
-        places = tuple(self._places(self._flags.meet(call, self._buffers.place(x))))
-        if not all(places):
-            self._all_reduce(flat, flat)
-            return x
-        key = x.dtype, x.size, places
-        plan = self._direct.get(key)
+        known = self._known.get(id(x))
+        if known is None or known.array() is not x or known.size != x.size or known.dtype is not x.dtype:
+            flat = x if x.ndim == 1 else x.reshape(-1)
+            if self.is_plain:
+                flat[...] = self.base.all_reduce(flat)
+                return x
+            if x.nbytes <= IN_PLACE_BYTES:
+                small = self._small.get((x.dtype, x.size)) or self._prepare_small(flat)
+                if small is not None:
+                    return self._small_in_place(small, x, flat)
+            known = self._know(x, flat)
+        call = known.call
+        places = self._flags.said(self._flags.meet(call, known.place), PLACE)
+        plan = known.plans.get(places)
         if plan is None:
-            plan = self._direct[key] = self._prepare_direct(flat, places)
+            flat = x if x.ndim == 1 else x.reshape(-1)
+            if not all(places):
+                self._all_reduce(flat, flat)
+                return x
+            plan = known.plans[places] = self._prepare_direct(flat, places)
         for parts, out, copies in plan:
             add_up(parts, out)
             for copy in copies:
                 copy[...] = out
+        plan.reverse()  # what this call came to last is in the cache still, and the next one begins with it
         self._flags.meet(call)
         return x
 
-    def _prepare_direct(self, x: Array, places: Sequence[int]) -> list[tuple[list[Array], Array, list[Array]]]:
+    def _small_in_place(self, small: _Small, x: Array, flat: Array) -> Array:
+        odd = (self._flags.meeting + 1) & 1
+        small.mine[odd][...] = flat
+        self._flags.meet(small.call_in_place)
+        if small.is_pair:
+            a, b = small.parts[odd]
+            np.add(a, b, out=flat)
+        else:
+            add_up(small.parts[odd], flat)
+        return x
+
+    def _know(self, x: Array, flat: Array) -> _Known:
+        """Look at an operand once: as long as the array lives, its place is the same."""
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        call = self._call("all_reduce_in_place", flat, flat.size)
+        known = self._known[id(x)] = _Known(weakref.ref(x), x.size, x.dtype, call, self._buffers.place(x), {})
+        return known
+
+    def _prepare_direct(self, x: Array, places: Sequence[int]) -> _Plan:
         """Blocks of this rank's slice: what is added, where to, and where the sum is copied."""
-        if len(self._direct) >= _KEPT:
-            self._direct.clear()
         whole = [self._buffers.at(place, r, x.dtype, 0, x.size) for r, place in enumerate(places)]
         into = min(self.rank, 1)  # the sum may overwrite either of the first two
         plan = []
@@ -352,13 +380,13 @@ class SharedMemory(Communicator):
 
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
         """This rank's part of the sum; `counts` are the parts' sizes."""
-        if self._is_plain:
+        if self.is_plain:
             return self.base.reduce_scatter(x, counts)
         offsets = self._offsets(x, counts, is_part=False)
         call, place = self._call("reduce_scatter", x, x.size, hash(tuple(counts))), self._buffers.place(x)
         out = np.empty(counts[self.rank], x.dtype)
         step = SLOT_BYTES // self.size // x.itemsize  # a slot has room for a piece of every rank's part
-        places: list[int] = []
+        places: tuple[int, ...] = ()
         for start, stop in pieces(0, max(counts), step):
             if not place:
                 slot = self._slot(self._flags.meeting + 1, self.rank, x.dtype, step * self.size)
@@ -384,12 +412,12 @@ class SharedMemory(Communicator):
     # -- copies --------------------------------------------------------------------------------------------------------
     def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
         """All ranks' parts in order of rank; `counts` are their sizes."""
-        if self._is_plain:
+        if self.is_plain:
             return self.base.all_gather(x, counts)
         offsets = self._offsets(x, counts, is_part=True)
         call, place = self._call("all_gather", x, sum(counts), hash(tuple(counts))), self._buffers.place(x)
         out = np.empty(sum(counts), x.dtype)
-        places: list[int] = []
+        places: tuple[int, ...] = ()
         for start, stop in pieces(0, max(counts), SLOT_BYTES // x.itemsize):
             mine = x[start:stop]
             if not place:
@@ -411,7 +439,7 @@ class SharedMemory(Communicator):
 
     def broadcast(self, x: Array, root: int) -> Array:
         """The root's array: a copy on the root, written into `x` elsewhere."""
-        if self._is_plain:
+        if self.is_plain:
             return self.base.broadcast(x, root)
         if not 0 <= root < self.size:
             raise MeshError(f"root {root} is no rank of '{self.name}', whose ranks are 0 to {self.size - 1}")

@@ -17,7 +17,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from autograd import ops, optim
+from autograd import nn, ops, optim, random
 from collectives import I, LayoutError, P, R, ReplicaMismatch, Shard, V
 
 Array = Any
@@ -614,6 +614,45 @@ class Row31(Bug):
         return {"w": g}
 
 
+# -- the same random numbers on values that differ --------------------------------------------------------------------
+
+
+@row
+class Row34(Bug):
+    """transformers#31412. Every rank has the same seed, and so drops the same elements of its own part of the data."""
+
+    axes = {"dp": 3}
+    says = ["multiply(x: f64[", "{dp: V}", "y: bool[", "{dp: D}", "axis 'dp'",
+            "y holds the same random numbers on every rank (Drawn), and x values of each rank's own (Varying)",
+            "fix: draw y from key.along('dp')", "test_bugs.py:"]  # fmt: skip
+    key = random.Key(3, "dropout")
+
+    def wrong(self, mesh: cc.Mesh) -> None:
+        x, w = ag.tensor(draw("x", 7, 4)[mine(mesh, "dp", 7)]), ag.Parameter(draw("w", 4, 5), name="w")
+        with ag.Tape() as tape:
+            h = np.tanh(x @ cc.cast(w, "dp", to=R))
+            keep = random.bernoulli(self.key, h.shape, 0.5)  # <- one key: equal masks
+            loss = cc.all_reduce(((h * keep * 2.0) ** 3).sum(), "dp", to=I)
+        tape.backward(loss)
+        optim.SGD([w], lr=0.1).step()
+
+    def right(self, mesh: cc.Mesh) -> Any:
+        rows = draw("x", 7, 4)[mine(mesh, "dp", 7)]
+        x = ag.tensor(rows, {"dp": Shard(0)}, global_shape=(7, 4))  # parts of one value, which has one mask
+        w = ag.Parameter(draw("w", 4, 5), name="w")
+        with ag.Tape() as tape:
+            h = nn.dropout(np.tanh(x @ cc.cast(w, "dp", to=R)), 0.5, self.key)
+            loss = cc.all_reduce((h**3).sum(), "dp", to=I)
+        tape.backward(loss)
+        optim.SGD([w], lr=0.0).step()
+        return whole(w, names="w")
+
+    def serial(self) -> Any:
+        x = draw("x", 7, 4)
+        (g,) = grads(lambda w: (nn.dropout(np.tanh(x @ w), 0.5, self.key) ** 3).sum(), draw("w", 4, 5))
+        return {"w": g}
+
+
 # -- the tests -------------------------------------------------------------------------------------------------------
 
 LAYOUT_ROWS = [name for name, bug in BUGS.items() if bug.error is LayoutError]
@@ -653,7 +692,7 @@ def agrees(found: dict[str, tuple[Array, Any]], expected: dict[str, Array]) -> N
 
 
 def test_all_rows_are_here() -> None:
-    assert sorted(BUGS) == [f"row{n:02d}" for n in (1, 2, 4, 6, 8, 10, 13, 14, 15, 17, 19, 24, 31)]
+    assert sorted(BUGS) == [f"row{n:02d}" for n in (1, 2, 4, 6, 8, 10, 13, 14, 15, 17, 19, 24, 31, 34)]
     assert all(type(bug).__doc__ and "#" in type(bug).__doc__ for bug in BUGS.values())
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Shaped, is_array
-from ..layout import Mix
+from ..layout import D, Mix, V
 from ..primitive import Primitive, op
+from ..tensor import Tensor
 
 Shape = tuple[int, ...]
 
@@ -104,4 +105,7 @@ _take: Primitive = op(
 def getitem(x: Any, key: Any) -> Any:
     """``x[key]``, NumPy's indexing. Adjoint: zeros with the cotangent added at the places taken."""
     shape = (x.array if hasattr(x, "tape") else x).shape
+    layout = getattr(x, "layout", None)
+    if layout is not None and layout.drawn:  # the part of a draw that a plain number names may be each rank's own
+        x = Tensor(x.array, layout.grid.layout([V if label is D else label for label in layout.labels]))
     return _take(x, options=(_plain(key), shape))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from autograd.errors import MeshError
 
 from . import trees
+from .hierarchical import LEVELS
 from .steps import piece_count
 from .table import algorithms_of, check_name
 
@@ -76,6 +77,8 @@ def predict(
     name, _, option = algorithm.partition(":")
     if name == "hierarchical":
         return _hierarchical(n, p, a, b, g, option, ranks_per_host, inside_alpha_s, inside_beta_s_per_byte)
+    if name == "shared":  # no messages: the ranks meet twice, and every byte is copied in and out
+        return Cost(2 * a + 2 * n * b, 0, 0.0)
     if name == "reproducible" and option == "tree":  # rank 0's first child has half of the ranks' nodes, one if p = 2^k
         steps, whole = (p - 1).bit_length(), piece_count(math.ceil(n))
         return Cost(2 * steps * (a + n * b) + steps * n * g, steps * whole, steps * n)
@@ -173,7 +176,7 @@ def _tree(operation: str, name: str, option: str, n: float, p: int, a: float, b:
 def _hierarchical(
     n: float, p: int, a: float, b: float, g: float, option: str, lanes: int, inside_a: float, inside_b: float
 ) -> Cost:
-    inside, _, between = (option or "ring,ring").partition(",")
+    inside, _, between = (option or LEVELS).partition(",")
     hosts = p // lanes
     if hosts * lanes != p:
         raise MeshError(f"{p} ranks with {lanes} on each host; needed: the same number on every host")
@@ -192,8 +195,8 @@ def best_segments(n: float, rounds: float, alpha_s: float, beta_s_per_byte: floa
 
 
 def candidates(operation: str, n: float, p: int, alpha_s: float, beta_s_per_byte: float) -> list[str]:
-    """What `auto` chooses from, pipelines with the best number of segments."""
-    names = [name for name in algorithms_of(operation) if name not in ("reproducible", "hierarchical")]
+    """What `auto` can predict of messages between any ranks, pipelines with the best number of segments."""
+    names = [name for name in algorithms_of(operation) if name not in ("reproducible", "hierarchical", "shared")]
     found = []
     for name in names:
         if name == "pipelined":

@@ -3,14 +3,15 @@
 Every rank sends to the ranks 1, 2, 4, ... places on and receives from those as far back, all at once and with changing
 partners, as the algorithms do: what they share (a link, a core) is shared here too, and one late rank delays the rest.
 A few short rounds, and the median of the tries: a single slow one does not count, but where every message waits for a
-core, so will the algorithms'. The transport's own collectives are a black box: a few of their sizes are timed, as long
-as that is short, and they are not chosen far beyond. All ranks get all measurements and take the median of the ranks',
-so that they agree on every choice.
+core, so will the algorithms'. The transport's own collectives are a black box, and so is the memory that ranks of one
+host share: a few of their sizes are timed, as long as that is short, and they are not chosen far beyond. All ranks get
+all measurements and take the median of the ranks', so that they agree on every choice.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from bisect import bisect_right
@@ -24,17 +25,22 @@ from collectives.communicator import Communicator
 from .costs import candidates, predict
 from .hierarchical import Hosts
 from .steps import finish, swap
-from .table import OPERATIONS
+from .table import OPERATIONS, steps_of
 
 __all__ = ["Fit", "Levels", "measure"]
 
 SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
-NATIVE_BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
-NATIVE_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
-BEYOND = 8  # so many times the longest size timed, the transport's own is not chosen any more
+TIMED_BYTES = tuple(1 << k for k in range(10, 23, 2))
+TRIED_BYTES = TIMED_BYTES[:4]  # beyond, bytes count and not what surrounds a message
+TIMED_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
+BEYOND = 8  # so many times the longest size timed, a black box is not chosen any more
 TIE = 1.05
+SHORT_TIE = 1.25
 TRIES = 5
 BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
+
+
+Table = dict[str, list[tuple[int, float]]]
 
 
 class Levels(NamedTuple):
@@ -54,8 +60,10 @@ class Fit:
     ----------
     alpha_s, beta_s_per_byte, gamma_s_per_byte : float
         Latency of a message, time of a byte on the link, time to add a byte.
-    native : dict of str to list of (bytes, seconds)
-        For each operation: times of the transport's own.
+    timed : dict of str to dict of str to list of (bytes, seconds)
+        For ``native`` and ``shared``, for each operation: what some sizes took.
+    errors : dict of str to list of (bytes, factor)
+        For each operation: how much longer than predicted the predicted best took, at sizes where latency counts.
     levels : Levels or None
         Where ranks share hosts.
     """
@@ -66,15 +74,17 @@ class Fit:
         alpha_s: float,
         beta_s_per_byte: float,
         gamma_s_per_byte: float,
-        native: dict[str, list[tuple[int, float]]],
+        timed: dict[str, Table],
         levels: Levels | None = None,
+        errors: dict[str, list[tuple[int, float]]] | None = None,
     ):
         self.ranks = ranks
         self.alpha_s = alpha_s
         self.beta_s_per_byte = beta_s_per_byte
         self.gamma_s_per_byte = gamma_s_per_byte
-        self.native = native
+        self.timed = timed
         self.levels = levels
+        self.errors = errors or {}
         self._chosen: dict[tuple[str, int], str] = {}
 
     def __repr__(self) -> str:
@@ -88,29 +98,49 @@ class Fit:
                  for name in candidates(operation, size_bytes, self.ranks, *model)}  # fmt: skip
         if self.levels is not None and operation == "all_reduce":
             lanes, inside_alpha, inside_beta, alpha, beta = self.levels
-            for name in ("hierarchical:ring,ring", "hierarchical:ring,recursive_doubling",
-                         "hierarchical:ring,halving_doubling"):  # fmt: skip
+            for name in (f"hierarchical:shared,{between}" for between in ("ring", "recursive_doubling",
+                                                                          "halving_doubling")):  # fmt: skip
                 found[name] = predict(
                     operation, name, size_bytes, self.ranks, alpha, beta, self.gamma_s_per_byte, ranks_per_host=lanes,
                     inside_alpha_s=inside_alpha, inside_beta_s_per_byte=inside_beta,
                 ).time_s  # fmt: skip
-        points = self.native.get(operation)
-        if points and size_bytes <= BEYOND * points[-1][0]:
-            found["native"] = _between(points, size_bytes)
+        error = self._error(operation, size_bytes)
+        found = {name: error * seconds for name, seconds in found.items()}
+        for name, table in self.timed.items():
+            points = table.get(operation)
+            if points and size_bytes <= BEYOND * points[-1][0]:
+                found[name] = _between(points, size_bytes)
         return found
 
+    def predicted_best(self, operation: str, size_bytes: int) -> tuple[str, float]:
+        """The best of what the model knows, and its predicted time."""
+        model = (self.alpha_s, self.beta_s_per_byte)
+        found = [(predict(operation, name, size_bytes, self.ranks, *model, self.gamma_s_per_byte).time_s, name)
+                 for name in candidates(operation, size_bytes, self.ranks, *model)]  # fmt: skip
+        seconds, name = min(found)
+        return name, seconds
+
+    def _error(self, operation: str, size_bytes: int) -> float:
+        """The model's error at a size: that of the nearest one that was tried, none far beyond."""
+        tried = self.errors.get(operation)
+        if not tried or size_bytes > 2 * tried[-1][0]:
+            return 1.0
+        return min(tried, key=lambda row: abs(math.log(row[0] / max(size_bytes, 1))))[1]
+
     def choose(self, operation: str, size_bytes: int) -> str:
-        """The algorithm with the least predicted time; the ring where it is about as good.
+        """The algorithm with the least predicted time; the ring, or for short arrays native, where it is about as good.
 
         The model knows no late ranks. A ring passes pieces on as they arrive and waits for its neighbours only, so one
-        late rank costs it less than the others.
+        late rank costs it less than the others. Where latency counts a prediction errs by more than a measurement.
         """
         key = operation, size_bytes
         if key not in self._chosen:
             times = self.times(operation, size_bytes)
             best = min(times, key=lambda name: (times[name], name))
-            is_tie = "ring" in times and times["ring"] <= TIE * times[best]
-            self._chosen[key] = "ring" if is_tie else best
+            for name, tie in (("ring", TIE), ("native", SHORT_TIE if size_bytes <= TRIED_BYTES[-1] else 1.0)):
+                if name in times and times[name] <= tie * times[best]:
+                    best = name
+            self._chosen[key] = best
         return self._chosen[key]
 
 
@@ -165,12 +195,12 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
         slowest = max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
         return _usual(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest)))), slowest
 
-    def native_times(operation: str) -> list[float]:
+    def times(group: Communicator, operation: str) -> list[float]:
         found: list[float] = []
-        for size_bytes in NATIVE_BYTES:
-            seconds, slowest = timed(_native_call(native, operation, size_bytes))
+        for size_bytes in TIMED_BYTES:
+            seconds, slowest = timed(_call(group, operation, size_bytes))
             found.append(seconds)
-            if 8 * slowest > NATIVE_LIMIT_S and len(found) > 1:
+            if 4 * slowest > TIMED_LIMIT_S and len(found) > 1:
                 break
         return found
 
@@ -181,14 +211,33 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
              for group in groups]  # fmt: skip
     x = np.zeros(LONG_BYTES // 8, np.float32)
     adding = _usual(lambda: np.add(x, x, out=x), lambda: None, 4) / x.nbytes
-    calls = {op: native_times(op) for op in OPERATIONS}
+    boxes = {"native": native}
+    memory = _memory(messages, hosts)
+    if memory is not None:
+        boxes["shared"] = memory
+    calls = {name: {op: times(group, op) for op in OPERATIONS if steps_of(op, name) is not None or name == "native"}
+             for name, group in boxes.items()}  # fmt: skip
     told = [json.loads(text) for text in native.exchange(json.dumps([links, adding, calls]).encode())]
     (link, *levels) = [_line(*(statistics.median(row[0][k][i] for row in told) for i in (0, 1)))
                        for k in range(len(groups))]  # fmt: skip
     adding = statistics.median(row[1] for row in told)
-    table = {op: [(NATIVE_BYTES[k], statistics.median(row[2][op][k] for row in told)) for k in range(len(calls[op]))]
-             for op in OPERATIONS}  # fmt: skip
-    return Fit(p, *link, adding, table, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+    tables = {
+        name: {
+            op: [(TIMED_BYTES[k], statistics.median(row[2][name][op][k] for row in told)) for k in range(len(found))]
+            for op, found in table.items()
+        }
+        for name, table in calls.items()
+    }
+    fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+    tried = {op: [(size, *fit.predicted_best(op, size)) for size in TRIED_BYTES] for op in OPERATIONS}
+    mine = [[timed(_trial(messages, op, name, size))[0] / seconds for size, name, seconds in rows]
+            for op, rows in tried.items()]  # fmt: skip
+    told = [json.loads(text) for text in native.exchange(json.dumps(mine).encode())]
+    fit.errors = {
+        op: [(size, statistics.median(row[i][k] for row in told)) for k, size in enumerate(TRIED_BYTES)]
+        for i, op in enumerate(OPERATIONS)
+    }
+    return fit
 
 
 def _line(short_s: float, long_s: float) -> tuple[float, float]:
@@ -197,14 +246,33 @@ def _line(short_s: float, long_s: float) -> tuple[float, float]:
     return max(short_s - SHORT_BYTES * beta, 1e-9), beta
 
 
-def _native_call(group: Communicator, operation: str, size_bytes: int) -> Callable[[], Any]:
+def _memory(group: Communicator, hosts: Hosts) -> Communicator | None:
+    """The memory that all ranks share; None where they are on several hosts, or are threads, which share it anyway."""
+    if hosts.count > 1:
+        return None
+    from ..shared import shared_memory
+
+    memory = shared_memory(group)
+    return None if memory.is_plain else memory
+
+
+def _call(group: Communicator, operation: str, size_bytes: int) -> Callable[[], Any]:
+    """A call of a communicator's own."""
+    arguments = _arguments(group, operation, size_bytes)
+    return lambda: getattr(group, operation)(*arguments)
+
+
+def _trial(group: Communicator, operation: str, name: str, size_bytes: int) -> Callable[[], Any]:
+    """A call by an algorithm."""
+    algorithm, arguments = steps_of(operation, name), _arguments(group, operation, size_bytes)
+    assert algorithm is not None
+    return lambda: finish(algorithm(group, *arguments))
+
+
+def _arguments(group: Communicator, operation: str, size_bytes: int) -> tuple[Any, ...]:
     count = size_bytes // 4
     x = np.zeros(count, np.float32)
     counts = [count * (i + 1) // group.size - count * i // group.size for i in range(group.size)]
-    if operation == "all_reduce":
-        return lambda: group.all_reduce(x)
-    if operation == "reduce_scatter":
-        return lambda: group.reduce_scatter(x, counts)
     if operation == "all_gather":
-        return lambda: group.all_gather(x[: counts[group.rank]], counts)
-    return lambda: getattr(group, operation)(x, 0)
+        return x[: counts[group.rank]], counts
+    return (x, *{"all_reduce": (), "reduce_scatter": (counts,)}.get(operation, (0,)))

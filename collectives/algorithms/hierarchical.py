@@ -23,7 +23,11 @@ from collectives.communicator import Array, Communicator, Pending
 from . import halving, ring
 from .steps import Steps
 
-__all__ = ["Hosts", "all_reduce", "host_name", "shared"]
+__all__ = ["LEVELS", "Hosts", "all_reduce", "host_name", "shared"]
+
+
+LEVELS = "shared,ring"
+"""The algorithms inside a host and between hosts, unless told."""
 
 
 def host_name() -> str:

@@ -14,7 +14,7 @@ name                                  algorithm
 ``pipelined``, ``pipelined:S``        `trees`: a chain, S segments
 ``pipelined_tree``, ``...:S``         `trees`: a binary tree, S segments
 ``double_tree``, ``double_tree:S``    `trees`: two binary trees, S segments in each
-``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level, ``ring,ring`` without
+``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level, ``shared,ring`` without
 ``shared``                            `collectives.shared`: memory that the ranks of one host share
 ``reproducible``, ``...:tree``        `reproducible`: the same bits whatever the ranks; for long arrays, or for short
 ====================================  ==============================================================================
@@ -64,7 +64,7 @@ def _segments(option: str) -> int | None:
 
 
 def _levels(option: str) -> tuple[str, str]:
-    inside, _, between = (option or "ring,ring").partition(",")
+    inside, _, between = (option or hierarchical.LEVELS).partition(",")
     if inside not in hierarchical.INSIDE or between not in hierarchical.BETWEEN:
         raise ValueError(
             f"needed: INSIDE,BETWEEN, one of {', '.join(hierarchical.INSIDE)} inside a host and one of "

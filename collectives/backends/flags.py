@@ -137,10 +137,10 @@ class Flags:
             self._disagree(n)
         return n
 
-    def said(self, n: int, which: int) -> list[int]:
+    def said(self, n: int, which: int) -> tuple[int, ...]:
         """The words that all ranks brought to meeting `n`, the last one: `CALL` or `PLACE`."""
         at = which + (n & 1)
-        return [self.words[r + at] for r in range(0, len(self._names) * LINE, LINE)]
+        return tuple(self.words[at :: LINE].tolist())
 
     def wait(self, at: int, n: int) -> None:
         """Wait for the flag at `at`. RankFailed if its rank is dead, or does not come within the limit."""

@@ -355,6 +355,8 @@ def _while_waiting(wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
         _process.waiting.pop(thread, None)
 
 
+_PATIENT_S = 3e-4  # of yielding, before a waiting rank sleeps between tests: a long message comes no sooner by looking
+_NAP_S = 5e-5
 _SPINS = 20  # tests before a waiting rank lets others have its core
 _let_others_run = getattr(os, "sched_yield", lambda: None)  # not everywhere
 
@@ -391,13 +393,17 @@ class _Request:
             self._is_done = True
 
     def _yielding_wait(self) -> None:
-        """MPI's own wait keeps the core; where ranks are more than cores, the one waited for may need it."""
+        """MPI's own wait keeps the core; the one waited for, or the system that moves the data, may need it."""
         test, status = self._request.Test, self.status
         for _ in range(_SPINS):
             if test(status):
                 return
+        patient = time.perf_counter() + _PATIENT_S
         while not test(status):
-            _let_others_run()
+            if time.perf_counter() < patient:
+                _let_others_run()
+            else:
+                time.sleep(_NAP_S)
 
     def _poll(self) -> None:
         """Wait, and raise if this rank is told that it waits in vain."""

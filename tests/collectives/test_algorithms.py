@@ -18,6 +18,7 @@ import collectives as cc
 from autograd.errors import CollectiveMismatch, MeshError, ShapeError
 from autograd.parts import parts
 from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, hierarchical, predict, steps
+from collectives.algorithms.costs import candidates
 from collectives.algorithms.fit import Levels
 from collectives.algorithms.selected import Channel, Selected
 from collectives.testing import Case, Setting, check
@@ -339,9 +340,9 @@ def test_auto_takes_the_predicted_best() -> None:
     assert fit.choose("all_reduce", 1 << 17) == min(fit.times("all_reduce", 1 << 17), key=fit.times(
         "all_reduce", 1 << 17).__getitem__)  # fmt: skip
     hosts = Fit(8, 50e-6, 4.0 / 62.5e6, 1e-10, {}, Levels(2, 1e-6, 1e-9, 50e-6, 2.0 / 62.5e6))
-    assert hosts.choose("all_reduce", 1 << 25).startswith("hierarchical:ring,")
+    assert hosts.choose("all_reduce", 1 << 25).startswith("hierarchical:shared,")
     assert hosts.choose("reduce_scatter", 1 << 25) in ("ring", "halving_doubling", "recursive_doubling")
-    native = Fit(8, 50e-6, 1.0 / 62.5e6, 1e-10, {"all_reduce": [(1024, 1e-6), (2048, 2e-6)]})
+    native = Fit(8, 50e-6, 1.0 / 62.5e6, 1e-10, {"native": {"all_reduce": [(1024, 1e-6), (2048, 2e-6)]}})
     assert native.choose("all_reduce", 4096) == "native"
     assert native.times("all_reduce", 4096)["native"] == pytest.approx(4e-6)
     assert "native" not in native.times("all_reduce", 1 << 20)  # a black box, far beyond what was timed
@@ -355,8 +356,8 @@ def test_auto_measures_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         with cc.Mesh(dp=4, algorithm="auto") as mesh:
             group: Any = mesh.axis("dp").group
             fit = group.channel.fit
-            assert fit.levels.ranks_per_host == 2 and "hierarchical:ring,ring" in fit.times("all_reduce", 4096)
-            fit.native.clear()
+            assert fit.levels.ranks_per_host == 2 and "hierarchical:shared,ring" in fit.times("all_reduce", 4096)
+            fit.timed.clear()
             fit.levels = fit.levels._replace(inside_alpha_s=0.0, alpha_s=0.0, beta_s_per_byte=0.0)
             assert fit.choose("all_reduce", 40).startswith("hierarchical")
             return cc.all_reduce(np.ones(5), "dp").numpy().tolist(), fit.levels
@@ -400,3 +401,10 @@ def test_planted_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         operation = "reduce_scatter" if fault == "wrong part" else "all_reduce"
         algorithm = "halving_doubling" if fault == "unfolded" else "ring"
         verify(operation, algorithm, 3, 61, np.float64, (20, 31, 10))
+
+
+def test_what_auto_predicts_runs_between_any_ranks() -> None:
+    """Shared memory needs one host, so a prediction of messages must not offer it."""
+    for operation in OPERATIONS:
+        offered = candidates(operation, 1 << 20, 6, 1e-5, 1e-9)
+        assert offered and not any(name.startswith(("shared", "hierarchical", "reproducible")) for name in offered)
