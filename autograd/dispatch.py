@@ -32,6 +32,19 @@ def identity(ct: Any, *_: Any) -> Any:
     return ct
 
 
+def run(op: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], recording: Any) -> tuple[Any, Any]:
+    """The function itself, where there is more to it: options, listeners, or what the rules would have it keep."""
+    if events.listeners:
+        events.emit("begin", "forward", op.name)
+    if op.keeping is None or recording is None:
+        result = op.function(*arrays, *options), None
+    else:
+        result = op.keeping(*arrays, *options)
+    if events.listeners:
+        events.emit("end", "forward", op.name)
+    return result
+
+
 def functions(op: Any, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
     """The call and the step of the reverse sweep of an operation with n operands."""
     letters = op.letters(n)
@@ -45,7 +58,7 @@ def functions(op: Any, n: int) -> tuple[Callable[..., Any], Callable[..., None]]
 def _factory(n: int, free: tuple[int, ...], instead: bool) -> Any:
     names: dict[str, Any] = {
         "TENSORS": TENSORS, "NUMBERS": NUMBERS, "SCALARS": SCALARS, "Tensor": Tensor, "new": object.__new__,
-        "state": state, "listeners": events.listeners, "emit": events.emit, "identity": identity,
+        "state": state, "listeners": events.listeners, "run": run, "identity": identity,
         "alike": promotion.alike, "unlike": promotion.unlike, "unbroadcast": broadcasting.unbroadcast,
     }  # fmt: skip
     exec(compile(source(n, free, instead), f"{__file__} ({n} operands)", "exec"), names)
@@ -72,12 +85,12 @@ def source(n: int, free: tuple[int, ...] = (), instead: bool = False) -> str:
 def make(op, rules, keeps):
     {each("rule@")}, = rules
     {each("keep@")}, = keeps
-    name, function, keeping, keeps_y = op.name, op.function, op.keeping, op.keeps_y
+    function, simple, keeps_y = op.function, op.keeping is None, op.keeps_y
     elementwise, promotes, zero, ranked = op.elementwise, op.promotes, op.neutral_zero, op.ranked
     signatures, instead = op.signatures, op.instead
 
     def call({x}, options=()):
-{lines("t@ = x@.__class__ in TENSORS")}\
+{lines("t@ = x@.__class__ is Tensor or x@.__class__ in TENSORS")}\
         if {each("t@", " and ")}:
 {lines("    a@ = x@.array")}\
             if ({each(differs, " or ", taking[1:]) or False}) and promotes and unlike({each("a@", of=taking)}):
@@ -99,22 +112,19 @@ def make(op, rules, keeps):
 {lines("l@ = x@.layout if t@ else None")}\
         if {each("l@ is not None", " or ")} or (recording is None and state.grid is not None):
             key = ({each("l@ if t@ else getattr(x@, 'axes', 0)")}, {each("a@.shape if t@ else None")},
-                   {each("a@.dtype.kind if t@ else 0", of=taking or [0])}, op.frozen(options) if ranked else options)
+                   {each("a@.dtype.kind if t@ else 0", of=taking or [0])},
+                   op.frozen(options, ({each("l@")},)) if ranked else options)
             signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
             layout = signature.out
 {"            if layout is None:" + chr(10) + f"                return instead({x})" + chr(10) if instead else ""}\
-        if listeners:
-            emit("begin", "forward", name)
         try:
-            if keeping is None or recording is None:
-                y = function({arrays}, *options) if options else function({arrays})
+            if simple and not options and not listeners:
+                y = function({arrays})
             else:
-                y, kept = keeping({arrays}, *options)
+                y, kept = run(op, ({arrays},), options, recording)
         except ValueError as error:
             raise op.unfit(error, ({x},)) from error
 {"        if y is NotImplemented:" + chr(10) + f"            return instead({x})" + chr(10) if instead else ""}\
-        if listeners:
-            emit("end", "forward", name)
         z = new(Tensor)
         z.array = y
         z.layout = layout

@@ -38,6 +38,8 @@ class Leaf(Tensor):
             array = Shaped(array.shape, array.dtype, f"its layout {layout!r} roots it on another rank")
         elif state.dry:
             array = shape_only(array)
+        elif array.__class__ is ndarray and not array.shape:
+            array = array[()]  # one number is an eighth of the price as NumPy's scalar
         super().__init__(array, layout)
         self._requires_grad = False
         self._grad: Any = None  # a Tensor, or the bare array while nobody has asked for it
@@ -83,7 +85,8 @@ class Leaf(Tensor):
             raise ShapeError(f"a value of shape {value.shape} was given for a leaf of shape {self.array.shape}")
         if self.uses:
             step_check(self)
-        self.array = shape_only(value) if state.dry else value.copy() if self.owns else value
+        value = value.copy() if self.owns and not state.dry else value
+        self.array = shape_only(value) if state.dry else value if value.shape else value[()]
 
     def labelled(self, grid: Grid) -> Layout:
         if self.layout is None:

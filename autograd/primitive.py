@@ -115,6 +115,8 @@ class Primitive:
             self.pull: Callable[..., None] = lambda node, ct, sweep: self.of(len(node[2]))[1](node, ct, sweep)
         else:
             self.call, self.pull = self.of(len(self.words))
+        # a class of its own, whose instances run `call` when called, with nothing in between
+        self.__class__ = type("Primitive", (type(self),), {"__call__": staticmethod(self.call)})
         registry[name] = self
 
     def __call__(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:

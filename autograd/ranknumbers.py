@@ -95,9 +95,9 @@ def rank_axes(options: Any) -> frozenset[str]:
     return frozenset()
 
 
-def frozen(options: Any) -> Any:
-    """Options as a dictionary key, in which numbers that differ between ranks are not those that do not."""
-    return rank_axes(options), _frozen(options)
+def frozen(options: Any, layouts: Any) -> Any:
+    """What inference asks of options, as a dictionary key: who differs between ranks; all, where a part is sharded."""
+    return rank_axes(options), any(x is not None and x.special for x in layouts) and _frozen(options)
 
 
 def _frozen(x: Any) -> Any:
@@ -108,4 +108,6 @@ def _frozen(x: Any) -> Any:
         return tuple(map(_frozen, x))
     if isinstance(x, np.ndarray):
         return (x.shape, x.dtype.str, x.tobytes())
+    if hasattr(x, "dtype"):  # no values, or none here
+        return (x.shape, x.dtype.str)
     return x

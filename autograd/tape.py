@@ -58,6 +58,9 @@ class Recording(Saved):
 
     def enter(self, x: Tensor) -> int:
         """The place of an operand that this list did not make: a leaf, a value of another list, or -1 for neither."""
+        place = self.leaves.get(id(x))
+        if place is not None:
+            return place
         other = x.tape
         if other is None:
             if x.layout is None and state.grid is not None:
@@ -65,10 +68,9 @@ class Recording(Saved):
             if not x.requires_grad:
                 self.lock(x.array)
                 return OUTSIDE
-            place = self.leaves.get(id(x))
-            if place is None:
-                place = self.leaves[id(x)] = self.append((LEAF, None, (x,), (), (), None, None))
-                self.hold((x,))
+            place = self.leaves[id(x)] = len(self.nodes)  # its node holds it, so the id stays its own
+            self.nodes.append((LEAF, None, (x,), (), (), None, None))
+            self.hold((x,))
             return place
         if other.thread != self.thread or other.released(x.node):
             refuse_operand(self, x)
@@ -209,24 +211,27 @@ class Sweep:
         `release` says that the recording's own nodes, of which `left` is a copy, are to be given up on the way.
         """
         self.left = left
-        cts, wanted, poke, heard = self.cts, self.wanted, state.poke, bool(listeners)
+        cts, plain = self.cts, not (release or self.wanted is not None or state.poke is not None or listeners)
+        next_ct, next_node = cts.pop, left.pop
         while cts:
-            ct, node = cts.pop(), left.pop()
+            ct, node = next_ct(), next_node()
             if node is None:
                 continue
             op = node[0]
-            if wanted is not None and self.start + len(cts) in wanted:
-                wanted[self.start + len(cts)] = ct
+            if plain:
+                if ct is not None or op.communicates:
+                    op.pull(node, ct, self)
+                continue
+            if self.wanted is not None and self.place in self.wanted:
+                self.wanted[self.place] = ct
             if ct is not None or op.communicates:
-                if heard:
-                    events.emit("begin", "backward", op.name)
+                events.emit("begin", "backward", op.name)
                 op.pull(node, ct, self)
-                if heard:
-                    events.emit("end", "backward", op.name)
-                if poke is not None:
-                    poke()
+                events.emit("end", "backward", op.name)
+                if state.poke is not None:
+                    state.poke()
             if release and op is not LEAF and op is not IMPORT:  # those are places that later tapes may name again
-                self.recording.nodes[self.start + len(cts)] = None
+                self.recording.nodes[self.place] = None
 
 
 class Tape(Hooks):

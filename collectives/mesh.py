@@ -208,6 +208,8 @@ class Mesh:
             )
         self._outer.append((state.mesh, state.grid, state.poke))
         state.mesh, state.grid, state.poke = self, self.grid, self.ranks.poke if self.ranks.size > 1 else None
+        if state.recording is not None:  # leaves that it knows are met anew, and given labels
+            state.recording.leaves.clear()
         return self
 
     def __exit__(self, *error: Any) -> None:
