@@ -7,6 +7,7 @@ from typing import Any
 from . import (
     deferred,
     describe,
+    entries,
     explain,
     grid,
     hooks,
@@ -15,6 +16,7 @@ from . import (
     leaves,
     parts,
     primitive,
+    ranklabels,
     ranknumbers,
     saved,
     tape,
@@ -23,11 +25,11 @@ from . import (
 
 _HOMES: dict[Any, dict[Any, tuple[str, ...]]] = {
     layout: {describe: ("describe",), explain: ("fixes", "require_one_number"), grid: ("Grid",),
-             inference: ("combine", "infer", "layout_of"), leaves: ("resolve",), parts: ("level", "parts"),
-             ranknumbers: ("RankFloat", "RankInt")},
+             inference: ("combine", "infer"), leaves: ("resolve",), parts: ("level", "parts"),
+             ranklabels: ("layout_of",), ranknumbers: ("RankFloat", "RankInt")},
     primitive: {ranknumbers: ("rank_axes",)},
     tape: {deferred: ("refuse_pending",), hooks: ("EFFECT", "MARK", "scope"), layout: ("may_relabel",),
-           saved: ("guarded", "step_check", "_locked")},
+           entries: ("IMPORT", "LEAF"), saved: ("guarded", "step_check", "_locked")},
     tensor: {deferred: ("Deferred",), leaves: ("Constant", "Leaf", "Parameter", "constant", "tensor")},
 }  # fmt: skip
 for _module, _found in _HOMES.items():

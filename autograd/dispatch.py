@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from . import broadcasting, events, promotion
-from .ranknumbers import RankFloat, RankInt
+from .explain import unfit
+from .ranknumbers import RankFloat, RankInt, frozen
 from .state import state
 from .tensor import FREE, OUTSIDE, TENSORS, Tensor
 
@@ -45,6 +46,15 @@ def run(op: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], recording: A
     return result
 
 
+_KNOWN: dict[str, Any] = {
+    "FREE": FREE, "NUMBERS": NUMBERS, "OUTSIDE": OUTSIDE, "SCALARS": SCALARS, "TENSORS": TENSORS, "Tensor": Tensor,
+    "alike": promotion.alike, "frozen": frozen, "identity": identity, "listeners": events.listeners,
+    "new": object.__new__, "run": run, "state": state, "unbroadcast": broadcasting.unbroadcast, "unfit": unfit,
+    "unlike": promotion.unlike,
+}  # fmt: skip
+"""What the text may name."""
+
+
 def functions(op: Any, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
     """The call and the step of the reverse sweep of an operation with n operands."""
     letters = op.letters(n)
@@ -56,12 +66,7 @@ def functions(op: Any, n: int) -> tuple[Callable[..., Any], Callable[..., None]]
 
 @cache
 def _factory(n: int, free: tuple[int, ...], instead: bool) -> Any:
-    names: dict[str, Any] = {
-        "TENSORS": TENSORS, "NUMBERS": NUMBERS, "SCALARS": SCALARS, "Tensor": Tensor, "new": object.__new__,
-        "state": state, "listeners": events.listeners, "run": run, "identity": identity,
-        "alike": promotion.alike, "unlike": promotion.unlike, "unbroadcast": broadcasting.unbroadcast,
-    }  # fmt: skip
-    exec(compile(source(n, free, instead), f"{__file__} ({n} operands)", "exec"), names)
+    exec(compile(source(n, free, instead), f"{__file__} ({n} operands)", "exec"), names := dict(_KNOWN))
     return names["make"]
 
 
@@ -113,7 +118,7 @@ def make(op, rules, keeps):
         if {each("l@ is not None", " or ")} or (recording is None and state.grid is not None):
             key = ({each("l@ if t@ else getattr(x@, 'axes', 0)")}, {each("a@.shape if t@ else None")},
                    {each("a@.dtype.kind if t@ else 0", of=taking or [0])},
-                   op.frozen(options, ({each("l@")},)) if ranked else options)
+                   frozen(options, ({each("l@")},)) if ranked else options)
             signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
             layout = signature.out
 {"            if layout is None:" + chr(10) + f"                return instead({x})" + chr(10) if instead else ""}\
@@ -123,7 +128,7 @@ def make(op, rules, keeps):
             else:
                 y, kept = run(op, ({arrays},), options, recording)
         except ValueError as error:
-            raise op.unfit(error, ({x},)) from error
+            raise unfit(op, error, ({x},)) from error
 {"        if y is NotImplemented:" + chr(10) + f"            return instead({x})" + chr(10) if instead else ""}\
         z = new(Tensor)
         z.array = y

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from .describe import describe
-from .errors import LayoutError, RingtapeError
+from .errors import LayoutError, RingtapeError, ShapeError
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .ranknumbers import RankFloat, RankInt
 from .sites import call_site
 
-__all__ = ["Refused", "explain", "fixes", "rank_dependent", "require_one_number"]
+__all__ = ["Refused", "explain", "fixes", "rank_dependent", "require_one_number", "unfit"]
 
 
 class Refused(Exception):
@@ -213,3 +215,14 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: typ
                 f"  fix: all_reduce(loss, {axis!r}, to=I)   (the sum over the ranks)\n"
                 f"  or:  mean(loss, {axis!r}, to=I)   (their mean)" + call_site()
             )
+
+
+def unfit(op: Any, error: ValueError, xs: Sequence[Any]) -> Exception:
+    """What to raise where the function itself refused its operands: their shapes, names and the call site."""
+    if isinstance(error, RingtapeError):
+        return error
+    shown = []
+    for i, x in enumerate(xs):
+        array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
+        shown.append(f"{op.operand_name(i)}: {describe(array, np.shape(array), layout)}")
+    return ShapeError(f"{op.name}({', '.join(shown)}): {error}" + call_site())

@@ -7,18 +7,14 @@ result Partial, or may not be sharded there. What is left are whole values, of w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import LayoutError
-from .explain import Refused, explain, rank_dependent
+from .explain import Refused, explain
 from .layout import C, D, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
 from .parts import level
-from .ranknumbers import RankFloat, RankInt
 
-if TYPE_CHECKING:
-    from .grid import Grid
-
-__all__ = ["combine", "infer", "layout_of", "varying"]
+__all__ = ["combine", "infer"]
 
 
 def infer(
@@ -140,18 +136,3 @@ def _with_partial(op: Any, labels: Sequence[Label]) -> Label:
         if x is not P and x is not R and x is not C:
             raise Refused("partial", at, j)
     return P
-
-
-def layout_of(x: Any, grid: Grid) -> Layout:
-    """The layout of an operand that is no Tensor: numbers are constants, arrays V, rank-dependent numbers V there."""
-    if isinstance(x, RankInt | RankFloat):
-        return grid.layout([V if name in x.axes else C for name in grid.names])
-    return grid.uniform(C if getattr(x, "shape", ()) == () else V)
-
-
-def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:
-    """Copies that are used with a rank-dependent option are values of their own."""
-    for axis in axes:
-        if layout[axis] is I or layout[axis] is P:
-            raise LayoutError(rank_dependent(name, layout, axis))
-    return layout.replace([axis for axis in axes if layout[axis] in (R, C, D)], V)

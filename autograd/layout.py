@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .dims import Mix, Sum
+
 if TYPE_CHECKING:
     from .grid import Grid
 
@@ -57,16 +59,10 @@ D = Label("D", "Drawn")
 class Shard(Label):
     """Parts of one value, concatenated on dimension `dim`.
 
-    Parameters
-    ----------
-    dim : int
-        The dimension along which the parts lie.
-    extent, offset : int, optional
-        The whole value's extent there and where this rank's part begins. Filled in when a tensor takes the label.
-        A Shard without them equals every Shard of the same dimension, so ``x.layout["dp"] == Shard(0)`` reads well.
-    unit : int, optional
-        What the parts are multiples of: a reshape that merges dimensions keeps whole rows together, so that the parts
-        of 5 rows of 2 on 3 ranks are 4, 4 and 2 long, and not 4, 3 and 3.
+    `extent` and `offset`, the whole value's extent there and where this rank's part begins, are filled in when a tensor
+    takes the label; without them it equals every Shard of the same dimension: ``x.layout["dp"] == Shard(0)``. The parts
+    are multiples of `unit`: a reshape that merges dimensions keeps whole rows together, so that the parts of 5 rows of
+    2 on 3 ranks are 4, 4 and 2 long, and not 4, 3 and 3.
     """
 
     __slots__ = ("dim", "extent", "offset", "unit")
@@ -126,35 +122,18 @@ def may_relabel(have: Label, need: Label) -> bool:
     return varying and (need is V or type(need) in (Shard, Rooted) or (need is P and have is not R))
 
 
-# -- all axes together ---------------------------------------------------------------------------------------------
-
-
 class Layout(Mapping[str, Label]):
-    """The labels of one value, one per mesh axis: a read-only mapping, one object per content.
-
-    Attributes
-    ----------
-    grid, labels : Grid, tuple of Label
-        The mesh's axes, and one label for each in their order.
-    special : bool
-        Whether a Shard is among them, so that shapes take part in inference.
-    one_number : bool
-        Whether it is I on every axis, and so a plain objective.
-    rooted : bool
-        Whether a Rooted is among them, so that the value may be absent here.
-    drawn : bool
-        Whether a D is among them.
-    """
+    """The labels of one value, one per mesh axis: a read-only mapping, one object per content (see `Grid.layout`)."""
 
     __slots__ = ("_dual", "drawn", "grid", "labels", "one_number", "rooted", "special")
 
     def __init__(self, grid: Grid, labels: tuple[Label, ...]):
         self.grid = grid
         self.labels = labels
-        self.special = any(type(x) is Shard for x in labels)
-        self.rooted = any(type(x) is Rooted for x in labels)
-        self.one_number = all(x is I for x in labels)
-        self.drawn = any(x is D for x in labels)
+        self.special = any(type(x) is Shard for x in labels)  # so that shapes take part in inference
+        self.rooted = any(type(x) is Rooted for x in labels)  # so that the value may be absent here
+        self.one_number = all(x is I for x in labels)  # so that it is a plain objective
+        self.drawn = D in labels
         self._dual: Layout | None = None
 
     def __getitem__(self, axis: str) -> Label:
@@ -197,25 +176,3 @@ class Layout(Mapping[str, Label]):
             type(x) is Rooted and x.root != at and name not in axes
             for name, x, at in zip(self.grid.names, self.labels, self.grid.place, strict=True)
         )
-
-
-# -- how dimensions travel through an operation: what a declaration's `dims` returns -----------------------------
-
-
-class Mix:
-    """The operation mixes along this dimension, so it cannot be sharded."""
-
-
-class Sum:
-    """The operation sums over this dimension; dimensions of one contraction share the object's key."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: object = None):
-        self.key = key
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sum) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(("Sum", self.key))

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Shaped, to_host
+from .arrays import Shaped, is_absent, to_host
 from .describe import describe
 from .errors import SavedArrayError, TapeError
+from .parts import global_shape, local_shape
 from .saved import guarded
 from .sites import call_site
 from .state import state
@@ -62,7 +63,32 @@ class Methods:
 
         return Leaf(self.array.copy(), self.layout)
 
+    @property
+    def shape(self: Any) -> tuple[int, ...]:
+        """The shape of this rank's part; the extent of a sharded dimension knows on which axes it differs."""
+        shape = self.array.shape
+        return shape if self.layout is None or not self.layout.special else local_shape(self.layout, shape)
+
+    @property
+    def global_shape(self: Any) -> tuple[int, ...]:
+        """The shape of the whole value; LayoutError where it is Varying, so that there is no one value."""
+        return self.array.shape if self.layout is None else global_shape(self.layout, self.array.shape)
+
+    dtype = property(lambda self: self.array.dtype)
+    ndim = property(lambda self: len(self.array.shape))
+    size = property(lambda self: self.array.size)
+    absent = property(lambda self: is_absent(self.array), doc="Whether another rank holds it (it is rooted there).")
+
     # -- its value as plain data -------------------------------------------------------------------------------
+    @property
+    def data(self: Any) -> Any:
+        """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
+        return None if is_absent(self.array) else guarded(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        raise SavedArrayError("the array of an operation's result cannot be replaced; needed: a leaf")
+
     def numpy(self: Any) -> np.ndarray:
         """This rank's part as a NumPy array (a view on the host, a copy from a device).
 

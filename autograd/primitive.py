@@ -38,16 +38,16 @@ import numpy as np
 
 from .arrays import is_array
 from .broadcasting import broadcast, ones, unbroadcast
-from .describe import describe
 from .dispatch import functions, identity
-from .errors import LayoutError, RingtapeError, ShapeError
-from .inference import infer, layout_of, varying
+from .errors import LayoutError
+from .inference import infer
 from .layout import Layout
 from .proof import prove
-from .ranknumbers import frozen, rank_axes
-from .sites import call_site
+from .ranklabels import layout_of, varying
+from .ranknumbers import rank_axes
 from .state import state
-from .tape import Node, Recording, Sweep, Tape, relabel
+from .tangents import tangent
+from .tape import Node, Recording, Sweep, relabel
 from .tensor import TENSORS, Tensor
 
 __all__ = ["Primitive", "Signature", "broadcast", "identity", "ones", "op", "registry", "unbroadcast"]
@@ -181,22 +181,7 @@ class Primitive:
             self.signatures[key] = signature
         return signature
 
-    frozen = staticmethod(frozen)
-
-    @property
-    def cast(self) -> Primitive:
-        """The operation that brings an operand to another dtype."""
-        return registry["astype"]
-
-    def unfit(self, error: ValueError, xs: Sequence[Any]) -> Exception:
-        """What to raise where the function itself refused its operands: their shapes, names and the call site."""
-        if isinstance(error, RingtapeError):
-            return error
-        shown = []
-        for i, x in enumerate(xs):
-            array, layout = (x.array, x.layout) if x.__class__ in TENSORS else (x, None)
-            shown.append(f"{self.operand_name(i)}: {describe(array, np.shape(array), layout)}")
-        return ShapeError(f"{self.name}({', '.join(shown)}): {error}" + call_site())
+    named = staticmethod(registry.__getitem__)
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
     def pull_carefully(self, node: Node, ct: Any, sweep: Sweep) -> None:
@@ -227,47 +212,12 @@ class Primitive:
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode: the output's tangent from the operands'."""
-        _, y, xs, places, options, shapes, signature = node
-        tangents = [carried[p - start] if p >= start else None for p in places]
+        tangents = [carried[p - start] if p >= start else None for p in node[3]]
         if all(t is None for t in tangents):
             return None
-        if record:
-            y, xs = self.lift(node, recording, place)
-        y = None if self.keeping is not None else y
-        letters = self.letters(len(xs))
-        total = None
-        for i, t in enumerate(tangents):
-            if t is None:
-                continue
-            if i < len(self.tangent) and self.tangent[i] is not None:
-                dy = self.tangent[i](t, y, *xs, *options)  # type: ignore[misc]
-            elif self.elementwise:  # a diagonal Jacobian is its own transpose, so the adjoint rule serves
-                whole = t.shape if shapes is None else np.broadcast_shapes(*shapes)
-                t = t if t.shape == whole else registry["broadcast_to"](t, options=(whole, t.shape))
-                dy = self.cotangent(i, t, y, xs, options)
-            elif letters[i] != "N":  # linear in all operands of its letter together
-                joint = [letter == letters[i] for letter in letters]
-                if any(joint[:i]) and any(tangents[j] is not None for j in range(i) if joint[j]):
-                    continue
-                operands = [x if not with_it else x * 0 if dx is None else dx
-                            for x, with_it, dx in zip(xs, joint, tangents, strict=True)]  # fmt: skip
-                dy = self(*operands, options=options)
-            else:
-                dy = self._transposed(i, t, y, xs, options)
-            total = dy if total is None else total + dy
-        return relabel(total, signature.out) if record and signature is not None else total  # type: ignore[arg-type]
-
-    def _transposed(self, i: int, t: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-        """The tangent rule of operand i as the transpose of its adjoint, which is linear in the cotangent."""
-        like = y if y is not None else self(*xs, options=options)
-        lifted = like.__class__ in TENSORS
-        with Tape() as tape:
-            ct = tape.watch(like * 0 if lifted else Tensor(like * 0))
-            g = self.cotangent(i, ct, y, xs, options)
-        t = t if t.__class__ in TENSORS else Tensor(t)
-        found = tape.backward([g], [t], wanted=[ct], retain=True, record=lifted)
-        assert found is not None
-        return found[0]
+        y, xs = self.lift(node, recording, place) if record else node[1:3]
+        total = tangent(self, node, tangents, None if self.keeping is not None else y, xs)
+        return relabel(total, node[6].out) if record and node[6] is not None else total
 
 
 def op(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import as_array, is_array, is_inexact
-from .inference import layout_of
+from .ranklabels import layout_of
 from .ranknumbers import RankFloat, RankInt
 from .state import state
 from .tensor import TENSORS, Tensor
@@ -43,7 +43,7 @@ def alike(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
             return NotImplemented
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
-                x = op.cast(x, options=(dtype, x.array.dtype))
+                x = op.named("astype")(x, options=(dtype, x.array.dtype))
         elif len(xs) != 2 or x.__class__ not in (int, float, RankInt, RankFloat):
             array = as_array(x) if dtype is None or letter == "S" else as_array(x, dtype)
             array = array[()] if array.shape == () else array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -15,9 +16,29 @@ from .sites import call_site
 from .tensor import OUTSIDE, Tensor
 
 if TYPE_CHECKING:
+    from .entries import Entries
     from .tape import Recording
 
-__all__ = ["refuse_operand", "refuse_output", "seed"]
+__all__ = ["refuse_operand", "refuse_output", "seeds"]
+
+
+def seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) -> Iterator[tuple[int, Tensor]]:
+    """The places and cotangents that a sweep from `end` to `start` starts from; refused if an output is none there."""
+    if not isinstance(outputs, list | tuple):
+        outputs = (outputs,)
+        cotangents = None if cotangents is None else (cotangents,)
+    if cotangents is None:
+        cotangents = (None,) * len(outputs)
+    elif len(cotangents) != len(outputs):
+        raise ShapeError(f"{len(cotangents)} cotangents were given for {len(outputs)} outputs")
+    for y, ct in zip(outputs, cotangents, strict=True):
+        ct = seed(y, ct)
+        if y.tape is None and recording.communicates and (y.node != OUTSIDE or y.__class__ is not Tensor):
+            continue  # this rank's part does not depend on a leaf, but its communications must run
+        if y.tape is not recording or not start <= y.node < end or recording.nodes[y.node] is None:
+            refuse_output(recording, y)
+        if ct is not None:
+            yield y.node, ct
 
 
 def seed(y: Tensor, ct: Any) -> Tensor | None:
@@ -72,7 +93,7 @@ def seed(y: Tensor, ct: Any) -> Tensor | None:
     return given if given is not None and given.layout is dual and given.array is value else Tensor(value, dual)
 
 
-def refuse_operand(recording: Recording, x: Tensor) -> NoReturn:
+def refuse_operand(recording: Entries, x: Tensor) -> NoReturn:
     """Say why a value of another recording cannot be used in this one."""
     assert x.tape is not None
     if x.tape.thread != recording.thread:

@@ -1,93 +1,54 @@
 """The tape: an interval of its thread's flat list of operations, replayed in reverse or forwards.
 
 A `Recording` is the flat list (a Wengert list). The outermost active `Tape` owns it; a tape opened inside is an
-interval of the same list, so that what an inner sweep records is the outer tape's to differentiate. A node is a plain
-tuple
-
-    (op, y, xs, parents, options, shapes, signature)
+interval of the same list, so that what an inner sweep records is the outer tape's to differentiate. A node is a tuple
+(op, y, xs, parents, options, shapes, signature):
 
 op         its `pull` is one step of the reverse sweep, its `push` one of forward mode (a `Step`, or a primitive)
 y, xs      the output's and the operands' arrays, None where the rules do not need them
 parents    the operands' places in the list, negative for an operand that nothing depends on
 options    what else the rules need, positional
 shapes     the operands' shapes where they were broadcast, else None
-signature  the labels (see `primitive.Signature`), None without a mesh
+signature  the labels (see `inference.Signature`), None without a mesh
 
 Nodes hold arrays, never Tensors: there are no cycles, and what is dropped is freed at once.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from . import events
 from .deferred import refuse_pending
-from .errors import ShapeError, TapeError
+from .entries import IMPORT, LEAF, Entries, Step
+from .errors import TapeError
 from .events import listeners
 from .hooks import Hooks
-from .saved import Saved, refuse_write
-from .seeds import refuse_operand, refuse_output, seed
+from .saved import refuse_write
+from .seeds import seeds
 from .state import state
-from .tensor import OUTSIDE, Tensor
+from .tensor import Tensor
 
-__all__ = ["Node", "Recording", "Step", "Sweep", "Tape", "no_grad", "relabel"]
+__all__ = ["IMPORT", "LEAF", "Node", "Recording", "Step", "Sweep", "Tape", "no_grad", "relabel"]
 
 Node = tuple[Any, ...]
 
 
-class Recording(Saved):
-    """A thread's flat list of nodes, and (as `Saved`) the arrays that it keeps read-only."""
+class Recording(Entries):
+    """A thread's flat list of nodes; `Entries` lets in what it did not make itself."""
 
-    __slots__ = ("__weakref__", "communicates", "lanes", "leaves", "nodes", "pending", "thread")
+    __slots__ = ("__weakref__", "communicates", "lanes")
 
     def __init__(self) -> None:
         super().__init__()
-        self.nodes: list[Node | None] = []
-        self.leaves: dict[Any, int] = {}  # places of what came from outside: a leaf, a value of another list
-        self.pending: dict[int, Any] = {}  # cotangents that sweeps of other tapes left for this one
         self.communicates = False
         self.lanes: dict[Any, list[int]] = {}  # places of started communications, by channel, in order
-        self.thread = threading.get_ident()
 
     def append(self, node: Node) -> int:
         self.nodes.append(node)
         return len(self.nodes) - 1
-
-    def enter(self, x: Tensor) -> int:
-        """The place of an operand that this list did not make: a leaf, a value of another list, or -1 for neither."""
-        place = self.leaves.get(id(x))
-        if place is not None:
-            return place
-        other = x.tape
-        if other is None:
-            if x.layout is None and state.grid is not None:
-                x.labelled(state.grid)  # a mesh meets it, if it is a leaf
-            if not x.requires_grad:
-                self.lock(x.array)
-                return OUTSIDE
-            place = self.leaves[id(x)] = len(self.nodes)  # its node holds it, so the id stays its own
-            self.nodes.append((LEAF, None, (x,), (), (), None, None))
-            self.hold((x,))
-            return place
-        if other.thread != self.thread or other.released(x.node):
-            refuse_operand(self, x)
-        key = id(other), x.node
-        place = self.leaves.get(key)
-        if place is None:
-            place = self.leaves[key] = self.append((IMPORT, None, (), (), (other, x.node), None, None))
-        return place
-
-    def released(self, place: int) -> bool:
-        """Whether a sweep has been there and given up what the node held."""
-        return place >= len(self.nodes) or self.nodes[place] is None
-
-    def leave(self, place: int, ct: Any) -> None:
-        """Keep a cotangent that came from elsewhere until a sweep of this list comes to its place."""
-        known = self.pending.get(place)
-        self.pending[place] = ct if known is None else known + ct
 
     def whole(self) -> Tape:
         """A tape over all of it."""
@@ -96,43 +57,10 @@ class Recording(Saved):
         return tape
 
 
-# -- nodes that are no operations --------------------------------------------------------------------------------
-
-
-class Step:
-    """What a node's first entry is asked in a sweep. `communicates`: a sweep comes here with or without a cotangent."""
-
-    def __init__(self, name: str, communicates: bool = False):
-        self.name = name
-        self.communicates = communicates
-
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        """One step of the reverse sweep: hand the cotangent on."""
-
-    def push(self, node: Node, tangents: list[Any], start: int, *context: Any) -> Any:
-        """One step of forward mode: the tangent from those before it, the first of which is that of place `start`."""
-
-
-class _Leaf(Step):
-    """Its cotangent goes to `.grad`."""
-
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        if sweep.wanted is None:
-            (leaf,) = node[2]
-            leaf.accumulate(ct)
-
-
-class _Import(Step):
-    """A value of another list: its cotangent waits there for that list's sweep."""
-
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        if sweep.wanted is None:
-            other, place = node[4]
-            other.leave(place, ct)
-
-
 class _Watch(Step):
     """The identity, under a place of its own: an argument inside a transform, or a relabelled value."""
+
+    name = "watch"
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         (parent,), (layout,) = node[3], node[4]
@@ -144,7 +72,7 @@ class _Watch(Step):
         return tangents[parent - start] if parent >= start else None
 
 
-LEAF, IMPORT, WATCH = _Leaf("leaf"), _Import("import"), _Watch("watch")
+WATCH = _Watch()
 
 
 def relabel(x: Tensor, layout: Any) -> Tensor:
@@ -156,32 +84,19 @@ def relabel(x: Tensor, layout: Any) -> Tensor:
     return Tensor(x.array, layout, x.tape, x.tape.append((WATCH, None, (), (x.node,), (x.layout,), None, None)))
 
 
-# -- the sweep ---------------------------------------------------------------------------------------------------
-
-
 class Sweep:
-    """One reverse replay of an interval: the cotangents by place, and those that leave the interval.
-
-    Attributes
-    ----------
-    cts : list
-        The cotangents of the places that are still to come, from `start` on. So the node at hand is at `place`.
-    wanted : dict or None
-        Places whose cotangents are asked for; leaves keep theirs to themselves then.
-    record : bool
-        Whether the sweep itself is recorded: cotangents are Tensors, else bare arrays.
-    """
+    """One reverse replay of an interval: the cotangents by place, and those that leave the interval."""
 
     __slots__ = ("cts", "left", "outside", "record", "recording", "start", "wanted")
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
         self.recording = recording
         self.start = start
-        self.cts: list[Any] = [None] * (end - start)
+        self.cts: list[Any] = [None] * (end - start)  # of the places that are still to come, from `start` on
         self.left: list[Node | None] = []  # the nodes that are still to come
         self.outside: dict[int, Any] = {}
-        self.wanted = wanted
-        self.record = record
+        self.wanted = wanted  # places whose cotangents are asked for; leaves keep theirs to themselves then
+        self.record = record  # whether cotangents are Tensors, else bare arrays
 
     @property
     def place(self) -> int:
@@ -299,17 +214,13 @@ class Tape(Hooks):
 
         Parameters
         ----------
-        outputs : Tensor or sequence of Tensor
-            Without `cotangents`, one number: under a mesh I, P or Rooted on every axis. None at all where only
-            cotangents that other tapes left here are to be carried on.
-        cotangents : array or sequence of arrays, optional
-            One per output, of its shape and dtype and of the dual layout. A plain array is V, a number constant.
+        outputs, cotangents : Tensor, array or sequences of them
+            A cotangent per output, of its shape and dtype and of the dual layout; an array is V, a number constant.
+            Without them one number, I, P or Rooted. No outputs: carry on what other tapes' sweeps left here.
         wanted : sequence of Tensor, optional
             Return the cotangents of these (None where there is none) and leave every ``.grad`` as it is.
-        retain : bool
-            Keep the tape for another backward.
-        record : bool
-            Record the sweep itself on the enclosing tape, so that its results can be differentiated.
+        retain, record : bool
+            Keep the tape for another backward; record the sweep itself on the enclosing tape.
 
         Raises
         ------
@@ -321,28 +232,15 @@ class Tape(Hooks):
         recording = self.recording
         if recording is None:
             raise TapeError("backward of a tape that recorded nothing: it was never entered")
-        if not isinstance(outputs, list | tuple):
-            outputs = (outputs,)  # type: ignore[assignment]
-            cotangents = None if cotangents is None else (cotangents,)
         if state.pending:  # a value still on its way is used here, and takes its place on the tape now
-            for x in outputs if wanted is None else (*outputs, *wanted):
+            for x in (*(outputs if isinstance(outputs, list | tuple) else (outputs,)), *(wanted or ())):
                 getattr(x, "node", None)
         nodes, start = recording.nodes, self.start
         end = len(nodes) if self.end is None else min(self.end, len(nodes))
-        if cotangents is None:
-            cotangents = (None,) * len(outputs)
-        elif len(cotangents) != len(outputs):
-            raise ShapeError(f"{len(cotangents)} cotangents were given for {len(outputs)} outputs")
         places = None if wanted is None else {x.node: None for x in wanted}
         sweep = Sweep(recording, start, end, places, record)
-        for y, ct in zip(outputs, cotangents, strict=True):
-            ct = seed(y, ct)
-            if y.tape is None and recording.communicates and (y.node != OUTSIDE or y.__class__ is not Tensor):
-                continue  # this rank's part does not depend on a leaf, but its communications must run
-            if y.tape is not recording or not start <= y.node < end or nodes[y.node] is None:
-                refuse_output(recording, y)
-            if ct is not None:
-                sweep.add(y.node, ct if record else ct.array)
+        for place, ct in seeds(outputs, cotangents, recording, start, end):
+            sweep.add(place, ct if record else ct.array)
         for place in [p for p in recording.pending if start <= p < end]:
             sweep.add(place, recording.pending.pop(place))
         active = state.recording

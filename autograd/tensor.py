@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .arrays import is_absent
-from .errors import SavedArrayError, TapeError
+from .errors import TapeError
 from .layout import Layout, V
 from .methods import Methods
-from .parts import global_shape, local_shape
-from .saved import guarded
 
 if TYPE_CHECKING:
     from .grid import Grid
@@ -32,24 +29,14 @@ TENSORS: set[Any] = set()
 
 
 class Tensor(Methods):
-    """A value: its array here, its layout over the mesh, and its place on a tape.
-
-    Attributes
-    ----------
-    array : array
-        This rank's part, for ringtape's own use: nothing guards it. A `Shaped` array where the value is absent.
-    layout : Layout or None
-        One label per mesh axis; None where no mesh is in play.
-    tape, node : Recording or None, int
-        Where it was recorded; None where nothing that it depends on is differentiated.
-    """
+    """A value: its array here, its layout over the mesh, and its place on a tape."""
 
     __slots__ = ("array", "layout", "node", "tape")
     name = ""
 
-    array: Any
-    layout: Layout | None
-    tape: Recording | None
+    array: Any  # this rank's part, for ringtape's own use: nothing guards it; `Shaped` where the value is absent
+    layout: Layout | None  # one label per mesh axis; None where no mesh is in play
+    tape: Recording | None  # where it was recorded; None where nothing that it depends on is differentiated
     node: int
 
     def __init__(self, array: Any, layout: Layout | None = None, tape: Recording | None = None, node: int = OUTSIDE):
@@ -62,22 +49,6 @@ class Tensor(Methods):
         TENSORS.add(cls)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of this rank's part; the extent of a sharded dimension knows on which axes it differs."""
-        shape = self.array.shape
-        return shape if self.layout is None or not self.layout.special else local_shape(self.layout, shape)
-
-    @property
-    def global_shape(self) -> tuple[int, ...]:
-        """The shape of the whole value; LayoutError where it is Varying, so that there is no one value."""
-        return self.array.shape if self.layout is None else global_shape(self.layout, self.array.shape)
-
-    dtype = property(lambda self: self.array.dtype)
-    ndim = property(lambda self: len(self.array.shape))
-    size = property(lambda self: self.array.size)
-    absent = property(lambda self: is_absent(self.array), doc="Whether another rank holds it (it is rooted there).")
-
-    @property
     def requires_grad(self) -> bool:
         """Whether a tape follows it."""
         return self.tape is not None
@@ -86,15 +57,6 @@ class Tensor(Methods):
     def grad(self) -> Tensor | None:
         """The accumulated gradient of a leaf; None for the result of an operation."""
         return None
-
-    @property
-    def data(self) -> Any:
-        """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
-        return None if is_absent(self.array) else guarded(self)
-
-    @data.setter
-    def data(self, value: Any) -> None:
-        raise SavedArrayError("the array of an operation's result cannot be replaced; needed: a leaf")
 
     def labelled(self, grid: Grid) -> Layout:
         """Its layout under a mesh; a leaf without labels is given them for good when a mesh first meets it."""
