@@ -36,6 +36,8 @@ def identity(ct: Any, *_: Any) -> Any:
 def run(op: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], recording: Any) -> tuple[Any, Any]:
     """The function itself, where there is more to it: options, listeners, or what the rules would have it keep."""
     if events.listeners:
+        if op.instead is not None:
+            return NotImplemented, None  # they want to see the several steps
         events.emit("begin", "forward", op.name)
     if op.keeping is None or recording is None:
         result = op.function(*arrays, *options), None
@@ -57,24 +59,18 @@ _KNOWN: dict[str, Any] = {
 
 def functions(op: Any, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
     """The call and the step of the reverse sweep of an operation with n operands."""
-    letters = op.letters(n)
-    free = tuple(i for i in range(n) if letters[i] == "S")
-    rules = [op.rule(i, n) for i in range(n)]
-    keeps = [op.keeps(i) for i in range(n)]
-    return _factory(n, free, op.instead is not None)(op, rules, keeps)
+    free = tuple(i for i, letter in enumerate(op.letters(n)) if letter == "S")
+    return _factory(n, free)(op, [op.rule(i, n) for i in range(n)], [op.keeps(i) for i in range(n)])
 
 
 @cache
-def _factory(n: int, free: tuple[int, ...], instead: bool) -> Any:
-    exec(compile(source(n, free, instead), f"{__file__} ({n} operands)", "exec"), names := dict(_KNOWN))
+def _factory(n: int, free: tuple[int, ...]) -> Any:
+    exec(compile(source(n, free), f"{__file__} ({n} operands)", "exec"), names := dict(_KNOWN))
     return names["make"]
 
 
-def source(n: int, free: tuple[int, ...] = (), instead: bool = False) -> str:
-    """The text for n operands, of which those in `free` have no cotangent; `instead` adds the way out of `op.instead`.
-
-    In the text, ``@`` is an operand's number.
-    """
+def source(n: int, free: tuple[int, ...] = ()) -> str:
+    """The text for n operands, of which those in `free` have no cotangent; an operand's number is written ``@``."""
 
     def each(text: str, between: str = ", ", of: Any = range(n)) -> str:
         return between.join(text.replace("@", str(i)) for i in of)
@@ -92,7 +88,7 @@ def make(op, rules, keeps):
     {each("keep@")}, = keeps
     function, simple, keeps_y = op.function, op.keeping is None, op.keeps_y
     elementwise, promotes, zero, ranked = op.elementwise, op.promotes, op.neutral_zero, op.ranked
-    signatures, instead = op.signatures, op.instead
+    signatures, instead, bare = op.signatures, op.instead, op.instead or op.function
 
     def call({x}, options=()):
 {lines("t@ = x@.__class__ is Tensor or x@.__class__ in TENSORS")}\
@@ -101,14 +97,13 @@ def make(op, rules, keeps):
             if ({each(differs, " or ", taking[1:]) or False}) and promotes and unlike({each("a@", of=taking)}):
                 return alike(op, ({x},), options)
         elif not ({each("t@", " or ")}):
-            return {f"instead({x})" if instead else f"function({x}, *options)"}
+            return bare({x}, *options)
         elif {n != 2} or {each("not (t@ or x@.__class__ in NUMBERS)", " or ")}:
             return alike(op, ({x},), options)
         else:
             if zero and x{n - 1}.__class__ is int and x{n - 1} == 0:
                 return x0  # an exact literal 0 changes nothing, whatever x's layout
 {lines("    a@ = x@.array if t@ else x@")}\
-{"        if listeners:" + chr(10) + f"            return instead({x})" + chr(10) if instead else ""}\
         recording = state.recording
         signature = layout = kept = None
         if recording is not None:
@@ -121,7 +116,8 @@ def make(op, rules, keeps):
                    frozen(options, ({each("l@")},)) if ranked else options)
             signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
             layout = signature.out
-{"            if layout is None:" + chr(10) + f"                return instead({x})" + chr(10) if instead else ""}\
+            if layout is None:
+                return instead({x})
         try:
             if simple and not options and not listeners:
                 y = function({arrays})
@@ -129,7 +125,8 @@ def make(op, rules, keeps):
                 y, kept = run(op, ({arrays},), options, recording)
         except ValueError as error:
             raise unfit(op, error, ({x},)) from error
-{"        if y is NotImplemented:" + chr(10) + f"            return instead({x})" + chr(10) if instead else ""}\
+        if y is NotImplemented:
+            return instead({x})
         z = new(Tensor)
         z.array = y
         z.layout = layout

@@ -75,12 +75,13 @@ class Entries(Saved):
         if other is None:
             if x.layout is None and state.grid is not None:
                 x.labelled(state.grid)  # a mesh meets it, if it is a leaf
-            if not x.requires_grad:
+            if not x._requires_grad:
                 self.lock(x.array)
                 return OUTSIDE
-            place = self.leaves[id(x)] = len(self.nodes)  # its node holds it, so the id stays its own
-            self.nodes.append((LEAF, None, (x,), (), (), None, None))
-            self.hold((x,))
+            nodes = self.nodes
+            place = self.leaves[id(x)] = len(nodes)  # its node holds it, so the id stays its own
+            nodes.append((LEAF, None, (x,), (), (), None, None))
+            self.hold(x)
             return place
         if other.thread != self.thread or other.released(x.node):
             refuse_operand(self, x)

@@ -7,7 +7,6 @@ counts for itself, which is free of the lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,19 +34,17 @@ class Saved:
         self.locked: list[Any] = []
         self.held: list[Any] = []
 
-    def hold(self, leaves: Sequence[Any]) -> None:
-        """Make leaves' arrays read-only until they are given back."""
-        add = self.held.append
-        for leaf in leaves:
-            if leaf.uses:
-                leaf.uses += 1
-                add(leaf)
-            elif leaf.owns and leaf.array.__class__ is ndarray:
-                leaf.array.setflags(False)  # type: ignore[call-arg]  # a keyword would double its price
-                leaf.uses = 1
-                add(leaf)
-            else:
-                self.lock(leaf.array)
+    def hold(self, leaf: Any) -> None:
+        """Make a leaf's array read-only until it is given back."""
+        if leaf.uses:
+            leaf.uses += 1
+            self.held.append(leaf)
+        elif leaf.owns and leaf.array.__class__ is ndarray:
+            leaf.array.setflags(False)  # type: ignore[call-arg]  # a keyword would double its price
+            leaf.uses = 1
+            self.held.append(leaf)
+        else:
+            self.lock(leaf.array)
 
     def lock(self, array: Any) -> None:
         """Make an array read-only until it is given back (until the last of several tapes has done so)."""

@@ -33,6 +33,7 @@ class Tensor(Methods):
 
     __slots__ = ("array", "layout", "node", "tape")
     name = ""
+    _requires_grad = False  # whether it is a leaf that a tape is to follow
 
     array: Any  # this rank's part, for ringtape's own use: nothing guards it; `Shaped` where the value is absent
     layout: Layout | None  # one label per mesh axis; None where no mesh is in play

@@ -179,11 +179,12 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         if p.__class__ is not Parameter or not p._requires_grad:
             leaves = False
             places = [_place(p, recording) for p in parameters]
-            recording.hold([p for p, place in zip(parameters, places, strict=True) if place == _LEAF])
             break
     else:
         leaves, places = True, [_LEAF] * len(parameters)
-        recording.hold(parameters)
+    for p, place in zip(parameters, places, strict=True):
+        if place == _LEAF:
+            recording.hold(p)
     recording.communicates |= on.size > 1
     nodes = recording.nodes
     first = len(nodes)
