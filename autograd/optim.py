@@ -189,6 +189,7 @@ class SGD(Optimizer):
             else:
                 v *= self.momentum
                 v += g
+                self.velocity[i] = v  # of one number it is another object
             g = v
         if type(g) is np.ndarray and type(p.array) is np.ndarray:
             scratch = self._scratch[i]
