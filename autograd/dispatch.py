@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from . import broadcasting, events, promotion
+from .careful import pull_carefully
 from .explain import unfit
 from .ranknumbers import RankFloat, RankInt, frozen
 from .state import state
@@ -51,7 +52,7 @@ def run(op: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], recording: A
 _KNOWN: dict[str, Any] = {
     "FREE": FREE, "NUMBERS": NUMBERS, "OUTSIDE": OUTSIDE, "SCALARS": SCALARS, "TENSORS": TENSORS, "Tensor": Tensor,
     "alike": promotion.alike, "frozen": frozen, "identity": identity, "listeners": events.listeners,
-    "new": object.__new__, "run": run, "state": state, "unbroadcast": broadcasting.unbroadcast, "unfit": unfit,
+    "new": object.__new__, "pull_carefully": pull_carefully, "run": run, "state": state, "unbroadcast": broadcasting.unbroadcast, "unfit": unfit,
     "unlike": promotion.unlike,
 }  # fmt: skip
 """What the text may name."""
@@ -151,7 +152,7 @@ def make(op, rules, keeps):
     def pull(node, ct, sweep):
         _, y, ({arrays},), ({each("p@")},), options, shapes, signature = node
         if sweep.record or (signature is not None and not signature.checked):
-            return op.pull_carefully(node, ct, sweep)
+            return pull_carefully(op, node, ct, sweep)
         cts, start = sweep.cts, sweep.start
 {lines(f'''if p@ >= 0:
     g = ct if rule@ is identity else rule@(ct, y, {arrays}, *options) if options else rule@(ct, y, {arrays})

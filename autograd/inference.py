@@ -27,8 +27,7 @@ def infer(
 ) -> Layout:
     """The layout of the result of `op`; LayoutError with a reason and a fix if its operands do not go together.
 
-    `real` says of each operand whether it has a cotangent: R and I of one that has none are C. The arrays serve the
-    error's text only.
+    R and I of an operand that is not `real`, so that it has no cotangent, are C. The arrays serve the error's text.
     """
     grid = layouts[0].grid
     for layout in layouts:

@@ -36,19 +36,18 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import is_array
 from .broadcasting import broadcast, ones, unbroadcast
+from .careful import lift
 from .dispatch import functions, identity
 from .errors import LayoutError
 from .inference import infer
 from .layout import Layout
-from .proof import prove
 from .ranklabels import layout_of, varying
 from .ranknumbers import rank_axes
 from .state import state
 from .tangents import tangent
-from .tape import Node, Recording, Sweep, relabel
-from .tensor import TENSORS, Tensor
+from .tape import Node, Recording, relabel
+from .tensor import TENSORS
 
 __all__ = ["Primitive", "Signature", "broadcast", "identity", "ones", "op", "registry", "unbroadcast"]
 
@@ -62,10 +61,8 @@ registry: dict[str, Primitive] = {}
 class Signature:
     """The labels of one use of an operation: its operands' layouts and its result's, None for "instead".
 
-    Its rules are checked once with labelled Tensors; then raw arrays suffice. `apart` holds the operands that this rank
-    has though the result, which another operand roots elsewhere, is absent here: the result's cotangent is absent too,
-    and theirs from it is zero. A signature that has some is never done with being checked, so that its sweeps take the
-    careful path, which leaves them out.
+    Its rules are `checked` once (see `careful`). `apart` are operands that this rank has though the result, rooted
+    elsewhere by another one, is absent here: from it they get nothing. Then every sweep takes the careful path.
     """
 
     __slots__ = ("apart", "checked", "layouts", "out")
@@ -104,10 +101,8 @@ class Primitive:
         self.words, self.variadic = word.rstrip("*").split(), word.endswith("*")
         self.adjoint, self.tangent = tuple(adjoint), tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
-        self.operands = operands.split()
+        self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
         self.promotes, self.ranked, self.neutral_zero = promotes, ranked, neutral_zero
-        self.saves = "".join(saves)
-        self.keeps_y = "y" in self.saves
         self.signatures: dict[Any, Signature] = {}
         self._functions: dict[int, Any] = {}
         if self.variadic:
@@ -121,9 +116,6 @@ class Primitive:
 
     def __call__(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
         return self.call(*xs, options=options)
-
-    def __repr__(self) -> str:
-        return f"<operation {self.name}: {' '.join(self.words)}{'*' if self.variadic else ''}>"
 
     # -- what the words say, for a call with n operands --------------------------------------------------------
     def of(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
@@ -184,38 +176,12 @@ class Primitive:
     named = staticmethod(registry.__getitem__)
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
-    def pull_carefully(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        """One step of the reverse sweep where its labels are not proven yet, or the sweep itself is recorded."""
-        _, y, xs, places, options, shapes, signature = node
-        if signature is not None and not signature.checked:
-            prove(self, node, ct)
-        if sweep.record:
-            y, xs = self.lift(node, sweep.recording, sweep.place)
-            ct = ct if signature is None else relabel(ct, signature.out.dual)
-        for i, place in enumerate(places):
-            if place >= 0 and (signature is None or i not in signature.apart):
-                g = self.cotangent(i, ct, y, xs, options)
-                g = g if shapes is None else unbroadcast(g, shapes[i])
-                sweep.add(place, relabel(g, signature.layouts[i].dual) if sweep.record and signature is not None else g)
-
-    def lift(self, node: Node, tape: Recording | None, at: int = -1) -> tuple[Any, tuple[Any, ...]]:
-        """The node's arrays as Tensors: connected to their tape for a recorded sweep, else labelled only."""
-        _, y, xs, places, _, _, signature = node
-        layouts = (None,) * len(xs) if signature is None else signature.layouts
-        lifted = tuple(
-            Tensor(a, layout, *((tape, p) if tape is not None and p >= 0 else ())) if is_array(a) else a
-            for a, p, layout in zip(xs, places, layouts, strict=True)
-        )
-        if y is None or self.keeping is not None:
-            return None, lifted
-        return Tensor(y, None if signature is None else signature.out, tape, at), lifted
-
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode: the output's tangent from the operands'."""
         tangents = [carried[p - start] if p >= start else None for p in node[3]]
         if all(t is None for t in tangents):
             return None
-        y, xs = self.lift(node, recording, place) if record else node[1:3]
+        y, xs = lift(self, node, recording, place) if record else node[1:3]
         total = tangent(self, node, tangents, None if self.keeping is not None else y, xs)
         return relabel(total, node[6].out) if record and node[6] is not None else total
 

@@ -52,9 +52,7 @@ class Recording(Entries):
 
     def whole(self) -> Tape:
         """A tape over all of it."""
-        tape = Tape()
-        tape.recording = self
-        return tape
+        return Tape(self)
 
 
 class _Watch(Step):
@@ -121,10 +119,7 @@ class Sweep:
         return found
 
     def run(self, left: list[Node | None], release: bool) -> None:
-        """Replay `left`, which is taken apart, from its end; communications run even without a cotangent.
-
-        `release` says that the recording's own nodes, of which `left` is a copy, are to be given up on the way.
-        """
+        """Replay `left`, which is taken apart, from its end; if it is a copy, `release` the recording's nodes."""
         self.left = left
         cts, plain = self.cts, not (release or self.wanted is not None or state.poke is not None or listeners)
         next_ct, next_node = cts.pop, left.pop
@@ -168,8 +163,8 @@ class Tape(Hooks):
 
     __slots__ = ("_outer", "end", "recording", "start")
 
-    def __init__(self) -> None:
-        self.recording: Recording = None  # type: ignore[assignment]
+    def __init__(self, recording: Any = None) -> None:
+        self.recording: Recording = recording
         self.start = 0
         self.end: int | None = None
         self._outer: Recording | None = None
