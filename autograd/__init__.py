@@ -2,13 +2,13 @@
 
 Nothing here talks to another rank. ``import autograd as ag, autograd.numpy as np``.
 
-The engine, in the order in which it reads: `tensor`, a value and its place on a tape; `tape`, the list of operations and
-the sweeps over it; `dispatch`, what a call does and what one step of a sweep does; `primitive`, how an operation is
+The engine, in the order in which it reads: `tensor`, a value and its place on a tape; `tape`, the list of operations
+and the sweeps over it; `dispatch`, what a call does and what one step of a sweep does; `primitive`, how an operation is
 declared (adding one is one declaration: see the example there); `layout`, the labels, and `inference`, what operations
-make of them. Beside them, one subject each: `leaves`, `entries` (how leaves come on a tape), `saved` (arrays that a tape
-keeps read-only), `seeds` (what a sweep starts from), `careful` (recorded sweeps, and the proof of labels), `tangents`,
-`promotion`, `broadcasting`, `dims`, `methods` (operators), `deferred`, `hooks` (marks, effects, scopes), `explain` (the
-texts of layout errors), `describe`, `grid`, `parts`, `ranknumbers`, `ranklabels`.
+make of them. Beside them, one subject each: `leaves`, `entries` (how leaves come on a tape), `saved` (arrays that a
+tape keeps read-only), `seeds` (what a sweep starts from), `careful` (recorded sweeps, and the proof of labels),
+`tangents`, `promotion`, `broadcasting`, `dims`, `methods` (operators), `deferred`, `hooks` (marks, effects, scopes),
+`explain` (the texts of layout errors), `describe`, `grid`, `parts`, `ranknumbers`, `ranklabels`.
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ def run(op: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], recording: A
 
 
 _KNOWN: dict[str, Any] = {
-    "FREE": FREE, "NUMBERS": NUMBERS, "OUTSIDE": OUTSIDE, "SCALARS": SCALARS, "TENSORS": TENSORS, "Tensor": Tensor,
-    "alike": promotion.alike, "frozen": frozen, "identity": identity, "listeners": events.listeners,
-    "new": object.__new__, "pull_carefully": pull_carefully, "run": run, "state": state, "unbroadcast": broadcasting.unbroadcast, "unfit": unfit,
+    "NUMBERS": NUMBERS, "SCALARS": SCALARS, "TENSORS": TENSORS, "Tensor": Tensor, "alike": promotion.alike,
+    "frozen": frozen, "identity": identity, "listeners": events.listeners, "new": object.__new__, "run": run,
+    "pull_carefully": pull_carefully, "state": state, "unbroadcast": broadcasting.unbroadcast, "unfit": unfit,
     "unlike": promotion.unlike,
 }  # fmt: skip
 """What the text may name."""
