@@ -14,6 +14,7 @@ from . import (
     inference,
     layout,
     leaves,
+    methods,
     parts,
     primitive,
     ranklabels,
@@ -36,3 +37,4 @@ for _module, _found in _HOMES.items():
     for _home, _names in _found.items():
         for _name in _names:
             setattr(_module, _name, getattr(_home, _name))
+tensor.use_operations = methods.install  # type: ignore[attr-defined]
