@@ -83,6 +83,7 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
     a = taking[0] if taking else 0
     differs = f"(a@.__class__ is not a{a}.__class__ or a@.__class__ not in SCALARS) and a@.dtype is not a{a}.dtype"
     x, arrays = each("x@"), each("a@")
+    t = "t@" if n == 2 else "True"  # numbers come this far in the place of one of two operands only
     return f"""
 def make(op, rules, keeps):
     {each("rule@")}, = rules
@@ -108,9 +109,9 @@ def make(op, rules, keeps):
         recording = state.recording
         signature = layout = kept = None
         if recording is not None:
-{lines("    p@ = -1 if not t@ else x@.node if x@.tape is recording else recording.enter(x@)", taking)}\
+{lines(f"    p@ = -1 if not {t} else x@.node if x@.tape is recording else recording.enter(x@)", taking)}\
 {lines("    p@ = -1", free)}\
-{lines("l@ = x@.layout if t@ else None")}\
+{lines(f"l@ = x@.layout if {t} else None")}\
         if {each("l@ is not None", " or ")} or (recording is None and state.grid is not None):
             key = ({each("l@ if t@ else getattr(x@, 'axes', 0)")}, {each("a@.shape if t@ else None")},
                    {each("a@.dtype.kind if t@ else 0", of=taking or [0])},
@@ -139,7 +140,7 @@ def make(op, rules, keeps):
 {lines("if keep@:" + chr(10) + "    recording.lock(a@)", free)}\
         shapes = None
         if {n > 1} and elementwise and not scalar:
-{lines("    s@ = a@.shape if t@ else ()")}\
+{lines(f"    s@ = a@.shape if {t} else ()")}\
             if {each("s@ != y.shape", " or ")}:
                 shapes = ({each("s@")},)
         z.tape = recording

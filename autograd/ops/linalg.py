@@ -65,9 +65,12 @@ def dot(a: Any, b: Any) -> Any:
 
 def _linear(x: Any, w: Any, b: Any) -> Any:
     plain = x.__class__ is w.__class__ is b.__class__ is ndarray
-    if not plain or x.ndim != 2 or w.ndim != 2 or w.shape[1:] != b.shape or x.shape[1] != w.shape[0]:
+    if not plain or x.ndim != 2 or b.ndim != 1 or w.shape[1:] != b.shape:
         return NotImplemented
-    y = x.dot(w)  # of two dimensions the same as @, without its machinery
+    try:
+        y = x.dot(w)  # of two dimensions the same as @, without its machinery
+    except ValueError:  # the product says what does not fit
+        return NotImplemented
     y += b
     return y
 
