@@ -203,6 +203,7 @@ class Communicator:
 
     def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
         raise NotImplementedError
+
     def lend(self, x: Array, dst: int) -> Pending[None]:
         """Send without a copy: the array must not change until the pending call is complete.
 

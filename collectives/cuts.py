@@ -19,7 +19,10 @@ from . import checking
 from .mesh import Axis, Mesh
 from .primitive import compared_layout
 
-__all__ = ["check_inner", "check_outer", "extents_along", "joined", "nested_parts", "normal_dim", "split"]
+__all__ = [
+    "check_inner", "check_outer", "checked_counts", "coming", "extents_along", "joined", "nested_parts", "normal_dim",
+    "split",
+]  # fmt: skip
 
 
 def normal_dim(dim: int, shape: Sequence[int], name: str) -> int:
@@ -83,6 +86,42 @@ def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, n
         axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, name == "gather")
     told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
     return tuple(int(n) for n in told)
+
+
+def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """How much of a dimension goes to each rank: one number a rank, which sum to its extent."""
+    found = tuple(int(n) for n in counts)
+    if len(found) != axis.size or min(found) < 0 or sum(found) != x.array.shape[dim]:
+        raise ShapeError(
+            f"all_to_all: counts={list(found)} was given for dimension {dim} of shape {tuple(x.array.shape)} and the "
+            f"{axis.size} ranks of axis {'*'.join(axis.names)!r}; needed: {axis.size} numbers >= 0 that sum to "
+            f"{x.array.shape[dim]}" + call_site()
+        )
+    return found
+
+
+def coming(x: Tensor, layout: Layout, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """How much every rank sends to this one, of which each knows what it sends. In a dry run all send alike."""
+    group = axis.group
+    for name in axis.names:
+        label = layout[name]
+        if isinstance(label, Shard) and label.dim != dim:
+            raise LayoutError(
+                f"all_to_all({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis "
+                f"{'*'.join(axis.names)!r}, split_dim={dim}, concat_dim={dim})\n  axis {name!r}: x is {label!r}: parts "
+                f"along dimension {label.dim} do not fit together along {dim}\n  fix: all_to_all(x, {name!r}, "
+                f"split_dim={dim}, concat_dim={label.dim})" + call_site()
+            )
+    if axis.size == 1:
+        return tuple(counts)
+    if group.dry or layout.absent_beyond(axis.names):
+        return (counts[group.rank],) * axis.size
+    if group.checking:  # another call of another rank must not meet this exchange
+        dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
+        compared = compared_layout(layout, axis.names) if checking.watching else ""
+        group.announce(f"all_to_all(axis={'*'.join(axis.names)!r} {dims} along it)", compared, False)
+    ones = [1] * axis.size
+    return tuple(int(n) for n in group.all_to_all(np.array(counts, np.int64), ones, ones))
 
 
 def check_outer(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:

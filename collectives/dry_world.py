@@ -193,7 +193,7 @@ class DryRun:
             while self._open.pop() != (direction, name):
                 pass
 
-    def _note(self, group: DryCommunicator, call: str, given: int, whole: int) -> None:
+    def _note(self, group: DryCommunicator, call: str, given: int, whole: int, peer: int | None) -> None:
         sweeps = [name for direction, name in self._open if direction == "backward"]
         by = sweeps[-1] if sweeps else self._open[-1][1] if self._open else call
         self._groups[id(group.ranks)] = group.ranks

@@ -18,7 +18,7 @@ from autograd.tensor import TENSORS, Tensor
 
 from .ops import AxisName, _begin, _check_to
 from .pairs import all_reduce, enter, permute
-from .primitive import Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, back, host_flat, in_shape
 
 __all__ = ["all_max", "all_min", "all_prod"]
 
@@ -55,13 +55,13 @@ largest = Collective("all_max", (V, Shard), word="N")
 smallest = Collective("all_min", (V, Shard), word="N")
 
 
-@largest.forward
-def _(x: Any, call: Call) -> Any:
+@largest.asks
+def _(x: Any, call: Call) -> Asked:
     return _extreme(x, call, True)
 
 
-@smallest.forward
-def _(x: Any, call: Call) -> Any:
+@smallest.asks
+def _(x: Any, call: Call) -> Asked:
     return _extreme(x, call, False)
 
 
@@ -70,22 +70,28 @@ for _pair in (largest, smallest):
     _pair.derivative(_extreme_derivative)
 
 
-def _extreme(x: Any, call: Call, is_largest: bool) -> Any:
-    if call.group.size == 1:
-        return x
+def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
+    """The largest of numbers that the transport can order, which are in the operand's order or in the opposite one."""
     flat = host_flat(x)
     if call.group.dry:
-        return back(call.group.maximum(flat), x.shape, x)
-    if flat.dtype.kind == "f" and flat.dtype.itemsize <= 8:
-        return back(_from_ordered(call.group.maximum(_ordered(flat, is_largest)), flat.dtype, is_largest), x.shape, x)
-    if flat.dtype.kind == "b":
-        y = call.group.maximum((flat if is_largest else ~flat).view(np.uint8)).view(np.bool_)
-        return back(y if is_largest else ~y, x.shape, x)
-    if flat.dtype.kind == "f":  # long double: no integer is as wide
-        y = call.group.maximum(flat if is_largest else np.negative(flat))
-        return back(y if is_largest else np.negative(y), x.shape, x)
-    y = call.group.maximum(flat if is_largest else ~flat)
-    return back(y if is_largest else ~y, x.shape, x)
+        return "maximum", (flat,), in_shape
+    dtype = flat.dtype
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        there = _ordered(flat, is_largest)
+        return "maximum", (there,), lambda y, x, call: back(_from_ordered(y, dtype, is_largest), x.shape, x)
+    turn = np.negative if dtype.kind == "f" else np.invert  # a long double: no integer is as wide
+    there = flat if is_largest else turn(flat)
+
+    def finish(y: np.ndarray, x: Any, call: Call) -> Any:
+        y = y.view(dtype)
+        return back(y if is_largest else turn(y), x.shape, x)
+
+    return "maximum", (_as_bytes(there),), finish
+
+
+def _as_bytes(x: np.ndarray) -> np.ndarray:
+    """Booleans as the integers 0 and 1."""
+    return x.view(np.uint8) if x.dtype.kind == "b" else x
 
 
 def _ordered(x: np.ndarray, is_largest: bool) -> np.ndarray:
@@ -116,14 +122,9 @@ def _from_ordered(keys: np.ndarray, dtype: np.dtype, is_largest: bool) -> np.nda
 product = Collective("all_prod", (V, Shard), word="N")
 
 
-@product.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    flat = host_flat(x)
-    if flat.dtype.kind == "b":
-        return back(call.group.product(flat.view(np.uint8)).view(np.bool_), x.shape, x)
-    return back(call.group.product(flat), x.shape, x)
+@product.asks
+def _(x: Any, call: Call) -> Asked:
+    return "product", (_as_bytes(host_flat(x)),), lambda y, x, call: back(y.view(x.dtype), x.shape, x)
 
 
 @product.adjoint

@@ -31,7 +31,7 @@ __all__ = [
 AxisName = str | Sequence[str]
 
 
-def all_reduce_async(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+def all_reduce_async(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None = None) -> Tensor:
     """P (or V) -> R or I: starts `all_reduce` and returns at once; the result is waited for where it is used.
 
     The handle is a Tensor: to use it as an operand waits for it, as ``handle.wait()`` does. ``handle.test()`` asks.
@@ -39,8 +39,9 @@ def all_reduce_async(x: Any, axis: AxisName, to: Label = R) -> Tensor:
 
     Parameters
     ----------
-    x, axis, to
-        As in `all_reduce`. `x` may be changed after the call: what is sent is a copy.
+    x, axis, to, algorithm
+        As in `all_reduce`. `x` may be changed after the call: what is sent is a copy. The algorithm must come to
+        ``native`` (which ``auto`` is for a call that is started): where the mesh has another one, say so here.
 
     Returns
     -------
@@ -51,6 +52,8 @@ def all_reduce_async(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     ------
     CommunicationError
         At the end of either block, naming this call, if nothing has waited for it.
+    MeshError
+        Another algorithm: it would go on only while its rank waits for it, and ranks may wait in different orders.
 
     Notes
     -----
@@ -73,20 +76,22 @@ def all_reduce_async(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     >>> cc.run(program, ranks=2)
     [(18.0, 9.0), (18.0, 9.0)]
     """
-    return beginning(begin_in_program, ops.all_reduce, x, axis, to)
+    return beginning(begin_in_program, ops.all_reduce, x, axis, to, algorithm=algorithm)
 
 
-def all_gather_async(x: Any, axis: AxisName, dim: int = 0, to: Label = R) -> Tensor:
+def all_gather_async(
+    x: Any, axis: AxisName, dim: int = 0, to: Label = R, *, algorithm: str | None = None
+) -> Tensor:
     """V -> R or I: starts `all_gather`; see `all_reduce_async`.
 
     Where `x` is Varying the ranks first tell each other their extents, blocking; a Shard knows them.
     """
-    return beginning(begin_in_program, ops.all_gather, x, axis, dim, to)
+    return beginning(begin_in_program, ops.all_gather, x, axis, dim, to, algorithm=algorithm)
 
 
-def reduce_scatter_async(x: Any, axis: AxisName, dim: int = 0) -> Tensor:
+def reduce_scatter_async(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str | None = None) -> Tensor:
     """P (or V) -> Shard(dim): starts `reduce_scatter`; see `all_reduce_async`."""
-    return beginning(begin_in_program, ops.reduce_scatter, x, axis, dim)
+    return beginning(begin_in_program, ops.reduce_scatter, x, axis, dim, algorithm=algorithm)
 
 
 def all_to_all_async(x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1) -> Tensor:
@@ -99,17 +104,19 @@ def permute_async(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> T
     return beginning(begin_in_program, ops.permute, x, axis, pairs)
 
 
-def broadcast_async(x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None) -> Tensor:
+def broadcast_async(
+    x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None, algorithm: str | None = None
+) -> Tensor:
     """Rooted -> R or I: starts `broadcast`; see `all_reduce_async`.
 
     Without `like`, shape, dtype and labels are broadcast first, blocking.
     """
-    return beginning(begin_in_program, ops.broadcast, x, axis, root, to, like=like)
+    return beginning(begin_in_program, ops.broadcast, x, axis, root, to, like=like, algorithm=algorithm)
 
 
-def reduce_async(x: Any, axis: AxisName, root: int = 0) -> Tensor:
+def reduce_async(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = None) -> Tensor:
     """P (or V) -> Rooted: starts `reduce`; see `all_reduce_async`."""
-    return beginning(begin_in_program, ops.reduce, x, axis, root)
+    return beginning(begin_in_program, ops.reduce, x, axis, root, algorithm=algorithm)
 
 
 # -- one rank to another -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ it has read to the parts where it read, zeros where no cotangent arrived.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from .cuts import extents_along
 from .mesh import Axis, Mesh
 from .ops import AxisName, _begin, _check_rank, cast
 from .pairs import _varying
-from .primitive import Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, back, host_flat
 
 __all__ = ["get"]
 
@@ -49,13 +50,16 @@ class _OneSided(Collective):
         return f"{self.name}(axis={'*'.join(call.axes)!r} dtype={x.dtype}) {how}"
 
 
-reading = _OneSided("get", (V, Shard), _varying, shape=lambda shape, call: call.options.taken)
-adding = _OneSided("accumulate", (V,), _varying, shape=lambda shape, call: call.options.part)
+reading = _OneSided(
+    "get", (V, Shard), _varying, shape=lambda shape, call: call.options.taken, alone=None,
+    resizes=lambda call, labels: range(len(call.options.part)),
+)  # fmt: skip
+adding = _OneSided("accumulate", (V,), _varying, shape=lambda shape, call: call.options.part, alone=None)
 
 
-@reading.forward
-def _(x: Any, call: Call) -> Any:
-    return back(call.group.get(host_flat(x), call.options.runs), call.options.taken, x)
+@reading.asks
+def _(x: Any, call: Call) -> Asked:
+    return "get", (host_flat(x), call.options.runs), lambda y, x, call: back(y, call.options.taken, x)
 
 
 @reading.adjoint
@@ -63,11 +67,10 @@ def _(ct: Any, call: Call) -> Any:
     return adding(ct, call)
 
 
-@adding.forward
-def _(ct: Any, call: Call) -> Any:
-    part = call.options.part
-    count = int(np.prod(part, dtype=np.int64))
-    return back(call.group.accumulate(host_flat(ct), call.options.runs, count), part, ct)
+@adding.asks
+def _(ct: Any, call: Call) -> Asked:
+    count = math.prod(call.options.part)
+    return "accumulate", (host_flat(ct), call.options.runs, count), lambda y, ct, call: back(y, call.options.part, ct)
 
 
 @adding.adjoint

@@ -49,7 +49,7 @@ from autograd.tensor import FREE, TENSORS, Tensor
 from . import headers
 from . import pairs as pair
 from .communicator import Communicator
-from .cuts import check_inner, check_outer, extents_along, nested_parts, normal_dim
+from .cuts import check_inner, check_outer, checked_counts, coming, extents_along, nested_parts, normal_dim
 from .mesh import Axis, Mesh, check_name, current_mesh
 from .primitive import Call
 
@@ -82,7 +82,7 @@ def _begin(x: Any, axis: AxisName, name: str, root: int | None = None) -> tuple[
     if found is None:
         mesh = current_mesh()
         found = mesh.axis(axis)
-    if root is None and x.__class__ is Tensor and x.layout is not None and x.layout.grid is mesh.grid:
+    if root is None and x.__class__ in TENSORS and x.layout is not None and x.layout.grid is mesh.grid:
         return x, found, mesh
     if root is not None:
         _check_rank(root, found, name, "root")
@@ -424,15 +424,34 @@ def _cut(x: Tensor, on: Axis, mesh: Mesh, dim: int) -> tuple[int, ...]:
     return nested_parts(int(x.array.shape[dim]), [mesh.sizes[mesh.grid.axis(a)] for a in on.names])
 
 
-def all_to_all(x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1) -> Tensor:
-    """V -> V, or Shard(concat_dim) -> Shard(split_dim): cut along one dimension, join along another.
+def all_to_all(
+    x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1, *, counts: Sequence[int] | None = None
+) -> Tensor:
+    """V -> V, or Shard(concat_dim) -> Shard(split_dim): cut along one dimension, join along another or the same.
 
     Rank r sends its s-th part along `split_dim` to rank s, and joins what it receives along `concat_dim` in order of
-    rank. Adjoint: the same with the two dimensions exchanged.
+    rank. Adjoint: the same with the two dimensions exchanged; along one dimension, with what was sent and what was
+    received exchanged.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : str or tuple of str
+    split_dim, concat_dim : int
+        Where they are the same, parts are exchanged as MPI's Alltoallv does, and the result is V: of a Shard too, whose
+        order it changes.
+    counts : sequence of int, optional
+        With one dimension only: how much of it goes to each rank, this rank's own choice; nearly equal parts without.
+
+    Raises
+    ------
+    ShapeError
+        `counts` are not one number a rank, or do not sum to the extent, or were given with two dimensions.
 
     Notes
     -----
-    ``n (p-1)/p`` bytes a rank. DeepSpeed-Ulysses (Jacobs et al. 2023), expert dispatch (Lepikhin et al. 2020).
+    ``n (p-1)/p`` bytes a rank. DeepSpeed-Ulysses (Jacobs et al. 2023), expert dispatch (Lepikhin et al. 2020). Along
+    one dimension the ranks first tell each other how much is coming.
 
     Examples
     --------
@@ -443,21 +462,33 @@ def all_to_all(x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1) 
     ...         return cc.all_to_all(x, "sp").numpy().tolist()
     >>> cc.run(program, ranks=2)
     [[[0.0, 10.0]], [[1.0, 11.0]]]
+    >>> def dispatch():
+    ...     with cc.Mesh(ep=2) as mesh:
+    ...         x = ag.tensor([1.0, 2.0, 3.0]) * float(1 + 9 * int(mesh.axis("ep").rank))
+    ...         return cc.all_to_all(x, "ep", 0, 0, counts=[1, 2]).numpy().tolist()
+    >>> cc.run(dispatch, ranks=2)
+    [[1.0, 10.0], [2.0, 3.0, 20.0, 30.0]]
     """
     x, on, mesh = _begin(x, axis, "all_to_all")
     split_dim = normal_dim(split_dim, x.array.shape, "all_to_all")
     concat_dim = normal_dim(concat_dim, x.array.shape, "all_to_all")
-    if split_dim == concat_dim:
-        raise ShapeError(
-            f"all_to_all: split_dim and concat_dim are both {split_dim}; needed: two dimensions" + call_site()
-        )
     assert x.layout is not None
     pair.all_to_all.check(x, on)
     check_inner(x, x.layout, on, split_dim, "all_to_all")
     check_outer(x, x.layout, on, concat_dim, "all_to_all")
-    joins = extents_along(x, x.layout, on, mesh, concat_dim, "all_to_all")
-    call = Call(on.names, on.group, to=V, dim=split_dim, extents=_cut(x, on, mesh, split_dim), dim2=concat_dim,
-                extents2=joins)  # fmt: skip
+    if split_dim == concat_dim:
+        cuts = _cut(x, on, mesh, split_dim) if counts is None else checked_counts(x, on, split_dim, counts)
+        joins = coming(x, x.layout, on, split_dim, cuts)
+    elif counts is not None:
+        raise ShapeError(
+            f"all_to_all: counts={list(counts)} was given with split_dim={split_dim} and concat_dim={concat_dim}: what "
+            "a rank receives must fit together along both. Needed: counts along one dimension, split_dim == concat_dim"
+            + call_site()
+        )
+    else:
+        cuts = _cut(x, on, mesh, split_dim)
+        joins = extents_along(x, x.layout, on, mesh, concat_dim, "all_to_all")
+    call = Call(on.names, on.group, to=V, dim=split_dim, extents=cuts, dim2=concat_dim, extents2=joins)
     return pair.all_to_all(x, call)
 
 

@@ -4,9 +4,9 @@ A pair knows nothing of users' arguments (`ops` checks those and makes the `Call
 duality: they are never written.
 """
 
-
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +19,7 @@ from autograd.state import state
 from autograd.tensor import TENSORS, Tensor
 
 from .cuts import joined, split
-from .primitive import Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, back, host_flat, in_shape
 
 
 def _rooted(call: Call, layout: Layout, k: int, shape: Any) -> Label:
@@ -47,21 +47,34 @@ def _buffer(call: Call, shape: Sequence[int], dtype: Any) -> Any:
     return np.empty(int(np.prod(shape, dtype=np.int64)), dtype)
 
 
-def _front(x: Any, dim: int) -> tuple[Any, tuple[int, ...], int]:
-    """The host array with `dim` in front, flat; the shape of one row, and its number of elements."""
-    if type(x) is Shaped and not x.absent:
-        row = x.shape[:dim] + x.shape[dim + 1 :]
-        return x.reshape(-1), row, int(np.prod(row, dtype=np.int64))
-    host = np.moveaxis(to_host(x), dim, 0)
-    row = host.shape[1:]
-    return np.ascontiguousarray(host).reshape(-1), row, int(np.prod(row, dtype=np.int64))
+def _as_told(flat: Any, x: Any, call: Call) -> Any:
+    """What came from a rank that alone had it: in the shape of the call, where the operand or the sample lives."""
+    like = x if x is not None and type(x) is not Shaped else call.like
+    return flat.reshape(call.shape) if like is None else back(flat, call.shape, like)
 
 
-def _unfront(flat: Any, row: tuple[int, ...], extent: int, dim: int, like: Any) -> Any:
-    host = np.moveaxis(flat.reshape((extent, *row)), 0, dim)
-    if type(host) is Shaped:
-        return host
-    return move(np.ascontiguousarray(host), like)
+def _front(x: Any, dim: int) -> tuple[Any, int]:
+    """The host array with `dim` in front, flat, and how many elements one row has."""
+    row = math.prod(x.shape[:dim] + x.shape[dim + 1 :])
+    if dim == 0 or (type(x) is Shaped and not x.absent):
+        return host_flat(x), row
+    return np.ascontiguousarray(np.moveaxis(to_host(x), dim, 0)).reshape(-1), row
+
+
+def _unfront(flat: Any, shape: tuple[int, ...], extent: int, dim: int, like: Any) -> Any:
+    """The array that was flattened so: `shape` with another extent of `dim`."""
+    host = flat.reshape((extent, *shape[:dim], *shape[dim + 1 :]))
+    if dim:
+        host = np.moveaxis(host, 0, dim)
+    return host if type(host) is Shaped else move(np.ascontiguousarray(host), like)
+
+
+def _joined_whole(y: Any, x: Any, call: Call) -> Any:
+    return _unfront(y, x.shape, sum(call.extents), call.dim, x)
+
+
+def _own_part(y: Any, x: Any, call: Call) -> Any:
+    return _unfront(y, x.shape, call.extents[call.group.rank], call.dim, x)
 
 
 def _counts(extents: Sequence[int], row: int) -> list[int]:
@@ -83,6 +96,16 @@ def _swapped_shape(shape: list[int], call: Call) -> list[int]:
     return shape
 
 
+def _joined_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
+    """Parts that are V have extents that only they know: what another axis said of the whole dimension is stale."""
+    return () if all(type(x) is Shard for x in labels) else (call.dim,)
+
+
+def _swapped_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
+    told = call.dim != call.dim2 and all(type(x) is Shard for x in labels)
+    return () if told else (call.dim, call.dim2)
+
+
 def _nothing(shape: list[int], call: Call) -> list[int]:
     return [0]
 
@@ -92,11 +115,9 @@ def _nothing(shape: list[int], call: Call) -> list[int]:
 all_reduce = Collective("all_reduce", (P, V, Shard), meets=True)
 
 
-@all_reduce.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    return back(call.group.all_reduce(host_flat(x)), x.shape, x)
+@all_reduce.asks
+def _(x: Any, call: Call) -> Asked:
+    return "all_reduce", (host_flat(x),), in_shape
 
 
 @all_reduce.adjoint
@@ -159,15 +180,13 @@ def _cut_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return Shard(call.dim, whole, offset)
 
 
-all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape, meets=True)
+all_gather = Collective("all_gather", (V, Shard), shape=_joined_shape, meets=True, resizes=_joined_dims)
 
 
-@all_gather.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    flat, row, n = _front(x, call.dim)
-    return _unfront(call.group.all_gather(flat, _counts(call.extents, n)), row, sum(call.extents), call.dim, x)
+@all_gather.asks
+def _(x: Any, call: Call) -> Asked:
+    flat, n = _front(x, call.dim)
+    return "all_gather", (flat, _counts(call.extents, n)), _joined_whole
 
 
 @all_gather.adjoint
@@ -180,13 +199,10 @@ def _(ct: Any, call: Call) -> Any:
 reduce_scatter = Collective("reduce_scatter", (P, V), _cut_label, shape=_cut_shape, meets=True)
 
 
-@reduce_scatter.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    flat, row, n = _front(x, call.dim)
-    part = call.group.reduce_scatter(flat, _counts(call.extents, n))
-    return _unfront(part, row, call.extents[call.group.rank], call.dim, x)
+@reduce_scatter.asks
+def _(x: Any, call: Call) -> Asked:
+    flat, n = _front(x, call.dim)
+    return "reduce_scatter", (flat, _counts(call.extents, n)), _own_part
 
 
 @reduce_scatter.adjoint
@@ -230,30 +246,33 @@ def _(ct: Any, call: Call) -> Any:
 
 
 def _swap_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    if type(layout[call.axes[k]]) is Shard:
+    if type(layout[call.axes[k]]) is Shard and call.dim != call.dim2:
         return _cut_label(call, layout, k, shape)
-    return V
+    return V  # along one dimension, parts of a Shard change their order
 
 
-all_to_all = Collective("all_to_all", (V, Shard), _swap_label, shape=_swapped_shape, meets=True)
+all_to_all = Collective(
+    "all_to_all", (V, Shard), _swap_label, shape=_swapped_shape, meets=True, resizes=_swapped_dims
+)
 
 
-@all_to_all.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    group, me = call.group, call.group.rank
+@all_to_all.asks
+def _(x: Any, call: Call) -> Asked:
+    group = call.group
     blocks = [host_flat(split(x, call.extents, call.dim, r)) for r in range(group.size)]
-    rest = list(x.shape)
-    rest[call.dim] = call.extents[me]
-    shapes = []
-    for n in call.extents2:
-        rest[call.dim2] = n
-        shapes.append(tuple(rest))
-    received = group.all_to_all(
-        np.concatenate(blocks), [b.size for b in blocks], [int(np.prod(s, dtype=np.int64)) for s in shapes]
-    )
-    return move(joined(received, shapes, call.dim2), x)
+    sizes = [math.prod(shape) for shape in _received(x, call)]
+    return "all_to_all", (np.concatenate(blocks), [b.size for b in blocks], sizes), _joined_parts
+
+
+def _received(x: Any, call: Call) -> list[tuple[int, ...]]:
+    """The shapes of what comes from every rank."""
+    shape = list(x.shape)
+    shape[call.dim] = call.extents[call.group.rank]
+    return [(*shape[: call.dim2], n, *shape[call.dim2 + 1 :]) for n in call.extents2]
+
+
+def _joined_parts(y: Any, x: Any, call: Call) -> Any:
+    return move(joined(y, _received(x, call), call.dim2), x)
 
 
 @all_to_all.adjoint
@@ -268,20 +287,24 @@ def _varying(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     return V
 
 
-permute = Collective("permute", (V, Shard), _varying)
+def _leaving(x: Any, call: Call) -> list[tuple[Any, int]]:
+    me = call.group.rank
+    return [(host_flat(x), target) for source, target in call.pairs if source == me != target]
 
 
-@permute.forward
-def _(x: Any, call: Call) -> Any:
-    group, me = call.group, call.group.rank
-    flat = host_flat(x)
-    for source, target in call.pairs:
-        if source == me and target != me:
-            group.send(flat, target)
-    for source, target in call.pairs:
-        if target == me:
-            return back(flat.copy() if source == me else group.recv(np.empty_like(flat), source), x.shape, x)
-    return _zeros(x)
+permute = Collective("permute", (V, Shard), _varying, alone=None, sends=_leaving)
+
+
+@permute.asks
+def _(x: Any, call: Call) -> Asked:
+    me = call.group.rank
+    source = next((s for s, target in call.pairs if target == me), None)
+    if source is None:
+        return "", (), lambda _, x, call: _zeros(x)
+    if source == me:
+        kept = host_flat(x).copy()
+        return "", (), lambda _, x, call: back(kept, x.shape, x)
+    return "recv", (np.empty_like(host_flat(x)), source), in_shape
 
 
 @permute.adjoint
@@ -301,14 +324,14 @@ class _PointToPoint(Collective):
         return received(call, out) if record else self.run(None, call, None)
 
 
-send = _PointToPoint("send", (V, Shard), _varying, shape=_nothing)
-recv = _PointToPoint("recv", (V,), _varying)
+send = _PointToPoint("send", (V, Shard), _varying, shape=_nothing, alone=None)
+recv = _PointToPoint("recv", (V,), _varying, alone=None)
 
 
-@send.forward
-def _(x: Any, call: Call) -> Any:
-    call.group.send(host_flat(x), call.root)
-    return np.zeros(0, x.dtype)  # a send has no result; nothing can depend on it
+@send.asks
+def _(x: Any, call: Call) -> Asked:
+    # a send has no result; nothing can depend on it
+    return "send", (host_flat(x), call.root), lambda _, x, call: np.zeros(0, x.dtype)
 
 
 @send.adjoint
@@ -318,11 +341,9 @@ def _(ct: Any, call: Call) -> Any:
     return recv.run(None, call, None)
 
 
-@recv.forward
-def _(x: Any, call: Call) -> Any:
-    flat = _buffer(call, call.shape, call.dtype)
-    y = call.group.recv(flat, call.root).reshape(call.shape)
-    return move(y, call.like) if call.like is not None else y
+@recv.asks
+def _(x: Any, call: Call) -> Asked:
+    return "recv", (_buffer(call, call.shape, call.dtype), call.root), _as_told
 
 
 @recv.adjoint
@@ -336,7 +357,7 @@ def received(call: Call, layout: Layout) -> Tensor:
     y = recv.run(None, call, None)
     if state.recording is None or not is_inexact(y.dtype):
         return Tensor(y, layout)
-    return recv.record(None, layout, y, layout, call)
+    return recv.record(None, layout, y, layout, call, state.recording)
 
 
 # -- from and to one root ------------------------------------------------------------------------------------
@@ -344,14 +365,10 @@ def received(call: Call, layout: Layout) -> Tensor:
 broadcast = Collective("broadcast", (Rooted, V), meets=True)
 
 
-@broadcast.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
+@broadcast.asks
+def _(x: Any, call: Call) -> Asked:
     flat = host_flat(x) if call.group.rank == call.root else _buffer(call, call.shape, call.dtype)
-    y = call.group.broadcast(flat, call.root).reshape(call.shape)
-    like = x if x is not None and type(x) is not Shaped else call.like
-    return y if like is None else back(y.reshape(-1), call.shape, like)
+    return "broadcast", (flat, call.root), _as_told
 
 
 @broadcast.adjoint
@@ -377,12 +394,13 @@ def _(ct: Any, call: Call) -> Any:
 reduce = Collective("reduce", (P, V, Shard), _rooted, meets=True)
 
 
-@reduce.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    total = call.group.reduce(host_flat(x), call.root)
-    return _elsewhere(x.shape, x.dtype, call) if total is None else back(total, x.shape, x)
+@reduce.asks
+def _(x: Any, call: Call) -> Asked:
+    return "reduce", (host_flat(x), call.root), _on_root
+
+
+def _on_root(y: Any, x: Any, call: Call) -> Any:
+    return _elsewhere(x.shape, x.dtype, call) if y is None else back(y, x.shape, x)
 
 
 @reduce.adjoint
@@ -393,17 +411,16 @@ def _(ct: Any, call: Call) -> Any:
 scatter = Collective("scatter", (Rooted, V), _cut_label, shape=_cut_shape, meets=True)
 
 
-@scatter.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    shape = list(call.shape)
-    row = (*shape[: call.dim], *shape[call.dim + 1 :])
-    n = int(np.prod(row, dtype=np.int64))
+@scatter.asks
+def _(x: Any, call: Call) -> Asked:
+    row = math.prod(call.shape[: call.dim] + call.shape[call.dim + 1 :])
     flat = _front(x, call.dim)[0] if call.group.rank == call.root else None
-    part = call.group.scatter(flat, _counts(call.extents, n), call.root, call.dtype)
+    return "scatter", (flat, _counts(call.extents, row), call.root, call.dtype), _part_told
+
+
+def _part_told(y: Any, x: Any, call: Call) -> Any:
     like = x if x is not None and type(x) is not Shaped else call.like
-    return _unfront(part, row, call.extents[call.group.rank], call.dim, part if like is None else like)
+    return _unfront(y, call.shape, call.extents[call.group.rank], call.dim, y if like is None else like)
 
 
 @scatter.adjoint
@@ -411,19 +428,19 @@ def _(ct: Any, call: Call) -> Any:
     return gather(ct, call, source=V, to=Rooted(call.root), shape=())
 
 
-gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape, meets=True)
+gather = Collective("gather", (V, Shard), _rooted, shape=_joined_shape, meets=True, resizes=_joined_dims)
 
 
-@gather.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    flat, row, n = _front(x, call.dim)
-    whole = call.group.gather(flat, _counts(call.extents, n), call.root)
-    total = sum(call.extents)
-    if whole is None:
-        return _elsewhere((*row[: call.dim], total, *row[call.dim :]), x.dtype, call)
-    return _unfront(whole, row, total, call.dim, x)
+@gather.asks
+def _(x: Any, call: Call) -> Asked:
+    flat, n = _front(x, call.dim)
+    return "gather", (flat, _counts(call.extents, n), call.root), _whole_on_root
+
+
+def _whole_on_root(y: Any, x: Any, call: Call) -> Any:
+    if y is None:
+        return _elsewhere(_joined_shape(list(x.shape), call), x.dtype, call)
+    return _joined_whole(y, x, call)
 
 
 @gather.adjoint

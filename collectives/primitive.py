@@ -1,14 +1,24 @@
 """How a collective is declared: what it does with this rank's array, the layouts it takes, and its adjoint.
 
     all_gather = Collective("all_gather", takes=(V, Shard), gives=...)
-    @all_gather.forward
-    def _(x, call): ...                                      # raw arrays
+    @all_gather.asks
+    def _(x, call):                                          # raw arrays
+        return "all_gather", (host_flat(x), counts), lambda y, x, call: back(y, shape, x)
     @all_gather.adjoint
     def _(ct, call): return reduce_scatter(ct, call)         # other collectives, so that it can be recorded too
 
 The layout of the adjoint follows by duality and is never written. On an active tape a collective is recorded whatever
 its operand requires (DESIGN: the order of communications is the same on all ranks), and a sweep runs its adjoint even
 where no cotangent arrived.
+
+What it does is declared once, in one of two ways:
+
+    asks      one call of the transport, its arguments, and what is left to do: a function of the answer, the operand
+              and the call. The blocking form makes the call, the nonblocking one starts it. A call "" is none: nothing
+              comes, and the answer is None. Two words of the declaration go before: `alone`, what a single rank makes
+              of its operand (itself, unless said otherwise; None: it asks all the same), and `sends`, the messages
+              that leave first
+    forward   anything else: the work of one rank, or several calls. It has no nonblocking form
 
 Its word says how the result depends on the operand, as the word of a local operation does:
 
@@ -27,10 +37,11 @@ second derivative goes through what the rules read too. A nonlinear collective r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from autograd import events
 from autograd.arrays import DRY, Shaped, is_absent, move, to_host
@@ -45,7 +56,7 @@ from autograd.tape import Node, Recording, Sweep, relabel
 from autograd.tensor import TENSORS, Tensor, interior
 
 from . import checking, sanitizer
-from .communicator import Communicator
+from .communicator import Communicator, Pending
 
 __all__ = ["Call", "Collective", "collectives"]
 
@@ -87,6 +98,19 @@ class Call(NamedTuple):
         return self._replace(**changes)
 
 
+Asked = tuple[str, tuple[Any, ...], Callable[[Any, Any, Call], Any]]
+"""A call of the transport, its arguments, and what is left to do: ``finish(answer, operand, call)``."""
+
+
+starting: list[Any] = []
+"""Holds something while any thread begins a collective in the place of making it, see `state.begin`."""
+
+
+def itself(x: Any, call: Call) -> Any:
+    """What most collectives make of their operand where there is one rank."""
+    return x
+
+
 collectives: dict[str, Collective] = {}
 """Every collective by name: the test plan."""
 
@@ -105,6 +129,9 @@ class Collective:
         meets: bool = False,
         shape: Callable[[list[int], Call], Any] | None = None,
         word: str = "a",
+        alone: Callable[[Any, Call], Any] | None = itself,
+        sends: Callable[[Any, Call], Iterable[tuple[Any, int]]] | None = None,
+        resizes: Callable[[Call, list[Label]], Iterable[int]] | None = None,
     ):
         self.name = name
         self.nonlinear = word == "N"
@@ -116,6 +143,11 @@ class Collective:
         self.gives = told if gives is None else gives
         self.shape = shape  # the result's shape, where it is not the operand's
         self.silent = silent  # whether the forward direction sends nothing
+        self.alone = alone  # what one rank makes of its operand; None where the transport is asked all the same
+        # the dimensions whose extents change in a way that no label tells, from the call and the operand's labels there
+        self.resizes = resizes
+        self.sends = sends  # the messages, each with its receiver, that leave before the transport is asked
+        self._asks: Callable[[Any, Call], Asked] | None = None
         self._forward: Callable[[Any, Call], Any] = unchanged
         self._adjoint: Callable[..., Any] = lambda ct, call: ct
         self._derivative: Callable[..., Any] | None = None
@@ -124,10 +156,41 @@ class Collective:
     def __repr__(self) -> str:
         return f"<collective {self.name}>"
 
-    def forward(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
-        """Decorator: what it does with raw arrays."""
-        self._forward = function
+    def asks(self, function: Callable[[Any, Call], Asked]) -> Callable[[Any, Call], Asked]:
+        """Decorator: what it asks of the transport, and what is left to do with the answer, on raw arrays."""
+        alone, sends = self.alone, self.sends
+
+        def forward(x: Any, call: Call) -> Any:
+            group = call.group
+            if alone is not None and group.size == 1:
+                return alone(x, call)
+            if sends is not None:
+                for message, receiver in sends(x, call):
+                    group.send(message, receiver)
+            name, arguments, finish = function(x, call)
+            return finish(getattr(group, name)(*arguments) if name else None, x, call)
+
+        self._asks, self._forward = function, forward
         return function
+
+    def forward(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
+        """Decorator: what it does with raw arrays, where that is not one call of the transport."""
+        self._asks, self._forward = None, function
+        return function
+
+    def starts(self, call: Call) -> bool:
+        """Whether a call has anything to start: something is asked of the transport, and of other ranks."""
+        return self._asks is not None and not call.elsewhere and (self.alone is None or call.group.size > 1)
+
+    def start(self, x: Any, call: Call) -> tuple[Pending[Any], Callable[[Any], Any]]:
+        """What `asks` declares, started: the transport's pending answer, and what is left to do with it."""
+        group = call.group
+        assert self._asks is not None
+        for message, receiver in () if self.sends is None else self.sends(x, call):
+            group.send(message, receiver)
+        name, arguments, finish = self._asks(x, call)
+        pending = group.start(name, *arguments) if name else Pending.done(None)
+        return pending, lambda y: finish(y, x, call)
 
     def adjoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: its adjoint, in collectives; of a nonlinear one also of the operand and the result."""
@@ -145,21 +208,28 @@ class Collective:
 
         `changes` make an adjoint's call of the forward one.
         """
-        if state.begin is not None:  # to be started, not made: see `nonblocking`
-            return state.begin(self, x, call._replace(**changes) if changes else call)
+        if changes:
+            call = call._replace(**changes)
+        if starting and state.begin is not None:  # to be started, not made: see `nonblocking`
+            return state.begin(self, x, call)
         if x.__class__ not in TENSORS:
-            return x if self._forward is unchanged else self.run(x, call._replace(**changes) if changes else call, None)
-        call = call._replace(**changes) if changes else call
-        layout = x.labelled(state.grid) if x.layout is None else x.layout
-        out = self._labels.get((layout, call[0], call[2])) if self.gives is told else None  # axes, to
+            return x if self._forward is unchanged else self.run(x, call, None)
+        layout = x.layout
+        if layout is None:
+            layout = x.labelled(state.grid)
+        out = self._labels.get((layout, call[0], call[2]))  # axes, to
         if out is None:
             out = self.label(x, layout, call)
-        array = x.array
         if layout.rooted and layout.absent_beyond(call.axes):
             call = call.but(elsewhere=True)
-        recorded = state.recording is not None and array.dtype.kind in "fc"
-        y = self.run(array, call, recorded, x)
-        return self.record(x, layout, y, out, call) if recorded else Tensor(y, out)
+        array, recording = x.array, state.recording
+        if recording is None or array.dtype.kind not in "fc":
+            return Tensor(self.run(array, call, False, x), out)
+        if checking.limit or listeners or call.elsewhere:
+            y = self.run(array, call, True, x)
+        else:
+            y = self._forward(array, call)
+        return self.record(x, layout, y, out, call, recording)
 
     def run(self, x: Any, call: Call, recorded: bool | None, operand: Any = None) -> Any:
         """The transport's part, with the fingerprint before it and events around it.
@@ -207,7 +277,8 @@ class Collective:
             shape[call.dim] = "*"
         if call.extents2 and len(shape) > call.dim2:
             shape[call.dim2] = "*"
-        sizes = f" extents={list(call.extents)}" if call.extents else ""
+        own = call.extents2 and call.dim == call.dim2  # what a rank sends and receives along one dimension is its own
+        sizes = f" extents={list(call.extents)}" if call.extents and not own else ""
         root = f" root={call.root}" if call.to is not V and isinstance(call.to, Rooted) or self.name in _ROOTED else ""
         dtype = call.dtype if call.dtype is not None else x.dtype
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
@@ -222,28 +293,39 @@ class Collective:
             f"{sizes}{root}{pairs}{more} to={call.to!r}) {how}"
         )
 
-    def record(self, x: Any, layout: Layout | None, y: Any, out: Layout, call: Call) -> Tensor:
+    def record(
+        self, x: Any, layout: Layout | None, y: Any, out: Layout, call: Call, recording: Recording
+    ) -> Tensor:
         """Append the node; an operand that nothing depends on is recorded too."""
-        recording = state.recording
-        assert recording is not None
-        place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
-        array = y if x is None else x.array
-        result = (y.shape, y.dtype, y.__class__ is Shaped and y.absent)
-        operand = None
-        if x is not None:
-            operand = result if array is y else (array.shape, array.dtype, array.__class__ is Shaped and array.absent)
-        if y.__class__ is np.ndarray is array.__class__:
-            pass
-        elif state.dry:
-            call = call.but(like=Shaped((0,), y.dtype, DRY))
-        elif call.like is None and not (isinstance(y, _PLAIN) and (array is y or isinstance(array, _PLAIN))):
-            device = y if isinstance(array, _PLAIN) else array
-            call = call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
-        recording.communicates |= self.communicates
+        if x is None:
+            place, array = -1, y
+        else:
+            place, array = x.node if x.tape is recording else recording.enter(x), x.array
+        if y.__class__ is ndarray is array.__class__:
+            result = y.shape, y.dtype, False
+            operand = None if x is None else (array.shape, array.dtype, False)
+        else:
+            result = y.shape, y.dtype, y.__class__ is Shaped and y.absent
+            operand = None if x is None else (array.shape, array.dtype, array.__class__ is Shaped and array.absent)
+            call = self._with_sample(call, array, y)
+        if self.communicates:
+            recording.communicates = True
         nodes = recording.nodes
-        kept = (y, (array,)) if self.nonlinear else (None, ())
-        nodes.append((self, *kept, (place,), (call, layout, out, result, operand), None, None))
+        options = call, layout, out, result, operand
+        if self.nonlinear:
+            nodes.append((self, y, (array,), (place,), options, None, None))
+        else:
+            nodes.append((self, None, (), (place,), options, None, None))
         return interior(y, out, recording, len(nodes) - 1)
+
+    def _with_sample(self, call: Call, array: Any, y: Any) -> Call:
+        """The call, with an array of the operand's device or kind where that is not the host's."""
+        if state.dry:
+            return call.but(like=Shaped((0,), y.dtype, DRY))
+        if call.like is None and not (isinstance(y, _PLAIN) and (array is y or isinstance(array, _PLAIN))):
+            device = y if isinstance(array, _PLAIN) else array
+            return call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
+        return call
 
     def saved(self, node: Node, lifted: bool, recording: Recording | None = None, at: int = -1) -> tuple[Any, ...]:
         """What the rules of a nonlinear collective read: operand and result, on their tape if one is given."""
@@ -277,6 +359,11 @@ class Collective:
             if not any(have is t or (isinstance(t, type) and type(have) is t) for t in self.takes):
                 raise LayoutError(self._refusal(x, layout, axis, have))
             result = result.replace((axis,), self.gives(call, layout, k, x.array.shape))
+        if self.resizes is not None and layout.special:
+            key = None  # the dimensions are not part of it
+            resized = set(self.resizes(call, [layout[axis] for axis in call.axes]))
+            stale = [a for a, x in layout.items() if a not in call.axes and type(x) is Shard and x.dim in resized]
+            result = result.replace(stale, V) if stale else result
         if key is not None and not isinstance(call.to, Shard):
             self._labels[key] = result
         return result
@@ -420,7 +507,7 @@ def _instead(name: str, axis: str, have: Label) -> str:
 
 def host_flat(x: Any) -> Any:
     """The operand as the transports want it: on the host, contiguous, one-dimensional."""
-    if x.__class__ is np.ndarray:
+    if x.__class__ is ndarray:
         if x.flags.c_contiguous:
             return x if x.ndim == 1 else x.reshape(-1)
     elif type(x) is Shaped and not x.absent:
@@ -430,7 +517,12 @@ def host_flat(x: Any) -> Any:
 
 def back(flat: np.ndarray, shape: tuple[int, ...], like: Any) -> Any:
     """A transport's result in its shape, on the operand's device; a scalar stays a scalar."""
-    if like.__class__ is np.ndarray:
+    if like.__class__ is ndarray:
         return flat if len(shape) == 1 else flat.reshape(shape)
     y = move(flat.reshape(shape), like)
     return y[()] if shape == () and isinstance(like, np.generic) else y
+
+
+def in_shape(flat: np.ndarray, x: Any, call: Call) -> Any:
+    """A transport's result in the operand's shape: what is left to do after a sum."""
+    return back(flat, x.shape, x)

@@ -117,6 +117,15 @@ def exchanged(split: int, cuts: Sequence[int], join: int) -> Any:
     ]
 
 
+def dispatched(dim: int, sent: Sequence[Sequence[int]]) -> Any:
+    """Rank s gets ``sent[r][s]`` of everyone's array along `dim`, in order of rank."""
+    def exchange(xs: Values) -> Values:
+        cut = [np.split(x, np.cumsum(row)[:-1], axis=dim) for x, row in zip(xs, sent, strict=True)]
+        return [np.concatenate([parts[s] for parts in cut], axis=dim) for s in range(len(xs))]
+
+    return exchange
+
+
 def moved(pairs: Sequence[tuple[int, int]]) -> Any:
     def move(xs: Values) -> Values:
         source = {t: s for s, t in pairs}
@@ -456,6 +465,30 @@ def _exchange(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
             ("all_to_all",), takes, gives,
             lambda x, on, split=split, join=join: cc.all_to_all(x, on, split, join), exchanged(s, cuts, join),
             exchanged(join, others, s), shapes, dtype,
+        )  # fmt: skip
+
+
+    yield from _dispatch(p, sizes, thin)
+
+
+def _dispatch(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
+    """all_to_all along one dimension: what rank r sends to rank s is ``sent[r][s]`` of it."""
+    uneven = [[(2 * r + s) % 3 for s in range(p)] for r in range(p)]
+    even = [[len(k) for k in cut_points(r + 2, sizes)] for r in range(p)]
+    rows: list[tuple[Any, int, list[list[int]], bool, tuple[int, ...], Any]] = [
+        (V, 0, uneven, True, (2,), F64), (V, -1, even, False, (3,), F32)]  # fmt: skip
+    for takes, dim, sent, is_told, rest, dtype in rows[1 if thin == 2 else 0 :]:
+        d = dim % (1 + len(rest))
+        shapes = tuple((*rest[:d], sum(row), *rest[d:]) for row in sent)
+
+        def call(x: Any, on: Any, dim: int = dim, sent: list[list[int]] = sent, is_told: bool = is_told) -> Any:
+            mine = sent[int(cc.current_mesh().axis(on).rank)]
+            return cc.all_to_all(x, on, dim, dim, counts=mine if is_told else None)
+
+        received = [list(column) for column in zip(*sent, strict=True)]
+        yield Case(
+            _named("all_to_all", takes, V, "", dtype, f" along {dim}, sent={sent}"), ("all_to_all",), takes, V, call,
+            dispatched(d, sent), dispatched(d, received), shapes, dtype,
         )  # fmt: skip
 
 

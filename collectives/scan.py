@@ -9,7 +9,7 @@ from autograd.tensor import Tensor
 
 from .ops import AxisName, _begin
 from .pairs import _varying, _zeros
-from .primitive import Call, Collective, back, host_flat
+from .primitive import Asked, Call, Collective, host_flat, in_shape
 
 __all__ = ["exscan", "scan"]
 
@@ -21,14 +21,12 @@ class Direction(NamedTuple):
 
 
 inclusive = Collective("scan", (V, Shard), _varying)
-exclusive = Collective("exscan", (V, Shard), _varying)
+exclusive = Collective("exscan", (V, Shard), _varying, alone=lambda x, call: _zeros(x))
 
 
-@inclusive.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return x
-    return back(call.group.scan(host_flat(x), False, call.options.backwards), x.shape, x)
+@inclusive.asks
+def _(x: Any, call: Call) -> Asked:
+    return "scan", (host_flat(x), False, call.options.backwards), in_shape
 
 
 @inclusive.adjoint
@@ -36,11 +34,9 @@ def _(ct: Any, call: Call) -> Any:
     return inclusive(ct, call, options=Direction(not call.options.backwards))
 
 
-@exclusive.forward
-def _(x: Any, call: Call) -> Any:
-    if call.group.size == 1:
-        return _zeros(x)
-    return back(call.group.scan(host_flat(x), True, call.options.backwards), x.shape, x)
+@exclusive.asks
+def _(x: Any, call: Call) -> Asked:
+    return "scan", (host_flat(x), True, call.options.backwards), in_shape
 
 
 @exclusive.adjoint

@@ -25,7 +25,7 @@ import numpy as np
 from autograd import events
 from autograd.arrays import Shaped, is_inexact
 from autograd.deferred import Deferred
-from autograd.errors import CollectiveMismatch, TapeError
+from autograd.errors import CollectiveMismatch, MeshError, TapeError
 from autograd.events import listeners
 from autograd.layout import Layout, V
 from autograd.sites import call_site, find_site
@@ -37,8 +37,7 @@ from . import headers
 from . import pairs as pair
 from .communicator import Communicator, Pending
 from .mesh import Axis, current_mesh
-from .primitive import Call, Collective, arrived, made_up
-from .starts import STARTS
+from .primitive import Call, Collective, arrived, made_up, starting
 
 __all__ = ["HEADER", "START", "WAIT", "Flight", "await_header", "begin_in_program", "beginning", "take_off"]
 
@@ -74,13 +73,12 @@ class Flight:
 
 
 def _fly(collective: Collective, x: Any, call: Call) -> Flight:
-    """Start a collective on a raw array; one that has no start is made at once."""
-    rule = STARTS.get(collective.name)
-    if rule is None or call.elsewhere or call.group.size == 1:
+    """Start a collective on a raw array; one that has nothing to start is made at once."""
+    if not collective.starts(call):
         return Flight(collective.name, None, None, collective.run(x, call, None))
     if listeners:
         events.emit("begin", "forward", f"start of {collective.name}")
-    pending, finish = rule(x, call)
+    pending, finish = collective.start(x, call)
     if listeners:
         events.emit("end", "forward", f"start of {collective.name}")
     return Flight(collective.name, pending, finish)
@@ -238,7 +236,7 @@ def take_off(collective: Collective, x: Tensor, call: Call, agree: bool = False)
     if agree:
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             call.group.agree("start of " + collective.fingerprint(array, call, recorded))
-        call = call.but(group=side(current_mesh().axis(call.axes)))
+        call = call.but(group=side(current_mesh().axis(call.axes), collective, call.group.algorithm))
         if call.group.size == 1 and type(array) is not Shaped:
             array = array.copy()  # as it would be on two ranks: the caller may change its own
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):
@@ -260,24 +258,44 @@ def _begin_in_sweep(collective: Collective, x: Any, call: Call) -> Any:
     state.begin = None
     if x.__class__ not in TENSORS:
         return _fly(collective, x, call)
-    return take_off(collective, x, call) if collective.name in STARTS else collective(x, call)
+    return collective(x, call) if collective._asks is None else take_off(collective, x, call)
 
 
 def beginning(how: Callable[..., Any], function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call `function` so that the first collective that it makes is begun in the place of being made."""
     state.begin = how
+    starting.append(how)
     try:
         return function(*args, **options)
     finally:
+        starting.pop()
         state.begin = None
 
 
-def side(axis: Axis) -> Communicator:
-    """The channel of the calls that are started on an axis; made at the first of them, by all its ranks."""
+def side(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
+    """The channel of the calls that are started on an axis; made at the first of them, by all its ranks.
+
+    The calls on it are the transport's own. An algorithm over messages goes on only while its rank waits for it, so
+    ranks that wait in orders of their own would wait for each other; and in shared memory the ranks meet.
+    """
+    if algorithm not in ("native", "auto") and axis.size > 1 and _has_algorithms(collective.name):
+        raise MeshError(
+            f"{collective.name}_async on axis {'*'.join(axis.names)!r} with algorithm={algorithm!r}: it goes on only "
+            "while all ranks wait for it, so it cannot be started and left. Needed: the transport's own, which goes "
+            f"on by itself\n  fix: {collective.name}_async(..., algorithm='native'), or the blocking "
+            f"{collective.name}" + call_site()
+        )
     group = axis.calls.get("started")
     if group is None:
-        group = axis.calls["started"] = axis.group.duplicate("started") if axis.size > 1 else axis.group
+        native = axis.using("native")
+        group = axis.calls["started"] = native.duplicate("started") if axis.size > 1 else native
     return group
+
+
+def _has_algorithms(operation: str) -> bool:
+    from .algorithms.table import OPERATIONS
+
+    return operation in OPERATIONS
 
 
 def _sweeps(call: Call) -> Communicator:

@@ -19,14 +19,17 @@ Shape = tuple[int, ...]
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Which dimensions survive: runs of equal product are matched; the outermost of a run may split or merge.
 
-    Shapes are this rank's, and must say the same on all ranks: a part of one row, or of none, merges like others.
+    Shapes are this rank's, and must say the same on all ranks: a part of one row, or of none, merges like others. So
+    does the extent that was given as -1, which is longer on another rank: it is no dimension that was put in.
     """
     (source,), target = shapes, tuple(int(n) for n in options[0])
+    free = options[2]
     entries: list[Any] = [Mix] * len(source)
     ones: list[int] = []  # extents of 1 taken out before a run: of a part of one row, the outermost of that run
     i = j = 0
     while i < len(source) and j < len(target):
-        if (source[i] == 1) != (target[j] == 1):  # an extent of 1 that was put in or taken out begins no run
+        if source[i] != target[j] and (source[i] == 1) != (target[j] == 1 and j != free):
+            # an extent of 1 that was put in or taken out begins no run
             if source[i] == 1:
                 ones.append(i)
             i, j = i + (source[i] == 1), j + (target[j] == 1)
@@ -51,7 +54,7 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 _reshape = op(
-    "reshape", "a", lambda x, shape, source: x.reshape(shape), lambda ct, y, x, shape, source: reshape(ct, source),
+    "reshape", "a", lambda x, shape, *_: x.reshape(shape), lambda ct, y, x, shape, source, *_: reshape(ct, source),
     dims=_reshape_dims, operands="x", ranked=True,
 )  # fmt: skip
 
@@ -66,14 +69,15 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Any:
     shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     if shape == source:
         return x
-    if -1 in shape:
+    free = shape.index(-1) if -1 in shape else -1
+    if free >= 0:
         known = math.prod(n for n in shape if n != -1)
         if shape.count(-1) > 1 or known == 0 or math.prod(source) % known:
             raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be filled in")
         shape = tuple(math.prod(source) // known if n == -1 else n for n in shape)
     if math.prod(shape) != math.prod(source):
         raise ShapeError(f"reshape of {source} to {shape}: {math.prod(source)} elements do not fill it")
-    return _reshape(x, options=(shape, source))
+    return _reshape(x, options=(shape, source, free))
 
 
 def _transpose_dims(shapes: Sequence[Shape], options: Any) -> Any:

@@ -7,6 +7,9 @@ What the rank would send is noted, and what it would receive is taken from this 
   ranks are taken to have said the same as this one, which is what "every rank runs the same program" means.
 - What comes from another rank alone (`recv`, and a broadcast's header off its root) is not known here: the callers ask
   for a ``like=``.
+
+The same stands in for a group where only what would be sent is asked for, with zeros in the place of shapes: a rule
+that reads values runs on those (see `collectives.plan`).
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from collectives.traffic import Traffic
 
 __all__ = ["DryCommunicator", "Note"]
 
-Note = Callable[["DryCommunicator", str, int, int], None]
-"""``note(group, call, given_bytes, whole_bytes)``: what this rank handed to a call, and the size of the whole value."""
+Note = Callable[["DryCommunicator", str, int, int, int | None], None]
+"""``note(group, call, given_bytes, whole_bytes, peer)``: what this rank handed to a call, the size of the whole value,
+and for a message the other rank's place in the group."""
 
 
 class DryCommunicator(Communicator):
@@ -39,18 +43,23 @@ class DryCommunicator(Communicator):
     name : str
     note : callable
         Called at every call; see `Note`.
+    dry : bool
+        Whether what only another rank knows is a shape; else it is zeros.
     """
 
-    dry = True
     checking = False
 
-    def __init__(self, rank: int, ranks: tuple[int, ...], name: str, note: Note):
+    def __init__(self, rank: int, ranks: tuple[int, ...], name: str, note: Note, dry: bool = True):
+        self.dry = dry
         self.rank = rank
         self.size = len(ranks)
         self.ranks = ranks
         self.name = name
         self.traffic = Traffic()  # stays at zero
-        self._note = note
+        self._tell = note
+
+    def _note(self, call: str, given: int, whole: int, peer: int | None = None) -> None:
+        self._tell(self, call, given, whole, peer)
 
     def __repr__(self) -> str:
         return f"DryCommunicator('{self.name}', rank {self.rank} of {self.size})"
@@ -59,10 +68,10 @@ class DryCommunicator(Communicator):
         if self.rank not in members or len(set(members)) < len(members):
             raise MeshError(f"'{name}' of {len(members)} ranks repeats one or leaves out rank {self.rank}")
         ranks = tuple([self.ranks[member] for member in members])
-        return DryCommunicator(members.index(self.rank), ranks, name, self._note)
+        return DryCommunicator(members.index(self.rank), ranks, name, self._tell, self.dry)
 
     def duplicate(self, purpose: str) -> DryCommunicator:
-        return DryCommunicator(self.rank, self.ranks, f"{self.name}/{purpose}", self._note)
+        return DryCommunicator(self.rank, self.ranks, f"{self.name}/{purpose}", self._tell, self.dry)
 
     def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         """Nobody is there to disagree."""
@@ -70,47 +79,46 @@ class DryCommunicator(Communicator):
     # -- the same shape on all ranks ---------------------------------------------------------------------------
     def broadcast(self, x: Any, root: int) -> Any:
         self._check_rank("root", root)
-        self._note(self, "broadcast", x.nbytes, x.nbytes)
+        self._note("broadcast", x.nbytes, x.nbytes)
         return x if type(x) is Shaped else x.copy()
 
     def reduce(self, x: Any, root: int) -> Any:
         self._check_rank("root", root)
-        self._note(self, "reduce", x.nbytes, x.nbytes)
+        self._note("reduce", x.nbytes, x.nbytes)
         return self._sum(x) if root == self.rank else None
 
     def all_reduce(self, x: Any) -> Any:
-        self._note(self, "all_reduce", x.nbytes, x.nbytes)
+        self._note("all_reduce", x.nbytes, x.nbytes)
         return self._sum(x)
 
-    # these are of a wider protocol than `Communicator` may have; a dry world knows them already
     def maximum(self, x: Any) -> Any:
-        self._note(self, "maximum", x.nbytes, x.nbytes)
+        self._note("maximum", x.nbytes, x.nbytes)
         return x if type(x) is Shaped else x.copy()
 
     def product(self, x: Any) -> Any:
-        self._note(self, "product", x.nbytes, x.nbytes)
+        self._note("product", x.nbytes, x.nbytes)
         return x if type(x) is Shaped else x**self.size
 
     def scan(self, x: Any, exclusive: bool, backwards: bool) -> Any:
-        self._note(self, "scan", x.nbytes, x.nbytes)
+        self._note("scan", x.nbytes, x.nbytes)
         if type(x) is Shaped:
             return x
         before = self.size - 1 - self.rank if backwards else self.rank
         return np.multiply(x, before + (not exclusive), dtype=x.dtype)
 
     def barrier(self) -> None:
-        self._note(self, "barrier", 0, 0)
+        self._note("barrier", 0, 0)
 
     # -- parts -------------------------------------------------------------------------------------------------
     def gather(self, x: Any, counts: Sequence[int], root: int) -> Any:
         self._check_rank("root", root)
         self._check_part(x, counts)
-        self._note(self, "gather", x.nbytes, sum(counts) * x.dtype.itemsize)
+        self._note("gather", x.nbytes, sum(counts) * x.dtype.itemsize)
         return self._joined(x, counts) if root == self.rank else None
 
     def all_gather(self, x: Any, counts: Sequence[int]) -> Any:
         self._check_part(x, counts)
-        self._note(self, "all_gather", x.nbytes, sum(counts) * x.dtype.itemsize)
+        self._note("all_gather", x.nbytes, sum(counts) * x.dtype.itemsize)
         return self._joined(x, counts)
 
     def scatter(self, x: Any, counts: Sequence[int], root: int, dtype: Any) -> Any:
@@ -119,43 +127,43 @@ class DryCommunicator(Communicator):
         dtype = np.dtype(dtype)
         if root == self.rank:
             self._check_size(x, sum(counts), "the sum of counts")
-        self._note(self, "scatter", x.nbytes if root == self.rank else 0, sum(counts) * dtype.itemsize)
-        return Shaped((counts[self.rank],), dtype, DRY)
+        self._note("scatter", x.nbytes if root == self.rank else 0, sum(counts) * dtype.itemsize)
+        return self._unknown(counts[self.rank], dtype)
 
     def reduce_scatter(self, x: Any, counts: Sequence[int]) -> Any:
         self._check_counts("counts", counts)
         self._check_size(x, sum(counts), "the sum of counts")
-        self._note(self, "reduce_scatter", x.nbytes, x.nbytes)
+        self._note("reduce_scatter", x.nbytes, x.nbytes)
         return self._cut(self._sum(x), counts)
 
     def all_to_all(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Any:
         self._check_counts("receive_counts", receive_counts)
         self._check_counts("send_counts", send_counts)
         self._check_size(x, sum(send_counts), "the sum of send_counts")
-        self._note(self, "all_to_all", x.nbytes, x.nbytes)
+        self._note("all_to_all", x.nbytes, x.nbytes)
         return self._joined(self._cut(x, send_counts), receive_counts)
 
     # -- one rank to another -----------------------------------------------------------------------------------
     def send(self, x: Any, dst: int) -> None:
         self._check_rank("dst", dst)
-        self._note(self, "send", x.nbytes, x.nbytes)
+        self._note("send", x.nbytes, x.nbytes, dst)
 
     def recv(self, buffer: Any, src: int) -> Any:
         self._check_rank("src", src)
-        self._note(self, "recv", buffer.nbytes, buffer.nbytes)
-        return Shaped(buffer.shape, buffer.dtype, DRY)
+        self._note("recv", buffer.nbytes, buffer.nbytes, src)
+        return self._unknown(buffer.size, buffer.dtype)
 
     def get(self, x: Any, runs: Sequence[tuple[int, int, int]]) -> Any:
         taken = sum(count for _, _, count in runs)
-        self._note(self, "get", x.nbytes, self._remote(runs) * x.dtype.itemsize)
-        return Shaped((taken,), x.dtype, DRY)
+        self._note("get", x.nbytes, self._remote(runs) * x.dtype.itemsize)
+        return self._unknown(taken, x.dtype)
 
     def accumulate(self, values: Any, runs: Sequence[tuple[int, int, int]], count: int) -> Any:
-        self._note(self, "accumulate", values.nbytes, self._remote(runs) * values.dtype.itemsize)
-        return Shaped((count,), values.dtype, DRY)
+        self._note("accumulate", values.nbytes, self._remote(runs) * values.dtype.itemsize)
+        return self._unknown(count, values.dtype)
 
     def exchange(self, data: bytes) -> list[bytes]:
-        self._note(self, "exchange", len(data), len(data) * self.size)
+        self._note("exchange", len(data), len(data) * self.size)
         return [bytes(data)] * self.size
 
     def _remote(self, runs: Sequence[tuple[int, int, int]]) -> int:
@@ -163,6 +171,10 @@ class DryCommunicator(Communicator):
         for source, _, _ in runs:
             self._check_rank("source", source)
         return sum(count for source, _, count in runs if source != self.rank)
+
+    def _unknown(self, count: int, dtype: Any) -> Any:
+        """What only another rank knows."""
+        return Shaped((count,), dtype, DRY) if self.dry else np.zeros(count, dtype)
 
     # -- what the others are taken to have done ----------------------------------------------------------------
     def _sum(self, x: Any) -> Any:

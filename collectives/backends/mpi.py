@@ -2,6 +2,10 @@
 
 This is the one file that imports mpi4py, and only when `mpi_world` is called. What happens when a rank fails is in
 `failure` and `farewell`; here every call is counted, and every wait is written down where their monitor reads it.
+
+MPI knows about 2,000 communicators at a time, and freeing one is collective. One that its rank has dropped is therefore
+kept until the same ranks make another: every so many times they tell each other what they have dropped, and free what
+all of them have. When garbage is collected on a rank so decides nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -44,6 +49,9 @@ class _Process:
         self.sends: deque[Any] = deque()
         # So do those of started calls, which nobody may come to wait for.
         self.started: deque[_Request] = deque()
+        self.made: dict[tuple[int, ...], int] = {}  # how many communicators there were of these ranks
+        self.dropped: dict[tuple[int, ...], dict[str, Any]] = {}  # those that nothing refers to, by their keys
+        self.freed = 0
         self.abandoned: list[Any] = []  # requests that nobody waits for any more; MPI may still write to their arrays
         self.world: MpiCommunicator | None = None
 
@@ -61,6 +69,32 @@ class _Process:
 
 
 _process = _Process()
+_FREEING = 16  # so many communicators of the same ranks are made between two looks at what was dropped
+
+
+class _Handle:
+    """What the communicators share that are one for MPI; when the last of them is gone, it may be freed."""
+
+    __slots__ = ("__weakref__", "comm")
+
+    def __init__(self, comm: Any, channel: Channel):
+        self.comm = comm
+        finalize(self, _drop, comm, channel.ranks, channel.key).atexit = False
+
+
+def _drop(comm: Any, ranks: tuple[int, ...], key: str) -> None:
+    _process.dropped.setdefault(ranks, {})[key] = comm
+
+
+def _free_dropped(group: MpiCommunicator) -> None:
+    """Free the communicators of the group's ranks that all of them have dropped, on all of them in one order."""
+    mine = _process.dropped.get(group.ranks, {})
+    told = [set(data.decode().split()) for data in group.exchange(" ".join(mine.copy()).encode())]
+    for key in sorted(set.intersection(*told)):
+        mine.pop(key).Free()
+        _process.freed += 1
+        for known in [k for k in _process.channels.copy() if k.partition("/")[0] == key]:  # its lanes', too
+            del _process.channels[known]
 
 
 class MpiCommunicator(Communicator):
@@ -76,7 +110,8 @@ class MpiCommunicator(Communicator):
         This process's place.
     """
 
-    def __init__(self, comm: Any, channel: Channel, rank: int):
+    def __init__(self, comm: Any, channel: Channel, rank: int, handle: _Handle | None = None):
+        self._handle = _Handle(comm, channel) if handle is None and comm is not None else handle
         self.rank = rank
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
@@ -121,16 +156,35 @@ class MpiCommunicator(Communicator):
             tag = digest % (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1)
             _process.channels[channel.key] = channel
             channel.calls = 1
-            comm = _while_waiting((channel, "subgroup", 1, None), self._comm.Create_group, chosen, tag)
-            chosen.Free()
-            group.Free()
-        return MpiCommunicator(comm, channel, members.index(self.rank))
+            try:
+                comm = _while_waiting((channel, "subgroup", 1, None), self._comm.Create_group, chosen, tag)
+            except CommunicationError as error:
+                _process.channels.pop(channel.key)
+                raise CommunicationError(self._too_many(name, error)) from error
+            finally:
+                chosen.Free()
+                group.Free()
+        made = MpiCommunicator(comm, channel, members.index(self.rank))
+        if comm is not None:
+            _process.made[ranks] = count = _process.made.get(ranks, 0) + 1
+            if count % _FREEING == 0:
+                _free_dropped(made)
+        return made
+
+    def _too_many(self, name: str, error: Exception) -> str:
+        """What to say when MPI makes no further communicator, which is mostly for want of room."""
+        alive = sum(_process.made.values()) - sum(map(len, _process.dropped.values())) - _process.freed
+        return (
+            f"'{name}' could not be made on '{self.name}' ({error}). This rank holds {alive} communicators; MPI "
+            f"libraries know about 2,000 at a time\n  needed: meshes that are made once and used again, or dropped "
+            f"(a tape keeps the meshes of what it recorded)"
+        )
 
     def lane(self, purpose: str) -> MpiCommunicator:
         found = self._lanes.get(purpose)
         if found is None:
             channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
-            found = self._lanes[purpose] = MpiCommunicator(self._comm, channel, self.rank)
+            found = self._lanes[purpose] = MpiCommunicator(self._comm, channel, self.rank, self._handle)
             found._tag = 1 + _digest(purpose) % 32767  # MPI promises tags up to 32767
         return found
 

@@ -205,12 +205,14 @@ def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], rol
     """Where a gradient is not the dense one: on each rank its own part, the sum where gradients are Partial."""
     places = [seen.place for seen in ranks]
     everything = float(np.sqrt(sum((g**2).sum() for g in answer.gradients.values())))
+    # a gradient that vanishes by cancellation (of a softmax summed) is rounding, of terms as large as the objective
+    rounding = 1e-5 * max(1.0, abs(answer.objective))
     wrong = []
     for x in program.leaves:
         if x.role == "data" or (roles and x.role not in roles):
             continue
         want_all = answer.gradients[x.name]
-        scale = max(float(np.linalg.norm(want_all)), 1e-3 * everything)
+        scale = max(float(np.linalg.norm(want_all)), 1e-3 * everything, rounding)
         open_axes = [k for k, label in enumerate(x.labels) if dual_label(label) is P]
         given = [seen.gradients[x.name] for seen in ranks]
         total = _summed(given, places, open_axes)

@@ -160,22 +160,27 @@ def operand(rank: int, seed: int = 0) -> np.ndarray:
 
 def compare(program: Any, size: int) -> float:
     """Value, gradient, tangent and Hessian-vector product of a program in both ways; the largest difference."""
-    rank = cc.world().rank
     if program is around_the_ring and size == 1:
         return 0.0
     with cc.Mesh(a=size):
-        x, dx = ag.tensor(operand(rank)), ag.tensor(operand(rank, 1))
-        found: list[list[Any]] = []
-        for nonblocking in (True, False):
-            def loss(x: Any, nonblocking: bool = nonblocking) -> Any:
-                return program(x, nonblocking)
+        return compare_here(program)
 
-            def slope(x: Any, loss: Any = loss) -> Any:
-                return cc.all_reduce((dx * ag.grad(loss)(x)).sum(), "a", to=I)
 
-            value, gradient = ag.value_and_grad(loss)(x)
-            found.append([value, gradient, ag.jvp(loss, (x,), (dx,))[1], ag.grad(slope)(x),
-                          ag.jvp(ag.grad(loss), (x,), (dx,))[1]])  # fmt: skip
-        differences = [abs(a.numpy() - b.numpy()).max() / max(abs(b.numpy()).max(), 1e-12)
-                       for a, b in zip(*found, strict=True)]
-        return float(max(differences))
+def compare_here(program: Any) -> float:
+    """The same under the current mesh."""
+    rank = cc.world().rank
+    x, dx = ag.tensor(operand(rank)), ag.tensor(operand(rank, 1))
+    found: list[list[Any]] = []
+    for nonblocking in (True, False):
+        def loss(x: Any, nonblocking: bool = nonblocking) -> Any:
+            return program(x, nonblocking)
+
+        def slope(x: Any, loss: Any = loss) -> Any:
+            return cc.all_reduce((dx * ag.grad(loss)(x)).sum(), "a", to=I)
+
+        value, gradient = ag.value_and_grad(loss)(x)
+        found.append([value, gradient, ag.jvp(loss, (x,), (dx,))[1], ag.grad(slope)(x),
+                      ag.jvp(ag.grad(loss), (x,), (dx,))[1]])  # fmt: skip
+    differences = [abs(a.numpy() - b.numpy()).max() / max(abs(b.numpy()).max(), 1e-12)
+                   for a, b in zip(*found, strict=True)]
+    return float(max(differences))

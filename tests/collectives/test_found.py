@@ -10,7 +10,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from collectives import I, P, R, Rooted, Shard
+from collectives import I, P, R, Rooted, Shard, V
 
 
 def on(ranks: int, program: Any, **sizes: int) -> list[Any]:
@@ -150,3 +150,74 @@ def test_scatter_of_what_an_inner_axis_has_cut_is_refused() -> None:
             assert cc.scatter(x, "a", root=0, dim=1).shape == (4, 1)
 
     cc.run(program, 4)
+
+
+def test_rows_are_made_on_a_rank_of_one_row_too() -> None:
+    """Rank 1's (2,) -> (1, 2) was taken for a dimension put in front: Shard(1) there, and Shard(0) on the others."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.arange(6.0).reshape(3, 2), {"a": R}), "a").reshape(-1)  # parts of 4 and 2
+        y = x.reshape(-1, 2)
+        return repr(y.layout["a"]), y.shape, cc.all_gather(y, "a").numpy().tolist()
+
+    whole = numpy.arange(6.0).reshape(3, 2).tolist()
+    assert on(2, program, a=2) == [("Shard(0)", (2, 2), whole), ("Shard(0)", (1, 2), whole)]
+
+
+def test_one_row_on_every_rank_is_a_row_of_the_whole() -> None:
+    """Where all parts are one row the result is what it is serially; a 1 that is written is a new dimension."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.arange(4.0), {"a": R}), "a")
+        rows = cc.all_gather(x.reshape(-1, 2), "a").numpy().tolist()
+        return rows, x.reshape(1, 2).layout["a"].dim, x.reshape(-1, 1, 2).layout["a"].dim, x.reshape(2, -1).shape
+
+    assert on(2, program, a=2) == [([[0, 1], [2, 3]], 1, 0, (2, 1))] * 2
+
+
+def cut_by_b(mesh: Any) -> Any:
+    """One row over b, so that b's second rank has none; another row on each rank of a."""
+    a, b = mesh.axis("a").group.rank, mesh.axis("b").group.rank
+    return ag.tensor(numpy.full((1 - b, 2), a + 1.0), {"b": Shard(0), "a": V}, requires_grad=True, global_shape=(1, 2))
+
+
+def test_a_joined_dimension_is_no_longer_what_another_axis_said() -> None:
+    """b's extent of 1 was kept for parts of 2 and 0 rows: the rank without rows believed it, and the other one did not.
+
+    Each rank then gathered in its own way, which was reported as a mismatch of the program.
+    """
+
+    def program(mesh: Any) -> Any:
+        x = cut_by_b(mesh)
+        with ag.Tape() as tape:
+            y = cc.all_gather(x, "a")
+            z = cc.all_gather(y, "b", to=I)
+            loss = cc.all_reduce((z * z * (mesh.axis("a").rank + 1.0)).sum(), "a", to=I)
+        tape.backward(loss)
+        return repr(y.layout), z.numpy().tolist(), x.grad.numpy().tolist()
+
+    found = on(4, program, b=2, a=2)
+    assert [(layout, z) for layout, z, _ in found] == [("{b: V, a: R}", [[1, 1], [2, 2]])] * 4
+    assert [g for _, _, g in found] == [[[6, 6]], [[12, 12]], [], []]  # 2 x (1 + 2)
+
+
+def test_what_was_exchanged_or_read_is_no_longer_what_another_axis_said() -> None:
+    def program(mesh: Any) -> Any:
+        x = cut_by_b(mesh)
+        y = cc.all_to_all(x, "a", 1, 0)
+        z = cc.get(x, "a", 0, slice(0, 1))
+        assert y.layout["b"] is z.layout["b"] is cc.gather(x, "a").layout["b"] is V
+        return cc.all_gather(y, "b").numpy().tolist()
+
+    assert on(4, program, b=2, a=2) == [[[1.0], [2.0]]] * 4
+
+
+def test_parts_within_parts_keep_what_is_known() -> None:
+    """Where both axes are Shard of the dimension, the outer one's extent is that of the whole, before and after."""
+
+    def program(mesh: Any) -> Any:
+        x = cc.shard(ag.tensor(numpy.arange(6.0), {"a": R, "b": R}), ("b", "a"))
+        y = cc.all_gather(x, "a")
+        return repr(y.layout), y.layout["b"].extent
+
+    assert on(4, program, b=2, a=2) == [("{b: Shard(0), a: R}", 6)] * 4

@@ -16,11 +16,21 @@ from autograd.errors import CollectiveMismatch, CommunicationError, MeshError, R
 from autograd.events import listeners
 from autograd.state import state
 from collectives import I, P, R, Shard, V, started
+from collectives.primitive import collectives
 from collectives.registry_cases import cases
-from collectives.testing import Case, Setting, check
+from collectives.testing import Case, Setting, check, mutated
 
 from .launch import launch
-from .nonblocking_cases import FORMS, PROGRAMS, compare, nonblocking_in_place, random_program
+from .nonblocking_cases import (
+    FORMS,
+    PROGRAMS,
+    compare,
+    compare_here,
+    each_its_own_order,
+    nonblocking_in_place,
+    of_every_kind,
+    random_program,
+)
 
 
 def work_of(ranks: int, thin: int = 2) -> list[tuple[Case, Setting]]:
@@ -83,18 +93,71 @@ def test_adjoints_in_the_order_of_arrival_are_caught(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_wrong_start_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that gives twice what it should fails its own cases."""
-    rule = started.STARTS[name]
+def test_a_wrong_declaration_is_caught(name: str) -> None:
+    """A rule that gives twice what it should fails its own cases, in the blocking form and in the started one."""
+    rule: Any = collectives[name]._asks
 
     def wrong(x: Any, call: Any) -> Any:
-        pending, finish = rule(x, call)
-        return pending, lambda y: finish(y) * 2.0
+        asked, arguments, finish = rule(x, call)
+        return asked, arguments, lambda y, x, call: finish(y, x, call) * 2.0
 
-    monkeypatch.setitem(started.STARTS, name, wrong)
     work = [(replace(case, order=1), setting) for case, setting in work_of(3) if name in case.covers]
-    with nonblocking_in_place():
+    with mutated(name):
+        collectives[name].asks(wrong)
         assert {failure.check for failure in check(work, 3)} >= {"forward"}
+        with nonblocking_in_place():
+            assert {failure.check for failure in check(work, 3)} >= {"forward"}
+
+
+def test_a_single_rank_asks_nothing() -> None:
+    """What `alone` declares: the operand itself, but for those that say otherwise."""
+    with cc.Mesh(a=1):
+        x = ag.tensor(np.ones(3))
+        assert cc.all_reduce(x, "a").array is x.array and not cc.exscan(x, "a").numpy().any()
+        assert cc.permute(x, "a", [(0, 0)]).numpy().tolist() == [1, 1, 1] and not cc.permute(x, "a", []).numpy().any()
+
+
+# -- algorithms --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "hierarchical:ring,ring", "shared"])
+def test_an_algorithm_that_needs_its_ranks_cannot_be_started(algorithm: str) -> None:
+    """A ring that was started hung where ranks wait in orders of their own, one of them in a blocking call."""
+    def program() -> None:
+        with cc.Mesh(a=2, algorithm=algorithm):
+            for form in (cc.all_reduce_async, cc.all_gather_async, cc.reduce_scatter_async, cc.reduce_async):
+                name = form.__name__
+                with pytest.raises(MeshError, match=f"algorithm='{algorithm}'.*\n  fix: {name}.*algorithm='native'"):
+                    form(np.ones(3), "a")
+                assert not state.pending and state.begin is None
+            with pytest.raises(MeshError, match="broadcast_async"):
+                cc.broadcast_async(np.ones(3), "a", like=np.ones(3))
+            assert cc.all_reduce_async(np.ones(3), "a", algorithm="native").numpy().tolist() == [2, 2, 2]
+            assert cc.permute_async(np.ones(3), "a", [(0, 1)]).wait().shape == (3,)  # there is no other permute
+
+    cc.run(program, 2)
+
+
+def test_native_is_started_where_the_mesh_is_free_to_choose() -> None:
+    def program() -> float:
+        with cc.Mesh(a=3, algorithm="auto"):
+            return max(compare_here(program) for program in (of_every_kind, each_its_own_order))
+
+    assert max(cc.run(program, 3)) < 1e-12
+
+
+def test_the_adjoint_of_a_started_call_is_native_too() -> None:
+    def program() -> Any:
+        with cc.Mesh(a=2, algorithm="ring") as mesh:
+            before = mesh.axis("a").group.traffic.messages
+            x = ag.tensor(np.array([cc.world().rank + 1.0]), requires_grad=True)
+            with ag.Tape() as tape:
+                y = cc.all_reduce_async(x, "a", algorithm="native")
+                loss = cc.cast((y * y).sum(), "a", to=I)
+            tape.backward(loss)
+            return x.grad.item(), mesh.axis("a").group.traffic.messages - before
+
+    assert cc.run(program, 2) == [(6.0, 0)] * 2
 
 
 # -- the handle --------------------------------------------------------------------------------------------------------

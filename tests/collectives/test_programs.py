@@ -22,7 +22,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from autograd.layout import I, P, R, Rooted, Shard, V
 from collectives.mutation import meant_labels
 from collectives.primitive import collectives
-from collectives.programs import Illegal, Program, Statement, dense, faults, generate, is_correct, kinds, shrink
+from collectives.programs import (
+    Illegal,
+    LeafForm,
+    Program,
+    Statement,
+    dense,
+    faults,
+    generate,
+    is_correct,
+    kinds,
+    shrink,
+)
 from collectives.programs.execute import TOLERANCE, gradient_faults, objective_faults
 from collectives.programs.form import COMMUNICATION, LOCAL
 from collectives.programs.shapes import OTHERS, SHAPES
@@ -267,3 +278,11 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
               + ", ".join(f"{RAN[key]} on {key}" for key in sorted(RAN) if re.match(r"\d", key))
               + f"; tolerance {TOLERANCE:.0e}")
         print("  " + ", ".join(f"{SEEN[name]} {name}" for name in (*COMMUNICATION, *LOCAL)))
+
+
+def test_a_gradient_that_vanishes_by_cancellation_is_right() -> None:
+    """The rows of a softmax sum to 1, so that the objective does not depend on w but by rounding."""
+    w = LeafForm("w", (4,), (I,), "watched")
+    program = Program(("a",), (2,), (w,), (Statement("y", "softmax", ("w",)), Statement("z", "sum", ("y",))))
+    for seed in range(40):
+        assert faults(program._replace(seed=seed)) == []

@@ -14,10 +14,10 @@ import pytest
 
 from collectives import R, Rooted, V
 from collectives.primitive import Collective, collectives
-from collectives.registry_cases import HELPERS, cases, work_and_skips
+from collectives.registry_cases import HELPERS, cases, settings, work_and_skips
 from collectives.testing import Case, Setting, Skip, check, prepare
 
-SIZES = (1, 2, 3, 4, 5, 6, 8)
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 REGISTERED = tuple(collectives)  # before any test makes one of its own
 RAN: dict[int, int] = {}
 SKIPPED: Counter[Skip] = Counter()
@@ -95,6 +95,10 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\nregistry, local worlds: {sum(RAN.values())} cases (" +
               ", ".join(f"{n} on {ranks}" for ranks, n in RAN.items()) + " ranks)")
+        for ranks, n in RAN.items():
+            whole = sum(isinstance(case, Case) for setting, _ in settings(ranks) for case in cases(setting, 0))
+            if n < whole:
+                print(f"  thinned on {ranks} ranks: {n} of {whole} cases, by shapes and dtypes; every pair of layouts")
         for skip, times in SKIPPED.items():
             print(f"  skipped {times} times: {skip.name}: {skip.reason}")
         for name, how in HELPERS.items():

@@ -11,7 +11,7 @@ import autograd as ag
 import collectives as cc
 from collectives.registry_cases import cases
 from collectives.testing import Case, Setting, check_everywhere
-from tests.collectives.nonblocking_cases import FORMS, PROGRAMS, compare, nonblocking_in_place
+from tests.collectives.nonblocking_cases import FORMS, PROGRAMS, compare, compare_here, nonblocking_in_place
 
 world = cc.world()
 
@@ -25,6 +25,19 @@ with cc.Mesh(a=-1):
 for program in PROGRAMS:
     difference = compare(program, world.size)
     assert difference < 1e-12, f"{program.__name__}: off by {difference}"
+
+with cc.Mesh(a=-1, algorithm="ring") as mesh:  # an algorithm that cannot be started is refused, its adjoint too
+    try:
+        cc.all_reduce_async(ag.tensor(np.ones(9)), "a")
+        raise AssertionError("a ring was started")
+    except cc.MeshError as error:
+        assert "fix: all_reduce_async(..., algorithm='native')" in str(error)
+    before = mesh.axis("a").group.traffic.messages
+    assert cc.all_reduce_async(ag.tensor(np.ones(9)), "a", algorithm="native").numpy()[0] == world.size
+    assert mesh.axis("a").group.traffic.messages == before
+with cc.Mesh(a=-1, algorithm="auto"):
+    difference = max(compare_here(program) for program in PROGRAMS[:4])
+    assert difference < 1e-12, f"auto: off by {difference}"
 
 setting = Setting({"a": world.size}, ["a"])
 with nonblocking_in_place():
