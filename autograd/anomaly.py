@@ -18,12 +18,14 @@ import numpy as np
 from . import events
 from .arrays import Shaped, is_array, is_inexact, to_host
 from .containers import flatten
+from .deferred import Deferred
+from .describe import describe
 from .errors import AnomalyError, SavedArrayError
-from .layout import describe
+from .leaves import Leaf
 from .sites import find_site, short_site
 from .state import state
 from .tape import Recording, Sweep
-from .tensor import TENSORS, Deferred, Leaf
+from .tensor import TENSORS
 
 __all__ = ["detect_anomaly"]
 

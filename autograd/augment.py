@@ -18,11 +18,13 @@ import numpy as np
 from . import ops, random
 from .arrays import Shaped, is_array
 from .errors import LayoutError, MeshError, ShapeError, TapeError
-from .layout import R, Shard, parts
+from .layout import R, Shard
+from .leaves import tensor
+from .parts import parts
 from .places import coordinates
 from .sites import call_site
 from .state import state
-from .tensor import TENSORS, Tensor, tensor
+from .tensor import TENSORS, Tensor
 
 __all__ = ["batches", "random_crop", "random_flip", "share"]
 

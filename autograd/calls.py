@@ -20,7 +20,9 @@ from . import events
 from .arrays import as_array, is_array, is_inexact
 from .containers import Structure, flatten
 from .errors import NotDifferentiable, ShapeError
-from .layout import Layout, infer, layout_of
+from .inference import infer
+from .layout import Layout
+from .ranklabels import layout_of
 from .sites import call_site
 from .state import state
 from .tape import Node, Recording, Sweep, Tape, relabel

@@ -19,10 +19,13 @@ import numpy as np
 from . import events
 from .cases import CASES, FAMILIES, REAL_ONLY, WITHOUT_DERIVATIVE, Case
 from .errors import RingtapeError
-from .layout import Grid, I, Label, Layout, Mix, P, R, Shard, Sum, V, infer, resolve
+from .grid import Grid
+from .inference import infer
+from .layout import I, Label, Layout, Mix, P, R, Shard, Sum, V
+from .leaves import resolve, tensor
 from .primitive import Primitive, broadcast, registry
 from .several import Several
-from .tensor import TENSORS, tensor
+from .tensor import TENSORS
 
 __all__ = ["names", "row", "rows", "source"]
 
@@ -65,7 +68,7 @@ def row(name: str) -> dict[str, Any]:
         "operands": operands,
         "adjoint": {"operands" if op.variadic else operands[i]: source(rule) for i, rule in enumerate(op.adjoint)},
         "tangent": {operands[i]: source(rule) for i, rule in enumerate(op.tangent) if rule is not None},
-        "saves": [operands[i] for i in range(n) if not op.variadic and op.keeps[i]] + ["result"] * op.keeps_y +
+        "saves": [operands[i] for i in range(n) if not op.variadic and op.keeps(i)] + ["result"] * op.keeps_y +
                  (["operands"] if op.variadic else []) + ["what the rules need"] * (op.keeping is not None),
         "dims": _dims(op, call),
         "layouts": {} if call is None else _layouts(op, *call),

@@ -20,8 +20,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from .describe import describe
 from .errors import LayoutError, ShapeError
-from .layout import D, Label, Layout, RankInt, Shard, V, describe
+from .layout import D, Label, Layout, Shard, V
+from .ranknumbers import RankInt
 from .sites import call_site
 from .state import state
 from .tensor import Tensor

@@ -19,12 +19,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from . import events
 from .arrays import Shaped, is_array, is_inexact
 from .errors import LayoutError
-from .layout import infer
+from .events import listeners
+from .explain import unfit
+from .inference import infer
+from .layout import Layout, may_relabel
 from .primitive import Dims, Primitive, Rule, Signature
+from .promotion import alike, unlike
 from .state import state
-from .tape import Node, Recording, Sweep, Tape, may_relabel, relabel
+from .tape import Node, Recording, Sweep, Tape, relabel
 from .tensor import FREE, TENSORS, Tensor
 
 __all__ = ["Several"]
@@ -100,17 +107,34 @@ class Several(Primitive):
         self.outputs = outputs
 
     # -- the call ------------------------------------------------------------------------------------------------
-    def apply(self, xs: Sequence[Any], options: tuple[Any, ...]) -> Any:
-        """The same as `Primitive.apply`, with a tuple of Tensors (a named one where the function returns one)."""
-        xs = self._promote(xs) if self.promotes and len(xs) > 1 else xs
-        arrays = tuple(x.array if x.__class__ in TENSORS else x for x in xs)
+    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The call, and the step of the reverse sweep."""
+        return self._told, self._sweep
+
+    def _told(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
+        if not any(x.__class__ in TENSORS for x in xs):
+            return self.function(*xs, *options)
+        if not listeners:
+            return self._called(*xs, options=options)
+        events.emit("begin", "forward", self.name)
+        ys = self._called(*xs, options=options)
+        events.emit("end", "forward", self.name, self, xs, ys, options)
+        return ys
+
+    def _called(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
+        """A tuple of Tensors (a named one where the function returns one)."""
+        dtypes = [x.array.dtype for x in xs if x.__class__ in TENSORS]
+        if len(dtypes) < len(xs) or (self.promotes and unlike(*dtypes)):
+            return alike(self, self._called, xs, options)
+        arrays = tuple(x.array for x in xs)
         try:
             ys, kind = self.run(arrays, options)
         except ValueError as error:
-            raise self.unfit(error, xs) from error
+            raise unfit(self, error, xs) from error
         signature = None
         if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):
-            signature = self.sign(xs, arrays, options)
+            key = tuple([x.layout for x in xs]), tuple(dtypes), tuple([a.shape for a in arrays]), options
+            signature = self.signatures.get(key) or self.sign(key, xs, arrays, options)
         layouts: Any = [None] * len(ys) if signature is None else signature.out
         recording = state.recording
         places: tuple[int, ...] = ()
@@ -123,7 +147,7 @@ class Several(Primitive):
         if recording is None or max(places, default=-1) < 0:
             free = -1 if recording is None else FREE
             return kind([Tensor(y, layout, None, free) for y, layout in zip(ys, layouts, strict=True)])
-        kept = tuple(a if keep else None for a, keep in zip(arrays, self.keeps, strict=False))
+        kept = tuple(a if keep else None for a, keep in zip(arrays, map(self.keeps, range(len(xs))), strict=True))
         for a, place in zip(kept, places, strict=True):
             if place < 0 and a is not None:
                 recording.lock(a)
@@ -151,43 +175,26 @@ class Several(Primitive):
         """Each output as inference sees it."""
         return [_View(self, i) for i in range(len(self.outputs(*arrays, *options)))]
 
-    def sign(self, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
+    def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
         """A signature whose `out` is a tuple of layouts, one per output."""
-        grid = state.grid
-        for x in xs:
-            if x.__class__ in TENSORS and x.layout is not None:
-                grid = x.layout.grid
-                break
-        assert grid is not None
-        from .layout import layout_of
-
-        layouts = tuple([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs])
-        shapes = tuple(tuple(int(n) for n in a.shape) if hasattr(a, "shape") else () for a in arrays)
-        kinds = tuple(a.dtype.kind if hasattr(a, "dtype") else "" for a in arrays)
-        key = (layouts, kinds, shapes, options)
-        signature = self.signatures.get(key)
-        if signature is None:
-            real = [kind in ("f", "c") for kind in kinds]
-            views = self.views(arrays, options)
-            outs = tuple(infer(view, layouts, shapes, real, options, arrays) for view in views)
-            signature = Signature(layouts, outs[0])
-            signature.out = outs  # type: ignore[assignment]
-            if len(self.signatures) > 4096:
-                self.signatures.clear()
-            self.signatures[key] = signature
+        shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
+        real = [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
+        outs = tuple(infer(view, layouts, shapes, real, options, arrays) for view in self.views(arrays, options))
+        signature = Signature(tuple(layouts), outs[0])
+        signature.out = outs  # type: ignore[assignment]
         return signature
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
     def _given(self, node: Node, ct: Cotangents) -> tuple[Any, ...]:
         return tuple(ct.found.get(i) for i in range(len(node[5])))
 
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+    def _sweep(self, node: Node, ct: Any, sweep: Sweep) -> None:
         _, ys, xs, places, options, _, signature = node
         if signature is not None and not signature.checked:
             self.check(node, ct)
         cts = self._given(node, ct)
         if sweep.record:
-            ys, xs = self.lift(node, sweep)
+            ys, xs = self.lift(node, sweep.recording, sweep.place)
             if signature is not None:
                 cts = tuple(c if c is None else relabel(c, out.dual)
                             for c, out in zip(cts, signature.out, strict=True))  # fmt: skip
@@ -198,10 +205,9 @@ class Several(Primitive):
                     g = relabel(g, signature.layouts[i].dual)
                 sweep.add(place, g)
 
-    def lift(self, node: Node, sweep: Sweep | None) -> tuple[Any, tuple[Any, ...]]:
+    def lift(self, node: Node, tape: Recording | None, place: int = -1) -> tuple[Any, tuple[Any, ...]]:
         """The node's arrays as Tensors; the outputs follow it on the list, one place each where they are inexact."""
         _, ys, xs, places, _, shapes, signature = node
-        tape = None if sweep is None else sweep.recording
         layouts = (None,) * len(xs) if signature is None else signature.layouts
         lifted = tuple(
             Tensor(a, layout, *((tape, p) if tape is not None and p >= 0 else ())) if is_array(a) else a
@@ -210,7 +216,6 @@ class Several(Primitive):
         if ys is None:
             return None, lifted
         outs: Any = (None,) * len(ys) if signature is None else signature.out
-        place = -1 if sweep is None else sweep.place
         result = []
         for y, layout in zip(ys, outs, strict=True):
             inexact = is_inexact(y.dtype) and tape is not None
@@ -251,7 +256,7 @@ class Several(Primitive):
         if all(t is None for t in tangents):
             return None
         if record:
-            ys, xs = self.lift(node, Sweep(recording, place, place, None, True))
+            ys, xs = self.lift(node, recording, place)
         total: list[Any] = [None] * len(node[5])
         for i, t in enumerate(tangents):
             if t is None:

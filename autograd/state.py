@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .layout import Grid
+    from .grid import Grid
     from .tape import Recording
 
 __all__ = ["state"]

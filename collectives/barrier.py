@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autograd.hooks import EFFECT
 from autograd.state import state
-from autograd.tape import EFFECT
 
 from .mesh import current_mesh
 from .ops import AxisName

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays import Shaped
+from autograd.describe import describe
 from autograd.errors import LayoutError, ShapeError
-from autograd.layout import Layout, Shard, describe, level
+from autograd.layout import Layout, Shard
+from autograd.parts import level
 from autograd.sites import call_site
 from autograd.tensor import Tensor
 

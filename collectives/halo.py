@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays import DRY, Shaped, move, to_host
+from autograd.describe import describe
 from autograd.errors import LayoutError, MeshError, ShapeError
-from autograd.layout import Shard, V, describe
+from autograd.layout import Shard, V
 from autograd.sites import call_site
 from autograd.tensor import Tensor
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autograd.describe import describe
 from autograd.errors import LayoutError
-from autograd.layout import Label, describe
+from autograd.layout import Label
+from autograd.leaves import Leaf, tensor
 from autograd.sites import call_site
-from autograd.tensor import TENSORS, Leaf, tensor
+from autograd.tensor import TENSORS
 
 from .checking import check_mode
 from .mesh import current_mesh

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autograd.deferred import refuse_pending
 from autograd.errors import MeshError
-from autograd.layout import Grid, RankInt
+from autograd.grid import Grid
+from autograd.ranknumbers import RankInt
 from autograd.state import state
-from autograd.tape import refuse_pending
 
 from .communicator import Communicator
 from .ranks import world
@@ -208,6 +209,8 @@ class Mesh:
             )
         self._outer.append((state.mesh, state.grid, state.poke))
         state.mesh, state.grid, state.poke = self, self.grid, self.ranks.poke if self.ranks.size > 1 else None
+        if state.recording is not None:  # leaves that it knows are met anew, and given labels
+            state.recording.leaves.clear()
         return self
 
     def __exit__(self, *error: Any) -> None:

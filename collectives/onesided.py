@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.describe import describe
 from autograd.errors import LayoutError, ShapeError
-from autograd.layout import C, I, P, R, Shard, V, describe
-from autograd.primitive import rank_axes
+from autograd.layout import C, I, P, R, Shard, V
+from autograd.ranknumbers import rank_axes
 from autograd.sites import call_site
 from autograd.tensor import TENSORS, Tensor
 

@@ -38,11 +38,13 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays import Shaped, is_array
+from autograd.describe import describe
 from autograd.errors import AbsentError, LayoutError, MeshError, ShapeError
-from autograd.layout import C, D, I, Label, P, R, Rooted, Shard, V, describe
+from autograd.layout import C, D, I, Label, P, R, Rooted, Shard, V
+from autograd.leaves import tensor
 from autograd.sites import call_site
 from autograd.state import state
-from autograd.tensor import FREE, TENSORS, Tensor, tensor
+from autograd.tensor import FREE, TENSORS, Tensor
 
 from . import headers
 from . import pairs as pair

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays import DRY, Shaped, is_inexact, move, to_host
-from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, parts
+from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
+from autograd.parts import parts
 from autograd.state import state
 from autograd.tensor import TENSORS, Tensor
 

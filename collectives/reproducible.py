@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from autograd.describe import describe
 from autograd.errors import LayoutError, MeshError, ShapeError
-from autograd.layout import I, Label, P, R, V, describe
+from autograd.layout import I, Label, P, R, V
+from autograd.leaves import tensor
 from autograd.ops.shape import broadcast_to, stack
 from autograd.sites import call_site
-from autograd.tensor import TENSORS, Tensor, tensor
+from autograd.tensor import TENSORS, Tensor
 
 from . import pairs as pair
 from .algorithms.reproducible import check_indices, sum_addends

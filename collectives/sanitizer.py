@@ -27,8 +27,9 @@ import numpy as np
 
 from autograd import events
 from autograd.arrays import Shaped, to_host
+from autograd.describe import describe
 from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch
-from autograd.layout import C, D, I, Layout, R, describe
+from autograd.layout import C, D, I, Layout, R
 from autograd.sites import find_site, short_site
 from autograd.state import state
 

@@ -24,13 +24,14 @@ import numpy as np
 
 from autograd import events
 from autograd.arrays import Shaped, is_inexact
+from autograd.deferred import Deferred
 from autograd.errors import CollectiveMismatch, MeshError, TapeError
 from autograd.events import listeners
 from autograd.layout import Layout, V
 from autograd.sites import call_site, find_site
 from autograd.state import state
 from autograd.tape import Node, Recording, Sweep
-from autograd.tensor import TENSORS, Deferred, Tensor
+from autograd.tensor import TENSORS, Tensor
 
 from . import headers
 from . import pairs as pair

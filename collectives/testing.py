@@ -47,9 +47,8 @@ import numpy as np
 import autograd as ag
 from autograd.arrays import Shaped
 from autograd.errors import CommunicationError, LayoutError
-from autograd.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label
+from autograd.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label, may_relabel
 from autograd.state import state
-from autograd.tape import may_relabel
 from autograd.tensor import Tensor
 
 from .mesh import Mesh

@@ -16,13 +16,15 @@ from weakref import ref
 
 import numpy as np
 
+from autograd.describe import describe
 from autograd.errors import LayoutError
-from autograd.layout import C, I, Layout, R, describe
+from autograd.layout import C, I, Layout, R
+from autograd.leaves import Parameter
 from autograd.nn import Module
 from autograd.sites import call_site
 from autograd.state import state
 from autograd.tape import Node, Recording, Sweep
-from autograd.tensor import TENSORS, Parameter, Tensor, interior
+from autograd.tensor import TENSORS, Tensor, interior
 from collectives import all_reduce, checking, current_mesh, sanitizer
 from collectives.communicator import Communicator
 from collectives.mesh import Axis
@@ -180,11 +182,12 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         if p.__class__ is not Parameter or not p._requires_grad:
             leaves = False
             places = [_place(p, recording) for p in parameters]
-            recording.hold([p for p, place in zip(parameters, places, strict=True) if place == _LEAF])
             break
     else:
         leaves, places = True, [_LEAF] * len(parameters)
-        recording.hold(parameters)
+    for p, place in zip(parameters, places, strict=True):
+        if place == _LEAF:
+            recording.hold(p)
     recording.communicates |= on.size > 1
     nodes = recording.nodes
     first = len(nodes)

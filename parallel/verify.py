@@ -23,12 +23,14 @@ import numpy as np
 import collectives as cc
 from autograd import random
 from autograd.arrays import to_host
+from autograd.describe import describe
 from autograd.errors import LayoutError, MeshError, RingtapeError, ShapeError, TapeError
-from autograd.layout import C, D, I, P, R, Shard, describe
+from autograd.layout import C, D, I, P, R, Shard
+from autograd.leaves import Leaf, Parameter
 from autograd.nn import Module
 from autograd.state import state
 from autograd.tape import Tape, no_grad
-from autograd.tensor import TENSORS, Leaf, Parameter, Tensor
+from autograd.tensor import TENSORS, Tensor
 from collectives import Mesh, current_mesh
 
 from .data import DataParallel

@@ -9,10 +9,11 @@ from typing import Any
 from ..containers import flatten, tree_map
 from ..errors import TapeError
 from ..events import listening
+from ..leaves import tensor
 from ..primitive import Primitive
 from ..state import state
 from ..tape import WATCH, Tape
-from ..tensor import TENSORS, Tensor, tensor
+from ..tensor import TENSORS, Tensor
 
 __all__ = ["const_graph"]
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from .. import ops, random
 from ..errors import ShapeError
+from ..leaves import Parameter, constant
 from ..sites import call_site
 from ..state import state
-from ..tensor import Parameter, constant
 from .linear import Linear
 from .module import Module
 

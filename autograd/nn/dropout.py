@@ -7,8 +7,9 @@ from typing import Any
 
 from .. import random
 from ..errors import RingtapeError
+from ..leaves import tensor
 from ..state import state
-from ..tensor import TENSORS, Tensor, tensor
+from ..tensor import TENSORS, Tensor
 from .module import Module
 
 __all__ = ["Dropout", "dropout"]

@@ -16,8 +16,9 @@ import numpy as np
 from .. import random
 from ..arrays import is_absent, move
 from ..errors import RingtapeError, SavedArrayError, ShapeError
+from ..leaves import Leaf
 from ..places import of_tensor
-from ..tensor import TENSORS, Leaf
+from ..tensor import TENSORS
 
 __all__ = [
     "calculate_gain", "constant_", "fans", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "orthogonal_",

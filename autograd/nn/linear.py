@@ -8,8 +8,9 @@ import numpy as np
 
 from .. import ops, random
 from ..errors import DtypeError, ShapeError
+from ..leaves import Parameter
 from ..sites import call_site
-from ..tensor import TENSORS, Parameter
+from ..tensor import TENSORS
 from .module import Module
 
 __all__ = ["Embedding", "Flatten", "Identity", "Linear"]

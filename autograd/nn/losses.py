@@ -12,9 +12,10 @@ import numpy as np
 
 from .. import ops
 from ..errors import DtypeError, LayoutError, ShapeError
+from ..leaves import constant
 from ..sites import call_site
 from ..state import state
-from ..tensor import TENSORS, Tensor, constant
+from ..tensor import TENSORS, Tensor
 from .module import Module
 
 __all__ = [

@@ -16,8 +16,9 @@ import numpy as np
 
 from ..arrays import is_inexact, move, to_host
 from ..errors import DtypeError, RingtapeError, ShapeError, TapeError
+from ..leaves import Leaf, Parameter, constant
 from ..state import state
-from ..tensor import TENSORS, Leaf, Parameter, constant
+from ..tensor import TENSORS
 
 __all__ = ["Module", "ModuleList", "Sequential", "load", "save"]
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from .. import ops
 from ..errors import ShapeError
+from ..leaves import Parameter
 from ..sites import call_site
-from ..tensor import TENSORS, Parameter, Tensor
+from ..tensor import TENSORS, Tensor
 from .module import Module
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm", "RMSNorm"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from ..tensor import use_operations
 from . import decompositions, fourier, matrices, products
 from .convolution import convolution
 from .dispatch import from_function, from_ufunc
@@ -82,5 +81,4 @@ __all__ = [
 ]  # fmt: skip
 
 
-use_operations(sys.modules[__name__])
-install()
+install(sys.modules[__name__])

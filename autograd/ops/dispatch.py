@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..describe import describe
 from ..errors import NotDifferentiable
-from ..layout import describe
 from ..primitive import registry
 from ..sites import call_site
 from ..tensor import TENSORS

@@ -14,6 +14,7 @@ from typing import Any
 
 from numpy import ndarray
 
+from ..careful import prove
 from ..kernels import find
 from ..primitive import Primitive
 from ..tape import Node, Sweep
@@ -30,6 +31,11 @@ class Fused(Primitive):
         self.composition = function
         super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
 
+    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The call, and the step of the reverse sweep: the kernel's where the forward pass was the kernel's."""
+        call, self._step = super().made(n)
+        return call, self._sweep
+
     def _value(self, *args: Any) -> Any:
         n = len(self.words)
         kernel = find(self.kernel_name, args[:n])
@@ -43,7 +49,7 @@ class Fused(Primitive):
         y, kept = kernel.forward(args[:n], args[n:], True)
         return y, (kernel.backward, kept)
 
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+    def _sweep(self, node: Node, ct: Any, sweep: Sweep) -> None:
         _, kept, xs, places, options, shapes, signature = node
         if (
             kept is None
@@ -52,16 +58,16 @@ class Fused(Primitive):
             or ct.__class__ is not ndarray
             or (signature is not None and signature.apart)
         ):
-            return super().pull(node, ct, sweep)
+            self._step(node, ct, sweep)
+            return
         if signature is not None and not signature.checked:
-            self.check(node, ct)
+            prove(self, node, ct)
         backward, kept = kept
         wanted = [place >= 0 for place in places]
-        last = sweep.taken is not None  # the sweep takes the tape apart: nobody comes here again
+        last = sweep.left is sweep.recording.nodes  # the sweep takes the tape apart: nobody comes here again
         for place, g in zip(places, backward(ct, kept, xs, options, wanted, last), strict=True):
             if place >= 0:
                 sweep.add(place, g)
-        return None
 
 
 def raw(x: Any) -> Any:

@@ -9,13 +9,8 @@ from typing import Any
 
 from numpy import ndarray
 
-from ..errors import LayoutError
-from ..events import listeners
 from ..layout import Mix, Sum
-from ..primitive import Primitive, Signature, ones, op, unbroadcast
-from ..state import state
-from ..tape import Node, Sweep
-from ..tensor import FREE, TENSORS, interior
+from ..primitive import ones, op, unbroadcast
 from .shape import broadcast_to, swapaxes
 
 _K = Sum("k")
@@ -72,76 +67,19 @@ matmul = op("matmul", "a b", operator.matmul, (_left, _right), saves="01", dims=
 # -- a linear layer ------------------------------------------------------------------------------------------
 
 
-class _Linear(Primitive):
-    """x @ w + b in one step: one array the less, and one node the less on every layer of every model.
-
-    Its word is "N N N": it is linear in none of them alone (b is added once), so no operand may be Partial and no
-    contracted dimension sharded. Where labels ask for that it is the product and the sum, which know how; and where
-    listeners want to see them.
-    """
-
-    def __call__(self, x: Any, w: Any, b: Any) -> Any:  # type: ignore[override]
-        if x.__class__ not in TENSORS or w.__class__ not in TENSORS or b.__class__ not in TENSORS or listeners:
-            return matmul(x, w) + b
-        a, m, v = x.array, w.array, b.array
-        plain = a.__class__ is m.__class__ is v.__class__ is ndarray and a.dtype is m.dtype is v.dtype
-        ndim = a.ndim
-        if not plain or ndim < 2 or m.ndim != 2 or m.shape[1:] != v.shape:
-            return matmul(x, w) + b
-        signature = layout = None
-        lx, lw = x.layout, w.layout
-        if lx is not None or lw is not None or state.grid is not None:
-            key = (lx, lw, b.layout, a.shape, m.shape)
-            signature = self.signatures.get(key)
-            if signature is None:
-                signature = self.signatures[key] = self._sign_or_refuse((x, w, b), (a, m, v))
-            if signature is _IN_TWO_STEPS:
-                return matmul(x, w) + b
-            layout = signature.out
-        try:
-            # of two dimensions the same as @, without its machinery; of more, one product and not one per batch
-            y = a.dot(m) if ndim == 2 else _rows(a).dot(m)
-        except ValueError as error:
-            raise matmul.unfit(error, (x, w)) from error
-        y += v
-        if ndim != 2:
-            y = y.reshape(*a.shape[:-1], y.shape[1])
-        recording = state.recording
-        if recording is None:
-            return interior(y, layout, None, -1)
-        p = x.node if x.tape is recording else recording.enter(x)
-        q = w.node if w.tape is recording else recording.enter(w)
-        r = b.node if b.tape is recording else recording.enter(b)
-        if p < 0 and q < 0 and r < 0:
-            return interior(y, layout, None, FREE)
-        nodes = recording.nodes
-        nodes.append((self, None, (a, m, None), (p, q, r), (), None, signature))
-        return interior(y, layout, recording, len(nodes) - 1)
-
-    def _sign_or_refuse(self, xs: Sequence[Any], arrays: Sequence[Any]) -> Signature:
-        try:
-            return self.sign(xs, arrays, ())
-        except LayoutError:
-            return _IN_TWO_STEPS
-
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        _, _, (a, m, _), (p, q, r), _, _, signature = node
-        if sweep.record or (signature is not None and not signature.checked):
-            return super().pull(node, ct, sweep)
-        add = sweep.add
-        shape = a.shape
-        if len(shape) != 2:
-            a, ct = _rows(a), _rows(ct)
-        if r >= 0:
-            add(r, ones(len(ct), ct.dtype).dot(ct))
-        if q >= 0:
-            add(q, a.T.dot(ct))
-        if p >= 0:
-            add(p, ct.dot(m.T) if len(shape) == 2 else ct.dot(m.T).reshape(shape))
-        return None
-
-
-_IN_TWO_STEPS: Any = object()
+def _linear(x: Any, w: Any, b: Any) -> Any:
+    if not x.__class__ is w.__class__ is b.__class__ is ndarray or b.ndim != 1:
+        return NotImplemented
+    ndim = x.ndim
+    if ndim < 2 or w.shape[1:] != b.shape:
+        return NotImplemented
+    try:
+        # of two dimensions the same as @, without its machinery; of more, one product and not one per batch
+        y = x.dot(w) if ndim == 2 else _rows(x).dot(w)
+    except ValueError:  # the product says what does not fit
+        return NotImplemented
+    y += b
+    return y if ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
 
 
 def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
@@ -150,19 +88,36 @@ def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
 
 
 def _left_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
-    return _left(ct, y, x, w)
+    if ct.__class__ is not ndarray:
+        return _left(ct, y, x, w)
+    return ct.dot(w.T) if ct.ndim == 2 else _rows(ct).dot(w.T).reshape(x.shape)
 
 
 def _right_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
-    return _right(ct, y, x, w)
+    if ct.__class__ is not ndarray:
+        return _right(ct, y, x, w)
+    return x.T.dot(ct) if ct.ndim == 2 else _rows(x).T.dot(_rows(ct))
 
 
-linear = _Linear(
-    "linear", "N N N", lambda x, w, b: x @ w + b,
-    (_left_of_linear, _right_of_linear, lambda ct, y, x, w, b: ct.sum(axis=tuple(range(ct.ndim - 1)))),
+def _over_rows(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    if ct.__class__ is not ndarray:
+        return ct.sum(axis=tuple(range(ct.ndim - 1)))
+    ct = ct if ct.ndim == 2 else _rows(ct)
+    return ones(len(ct), ct.dtype).dot(ct)
+
+
+linear = op(
+    "linear", "N N N", _linear, (_left_of_linear, _right_of_linear, _over_rows),
     saves="01", dims=_linear_dims, operands="x w b",
+    instead=lambda x, w, b: matmul(x, w) + b,
     tangent=(
         lambda dx, y, x, w, b: dx @ w, lambda dw, y, x, w, b: x @ dw,
         lambda db, y, x, w, b: broadcast_to(db, (*x.shape[:-1], *db.shape)),
     ),
 )  # fmt: skip
+"""x @ w + b in one step: one array the less, and one node the less on every layer of every model.
+
+Its word is "N N N": it is linear in none of them alone (b is added once), so no operand may be Partial and no
+contracted dimension sharded. Where labels ask for that it is the product and the sum, which know how; and where
+listeners want to see them.
+"""

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import SavedArrayError
-from ..tensor import Tensor
-from . import arranging, elementwise, functions, products, reductions, selection, shape, statistics
+from ..methods import Methods
+from . import arranging, elementwise, functions, indexing, linalg, products, reductions, selection, shape, statistics
 from .dispatch import values
 from .operands import raw
 
-__all__ = ["METHODS", "OPERATORS", "PROPERTIES", "install"]
+__all__ = ["ALIKE", "METHODS", "OPERATORS", "PROPERTIES", "install"]
 
 
 def _reshape(x: Any, *given: Any, order: str = "C", copy: Any = None) -> Any:
@@ -95,6 +95,12 @@ PROPERTIES: dict[str, Any] = {
     "nbytes": lambda x: x.size * x.dtype.itemsize,
 }
 OPERATORS: dict[str, Any] = {
+    "add": elementwise.add,
+    "sub": elementwise.subtract,
+    "mul": elementwise.multiply,
+    "truediv": elementwise.divide,
+    "matmul": linalg.matmul,
+    "pow": elementwise.power,
     "mod": functions.mod,
     "floordiv": functions.floor_divide,
     "divmod": functions.divmod,
@@ -104,6 +110,20 @@ OPERATORS: dict[str, Any] = {
     "lshift": functions.left_shift,
     "rshift": functions.right_shift,
 }
+"""Operators that have a reflected form."""
+ALIKE: dict[str, Any] = {
+    "neg": elementwise.negative,
+    "abs": elementwise.absolute,
+    "eq": elementwise.equal,
+    "ne": elementwise.not_equal,
+    "lt": elementwise.less,
+    "le": elementwise.less_equal,
+    "gt": elementwise.greater,
+    "ge": elementwise.greater_equal,
+    "getitem": indexing.getitem,
+    "invert": functions.invert,
+}
+"""Operators that have none."""
 IN_PLACE = ("fill", "itemset", "partition", "put", "resize", "setfield", "sort")
 
 
@@ -119,32 +139,36 @@ def _refused(name: str) -> Any:
     return method
 
 
-def _method(function: Any, doc: str = "") -> Any:
-    """A function as a method: an operation is an object, which a class would not bind."""
-    if type(function) is type(_method):
-        return function
-
-    def method(self: Any, *args: Any, **words: Any) -> Any:
-        return function(self, *args, **words)
-
-    method.__doc__ = doc or function.__doc__
-    return method
+def _method(function: Any) -> Any:
+    """A function as a method: of an operation the call itself, so that there is no frame between the two."""
+    return getattr(function, "call", function)
 
 
-def install() -> None:
-    """Give Tensor its methods, properties and the operators that are not hot."""
+def _reflected(function: Any, zero_is_neutral: bool) -> Any:
+    def reflected(self: Any, other: Any) -> Any:
+        if zero_is_neutral and other.__class__ is int and other == 0:
+            return self  # sum([...]) begins with 0
+        return function(other, self)
+
+    return reflected
+
+
+def install(operations: Any) -> None:
+    """Give Tensors their methods, properties and operators; `operations` is the module of all of them."""
     for name, function in METHODS.items():
-        setattr(Tensor, name, _method(function))
+        setattr(Methods, name, _method(function))
     for name, function in PROPERTIES.items():
-        setattr(Tensor, name, property(function))
+        setattr(Methods, name, property(function))
     for name, function in OPERATORS.items():
-        setattr(Tensor, f"__{name}__", _method(function))
-        setattr(Tensor, f"__r{name}__", lambda self, other, f=function: f(other, self))
+        setattr(Methods, f"__{name}__", _method(function))
+        setattr(Methods, f"__r{name}__", _reflected(_method(function), zero_is_neutral=name == "add"))
+    for name, function in ALIKE.items():
+        setattr(Methods, f"__{name}__", _method(function))
     for name in IN_PLACE:
-        setattr(Tensor, name, _refused(name))
-    plain: Any = Tensor
+        setattr(Methods, name, _refused(name))
+    plain: Any = Methods
+    plain._operations = operations
     plain.__pos__ = lambda self: self
-    plain.__invert__ = _method(functions.invert)
     plain.__complex__ = lambda self: complex(self.numpy())
     plain.__round__ = lambda self, decimals=0: functions.round(self, decimals)
     plain.__index__ = lambda self: self.numpy().__index__()

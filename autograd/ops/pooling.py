@@ -10,9 +10,10 @@ import numpy as np
 from ..arrays import Shaped
 from ..errors import ShapeError
 from ..layout import Mix
+from ..leaves import constant
 from ..primitive import op
 from ..sites import call_site
-from ..tensor import TENSORS, Tensor, constant
+from ..tensor import TENSORS, Tensor
 from .reductions import sum
 from .shape import expand_dims
 from .windows import Windows, each, fold, unfold, unfolded, windows

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays import is_absent, is_inexact, move, to_host
+from ..describe import describe
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError
-from ..layout import C, describe
+from ..layout import C, may_relabel
+from ..leaves import Leaf
+from ..saved import step_check
 from ..sites import call_site
 from ..state import state
-from ..tape import may_relabel, step_check
-from ..tensor import Leaf
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import Leaf, Tensor
+from ..leaves import Leaf
+from ..tensor import Tensor
 from .adam import Adam
 from .base import Optimizer, decrease
 from .norms import Norm, local_norm

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Shaped, is_absent
+from ..describe import describe
 from ..errors import LayoutError, RingtapeError
-from ..layout import C, D, I, R, describe
+from ..layout import C, D, I, R
+from ..leaves import Leaf
+from ..saved import step_check
 from ..sites import call_site
-from ..tape import step_check
-from ..tensor import Leaf, Tensor
+from ..tensor import Tensor
 
 __all__ = ["Norm", "clip_grad_norm_", "clip_grad_value_", "local_norm"]
 

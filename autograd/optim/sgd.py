@@ -9,7 +9,7 @@ import numpy as np
 from numpy import add, multiply, subtract
 
 from ..errors import RingtapeError
-from ..tensor import Leaf
+from ..leaves import Leaf
 from .base import _BARE, Optimizer, decrease
 
 __all__ = ["SGD"]

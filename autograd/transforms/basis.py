@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..arrays import DRY, Shaped, is_absent
+from ..describe import describe
 from ..errors import MeshError, ShapeError
-from ..layout import C, I, Layout, P, Shard, V, describe
+from ..layout import C, I, Layout, P, Shard, V
 from ..sites import call_site
 from ..state import state
 from ..tensor import Tensor

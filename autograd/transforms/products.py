@@ -11,8 +11,9 @@ import numpy as np
 from .. import ops
 from ..arrays import is_array
 from ..errors import ArgumentError, LayoutError, ShapeError
+from ..leaves import constant
 from ..sites import call_site
-from ..tensor import TENSORS, constant
+from ..tensor import TENSORS
 from .jacobians import stacked
 from .reverse import _grad
 from .traced import Function, Traced

@@ -19,12 +19,14 @@ import numpy as np
 
 from .. import random
 from ..containers import Structure, flatten
+from ..deferred import Deferred
 from ..errors import TapeError
+from ..leaves import Leaf
 from ..several import OUTPUT
 from ..sites import call_site
 from ..state import state
 from ..tape import IMPORT, LEAF, Node, Recording, Sweep, Tape, relabel
-from ..tensor import TENSORS, Deferred, Leaf, Tensor, interior
+from ..tensor import TENSORS, Tensor, interior
 
 __all__ = ["checkpoint"]
 
@@ -240,7 +242,7 @@ class _Head:
                 inner.add(y.node, g)
             elif y.tape is recording:
                 sweep.add(y.node, g)
-        inner.run(again.nodes, release=not sweep.record)
+        inner.run(again.nodes[tape.start : end], release=not sweep.record)
         if again is recording:  # the sweep is recorded where the function was: all that it closes over is there
             for place, g in inner.outside.items():
                 if place < sweep.place:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..containers import tree_map
 from ..errors import ArgumentError, ObjectiveError
-from ..layout import require_one_number
+from ..explain import require_one_number
 from ..sites import call_site
 from ..state import state
 from .basis import ones

@@ -15,12 +15,15 @@ import numpy as np
 
 from ..arrays import Shaped
 from ..containers import flatten
+from ..deferred import Deferred
+from ..describe import describe
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError
-from ..layout import D, V, describe
+from ..layout import D, V, may_relabel
+from ..leaves import tensor
 from ..sites import call_site
 from ..state import state
-from ..tape import Tape, may_relabel, relabel
-from ..tensor import TENSORS, Deferred, Tensor, tensor
+from ..tape import Tape, relabel
+from ..tensor import TENSORS, Tensor
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.layout import parts
+from autograd.parts import parts
 from collectives.communicator import Array, Communicator, Pending
 from collectives.traffic import Traffic
 

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from autograd.layout import parts
+from autograd.parts import parts
 from collectives.communicator import Array, Communicator, Pending
 
 from . import halving, ring

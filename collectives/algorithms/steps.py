@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from autograd.layout import parts
+from autograd.parts import parts
 from collectives.communicator import Array, Communicator, Pending
 
 __all__ = ["SEGMENT_BYTES", "Steps", "adder", "bounds_of", "cut", "finish", "give", "piece_count", "pieces", "segments",

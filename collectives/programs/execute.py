@@ -13,9 +13,11 @@ import numpy as np
 import autograd as ag
 import autograd.numpy as anp
 from autograd.arrays import Shaped
-from autograd.layout import I, Label, P, R, Rooted, Shard, V, dual_label, level
+from autograd.layout import I, Label, P, R, Rooted, Shard, V, dual_label
+from autograd.leaves import tensor
+from autograd.parts import level
 from autograd.state import state
-from autograd.tensor import Tensor, tensor
+from autograd.tensor import Tensor
 
 from .. import ops
 from ..mesh import Mesh, current_mesh

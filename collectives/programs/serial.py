@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from autograd.layout import Label, P, Rooted, Shard, V, level
+from autograd.layout import Label, P, Rooted, Shard, V
+from autograd.parts import level
 
 from .form import LeafForm, Program, Statement
 from .rules import Kind, kinds

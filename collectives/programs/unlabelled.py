@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from autograd.layout import I, Label, P, R, V, parts
+from autograd.layout import I, Label, P, R, V
+from autograd.parts import parts
 
 from .execute import Seen
 from .form import Program, Statement

@@ -18,9 +18,10 @@ import autograd.numpy as np
 import collectives as cc
 from autograd import ops
 from autograd.cases import CASES
-from autograd.layout import RankFloat, RankInt, dual_label
+from autograd.layout import dual_label
 from autograd.ops.windows import windows
 from autograd.primitive import registry
+from autograd.ranknumbers import RankFloat, RankInt
 from collectives import C, I, P, R, Rooted, Shard, V
 
 REFUSED = "refused"

@@ -1,0 +1,181 @@
+"""What happens when an operation is called, and one step of its reverse sweep.
+
+Both are written once, as a text for any number of operands, and made into functions for the number at hand: what a
+loop over operands would find out at every call, a function without a loop need not ask. `source` returns the text;
+`python -c "from autograd.dispatch import source; print(source(2))"` shows it for two operands.
+
+A call goes top to bottom: the arrays of the operands, which must be of one dtype (`promotion.alike` sees to it and
+calls again); their places on the tape; the labels, of which each combination is inferred once; the function; the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from textwrap import indent
+from typing import Any
+
+import numpy as np
+
+from . import broadcasting, events, promotion
+from .careful import pull_carefully
+from .explain import unfit
+from .ranknumbers import RankFloat, RankInt, rank_axes
+from .state import state
+from .tensor import FREE, OUTSIDE, TENSORS, Tensor
+
+__all__ = ["functions", "identity", "source"]
+
+
+def identity(ct: Any, *_: Any) -> Any:
+    """The rule of an operand that is handed on as it is; sweeps know it and make no call."""
+    return ct
+
+
+def aloud(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """A call while somebody listens, who is shown the several steps of what has them."""
+    if op.instead is not None or not any(x.__class__ in TENSORS for x in xs):
+        return (op.instead or op.function)(*xs, *options)
+    events.emit("begin", "forward", op.name)
+    y = functions(op, len(xs), ())[0](*xs, options=options)
+    events.emit("end", "forward", op.name, op, xs, y, options)
+    return y
+
+
+_KNOWN: dict[str, Any] = {
+    "NUMBERS": frozenset((float, int, RankFloat, RankInt)), "TENSORS": TENSORS, "Tensor": Tensor,
+    "SCALARS": frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128)),
+    "alike": promotion.alike, "aloud": aloud, "identity": identity, "new": object.__new__,
+    "pull_carefully": pull_carefully, "rank_axes": rank_axes, "state": state,
+    "unbroadcast": broadcasting.unbroadcast, "unfit": unfit, "unlike": promotion.unlike,
+}  # fmt: skip
+"""What the text may name."""
+
+
+def functions(op: Any, n: int, listeners: Any = events.listeners) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """The call and the step of the reverse sweep of an operation with n operands."""
+    free = tuple(i for i, letter in enumerate(op.letters(n)) if letter == "S")
+    made: tuple[Callable[..., Any], Callable[..., None]] = _factory(n, free)(
+        op, [op.rule(i, n) for i in range(n)], [op.keeps(i) for i in range(n)], listeners
+    )
+    return made
+
+
+@cache
+def _factory(n: int, free: tuple[int, ...]) -> Any:
+    exec(compile(source(n, free), f"{__file__} ({n} operands)", "exec"), names := dict(_KNOWN))
+    return names["make"]
+
+
+def source(n: int, free: tuple[int, ...] = ()) -> str:
+    """The text for n operands, of which those in `free` have no cotangent; an operand's number is written ``@``."""
+    taking = [i for i in range(n) if i not in free]
+    first = taking[0] if taking else 0
+
+    def each(text: str, between: str = ", ", of: Any = range(n)) -> str:
+        return between.join(text.replace("@", str(i)) for i in of)
+
+    def lines(text: str, of: Any = range(n), by: int = 4) -> str:
+        return "".join(indent(text.replace("@", str(i)) + "\n", " " * by) for i in of)
+
+    def rest(unless: str = "") -> str:
+        """A call from the places on; `unless` comes before what only a Tensor has, for what a number has there."""
+        labels = each(f"{unless}l@".replace("?", "getattr(x@, 'axes', 0)"))
+        dtypes = each(f"{unless}a@.dtype".replace("?", "0") if unless else "d@", of=taking) or 0
+        known = "y.__class__ in SCALARS" if unless else f"y.dtype is d{first}"  # with numbers go numbers, mostly
+        return f"""
+    recording = state.recording
+    if recording is not None:
+{lines(f"p@ = {unless}x@.node if x@.tape is recording else recording.enter(x@)".replace("?", "-1"), taking, 8)}\
+{lines("p@ = -1", free, 8)}\
+{lines(f"l@ = {unless}x@.layout".replace("?", "None"))}\
+    if {each("l@ is None", " and ")} and (recording is not None or state.grid is None):
+        signature = layout = None
+    else:
+        key = ({labels}, {dtypes},
+               rank_axes(options) if ranked else options)
+        signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
+        layout = signature.out
+        if layout is None:
+            return instead({x})
+    kept = None
+    try:
+        if simple:
+            y = function({arrays}, *options) if options else function({arrays})
+        elif keeping is not None and recording is not None:
+            y, kept = keeping({arrays}, *options)
+        else:
+            y = function({arrays}, *options)
+            if y is NotImplemented:
+                return instead({x})
+    except ValueError as error:
+        raise unfit(op, error, ({x},)) from error
+    z = new(Tensor)
+    z.array = y
+    z.layout = layout
+    if recording is None or {each("p@ < 0", " and ")} or not ({known} or y.dtype.kind in 'fc'):
+        z.tape = None
+        z.node = {OUTSIDE} if recording is None else {FREE}
+        return z
+{lines("if keep@:" + chr(10) + "    recording.lock(a@)", free)}\
+    shapes = None
+    if elementwise{" and y.__class__ not in SCALARS" if unless else ""}:
+{lines(f"s@ = {unless}a@.shape".replace("?", "()"), by=8)}\
+        if {each("s@ != s0", " or ", range(1, n)) or False}:
+            shapes = ({each("s@")},)
+    z.tape = recording
+    nodes = recording.nodes
+    z.node = len(nodes)
+    nodes.append((op, y if keeps_y else kept, ({each("a@ if keep@ else None")},), ({each("p@")},), options, shapes,
+                  signature))
+    return z
+"""
+
+    x, arrays = each("x@"), each("a@")
+    differ = each(f"d@ is not d{first}", " or ", taking[1:]) or False
+    beside_a_number = f"""
+    if ({each("(t@ or x@.__class__ in NUMBERS)", " and ")}) and ({each("t@", " or ")}):
+        if zero and x{n - 1}.__class__ is int and x{n - 1} == 0:
+            return x0  # an exact literal 0 changes nothing, whatever x's layout
+{lines("a@ = x@.array if t@ else x@", by=8)}{indent(rest("? if not t@ else "), "    ")}
+"""
+    return f"""
+def make(op, rules, keeps, listeners):
+    {each("rule@")}, = rules
+    {each("keep@")}, = keeps
+    function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
+    simple, elementwise = keeping is None and instead is None, op.elementwise and {n} > 1
+    promotes, ranked, keeps_y, zero = op.promotes, op.ranked, op.keeps_y, op.neutral_zero
+
+    def call({x}, options=()):
+        if listeners:
+            return aloud(op, ({x},), options)
+        if {each("(x@.__class__ is Tensor or x@.__class__ in TENSORS)", " and ")}:
+{lines("a@ = x@.array", by=12)}{lines("d@ = a@.dtype", taking or [0], 12)}\
+            if ({differ}) and promotes and unlike({each("d@", of=taking)}):
+                return alike(op, call, ({x},), options)
+{indent(rest(), "        ")}
+{lines("t@ = x@.__class__ in TENSORS", by=8)}\
+        if not ({each("t@", " or ")}):
+            return (instead or function)({x}, *options)
+{indent(beside_a_number if n == 2 else "", "    ")}\
+        return alike(op, call, ({x},), options)
+
+    def pull(node, ct, sweep):
+        _, y, ({arrays},), ({each("p@")},), options, shapes, signature = node
+        if sweep.record or (signature is not None and not signature.checked):
+            return pull_carefully(op, node, ct, sweep)
+        cts, start = sweep.cts, sweep.start
+{lines(f'''if p@ >= 0:
+    g = ct if rule@ is identity else rule@(ct, y, {arrays}, *options) if options else rule@(ct, y, {arrays})
+    if shapes is not None:
+        g = unbroadcast(g, shapes[@])
+    i = p@ - start
+    if i < 0:
+        sweep.add(p@, g)
+    else:
+        known = cts[i]
+        cts[i] = g if known is None else known + g''', taking, 8)}
+
+    return call, pull
+"""
