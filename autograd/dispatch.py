@@ -20,7 +20,7 @@ import numpy as np
 from . import broadcasting, events, promotion
 from .careful import pull_carefully
 from .explain import unfit
-from .ranknumbers import RankFloat, RankInt, rank_axes
+from .ranknumbers import RankFloat, RankInt, frozen
 from .state import state
 from .tensor import FREE, OUTSIDE, TENSORS, Tensor
 
@@ -45,8 +45,8 @@ def aloud(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
 _KNOWN: dict[str, Any] = {
     "NUMBERS": frozenset((float, int, RankFloat, RankInt)), "TENSORS": TENSORS, "Tensor": Tensor,
     "SCALARS": frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128)),
-    "alike": promotion.alike, "aloud": aloud, "identity": identity, "new": object.__new__,
-    "pull_carefully": pull_carefully, "rank_axes": rank_axes, "state": state,
+    "alike": promotion.alike, "aloud": aloud, "frozen": frozen, "identity": identity, "new": object.__new__,
+    "pull_carefully": pull_carefully, "state": state,
     "unbroadcast": broadcasting.unbroadcast, "unfit": unfit, "unlike": promotion.unlike,
 }  # fmt: skip
 """What the text may name."""
@@ -82,6 +82,7 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
         """A call from the places on; `unless` comes before what only a Tensor has, for what a number has there."""
         labels = each(f"{unless}l@".replace("?", "getattr(x@, 'axes', 0)"))
         dtypes = each(f"{unless}a@.dtype".replace("?", "0") if unless else "d@", of=taking) or 0
+        shapes = each(f"{unless}a@.shape".replace("?", "0"))
         known = "y.__class__ in SCALARS" if unless else f"y.dtype is d{first}"  # with numbers go numbers, mostly
         return f"""
     recording = state.recording
@@ -92,8 +93,8 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
     if {each("l@ is None", " and ")} and (recording is not None or state.grid is None):
         signature = layout = None
     else:
-        key = ({labels}, {dtypes},
-               rank_axes(options) if ranked else options)
+        key = ({labels}, {shapes}, {dtypes},
+               frozen(options, ({each("l@")},)) if ranked else options)
         signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
         layout = signature.out
         if layout is None:
@@ -150,7 +151,7 @@ def make(op, rules, keeps, listeners):
     def call({x}, options=()):
         if listeners:
             return aloud(op, ({x},), options)
-        if {each("(x@.__class__ is Tensor or x@.__class__ in TENSORS)", " and ")}:
+        if {each("x@.__class__ in TENSORS", " and ")}:
 {lines("a@ = x@.array", by=12)}{lines("d@ = a@.dtype", taking or [0], 12)}\
             if ({differ}) and promotes and unlike({each("d@", of=taking)}):
                 return alike(op, call, ({x},), options)
@@ -170,12 +171,12 @@ def make(op, rules, keeps, listeners):
     g = ct if rule@ is identity else rule@(ct, y, {arrays}, *options) if options else rule@(ct, y, {arrays})
     if shapes is not None:
         g = unbroadcast(g, shapes[@])
-    i = p@ - start
-    if i < 0:
+    if start:
         sweep.add(p@, g)
+    elif cts[p@] is None:
+        cts[p@] = g
     else:
-        known = cts[i]
-        cts[i] = g if known is None else known + g''', taking, 8)}
+        cts[p@] = cts[p@] + g''', taking, 8)}
 
     return call, pull
 """

@@ -43,7 +43,7 @@ from .errors import LayoutError
 from .inference import infer
 from .layout import Layout
 from .ranklabels import layout_of, varying
-from .ranknumbers import frozen, rank_axes
+from .ranknumbers import rank_axes
 from .state import state
 from .tangents import tangent
 from .tape import Node, Recording, relabel
@@ -153,14 +153,10 @@ class Primitive:
 
     # -- what a call asks for where its short way ends -----------------------------------------------------------
     def sign(self, key: Any, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
-        """The signature of a call, inferred; it is found by its key from then on (and by shapes, where parts are)."""
+        """The signature of a call, inferred; it is found by its key from then on."""
         layouts = [x.layout for x in xs if x.__class__ in TENSORS]
         grid = next((layout.grid for layout in layouts if layout is not None), state.grid)
         assert grid is not None
-        if any(layout is not None and layout.special for layout in layouts):
-            key = (key, tuple([a.shape if hasattr(a, "shape") else () for a in arrays]), frozen(options))
-            if key in self.signatures:
-                return self.signatures[key]
         signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
                                   arrays, options)  # fmt: skip
         if None not in layouts:  # a leaf has its labels from now on, and comes under another key

@@ -95,12 +95,19 @@ def rank_axes(options: Any) -> frozenset[str]:
     return frozenset()
 
 
-def frozen(x: Any) -> Any:
+def frozen(options: Any, layouts: Any) -> Any:
+    """What inference asks of options, as a dictionary key: who differs between ranks; all, where a part is sharded."""
+    if not options:
+        return ()
+    return rank_axes(options), any(x is not None and x.special for x in layouts) and _frozen(options)
+
+
+def _frozen(x: Any) -> Any:
     """Options as a dictionary key."""
     if isinstance(x, slice):
         return ("slice", x.start, x.stop, x.step)
     if isinstance(x, tuple | list):
-        return tuple(map(frozen, x))
+        return tuple(map(_frozen, x))
     if isinstance(x, np.ndarray):
         return (x.shape, x.dtype.str, x.tobytes())
     if hasattr(x, "dtype"):  # no values, or none here

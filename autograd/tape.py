@@ -121,17 +121,18 @@ class Sweep:
     def run(self, left: list[Node | None], release: bool) -> None:
         """Replay `left`, which is taken apart, from its end; if it is a copy, `release` the recording's nodes."""
         self.left = left
-        cts, plain = self.cts, not (release or self.wanted is not None or state.poke is not None or listeners)
-        next_ct, next_node = cts.pop, left.pop
+        next_ct, next_node, cts = self.cts.pop, left.pop, self.cts
+        if not (release or self.wanted is not None or state.poke is not None or listeners):
+            while cts:
+                ct, node = next_ct(), next_node()
+                if node is not None and (ct is not None or node[0].communicates):
+                    node[0].pull(node, ct, self)
+            return
         while cts:
             ct, node = next_ct(), next_node()
             if node is None:
                 continue
             op = node[0]
-            if plain:
-                if ct is not None or op.communicates:
-                    op.pull(node, ct, self)
-                continue
             if self.wanted is not None and self.place in self.wanted:
                 self.wanted[self.place] = ct
             if ct is not None or op.communicates:

@@ -68,18 +68,19 @@ matmul = op("matmul", "a b", operator.matmul, (_left, _right), saves="01", dims=
 
 
 def _linear(x: Any, w: Any, b: Any) -> Any:
-    if not x.__class__ is w.__class__ is b.__class__ is ndarray or b.ndim != 1:
-        return NotImplemented
-    ndim = x.ndim
-    if ndim < 2 or w.shape[1:] != b.shape:
-        return NotImplemented
-    try:
-        # of two dimensions the same as @, without its machinery; of more, one product and not one per batch
-        y = x.dot(w) if ndim == 2 else _rows(x).dot(w)
-    except ValueError:  # the product says what does not fit
-        return NotImplemented
-    y += b
-    return y if ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+    if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape:
+        try:
+            if x.ndim == 2:
+                y = x.dot(w)  # the same as @, without its machinery
+                y += b
+                return y
+            if x.ndim > 2:  # one product, and not one per batch
+                y = _rows(x).dot(w)
+                y += b
+                return y.reshape(*x.shape[:-1], y.shape[1])
+        except ValueError:  # the product says what does not fit
+            pass
+    return NotImplemented
 
 
 def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
