@@ -134,11 +134,16 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
 
     x, arrays = each("x@"), each("a@")
     differ = each(f"d@ is not d{first}", " or ", taking[1:]) or False
+    tensors = f"[x.array.dtype for x in ({each('x@', of=taking)},) if x.__class__ in TENSORS]"
+    others = "" if n == 2 else f"""\
+        if promotes and unlike(*{tensors}):
+            return alike(op, call, ({x},), options)
+"""
     beside_a_number = f"""
-    if ({each("(t@ or x@.__class__ in NUMBERS)", " and ")}) and ({each("t@", " or ")}):
+    if {each("(t@ or x@.__class__ in NUMBERS)", " and ")}:
         if zero and x{n - 1}.__class__ is int and x{n - 1} == 0:
             return x0  # an exact literal 0 changes nothing, whatever x's layout
-{lines("a@ = x@.array if t@ else x@", by=8)}{indent(rest("? if not t@ else "), "    ")}
+{lines("a@ = x@.array if t@ else x@", by=8)}{others}{indent(rest("? if not t@ else "), "    ")}
 """
     return f"""
 def make(op, rules, keeps, listeners):
@@ -159,7 +164,7 @@ def make(op, rules, keeps, listeners):
 {lines("t@ = x@.__class__ in TENSORS", by=8)}\
         if not ({each("t@", " or ")}):
             return (instead or function)({x}, *options)
-{indent(beside_a_number if n == 2 else "", "    ")}\
+{indent(beside_a_number if n > 1 else "", "    ")}\
         return alike(op, call, ({x},), options)
 
     def pull(node, ct, sweep):

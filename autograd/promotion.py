@@ -27,7 +27,7 @@ def alike(op: Any, call: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
     """`call` the operation on Tensors of the result's dtype in the place of these operands, one of which is a Tensor.
 
     A differentiable operand is cast by a recorded operation, so that rules see one dtype. Operands without a cotangent
-    (S) keep theirs. Python's floats and integers stay what they are where an operation has two operands.
+    (S) keep theirs. Python's floats and integers stay what they are.
     """
     letters = op.letters(len(xs))
     grid = state.grid
@@ -43,7 +43,7 @@ def alike(op: Any, call: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
-        elif len(xs) != 2 or x.__class__ not in (int, float, RankInt, RankFloat):
+        elif x.__class__ not in (int, float, RankInt, RankFloat):
             array = as_array(x) if dtype is None or letter == "S" else as_array(x, dtype)
             array = array[()] if array.shape == () else array
             x = Tensor(array, None if grid is None else layout_of(x, grid))
