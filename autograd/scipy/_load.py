@@ -60,7 +60,7 @@ def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcas
 
 
 def in_dtype(i: int, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule whose cotangent has the dtype of operand i, where others, which have no cotangent, may have a wider one."""
+    """A rule whose cotangent has the dtype of operand i, where others, without cotangent, may have a wider one."""
     from ..ops import astype
 
     return lambda ct, y, *xs: astype(rule(ct, y, *xs), xs[i].dtype)
