@@ -127,7 +127,10 @@ def complex_step(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray
             y = value(f, moved)
         except Exception:  # whatever a function says that does not know complex numbers
             return None
-    return np.asarray(y.imag / _STEP) if y.dtype.kind == "c" and np.isfinite(y).all() else None
+    if y.dtype.kind != "c" or not np.isfinite(y).all():
+        return None
+    slope = np.asarray(y.imag / _STEP)
+    return np.where(np.abs(slope) <= _LEAVES, 0.0, slope)
 
 
 def along(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray]) -> Callable[[complex], np.ndarray]:
