@@ -28,6 +28,7 @@ from autograd.errors import LayoutError, MeshError, RingtapeError, ShapeError, T
 from autograd.layout import C, D, I, P, R, Shard
 from autograd.leaves import Leaf, Parameter
 from autograd.nn import Module
+from autograd.parts import global_shape
 from autograd.state import state
 from autograd.tape import Tape, no_grad
 from autograd.tensor import TENSORS, Tensor
@@ -330,7 +331,7 @@ def _give(serial: Module, parameters: list[tuple[str, Parameter]], mesh: Mesh) -
 def _told(p: Parameter, gradient: Any, mesh: Mesh) -> np.ndarray:
     """Rank 0's serial gradient of a parameter, on every rank."""
     assert p.layout is not None
-    shape = p.layout.global_shape(p.array.shape)
+    shape = global_shape(p.layout, p.array.shape)
     dtype = np.result_type(p.array.dtype, np.float64)
     flat = np.empty(math.prod(shape), dtype) if gradient is None else np.ascontiguousarray(gradient, dtype).reshape(-1)
     return mesh.ranks.broadcast(flat, 0).reshape(shape)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy
 from numpy.random import Generator
 
+from ..leaves import constant
 from ..primitive import registry
+from ..tensor import TENSORS
 from .base import Array, apart, between, case, normal, positive, real_only
 
 ON_HOST: set[str] = set()
@@ -73,6 +75,11 @@ def _special() -> None:
          between(0.1, 0.9)(3))  # fmt: skip
 
 
+def _beside(x: Any, array: Array) -> Any:
+    """An array that goes with a Tensor of any layout."""
+    return constant(array) if x.__class__ in TENSORS else array
+
+
 def _stats() -> None:
     ours, theirs = importlib.import_module("autograd.scipy.stats"), importlib.import_module("scipy.stats")
     families: dict[str, tuple[Any, Any, Any, tuple[float, ...]]] = {  # where x, loc and scale lie; shape parameters
@@ -102,11 +109,12 @@ def _stats() -> None:
     for which in ("pmf", "logpmf", "cdf"):
         ON_HOST.add(f"poisson.{which}")
         f, g = (getattr(m.poisson, which) for m in (ours, theirs))
-        case(f"poisson.{which}", "mu", lambda mu, f=f: f(counts, mu).astype(mu.dtype),
+        case(f"poisson.{which}", "mu", lambda mu, f=f: f(_beside(mu, counts), mu).astype(mu.dtype),
              lambda mu, g=g: g(counts, mu).astype(mu.dtype), positive(3))  # fmt: skip
     ON_HOST.add("dirichlet.logpdf")
     point_there = simplex(3)(numpy.random.default_rng(0))
-    case("dirichlet.logpdf", "alpha", lambda alpha: ours.dirichlet.logpdf(point_there, alpha).astype(alpha.dtype),
+    case("dirichlet.logpdf", "alpha",
+         lambda alpha: ours.dirichlet.logpdf(_beside(alpha, point_there), alpha).astype(alpha.dtype),
          lambda alpha: theirs.dirichlet.logpdf(point_there, alpha).astype(alpha.dtype), positive(3))  # fmt: skip
 
 

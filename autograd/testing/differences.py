@@ -24,6 +24,7 @@ _ROWS, _COLUMNS = 20, 3  # how many steps, each half of the one before, and how 
 _WINDOW = 5  # how many rows must agree
 _SHRINKS = 40  # how often a first step that leaves the function's domain is divided by four
 _STEP = 1e-20  # of the complex step: nothing is subtracted, so it may be as small as one likes
+_LEAVES = 100 * _STEP**2  # of the order of the step's square, which is all there is where the slope is zero
 
 
 def settled_slope(
@@ -126,7 +127,10 @@ def complex_step(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray
             y = value(f, moved)
         except Exception:  # whatever a function says that does not know complex numbers
             return None
-    return np.asarray(y.imag / _STEP) if y.dtype.kind == "c" and np.isfinite(y).all() else None
+    if y.dtype.kind != "c" or not np.isfinite(y).all():
+        return None
+    slope = np.asarray(y.imag / _STEP)
+    return np.where(np.abs(slope) <= _LEAVES, 0.0, slope)
 
 
 def along(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray]) -> Callable[[complex], np.ndarray]:

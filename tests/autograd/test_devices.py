@@ -183,7 +183,7 @@ def test_operations_without_derivative_on_the_device(there: Device) -> None:
         assert not there.values(np.logical_not(x)).any()
         assert there.values(np.argmax(x)) == 1
         assert there.values(ops.stop_gradient(x)).tolist() == [1, 2, 2]
-    for name in set(WITHOUT_DERIVATIVE) - {"stop_gradient"}:
+    for name in (name for name in WITHOUT_DERIVATIVE if hasattr(numpy, name)):  # what SciPy has runs on the host
         dtype, count = int if name in BITS else float, len(ag.registry[name].words)
         others = [numpy.array([2, 1, 1], dtype)][: count - 1] if name != "argpartition" else []
         kth = {"kth": 1} if name == "argpartition" else {}
