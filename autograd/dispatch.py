@@ -19,6 +19,7 @@ import numpy as np
 
 from . import broadcasting, events, promotion
 from .careful import pull_carefully
+from .errors import NotDifferentiable
 from .explain import unfit
 from .ranknumbers import RankFloat, RankInt, frozen
 from .state import state
@@ -45,7 +46,7 @@ def aloud(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
 _KNOWN: dict[str, Any] = {
     "NUMBERS": frozenset((float, int, RankFloat, RankInt)), "TENSORS": TENSORS, "Tensor": Tensor,
     "SCALARS": frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128)),
-    "alike": promotion.alike, "aloud": aloud, "frozen": frozen, "identity": identity, "new": object.__new__,
+    "alike": promotion.alike, "aloud": aloud, "frozen": frozen, "new": object.__new__,
     "pull_carefully": pull_carefully, "state": state,
     "unbroadcast": broadcasting.unbroadcast, "unfit": unfit, "unlike": promotion.unlike,
 }  # fmt: skip
@@ -55,10 +56,16 @@ _KNOWN: dict[str, Any] = {
 def functions(op: Any, n: int, listeners: Any = events.listeners) -> tuple[Callable[..., Any], Callable[..., None]]:
     """The call and the step of the reverse sweep of an operation with n operands."""
     free = tuple(i for i, letter in enumerate(op.letters(n)) if letter == "S")
+    found = [op.rule(i, n) or _no_rule for i in range(n)]
+    rules = [None if rule is identity else rule for rule in found]  # None costs the least to ask for
     made: tuple[Callable[..., Any], Callable[..., None]] = _factory(n, free)(
-        op, [op.rule(i, n) for i in range(n)], [op.keeps(i) for i in range(n)], listeners
+        op, rules, [op.keeps(i) for i in range(n)], listeners
     )
     return made
+
+
+def _no_rule(*_: Any) -> Any:
+    raise NotDifferentiable("an operand has no adjoint, and its letter is not S. Needed: one of the two")
 
 
 @cache
@@ -80,35 +87,34 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
 
     def rest(unless: str = "") -> str:
         """A call from the places on; `unless` comes before what only a Tensor has, for what a number has there."""
-        labels = each(f"{unless}l@".replace("?", "getattr(x@, 'axes', 0)"))
-        dtypes = each(f"{unless}a@.dtype".replace("?", "0") if unless else "d@", of=taking) or 0
+        labels = each(f"{unless}x@.layout".replace("?", "getattr(x@, 'axes', 0)"))
+        dtypes = each(f"{unless}a@.dtype".replace("?", "0"), of=taking) or "0"
+        dtypes = dtypes if unless else dtypes.replace(f"a{first}.dtype", "dtype")
+        unlabelled = each("(not t@ or x@.layout is None)" if unless else "x@.layout is None", " and ")
         shapes = each(f"{unless}a@.shape".replace("?", "0"))
-        known = "y.__class__ in SCALARS" if unless else f"y.dtype is d{first}"  # with numbers go numbers, mostly
+        known = "y.__class__ in SCALARS" if unless else "y.dtype is dtype"  # with numbers go numbers, mostly
         return f"""
     recording = state.recording
     if recording is not None:
 {lines(f"p@ = {unless}x@.node if x@.tape is recording else recording.enter(x@)".replace("?", "-1"), taking, 8)}\
 {lines("p@ = -1", free, 8)}\
-{lines(f"l@ = {unless}x@.layout".replace("?", "None"))}\
-    if {each("l@ is None", " and ")} and (recording is not None or state.grid is None):
+    if {unlabelled} and (recording is not None or state.grid is None):
         signature = layout = None
     else:
         key = ({labels}, {shapes}, {dtypes},
-               frozen(options, ({each("l@")},)) if ranked else options)
+               frozen(options, ({x},)) if ranked else options)
         signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
         layout = signature.out
         if layout is None:
             return instead({x})
     kept = None
     try:
-        if simple:
+        if keeping is None or recording is None:
             y = function({arrays}, *options) if options else function({arrays})
-        elif keeping is not None and recording is not None:
-            y, kept = keeping({arrays}, *options)
-        else:
-            y = function({arrays}, *options)
-            if y is NotImplemented:
+            if instead is not None and y is NotImplemented:
                 return instead({x})
+        else:
+            y, kept = keeping({arrays}, *options)
     except ValueError as error:
         raise unfit(op, error, ({x},)) from error
     z = new(Tensor)
@@ -133,7 +139,7 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
 """
 
     x, arrays = each("x@"), each("a@")
-    differ = each(f"d@ is not d{first}", " or ", taking[1:]) or False
+    differ = each("a@.dtype is not dtype", " or ", taking[1:]) or False
     tensors = f"[x.array.dtype for x in ({each('x@', of=taking)},) if x.__class__ in TENSORS]"
     others = "" if n == 2 else f"""\
         if promotes and unlike(*{tensors}):
@@ -150,15 +156,16 @@ def make(op, rules, keeps, listeners):
     {each("rule@")}, = rules
     {each("keep@")}, = keeps
     function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
-    simple, elementwise = keeping is None and instead is None, op.elementwise and {n} > 1
+    elementwise = op.elementwise and {n} > 1
     promotes, ranked, keeps_y, zero = op.promotes, op.ranked, op.keeps_y, op.neutral_zero
 
     def call({x}, options=()):
         if listeners:
             return aloud(op, ({x},), options)
         if {each("x@.__class__ in TENSORS", " and ")}:
-{lines("a@ = x@.array", by=12)}{lines("d@ = a@.dtype", taking or [0], 12)}\
-            if ({differ}) and promotes and unlike({each("d@", of=taking)}):
+{lines("a@ = x@.array", by=12)}\
+            dtype = a{first}.dtype
+            if ({differ}) and promotes and unlike({each("a@.dtype", of=taking)}):
                 return alike(op, call, ({x},), options)
 {indent(rest(), "        ")}
 {lines("t@ = x@.__class__ in TENSORS", by=8)}\
@@ -173,7 +180,7 @@ def make(op, rules, keeps, listeners):
             return pull_carefully(op, node, ct, sweep)
         cts, start = sweep.cts, sweep.start
 {lines(f'''if p@ >= 0:
-    g = ct if rule@ is identity else rule@(ct, y, {arrays}, *options) if options else rule@(ct, y, {arrays})
+    g = ct if rule@ is None else rule@(ct, y, {arrays}, *options) if options else rule@(ct, y, {arrays})
     if shapes is not None:
         g = unbroadcast(g, shapes[@])
     if start:

@@ -68,7 +68,8 @@ class Entries(Saved):
 
     def enter(self, x: Tensor) -> int:
         """The place of an operand that this list did not make: a leaf, a value of another list, or -1 for neither."""
-        place = self.leaves.get(id(x))
+        leaves, key = self.leaves, id(x)
+        place = leaves.get(key)
         if place is not None:
             return place
         other = x.tape
@@ -79,16 +80,16 @@ class Entries(Saved):
                 self.lock(x.array)
                 return OUTSIDE
             nodes = self.nodes
-            place = self.leaves[id(x)] = len(nodes)  # its node holds it, so the id stays its own
+            place = leaves[key] = len(nodes)  # its node holds it, so the id stays its own
             nodes.append((LEAF, None, (x,), (), (), None, None))
             self.hold(x)
             return place
         if other.thread != self.thread or other.released(x.node):
             refuse_operand(self, x)
-        key = id(other), x.node
-        place = self.leaves.get(key)
+        origin = id(other), x.node
+        place = leaves.get(origin)
         if place is None:
-            place = self.leaves[key] = len(self.nodes)
+            place = leaves[origin] = len(self.nodes)
             self.nodes.append((IMPORT, None, (), (), (other, x.node), None, None))
         return place
 

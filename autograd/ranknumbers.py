@@ -95,11 +95,16 @@ def rank_axes(options: Any) -> frozenset[str]:
     return frozenset()
 
 
-def frozen(options: Any, layouts: Any) -> Any:
+def frozen(options: Any, operands: Any) -> Any:
     """What inference asks of options, as a dictionary key: who differs between ranks; all, where a part is sharded."""
     if not options:
         return ()
-    return rank_axes(options), any(x is not None and x.special for x in layouts) and _frozen(options)
+    return rank_axes(options), any(_special(x) for x in operands) and _frozen(options)
+
+
+def _special(x: Any) -> bool:
+    layout = getattr(x, "layout", None)
+    return layout is not None and layout.special
 
 
 def _frozen(x: Any) -> Any:

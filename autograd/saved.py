@@ -7,6 +7,7 @@ counts for itself, which is free of the lock.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,17 @@ class Saved:
             self.held.append(leaf)
         else:
             self.lock(leaf.array)
+
+    def hold_all(self, leaves: Sequence[Any]) -> None:
+        """The same for leaves that own their arrays."""
+        held = self.held
+        for leaf in leaves:
+            if leaf.uses or leaf.array.__class__ is not ndarray:
+                self.hold(leaf)
+            else:
+                leaf.array.setflags(False)
+                leaf.uses = 1
+                held.append(leaf)
 
     def lock(self, array: Any) -> None:
         """Make an array read-only until it is given back (until the last of several tapes has done so)."""

@@ -124,7 +124,8 @@ class Sweep:
         next_ct, next_node, cts = self.cts.pop, left.pop, self.cts
         if not (release or self.wanted is not None or state.poke is not None or listeners):
             while cts:
-                ct, node = next_ct(), next_node()
+                ct = next_ct()
+                node = next_node()
                 if node is not None and (ct is not None or node[0].communicates):
                     node[0].pull(node, ct, self)
             return

@@ -185,9 +185,12 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
             break
     else:
         leaves, places = True, [_LEAF] * len(parameters)
-    hold = recording.hold
-    for p in parameters if leaves else [p for p, place in zip(parameters, places, strict=True) if place == _LEAF]:
-        hold(p)
+    if leaves:
+        recording.hold_all(parameters)
+    else:
+        for p, place in zip(parameters, places, strict=True):
+            if place == _LEAF:
+                recording.hold(p)
     recording.communicates |= on.size > 1
     nodes = recording.nodes
     first = len(nodes)

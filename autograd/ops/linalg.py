@@ -103,7 +103,8 @@ def _right_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
 def _over_rows(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
     if ct.__class__ is not ndarray:
         return ct.sum(axis=tuple(range(ct.ndim - 1)))
-    ct = ct if ct.ndim == 2 else _rows(ct)
+    if ct.ndim != 2:
+        ct = _rows(ct)
     return ones(len(ct), ct.dtype).dot(ct)
 
 
