@@ -75,9 +75,11 @@ class Saved:
     def release(self) -> None:
         """Give the arrays back."""
         for leaf in self.held:
-            uses = leaf.uses = leaf.uses - 1
-            if not uses:
+            if leaf.uses == 1:
+                leaf.uses = 0
                 leaf.array.setflags(True)
+            else:
+                leaf.uses -= 1
         self.held = []
         locked, self.locked = self.locked, []
         for array in locked:
