@@ -169,7 +169,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     arrays, places, operands = [], [], []
     for i, x in enumerate(leaves):
         if isinstance(x, Leaf):
-            recording.hold((x,))  # it stays what it is: its gradient goes to it from the second run
+            recording.hold(x)  # it stays what it is: its gradient goes to it from the second run
         elif x.__class__ in TENSORS:
             array, layout = x.array, x.layout  # waits for one that is on its way
             place = -1 if x.tape is None else x.node if x.tape is recording else recording.enter(x)
