@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from . import broadcasting, events, promotion
+from .aloud import aloud
 from .careful import pull_carefully
-from .errors import NotDifferentiable
 from .explain import unfit
 from .ranknumbers import RankFloat, RankInt, frozen
 from .state import state
@@ -31,16 +31,6 @@ __all__ = ["functions", "identity", "source"]
 def identity(ct: Any, *_: Any) -> Any:
     """The rule of an operand that is handed on as it is; sweeps know it and make no call."""
     return ct
-
-
-def aloud(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """A call while somebody listens, who is shown the several steps of what has them."""
-    if op.instead is not None or not any(x.__class__ in TENSORS for x in xs):
-        return (op.instead or op.function)(*xs, *options)
-    events.emit("begin", "forward", op.name)
-    y = functions(op, len(xs), ())[0](*xs, options=options)
-    events.emit("end", "forward", op.name, op, xs, y, options)
-    return y
 
 
 _KNOWN: dict[str, Any] = {
@@ -56,7 +46,7 @@ _KNOWN: dict[str, Any] = {
 def functions(op: Any, n: int, listeners: Any = events.listeners) -> tuple[Callable[..., Any], Callable[..., None]]:
     """The call and the step of the reverse sweep of an operation with n operands."""
     free = tuple(i for i, letter in enumerate(op.letters(n)) if letter == "S")
-    found = [op.rule(i, n) or _no_rule for i in range(n)]
+    found = [op.rule(i, n) or False for i in range(n)]
     rules = [None if rule is identity else rule for rule in found]  # None costs the least to ask for
     made: tuple[Callable[..., Any], Callable[..., None]] = _factory(n, free)(
         op, rules, [op.keeps(i) for i in range(n)], listeners
@@ -64,13 +54,11 @@ def functions(op: Any, n: int, listeners: Any = events.listeners) -> tuple[Calla
     return made
 
 
-def _no_rule(*_: Any) -> Any:
-    raise NotDifferentiable("an operand has no adjoint, and its letter is not S. Needed: one of the two")
-
 
 @cache
 def _factory(n: int, free: tuple[int, ...]) -> Any:
-    exec(compile(source(n, free), f"{__file__} ({n} operands)", "exec"), names := dict(_KNOWN))
+    names = dict(_KNOWN, functions=functions)
+    exec(compile(source(n, free), f"{__file__} ({n} operands)", "exec"), names)
     return names["make"]
 
 
@@ -161,7 +149,7 @@ def make(op, rules, keeps, listeners):
 
     def call({x}, options=()):
         if listeners:
-            return aloud(op, ({x},), options)
+            return aloud(op, functions, ({x},), options)
         if {each("x@.__class__ in TENSORS", " and ")}:
 {lines("a@ = x@.array", by=12)}\
             dtype = a{first}.dtype

@@ -40,10 +40,12 @@ from .broadcasting import broadcast, ones, unbroadcast
 from .careful import lift
 from .dispatch import functions, identity
 from .errors import LayoutError
+from .explain import unfit
 from .inference import infer
 from .layout import Layout
 from .ranklabels import layout_of, varying
 from .ranknumbers import rank_axes
+from .signatures import Signature
 from .state import state
 from .tangents import tangent
 from .tape import Node, Recording, relabel
@@ -56,23 +58,6 @@ Dims = Callable[[Sequence[tuple[int, ...]], Any], Any]
 
 registry: dict[str, Primitive] = {}
 """Every operation by name: the test plan."""
-
-
-class Signature:
-    """The labels of one use of an operation: its operands' layouts and its result's, None for "instead".
-
-    Its rules are `checked` once (see `careful`). `apart` are operands that this rank has though the result, rooted
-    elsewhere by another one, is absent here: from it they get nothing. Then every sweep takes the careful path.
-    """
-
-    __slots__ = ("apart", "checked", "layouts", "out")
-
-    def __init__(self, layouts: tuple[Layout, ...], out: Layout | None):
-        self.layouts = layouts
-        self.out = out
-        self.checked = False
-        absent = out is not None and out.absent_beyond(())
-        self.apart = frozenset(i for i, x in enumerate(layouts) if absent and not x.absent_beyond(()))
 
 
 class Primitive:
@@ -175,7 +160,10 @@ class Primitive:
             real = [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
             out = infer(self, operands, shapes, real, options, arrays)
         except Exception as error:
-            self.function(*arrays, *options)  # operands that do not fit raise that first
+            try:
+                self.function(*arrays, *options)  # operands that do not fit raise that first
+            except ValueError as misfit:
+                raise unfit(self, misfit, arrays) from misfit
             if self.instead is None or not isinstance(error, LayoutError):
                 raise
             out = None

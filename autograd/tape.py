@@ -9,7 +9,7 @@ y, xs      the output's and the operands' arrays, None where the rules do not ne
 parents    the operands' places in the list, negative for an operand that nothing depends on
 options    what else the rules need, positional
 shapes     the operands' shapes where they were broadcast, else None
-signature  the labels (see `inference.Signature`), None without a mesh
+signature  the labels (see `signatures.Signature`), None without a mesh
 
 Nodes hold arrays, never Tensors: there are no cycles, and what is dropped is freed at once.
 """
