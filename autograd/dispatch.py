@@ -51,6 +51,8 @@ def functions(op: Any, n: int, listeners: Any = events.listeners) -> tuple[Calla
     made: tuple[Callable[..., Any], Callable[..., None]] = _factory(n, free)(
         op, rules, [op.keeps(i) for i in range(n)], listeners
     )
+    for function in made:  # code of its own, in which the interpreter notes what types and functions it meets
+        function.__code__ = function.__code__.replace(co_name=op.name)  # type: ignore[attr-defined]
     return made
 
 
@@ -76,8 +78,7 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
     def rest(unless: str = "") -> str:
         """A call from the places on; `unless` comes before what only a Tensor has, for what a number has there."""
         labels = each(f"{unless}x@.layout".replace("?", "getattr(x@, 'axes', 0)"))
-        dtypes = each(f"{unless}a@.dtype".replace("?", "0"), of=taking) or "0"
-        dtypes = dtypes if unless else dtypes.replace(f"a{first}.dtype", "dtype")
+        dtypes = each(f"{unless}a@.dtype".replace("?", "0"), of=taking) or "0" if unless else "dtype"
         unlabelled = each("(not t@ or x@.layout is None)" if unless else "x@.layout is None", " and ")
         shapes = each(f"{unless}a@.shape".replace("?", "0"))
         known = "y.__class__ in SCALARS" if unless else "y.dtype is dtype"  # with numbers go numbers, mostly
@@ -153,8 +154,10 @@ def make(op, rules, keeps, listeners):
         if {each("x@.__class__ in TENSORS", " and ")}:
 {lines("a@ = x@.array", by=12)}\
             dtype = a{first}.dtype
-            if ({differ}) and promotes and unlike({each("a@.dtype", of=taking)}):
-                return alike(op, call, ({x},), options)
+            if {differ}:
+                dtype = ({each("a@.dtype", of=taking or [0])},)
+                if promotes and unlike(*dtype):
+                    return alike(op, call, ({x},), options)
 {indent(rest(), "        ")}
 {lines("t@ = x@.__class__ in TENSORS", by=8)}\
         if not ({each("t@", " or ")}):

@@ -109,9 +109,7 @@ class Primitive:
             self._functions[n] = self.made(n)
         return self._functions[n]
 
-    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The same, made anew."""
-        return functions(self, n)
+    made = functions
 
     def letters(self, n: int) -> str:
         """One letter per operand."""

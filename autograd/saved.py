@@ -54,7 +54,7 @@ class Saved:
             if leaf.uses or leaf.array.__class__ is not ndarray:
                 self.hold(leaf)
             else:
-                leaf.array.setflags(False)
+                leaf.array.setflags(False)  # type: ignore[call-arg]
                 leaf.uses = 1
                 held.append(leaf)
 
