@@ -52,7 +52,7 @@ def functions(op: Any, n: int, listeners: Any = events.listeners) -> tuple[Calla
         op, rules, [op.keeps(i) for i in range(n)], listeners
     )
     for function in made:  # code of its own, in which the interpreter notes what types and functions it meets
-        function.__code__ = function.__code__.replace(co_name=op.name)  # type: ignore[attr-defined]
+        function.__code__ = function.__code__.replace(co_name=op.name)
     return made
 
 
