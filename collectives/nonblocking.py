@@ -94,9 +94,11 @@ def reduce_scatter_async(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str
     return beginning(begin_in_program, ops.reduce_scatter, x, axis, dim, algorithm=algorithm)
 
 
-def all_to_all_async(x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1) -> Tensor:
+def all_to_all_async(
+    x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1, *, counts: Sequence[int] | None = None
+) -> Tensor:
     """V -> V: starts `all_to_all`; see `all_reduce_async`, and `all_gather_async` for the extents."""
-    return beginning(begin_in_program, ops.all_to_all, x, axis, split_dim, concat_dim)
+    return beginning(begin_in_program, ops.all_to_all, x, axis, split_dim, concat_dim, counts=counts)
 
 
 def permute_async(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Tensor:

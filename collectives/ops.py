@@ -145,7 +145,10 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
     """
     if to is not R and to is not I:
         _check_to(to, (R, I), "all_reduce")
-    x, on, _ = _begin(x, axis, "all_reduce")
+    mesh = state.mesh
+    on: Any = mesh._axes.get(axis) if mesh is not None and axis.__class__ is str else None
+    if on is None or x.__class__ not in TENSORS or x.layout is None or x.layout.grid is not mesh.grid:
+        x, on, _ = _begin(x, axis, "all_reduce")  # the usual case needs no call
     key = to if algorithm is None else (to, algorithm)
     call = on.calls.get(key)
     if call is None:

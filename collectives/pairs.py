@@ -111,12 +111,7 @@ def _nothing(shape: list[int], call: Call) -> list[int]:
 
 # -- sums ----------------------------------------------------------------------------------------------------
 
-all_reduce = Collective("all_reduce", (P, V, Shard), meets=True)
-
-
-@all_reduce.asks
-def _(x: Any, call: Call) -> Asked:
-    return "all_reduce", (host_flat(x),), in_shape
+all_reduce = Collective("all_reduce", (P, V, Shard), meets=True, flat="all_reduce")
 
 
 @all_reduce.adjoint

@@ -292,7 +292,8 @@ def test_words_that_a_collective_does_not_know() -> None:
         refused(ag.LayoutError, lambda: cc.all_reduce(x, "dp", to=V), "to=V", "to=R or to=I")
         refused(ag.LayoutError, lambda: cc.cast(x, "dp", to="R"), "to='R'")  # type: ignore[arg-type]
         refused(ag.ShapeError, lambda: cc.all_gather(x, "dp", dim=2), "2")
-        refused(ag.ShapeError, lambda: cc.all_to_all(x, "dp", 1, 1), "two dimensions")
+        refused(ag.ShapeError, lambda: cc.all_to_all(x, "dp", 1, 1, counts=[3]), "counts=[3]", "sum to 2")
+        refused(ag.ShapeError, lambda: cc.all_to_all(x, "dp", 0, 1, counts=[2]), "split_dim == concat_dim")
         refused(ag.ShapeError, lambda: cc.all_reduce(None, "dp"), "None")
 
 

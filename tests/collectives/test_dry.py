@@ -174,6 +174,8 @@ def known_here(case: Case) -> str:
         return "its ranks send each other parts by an algorithm of its own; dry it counts as an all-reduce"
     if case.takes is V and len(set(case.shapes)) > 1:
         return "extents that differ between ranks, and no Shard that says so (below)"
+    if " sent=" in case.name:
+        return "what the other ranks send here, of their own choice; dry, all send alike (below)"
     return ""
 
 
@@ -190,6 +192,18 @@ def seen_on_a_rank(case: Case, setting: Setting, plan: Any) -> Any:
                 (z.array.shape, z.array.dtype, z.layout, [(s.extent, s.offset) for s in z.layout.labels
                                                            if isinstance(s, Shard)], z.absent)
                 for z in (y, x.grad)]  # fmt: skip
+
+
+def test_dry_all_ranks_send_alike_along_one_dimension() -> None:
+    with cc.dry(4, 1, mesh={"ep": 4}) as run:
+        x = ag.tensor(numpy.ones((6, 2)), requires_grad=True)
+        with ag.Tape() as tape:
+            y = cc.all_to_all(x, "ep", 0, 0, counts=[0, 3, 2, 1])
+            assert y.shape == (12, 2)  # three from each rank
+            loss = cc.all_reduce(y.sum(), "ep", to=I)
+        tape.backward(loss)
+        assert x.grad is not None and x.grad.shape == (6, 2)
+    assert "all_to_all" in str(run)
 
 
 @pytest.mark.parametrize(("setting", "thin"), SETTINGS, ids=lambda x: str(x))
