@@ -13,7 +13,7 @@ from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before anything of a half-overwritten package is imported, hence the imports below
 
-from . import errors, events, nn, optim, random, testing, transforms  # noqa: E402
+from . import errors, events, nn, optim, random, transforms  # noqa: E402
 from .errors import *  # noqa: E402
 from .layout import C, D, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
 from .ops import stop_gradient  # noqa: E402
@@ -38,6 +38,8 @@ from .transforms import (  # noqa: E402
 )
 
 if TYPE_CHECKING:
+    from . import testing
+    from .anomaly import detect_anomaly
     from .transforms import (
         checkpoint,
         ggnvp,
@@ -54,10 +56,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "C", "D", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "checkpoint",
-    "constant", "deriv", "egrad", "elementwise_grad", "errors", "events", "ggnvp", "grad", "grad_and_aux",
-    "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp",
-    "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",
-    "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
+    "constant", "deriv", "detect_anomaly", "egrad", "elementwise_grad", "errors", "events", "ggnvp", "grad",
+    "grad_and_aux", "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad",
+    "hvp", "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp",
+    "multigrad_dict", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
     "tensor_jacobian_product", "testing", "value_and_grad", "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__
@@ -67,13 +69,17 @@ _OF_PYTHON = ("dict", "isinstance", "list", "tuple", "type")  # from `autograd.b
 
 
 def __getattr__(name: str) -> Any:
-    """The rarer transforms and Python's own names, which are loaded when they are first asked for."""
+    """What few programs use is loaded when it is first asked for: rarer transforms, checks, Python's own names."""
+    from importlib import import_module
+
+    if name == "testing":
+        return import_module(".testing", __name__)
     if name in transforms.LATER:
         found = getattr(transforms, name)
+    elif name == "detect_anomaly":
+        found = import_module(".anomaly", __name__).detect_anomaly
     elif name in _OF_PYTHON:
-        from . import builtins
-
-        found = getattr(builtins, name)
+        found = getattr(import_module(".builtins", __name__), name)
     else:
         raise AttributeError(f"module 'autograd' has no attribute {name!r}")
     globals()[name] = found

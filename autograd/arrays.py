@@ -17,8 +17,8 @@ import numpy as np
 
 from .errors import AbsentError, DtypeError, SavedArrayError
 
-__all__ = ["DRY", "Guarded", "Shaped", "as_array", "is_absent", "is_array", "is_inexact", "move", "register_device",
-           "shape_only", "to_host"]  # fmt: skip
+__all__ = ["DRY", "Guarded", "Shaped", "as_array", "guarded", "is_absent", "is_array", "is_inexact", "move",
+           "register_device", "shape_only", "to_host"]  # fmt: skip
 
 DRY = "this is a dry run: arrays have shapes and no values"
 """Why an array of a dry world has no values: the reason that tells it from one that lives on another rank."""
@@ -186,7 +186,10 @@ def _wrap(result: Any, why: str) -> Any:
 
 
 class Guarded(np.ndarray):
-    """What `Tensor.data` hands out while a tape needs the array: writing raises `SavedArrayError`, reading is plain."""
+    """What `Tensor.data` hands out while a tape needs the array: writing raises `SavedArrayError`, reading is plain.
+
+    Its memory is exported read-only, so that no flag, base or view of it leads to one that can be written.
+    """
 
     def _write(self, name: str) -> None:
         if not self.flags.writeable:
@@ -212,13 +215,45 @@ class Guarded(np.ndarray):
         result = getattr(ufunc, method)(*plain, **options)
         return out[0] if out and len(out) == 1 else result
 
-    def fill(self, value: Any) -> None:
-        self._write("fill")
-        super().fill(value)
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().__array_function__(function, types, args, kwargs)
+        except ValueError as error:  # copyto, put, place, fill_diagonal, out=: NumPy's words become ours
+            if "read-only" in str(error) or "not writeable" in str(error):
+                self._write(function.__name__)
+            raise
 
-    def sort(self, *args: Any, **kwargs: Any) -> None:
-        self._write("sort")
-        super().sort(*args, **kwargs)
+    def setflags(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("write", args[:1] == (True,)):
+            self._write("setflags(write=True)")
+        super().setflags(*args, **kwargs)
+
+
+def _refusing(name: str) -> Any:
+    plain = getattr(np.ndarray, name)
+
+    def method(self: Guarded, *args: Any, **kwargs: Any) -> Any:
+        if name != "byteswap" or kwargs.get("inplace", args[:1] == (True,)):
+            self._write(name)
+        return plain(self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("fill", "sort", "partition", "put", "resize", "setfield", "byteswap"):
+    setattr(Guarded, _name, _refusing(_name))
+
+
+def guarded(array: np.ndarray) -> Guarded:
+    """An array as its owner may see it while a tape needs it."""
+    try:
+        seen = np.asarray(array.data.toreadonly())
+    except (ValueError, TypeError, BufferError):  # a dtype that the buffer protocol does not know
+        seen = array.view()
+    view = seen.view(Guarded)
+    view.flags.writeable = False
+    return view
 
 
 def register_device(kind: type, to_host: Callable[[Any], np.ndarray], from_host: Callable[[np.ndarray], Any]) -> None:

@@ -202,7 +202,7 @@ class Extension:
             free = -1 if recording is None else FREE
             tensors = [Tensor(a, call.layout, None, free) if _is_value(a) else a for a in call.ans]
             return call.ans_structure.rebuild(tensors)
-        if not events.calls:  # who listens to calls may want to repeat them, and no derivative
+        if not (events.listeners and events.repeated()):
             self._require_rule(call)
         whole = recording.append((self, None, (), tuple(call.places), (call,), None, None))
         if call.ans_structure.kind is None:

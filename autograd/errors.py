@@ -9,6 +9,7 @@
     +-- ArgumentError        an argument that is missing, or nested in another way than needed (also a TypeError)
     +-- ObjectiveError       grad of what is not one real number (a ShapeError and a DtypeError)
     +-- AbsentError          reading a value that this rank does not hold
+    +-- AnomalyError         a NaN or an infinity, under detect_anomaly (also a FloatingPointError)
     +-- NotDifferentiable    an operation that has no derivative, raised where it is recorded
     |                        (also a NotImplementedError)
     +-- ConflictError        another distribution owns the same package
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbsentError",
+    "AnomalyError",
     "ArgumentError",
     "CollectiveMismatch",
     "CommunicationError",
@@ -79,6 +81,10 @@ class ObjectiveError(ShapeError, DtypeError):
 
 class AbsentError(RingtapeError):
     """A value was read on a rank that does not hold it, or in a world of shapes without values."""
+
+
+class AnomalyError(RingtapeError, FloatingPointError):
+    """A value that is not finite; the text names the operation that made it and the line of the program."""
 
 
 class NotDifferentiable(RingtapeError, NotImplementedError):

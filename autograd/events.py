@@ -20,26 +20,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Listener", "calls", "declarations", "emit", "hearing_calls", "listeners", "listening", "told"]
+__all__ = ["Listener", "declarations", "emit", "listeners", "listening", "repeated"]
 
 Listener = Callable[[str, str, str], None]
 
 listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs: a listener hears its own thread, which on threads is its own rank."""
 
-calls: list[tuple[int, Callable[..., None]]] = []
-"""Called as ``f(operation, operands, options, result)``, likewise; only while somebody listens at all."""
-
 declarations: list[Callable[[str, Any], None]] = []
 """Called as ``f("tensor", x)`` with a leaf that was given labels, and as ``f("constant", x)`` with a constant."""
 
 
-def emit(phase: str, direction: str, name: str) -> None:
-    """Tell this thread's listeners."""
+def emit(phase: str, direction: str, name: str, *facts: Any) -> None:
+    """Tell this thread's listeners.
+
+    A listener with a method `see` is given the facts too, where the event has some: at the end of an operation the
+    operation, its operands, its result and its options; around a step of a sweep the node, its cotangent, the sweep.
+    """
     me = threading.get_ident()
     for thread, listener in tuple(listeners):
         if thread == me:
-            listener(phase, direction, name)
+            if facts and hasattr(listener, "see"):
+                listener.see(phase, direction, name, facts)
+            else:
+                listener(phase, direction, name)
 
 
 @contextmanager
@@ -53,21 +57,7 @@ def listening(listener: Listener) -> Iterator[None]:
         listeners.remove(entry)
 
 
-def told(operation: Any, operands: Any, options: Any, result: Any) -> None:
-    """Tell those of this thread who want to know what each operation was given, and what it made."""
+def repeated() -> bool:
+    """Whether a listener of this thread repeats the operations that it sees, and needs no derivative of them."""
     me = threading.get_ident()
-    for thread, hear in tuple(calls):
-        if thread == me:
-            hear(operation, operands, options, result)
-
-
-@contextmanager
-def hearing_calls(hear: Callable[..., None]) -> Iterator[None]:
-    """Call ``hear(operation, operands, options, result)`` after every operation of this thread inside the block."""
-    entry = (threading.get_ident(), hear)
-    calls.append(entry)
-    try:
-        with listening(lambda phase, direction, name: None):  # where nobody listens, operations take shortcuts
-            yield
-    finally:
-        calls.remove(entry)
+    return any(thread == me and getattr(listener, "repeats", False) for thread, listener in tuple(listeners))

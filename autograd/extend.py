@@ -84,9 +84,7 @@ def primitive(function: Function) -> Function:
         if listeners:
             events.emit("begin", "forward", name)
             y = operation.apply(made, kwargs)
-            events.emit("end", "forward", name)
-            if events.calls:
-                events.told(call, args, kwargs, y)
+            events.emit("end", "forward", name, call, args, y, kwargs)
             return y
         return operation.apply(made, kwargs)
 
@@ -96,7 +94,7 @@ def primitive(function: Function) -> Function:
         pass
     call.__name__ = name
     marked: Any = call
-    marked.fun = function
+    marked.fun, marked.name = function, name
     marked.operation = operation = Extension(
         name, function, lambda: primitive_vjps.get(call), lambda: primitive_jvps.get(call)
     )

@@ -194,9 +194,7 @@ class Primitive:
         if listeners:
             events.emit("begin", "forward", self.name)
             y = self.apply(xs, options)
-            events.emit("end", "forward", self.name)
-            if events.calls:
-                events.told(self, xs, options, y)
+            events.emit("end", "forward", self.name, self, xs, y, options)
             return y
         return self.apply(xs, options)
 

@@ -147,6 +147,10 @@ class Several(Primitive):
         return tuple(ys), getattr(type(ys), "_make", tuple)
 
     # -- layouts -------------------------------------------------------------------------------------------------
+    def views(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> list[Any]:
+        """Each output as inference sees it."""
+        return [_View(self, i) for i in range(len(self.outputs(*arrays, *options)))]
+
     def sign(self, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
         """A signature whose `out` is a tuple of layouts, one per output."""
         grid = state.grid
@@ -164,8 +168,8 @@ class Several(Primitive):
         signature = self.signatures.get(key)
         if signature is None:
             real = [kind in ("f", "c") for kind in kinds]
-            count = len(self.outputs(*arrays, *options))
-            outs = tuple(infer(_View(self, i), layouts, shapes, real, options, arrays) for i in range(count))
+            views = self.views(arrays, options)
+            outs = tuple(infer(view, layouts, shapes, real, options, arrays) for view in views)
             signature = Signature(layouts, outs[0])
             signature.out = outs  # type: ignore[assignment]
             if len(self.signatures) > 4096:

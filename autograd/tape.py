@@ -28,7 +28,8 @@ import numpy as np
 from numpy import ndarray
 
 from . import events
-from .arrays import Guarded, Shaped, as_array, is_absent, is_inexact, shape_only
+from .arrays import Shaped, as_array, is_absent, is_inexact, shape_only
+from .arrays import guarded as read_only
 from .errors import (
     CommunicationError,
     DtypeError,
@@ -123,7 +124,7 @@ class Recording:
 
     def lock(self, array: Any) -> None:
         """Make an array read-only until the list is released (until the last of several lists is)."""
-        if array.__class__ is ndarray:
+        if array.__class__ is ndarray or isinstance(array, ndarray):  # an np.memmap, too
             with _locking:
                 count = _locked.get(id(array))
                 if count is not None:
@@ -302,9 +303,9 @@ class Sweep:
                 wanted[place] = ct
             if ct is not None or op.communicates:
                 if listeners:
-                    events.emit("begin", "backward", op.name)
+                    events.emit("begin", "backward", op.name, node, ct, self)
                     op.pull(node, ct, self)
-                    events.emit("end", "backward", op.name)
+                    events.emit("end", "backward", op.name, node, ct, self)
                 else:
                     op.pull(node, ct, self)
                 if poke is not None:
@@ -671,9 +672,7 @@ def guarded(x: Tensor) -> Any:
     live = tape is not None and not tape.released(x.node)
     if not live and array.flags.writeable:
         return array
-    view = array.view(Guarded)
-    view.flags.writeable = False
-    return view
+    return read_only(array)
 
 
 def step_check(leaf: Leaf) -> None:

@@ -185,6 +185,8 @@ class Tensor:
                 "gradient is wanted" + call_site()
             )
         host = to_host(self.array)
+        if copy is False and host is self.array:
+            host = _tape.guarded(self)
         return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:

@@ -249,7 +249,7 @@ class Collective:
         if listeners:
             events.emit("begin", "forward", self.name)
             y = self._forward(x, call)
-            events.emit("end", "forward", self.name)
+            events.emit("end", "forward", self.name, self, () if operand is None else (operand,), y)
             return y
         return self._forward(x, call)
 

@@ -23,6 +23,29 @@ from . import (
     special,
     statistics,
 )
-from .base import CASES, WITHOUT_DERIVATIVE, Case, apart, case, normal, positive, strided
+from .base import (
+    CASES,
+    FAMILIES,
+    MEMORIES,
+    REAL_ONLY,
+    WITHOUT_DERIVATIVE,
+    Argument,
+    Case,
+    Use,
+    apart,
+    between,
+    case,
+    family,
+    normal,
+    offset,
+    positive,
+    real_only,
+    strided,
+)
+from .drawn import draw
+from .picking import Pick
 
-__all__ = ["CASES", "WITHOUT_DERIVATIVE", "Case", "apart", "case", "normal", "positive", "strided"]
+__all__ = [
+    "CASES", "FAMILIES", "MEMORIES", "REAL_ONLY", "WITHOUT_DERIVATIVE", "Argument", "Case", "Pick", "Use", "apart",
+    "between", "case", "draw", "family", "normal", "offset", "positive", "real_only", "strided",
+]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy
 import autograd.numpy as np
 
 from ..primitive import registry
-from .base import Array, apart, case, normal, positive, strided
+from .base import Array, apart, case, normal, offset, positive, real_only, strided
 
 
 def softplus(x: Array) -> Array:
@@ -69,8 +69,10 @@ case("power", "half", lambda x: x**0.5, lambda x: x**0.5, positive(3))
 for _name, _numpy in (("maximum", numpy.maximum), ("minimum", numpy.minimum)):
     for _a, _b in (((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (3,)), ((0, 2), (2,))):
         # odd multiples of 0.1 on one side, of 0.1 + 0.05 on the other: never a tie
-        case(_name, f"{_a} {_b}", registry[_name], _numpy, apart(*_a), lambda rng, b=_b: apart(*b)(rng) + 0.05)
+        case(_name, f"{_a} {_b}", registry[_name], _numpy, apart(*_a), offset(apart(*_b), 0.05))
     case(_name, "number", lambda x, f=registry[_name]: f(x, 0.0), lambda x, f=_numpy: f(x, 0.0), apart(2, 3))
+real_only("maximum", "minimum", reason="complex numbers have no order")
+real_only("relu", "softplus", reason="defined by the order of real numbers")
 _MASK = numpy.array([[True, False, True], [False, False, True]])
 for _a, _b in (((2, 3), (2, 3)), ((3,), (2, 1)), ((), (3,)), ((2, 3), ())):
     case("where", f"{_a} {_b}", lambda a, b: np.where(_MASK, a, b), lambda a, b: numpy.where(_MASK, a, b), normal(*_a),

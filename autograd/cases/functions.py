@@ -6,7 +6,7 @@ import numpy
 
 import autograd.numpy as np
 
-from .base import WITHOUT_DERIVATIVE, Maker, apart, between, case, normal, positive, strided
+from .base import WITHOUT_DERIVATIVE, Maker, apart, between, case, normal, positive, real_only, strided
 
 _INSIDE = (-0.9, 0.9)
 _UNARY: dict[str, Maker] = {
@@ -70,6 +70,8 @@ case("subtract", "modf", lambda x: np.modf(x)[0], lambda x: numpy.modf(x)[0], be
 case("subtract", "ptp", lambda x: np.ptp(x, 1), lambda x: numpy.ptp(x, 1), apart(2, 3))
 case("add", "unwrap", np.unwrap, numpy.unwrap, lambda rng: numpy.array([0.1, 2.0, 5.0, -1.0, 0.4]))
 case("negative", "positive", lambda x: -np.positive(x), lambda x: -numpy.positive(x), normal(3))
+
+real_only("clip", "fmax", "fmin", reason="complex numbers have no order")
 
 _BOOLEAN = [
     "isnan", "isinf", "isposinf", "isneginf", "signbit", "iscomplex", "isreal", "isclose", "logical_and",

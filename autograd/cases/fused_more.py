@@ -9,7 +9,7 @@ import numpy
 
 from .. import ops
 from ..primitive import registry
-from .base import Array, case, normal, strided
+from .base import Array, case, normal, real_only, strided
 from .fused import numpy_softmax
 
 _erf = numpy.vectorize(math.erf, otypes=[float])
@@ -130,3 +130,8 @@ for _shape in ((3, 4), (2, 3, 2), (0, 2)):
         case("rotary", f"{_shape} interleaved={_pairs}",
              lambda x, c=_cos, s=_sin, i=_pairs: ops.rotary(x, c.astype(x.dtype), s.astype(x.dtype), i),
              lambda x, c=_cos, s=_sin, i=_pairs: numpy_rotary(x, c, s, i), normal(*_shape))  # fmt: skip
+
+real_only("attention", "masked_attention", "self_attention", "masked_self_attention",
+          reason="scores have an order, which complex numbers have not")  # fmt: skip
+real_only("layer_norm", "normalize", reason="the variance is that of real numbers; NumPy's of complex ones is of sizes")
+real_only("gelu", "normal_cdf", reason="the error function is computed at real numbers only")

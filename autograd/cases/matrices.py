@@ -64,8 +64,8 @@ def separated(*shape: int) -> Any:
 
 
 def symmetric(np: Any, x: Any) -> Any:
-    """The symmetric part."""
-    return (x + np.swapaxes(x, -1, -2)) * 0.5
+    """The symmetric part; of complex matrices the Hermitian one."""
+    return (x + np.conj(np.swapaxes(x, -1, -2))) * 0.5
 
 
 _ONE: list[tuple[str, str, Any, Any]] = [
@@ -110,7 +110,7 @@ case("solve", "tensorsolve", lambda a, b: np.linalg.tensorsolve(a.reshape(2, 2, 
      lambda a, b: numpy.linalg.tensorsolve(a.reshape(2, 2, 4), b), regular(4, 4), normal(2, 2))  # fmt: skip
 
 
-# vectors are fixed up to a sign only: functions that do not depend on it
+# vectors are fixed up to a sign only, complex ones up to a phase: functions that do not depend on it
 def _made_of(parts: Any, k: int = 2) -> Any:
     """Products of matrices that do not depend on the signs of their columns or rows."""
     u, s, vh = parts
@@ -119,7 +119,7 @@ def _made_of(parts: Any, k: int = 2) -> Any:
 
 def eigh_of(np: Any, x: Array) -> Any:
     w, v = np.linalg.eigh(symmetric(np, x))
-    return _made_of((v, w, np.swapaxes(v, -1, -2)))
+    return _made_of((v, w, np.conj(np.swapaxes(v, -1, -2))))
 
 
 def svd_of(np: Any, x: Array) -> Any:
@@ -128,13 +128,14 @@ def svd_of(np: Any, x: Array) -> Any:
 
 def eig_of(np: Any, x: Array) -> Any:
     w, u = np.linalg.eig(x)
-    w, u = np.real(w), np.real(u)
-    return np.einsum("ij,j,kj->ik", u, w**2, u)
+    if x.dtype.kind != "c":
+        w, u = np.real(w), np.real(u)
+    return np.einsum("ij,j,kj->ik", u, w**2, np.conj(u))
 
 
 def qr_of(np: Any, x: Array) -> Any:
     q, r = np.linalg.qr(x)
-    return np.concatenate([np.ravel(q * q), np.ravel(r[:, :1] * r)])
+    return np.concatenate([np.ravel(q * np.conj(q)), np.ravel(np.conj(r[:, :1]) * r)])
 
 
 for _shape in ((3, 3), (2, 2, 2)):

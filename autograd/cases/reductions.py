@@ -6,7 +6,7 @@ import numpy
 
 import autograd.numpy as np
 
-from .base import apart, case, normal, strided
+from .base import apart, case, normal, real_only, strided
 
 for _name, _numpy, _domain in (("sum", numpy.sum, normal), ("mean", numpy.mean, normal), ("max", numpy.max, apart),
                                ("min", numpy.min, apart)):  # fmt: skip
@@ -23,3 +23,4 @@ case("sum", "of nothing", np.sum, numpy.sum, normal(0))
 case("sum", "over an empty axis", lambda x: np.sum(x, 1), lambda x: numpy.sum(x, 1), normal(2, 0))
 case("sum", "over a full axis of an empty array", lambda x: np.sum(x, 0), lambda x: numpy.sum(x, 0), normal(2, 0))
 case("max", "over a full axis of an empty array", lambda x: np.max(x, 0), lambda x: numpy.max(x, 0), normal(2, 0))
+real_only("max", "min", reason="complex numbers have no order")

@@ -10,16 +10,11 @@ import numpy
 from numpy.random import Generator
 
 from ..primitive import registry
-from . import base
-from .base import Array, apart, case, normal, positive
+from ..tensor import TENSORS, constant
+from .base import Array, apart, between, case, normal, positive, real_only
 
 ON_HOST: set[str] = set()
 """Operations whose function is no ufunc, so that no other library than NumPy can run it."""
-
-
-def between(low: float, high: float) -> Any:
-    """Arguments drawn from an interval."""
-    return lambda *shape: lambda rng: rng.uniform(low, high, shape)
 
 
 def fixed(*values: float) -> Any:
@@ -79,6 +74,11 @@ def _special() -> None:
          between(0.1, 0.9)(3))  # fmt: skip
 
 
+def _beside(x: Any, array: Array) -> Any:
+    """An array that goes with a Tensor of any layout."""
+    return constant(array) if x.__class__ in TENSORS else array
+
+
 def _stats() -> None:
     ours, theirs = importlib.import_module("autograd.scipy.stats"), importlib.import_module("scipy.stats")
     families: dict[str, tuple[Any, Any, Any, tuple[float, ...]]] = {  # where x, loc and scale lie; shape parameters
@@ -108,11 +108,12 @@ def _stats() -> None:
     for which in ("pmf", "logpmf", "cdf"):
         ON_HOST.add(f"poisson.{which}")
         f, g = (getattr(m.poisson, which) for m in (ours, theirs))
-        case(f"poisson.{which}", "mu", lambda mu, f=f: f(counts, mu).astype(mu.dtype),
+        case(f"poisson.{which}", "mu", lambda mu, f=f: f(_beside(mu, counts), mu).astype(mu.dtype),
              lambda mu, g=g: g(counts, mu).astype(mu.dtype), positive(3))  # fmt: skip
     ON_HOST.add("dirichlet.logpdf")
     point_there = simplex(3)(numpy.random.default_rng(0))
-    case("dirichlet.logpdf", "alpha", lambda alpha: ours.dirichlet.logpdf(point_there, alpha).astype(alpha.dtype),
+    case("dirichlet.logpdf", "alpha",
+         lambda alpha: ours.dirichlet.logpdf(_beside(alpha, point_there), alpha).astype(alpha.dtype),
          lambda alpha: theirs.dirichlet.logpdf(point_there, alpha).astype(alpha.dtype), positive(3))  # fmt: skip
 
 
@@ -151,6 +152,4 @@ if find_spec("scipy") is not None:
     _special()
     _stats()
     _linear()
-    _real_only = getattr(base, "real_only", None)  # in the frame that draws complex arguments too
-    if _real_only is not None:
-        _real_only("digamma", "gamma", "rgamma", reason="the polygamma function is SciPy's of real numbers only")
+    real_only("digamma", "gamma", "rgamma", reason="the polygamma function is SciPy's of real numbers only")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..containers import flatten, tree_map
 from ..errors import TapeError
-from ..events import hearing_calls
+from ..events import listening
 from ..primitive import Primitive
 from ..state import state
 from ..tape import WATCH, Tape
@@ -61,6 +61,25 @@ class _Slot:
         self.place, self.array = place, array
 
 
+class _Heard:
+    """The listener of a run: it keeps every operation that it sees, to repeat it."""
+
+    repeats = True
+
+    def __init__(self, graph: _Graph, recording: Any):
+        self.graph, self.recording = graph, recording
+
+    def __call__(self, phase: str, direction: str, name: str) -> None:
+        pass
+
+    def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
+        """The end of an operation, with what it was given and what it made."""
+        if direction == "forward" and len(facts) == 4:
+            operation, operands, result, options = facts
+            self.graph.relabels(self.recording)
+            self.graph.keep(self.recording, operation, operands, options, result)
+
+
 class _Graph:
     """The operations of one run that depend on its arguments, in order."""
 
@@ -86,13 +105,9 @@ class _Graph:
             self.known.update(self.inputs)
             recording, self.seen = tape.recording, len(tape.recording.nodes)
 
-            def hear(operation: Any, operands: Any, options: Any, result: Any) -> None:
-                self._relabels(recording)
-                self._keep(recording, operation, operands, options, result)
-
-            with hearing_calls(hear):
+            with listening(_Heard(self, recording)):
                 result = fun(*traced)
-            self._relabels(recording)
+            self.relabels(recording)
 
         def slot(y: Any) -> Any:
             if y.__class__ not in TENSORS:
@@ -107,7 +122,7 @@ class _Graph:
         outer = state.recording
         return tree_map(lambda y: y.array if y.__class__ in TENSORS and plain and outer is None else y, result)
 
-    def _relabels(self, recording: Any) -> None:
+    def relabels(self, recording: Any) -> None:
         """Places that stand for others: arguments of transforms inside, values under another layout."""
         for place in range(self.seen, len(recording.nodes)):
             node = recording.nodes[place]
@@ -116,7 +131,7 @@ class _Graph:
                 self.steps.append(((place,), node[3], lambda values, at=node[3][0]: (values[at],)))
         self.seen = len(recording.nodes)
 
-    def _keep(self, recording: Any, operation: Any, operands: Any, options: Any, result: Any) -> None:
+    def keep(self, recording: Any, operation: Any, operands: Any, options: Any, result: Any) -> None:
         def slot(x: Any) -> Any:
             if x.__class__ not in TENSORS:
                 return x

@@ -77,14 +77,28 @@ reciprocal = elementwise("reciprocal", np.reciprocal, lambda y, x: -(y * y), sav
 sin = elementwise("sin", np.sin, lambda y, x: cos(x), saves="0")
 cos: Primitive = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0")
 tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y")
-_sign_op = elementwise("sign", np.sign, lambda y, x: x * 0, saves="0")
+
+
+def _size(x: Any) -> Any:
+    size = absolute(x)
+    return where(size == 0, 1, size)
+
+
+def _sign_rule(ct: Any, y: Any, x: Any) -> Any:
+    return (ct - real(ct * y) * conj(y)) / _size(x) if x.dtype.kind == "c" else ct * (x * 0)
+
+
+def _sign_tangent(dx: Any, y: Any, x: Any) -> Any:
+    return (dx - y * real(conj(y) * dx)) / _size(x) if x.dtype.kind == "c" else dx * (x * 0)
+
+
+_sign_op = op(
+    "sign", "N", np.sign, _sign_rule, saves="y0", dims=broadcast, operands="x", tangent=(_sign_tangent,)
+)  # fmt: skip
 
 
 def sign(x: Any) -> Any:
     """-1, 0 or 1; of a complex number ``x / |x|``, which is not constant."""
-    if x.__class__ in TENSORS and x.dtype.kind == "c":
-        size = absolute(x)
-        return x / where(size == 0, 1, size)
     return _sign_op(x) if x.__class__ in TENSORS else np.sign(x)
 
 

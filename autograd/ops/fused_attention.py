@@ -6,7 +6,6 @@ The declaration is plain: scores, softmax, product. The kernel works in blocks o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -95,6 +94,8 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     n = len(q)
     group = q[-3] // k[-3] if k[-3] else 1
     lead = tuple(range(n - 3))
+    if group != 1:
+        from fractions import Fraction  # with decimal behind it, too dear to import for all
     kv = (*lead, (n - 3, Fraction(group)) if group != 1 else n - 3, Mix)
     maps = [(*lead, n - 3, Mix if options[0] else n - 2, Mix), (*kv, Mix), (*kv, n - 1)]
     for mask in shapes[3:]:

@@ -15,7 +15,7 @@ from ..sites import call_site
 from ..state import state
 from ..tensor import TENSORS
 
-__all__ = ["as_ufunc", "followed", "scipy", "traced", "without_derivative"]
+__all__ = ["as_ufunc", "followed", "in_dtype", "scipy", "traced", "without_derivative"]
 
 
 def scipy(name: str) -> Any:
@@ -57,6 +57,13 @@ def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcas
         return y if y.dtype == dtype or y.dtype.kind != dtype.kind else y.astype(dtype)
 
     return call
+
+
+def in_dtype(i: int, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule whose cotangent has the dtype of operand i, where others, without cotangent, may have a wider one."""
+    from ..ops import astype
+
+    return lambda ct, y, *xs: astype(rule(ct, y, *xs), xs[i].dtype)
 
 
 def traced(*xs: Any) -> bool:

@@ -14,7 +14,9 @@ import numpy as np
 
 from ..extend import primitive
 from ..ops import reshape, sum, transpose
+from ..ops.arranging import tril, triu
 from ..primitive import Primitive, op
+from ..tensor import TENSORS, constant
 from ._load import as_ufunc, scipy, traced
 
 _linalg = scipy("linalg")
@@ -74,10 +76,8 @@ def _solved_triangular(a: Any, b: Any, flipped: bool, lower: bool, unit: bool) -
 def _triangular_in_a(ct: Any, y: Any, a: Any, b: Any, flipped: bool, lower: bool, unit: bool) -> Any:
     v, x = (_columns(z) for z in (_triangular(a, ct, options=(not flipped, lower, unit)), y))
     g = x @ _t(v) if flipped else v @ _t(x)
-    n = int(a.shape[0])
     shift = 1 if unit else 0
-    kept = np.tri(n, n, -shift, dtype=g.dtype) if lower else np.tri(n, n, -shift, dtype=g.dtype).T
-    return -(g * kept)
+    return -(tril(g, -shift) if lower else triu(g, shift))
 
 
 _triangular: Primitive = op(
@@ -111,13 +111,18 @@ def _solved_banded(ab: Any, b: Any, below: int, above: int) -> Any:
     return _linalg.solve_banded((below, above), ab, b)
 
 
+def _inside(x: Any, i: Any, n: int) -> Any:
+    """What of a band has an index i within the matrix; the rest is zero. A constant, so that any layout goes."""
+    kept = ((i >= 0) & (i < n)).astype(x.dtype)
+    return x * (constant(kept) if x.__class__ in TENSORS else kept)
+
+
 def _flipped_band(ab: Any, below: int, above: int) -> Any:
     """The transposed matrix, in bands: entry (r, j) is that of (below + above - r, r - below + j)."""
     rows, n = below + above + 1, int(ab.shape[1])
     r, j = np.indices((rows, n))
     column = r - below + j
-    inside = (column >= 0) & (column < n)
-    return ab[rows - 1 - r, np.clip(column, 0, n - 1)] * inside.astype(ab.dtype)
+    return _inside(ab[rows - 1 - r, np.clip(column, 0, n - 1)], column, n)
 
 
 def _banded_in_a(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> Any:
@@ -125,8 +130,7 @@ def _banded_in_a(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> An
     rows, n = below + above + 1, int(ab.shape[1])
     r, j = np.indices((rows, n))
     i = r - above + j
-    inside = ((i >= 0) & (i < n)).astype(ab.dtype)
-    return -(sum(v[np.clip(i, 0, n - 1)] * reshape(x, (1, n, -1)), axis=-1) * inside)
+    return -_inside(sum(v[np.clip(i, 0, n - 1)] * reshape(x, (1, n, -1)), axis=-1), i, n)
 
 
 def _banded_in_b(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> Any:

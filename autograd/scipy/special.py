@@ -14,9 +14,9 @@ import numpy as np
 from ..ops import absolute, exp, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
 from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax
-from ..ops.elementwise import elementwise
+from ..ops.elementwise import elementwise, real
 from ..primitive import Primitive, broadcast, op
-from ._load import as_ufunc, scipy, traced, without_derivative
+from ._load import as_ufunc, in_dtype, scipy, traced, without_derivative
 
 _special = scipy("special")
 _ROOT_PI = math.sqrt(math.pi)
@@ -53,12 +53,12 @@ def _gamma_density(a: Any, x: Any) -> Any:
 
 gammainc = without_derivative(
     op("gammainc", "S N", as_ufunc(_special.gammainc),
-       (None, lambda ct, y, a, x: ct * _gamma_density(a, x)), saves="01",
+       (None, in_dtype(1, lambda ct, y, a, x: ct * _gamma_density(a, x))), saves="01",
        dims=broadcast, operands="a x"), 0,
 )  # fmt: skip
 gammaincc = without_derivative(
     op("gammaincc", "S N", as_ufunc(_special.gammaincc),
-       (None, lambda ct, y, a, x: -ct * _gamma_density(a, x)), saves="01",
+       (None, in_dtype(1, lambda ct, y, a, x: -ct * _gamma_density(a, x))), saves="01",
        dims=broadcast, operands="a x"), 0,
 )  # fmt: skip
 
@@ -91,7 +91,8 @@ def _beta_density(a: Any, b: Any, x: Any) -> Any:
 
 
 betainc = without_derivative(
-    op("betainc", "S S N", _special.betainc, (None, None, lambda ct, y, a, b, x: ct * _beta_density(a, b, x)),
+    op("betainc", "S S N", _special.betainc,
+       (None, None, in_dtype(2, lambda ct, y, a, b, x: ct * _beta_density(a, b, x))),
        saves="012", dims=broadcast, operands="a b x"), 0, 1,
 )  # fmt: skip
 
@@ -117,7 +118,21 @@ jn: Any = _of_order("jv", _special.jv, lambda y, n, x: (jn(n - 1, x) - jn(n + 1,
 jv = jn
 yn: Any = _of_order("yn", as_ufunc(_special.yn), lambda y, n, x: (yn(n - 1, x) - yn(n + 1, x)) / 2)
 iv: Any = _of_order("iv", _special.iv, lambda y, n, x: (iv(n - 1, x) + iv(n + 1, x)) / 2)
-ive: Any = _of_order("ive", _special.ive, lambda y, n, x: (ive(n - 1, x) + ive(n + 1, x)) / 2 - y * sign(x))
+
+
+def _ive_rule(ct: Any, y: Any, n: Any, x: Any) -> Any:
+    # iv(n, x) exp(-|Re x|): of a complex x the second factor depends on the real part alone
+    return ct * ((ive(n - 1, x) + ive(n + 1, x)) / 2) - real(ct * y) * sign(real(x))
+
+
+def _ive_tangent(dx: Any, y: Any, n: Any, x: Any) -> Any:
+    return dx * ((ive(n - 1, x) + ive(n + 1, x)) / 2) - y * (real(dx) * sign(real(x)))
+
+
+ive: Any = without_derivative(
+    op("ive", "S N", _special.ive, (None, _ive_rule), saves="y01", dims=broadcast, operands="n x",
+       tangent=(None, _ive_tangent)), 0,
+)  # fmt: skip
 
 # -- error functions, the normal distribution ------------------------------------------------------------------------
 erf = elementwise("erf", _special.erf, lambda y, x: 2 / _ROOT_PI * exp(-x * x), saves="0")

@@ -12,15 +12,14 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from autograd import arrays, nn, ops, optim
+from autograd import arrays, nn, optim
 from autograd.arrays import Shaped
-from autograd.cases import CASES, WITHOUT_DERIVATIVE, Case
-from autograd.cases.special import ON_HOST
+from autograd.cases import CASES, Case
 from collectives import I, P, R, Rooted, Shard, V
 
 from . import fake_device
 from .fake_device import DeviceArray, Mixed
-from .test_operations import BITS, named, raw
+from .test_operations import named, raw
 
 
 def device(x: Any) -> DeviceArray:
@@ -50,7 +49,8 @@ def test_the_fake_device_refuses_what_a_gpu_does() -> None:
               lambda: numpy.array([x, x])):  # fmt: skip
         with pytest.raises(TypeError):
             f()  # type: ignore[no-untyped-call]
-    for g in (lambda: x + numpy.ones(2), lambda: numpy.ones(2) * x, lambda: numpy.where(MASK[:2], x, x),
+    mask = numpy.array([True, False])
+    for g in (lambda: x + numpy.ones(2), lambda: numpy.ones(2) * x, lambda: numpy.where(mask, x, x),
               lambda: numpy.concatenate([x, numpy.ones(2)])):  # fmt: skip
         with pytest.raises(Mixed):
             g()  # type: ignore[no-untyped-call]
@@ -123,109 +123,7 @@ def test_reading_a_tensor_on_the_device() -> None:
     assert x.shape == (1, 2) and x.ndim == 2 and x.size == 2 and len(x) == 1
 
 
-# -- every operation -------------------------------------------------------------------------------------------------
-
-HOST_ARRAYS = ("host array", "with an array", "array right", "array left", "strided")
-
-
-def reasonable(c: Case) -> bool:
-    """Cases whose function closes over a host array are tried with one of the device below."""
-    on_host = ("where", "cross_entropy", "cross_entropy_sum", "smoothed_cross_entropy", "masked_attention",
-               "masked_self_attention", "rotary")  # fmt: skip
-    return c.operation not in (*on_host, *ON_HOST) and not any(word in c.label for word in HOST_ARRAYS)
-
-
-@pytest.mark.parametrize("c", [c for c in CASES if reasonable(c) or c.label == "number"], ids=named)
-def test_every_operation_on_the_device(c: Case) -> None:
-    args = c.draw()
-    with numpy.errstate(all="ignore"):
-        expected, pullback = ag.vjp(c.f, *args)
-        ct = numpy.random.default_rng(0).standard_normal(expected.shape).astype(expected.dtype)
-        cotangents = pullback(ct)
-        tangent = ag.jvp(c.f, args, args)[1]
-    moved, moved_ct = [device(a) for a in args], device(ct)
-    with without_crossings(), numpy.errstate(all="ignore"):
-        y, device_pullback = ag.vjp(c.f, *moved)
-        found = device_pullback(moved_ct)
-        device_tangent = ag.jvp(c.f, moved, moved)[1]
-    rounding = 1e-15  # the host's kernels sum in another order, so that what is zero in one form is not in the other
-    numpy.testing.assert_allclose(values(y), expected, atol=rounding)
-    numpy.testing.assert_allclose(values(device_tangent), tangent)
-    several = isinstance(found, tuple)
-    for a, b in zip(found if several else [found], cotangents if several else [cotangents], strict=True):
-        numpy.testing.assert_allclose(values(a), b, atol=rounding)
-        assert a.dtype == b.dtype
-
-
-MASK, KEY, TWICE = numpy.array([True, False, True]), numpy.array([2, 0]), numpy.array([0, 0, 2])
-WITH_ARRAYS: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
-    "where": (lambda a, b, m: np.where(m, a, b), [numpy.ones(3), numpy.zeros(3)], [MASK]),
-    "where with a number": (lambda a, m: np.where(m, a, 0.0), [numpy.ones(3)], [MASK]),
-    "an index array": (lambda a, k: a[k], [numpy.arange(3.0)], [KEY]),
-    "an index array, one element twice": (lambda a, k: a[k] * a[k], [numpy.arange(3.0)], [TWICE]),
-    "an index array in a tuple": (lambda a, k: a[:, k], [numpy.arange(6.0).reshape(2, 3)], [TWICE]),
-    "a mask": (lambda a, m: a[m], [numpy.arange(3.0)], [MASK]),
-    "cross_entropy": (ops.cross_entropy, [numpy.arange(9.0).reshape(3, 3)], [TWICE]),
-    "maximum": (np.maximum, [numpy.arange(3.0)], [numpy.array([1.0, 1.0, 1.0])]),
-    "concatenate": (lambda a, b: np.concatenate([a, b]), [numpy.arange(3.0)], [numpy.ones(2)]),
-    "arithmetic": (lambda a, b: b * a / (a + b), [numpy.arange(3.0)], [numpy.ones(3)]),
-    "power": (lambda a, b: a**b + b**a, [numpy.arange(1.0, 4.0)], [numpy.full(3, 2.5)]),
-    "numpy scalars": (lambda a: numpy.float64(2) * a + numpy.float64(1), [numpy.arange(3.0)], []),
-    "ties": (np.max, [numpy.array([1.0, 2.0, 2.0])], []),
-}
-
-
-@pytest.mark.parametrize("name", WITH_ARRAYS)
-@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "Tensor"])
-def test_operations_with_arrays_of_the_device(name: str, wrapped: bool) -> None:
-    f, args, others = WITH_ARRAYS[name]
-    expected, pullback = ag.vjp(lambda *xs: f(*xs, *others), *args)
-    ct = numpy.random.default_rng(0).standard_normal(expected.shape)
-    cotangents = pullback(ct)
-    moved = [device(a) for a in args]
-    there = [ag.tensor(device(a)) if wrapped else device(a) for a in others]
-    moved_ct = device(ct)
-    with without_crossings():
-        y, device_pullback = ag.vjp(lambda *xs: f(*xs, *there), *moved)
-        found = device_pullback(moved_ct)
-        second = ag.grad(lambda x: (ag.vjp(lambda *xs: f(*xs, *there), x, *moved[1:])[0] ** 2).sum())(moved[0])
-    numpy.testing.assert_allclose(values(y), expected)
-    assert isinstance(second, DeviceArray)
-    several = isinstance(found, tuple)
-    for a, b in zip(found if several else [found], cotangents if several else [cotangents], strict=True):
-        numpy.testing.assert_allclose(values(a), b)
-
-
-def test_second_derivatives_on_the_device() -> None:
-    x, t = numpy.random.default_rng(0).standard_normal((3, 3)), TWICE
-
-    def penalty(z: Any, labels: Any) -> Any:
-        g = ag.grad(lambda w: (ops.cross_entropy(np.tanh(w @ w), labels) + np.max(w, 1)).sum())(z)
-        return (g * g).sum()
-
-    expected = ag.grad(penalty)(x, t)
-    moved, labels = device(x), device(t)
-    with without_crossings():
-        found = ag.grad(penalty)(moved, labels)
-    numpy.testing.assert_allclose(values(found), expected, rtol=1e-12)
-
-
-def test_operations_without_derivative_on_the_device() -> None:
-    x = ag.tensor(device([1.0, 2.0, 2.0]))
-    with without_crossings():
-        assert values(x > 1).tolist() == [False, True, True]
-        assert values(x == x).all() and values(np.isfinite(x)).all() and not values(np.logical_not(x)).any()
-        assert values(np.argmax(x)) == 1
-        assert values(ops.stop_gradient(x)).tolist() == [1, 2, 2]
-    for name in set(WITHOUT_DERIVATIVE) - {"stop_gradient"}:
-        dtype, count = int if name in BITS else float, len(ag.registry[name].words)
-        others = [numpy.array([2, 1, 1], dtype)][: count - 1] if name != "argpartition" else []
-        kth = {"kth": 1} if name == "argpartition" else {}
-        host = numpy.array([1, 2, 3], dtype)
-        given = [ag.tensor(device(a)) for a in (host, *others)]
-        with without_crossings():
-            found = getattr(np, name)(*given, **kth)
-        assert numpy.array_equal(values(found), getattr(numpy, name)(host, *others, **kth)), name
+# -- ownership; every operation on devices is in test_devices.py ------------------------------------------------------
 
 
 def test_gradients_on_the_device_are_owned() -> None:

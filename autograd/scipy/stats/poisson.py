@@ -6,7 +6,7 @@ from typing import Any
 
 from ... import numpy as np
 from ...primitive import broadcast, op
-from .._load import as_ufunc, scipy, without_derivative
+from .._load import as_ufunc, in_dtype, scipy, without_derivative
 
 __all__ = ["cdf", "logpmf", "pmf"]
 
@@ -14,17 +14,17 @@ _theirs = scipy("stats").poisson
 _words: dict[str, Any] = {"saves": "y012", "dims": broadcast, "operands": "k mu loc"}
 _pmf = op(
     "poisson.pmf", "S N S", as_ufunc(_theirs.pmf),
-    (None, lambda ct, y, k, mu, loc: ct * (y * ((k - loc) / mu - 1)), None),
+    (None, in_dtype(1, lambda ct, y, k, mu, loc: ct * (y * ((k - loc) / mu - 1))), None),
     **_words,
 )  # fmt: skip
 _logpmf = op(
     "poisson.logpmf", "S N S", as_ufunc(_theirs.logpmf),
-    (None, lambda ct, y, k, mu, loc: ct * ((k - loc) / mu - 1), None),
+    (None, in_dtype(1, lambda ct, y, k, mu, loc: ct * ((k - loc) / mu - 1)), None),
     **_words,
 )  # fmt: skip
 _cdf = op(
     "poisson.cdf", "S N S", as_ufunc(_theirs.cdf),
-    (None, lambda ct, y, k, mu, loc: -ct * pmf(np.floor(k), mu, loc), None), **_words,
+    (None, in_dtype(1, lambda ct, y, k, mu, loc: -ct * pmf(np.floor(k), mu, loc)), None), **_words,
 )  # fmt: skip
 _checked = {o.name: without_derivative(o, 0, 2) for o in (_pmf, _logpmf, _cdf)}
 

@@ -1,0 +1,99 @@
+"""``python -m autograd registry``: every operation, as a table, as JSON or as Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import RingtapeError
+
+_COLUMNS = ("operation", "word", "operands", "saves", "R", "I", "P", "V", "Shard(0)", "cases")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Examples
+    --------
+    >>> from autograd.__main__ import main
+    >>> main(["registry", "exp"])  # doctest: +ELLIPSIS
+    operation  word  operands  saves   R  I  P        V  Shard(0)  cases
+    exp        N     x         result  R  I  refused  V  Shard(0)  ...
+    0
+    """
+    parser = argparse.ArgumentParser(prog="python -m autograd", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    registry = commands.add_parser("registry", help="every operation: word, operands, adjoint, layouts, saves, cases")
+    registry.add_argument("operations", nargs="*", help="only these; all without")
+    form = registry.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one object: operation -> what is known of it")
+    form.add_argument("--markdown", action="store_true", help="the page docs/operations.md")
+    asked = parser.parse_args(argv)
+    from .listing import rows  # with all cases, which a mere --help does not need
+
+    try:
+        found = list(rows(asked.operations))
+    except RingtapeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if asked.json:
+        print(json.dumps({row["name"]: row for row in found}, indent=1))
+    else:
+        print(markdown(found) if asked.markdown else table(found))
+    return 0
+
+
+def _given(row: dict[str, Any], label: str) -> str:
+    """What the operation gives where every operand has this label; "-" where none can have it."""
+    layouts = row["layouts"]
+    key = " ".join([label] * len(row["operands"]))
+    return "-" if key not in layouts else layouts[key] or "refused"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    given = [_given(row, label) for label in _COLUMNS[4:9]]
+    cases = str(row["cases"] or row["without_derivative"])
+    return [row["name"], row["word"], " ".join(row["operands"]), " ".join(row["saves"]) or "-", *given, cases]
+
+
+def _short(rule: str) -> str:
+    """A lambda as it is, a longer rule by its name."""
+    return rule[4 : rule.index("(")] if rule.startswith("def ") else rule
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """Rows as text in columns: what all operands of a label give."""
+    lines = [list(_COLUMNS), *map(_cells, found)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def markdown(found: Sequence[dict[str, Any]]) -> str:
+    """The page of all operations."""
+    lines = [
+        "# Operations",
+        "",
+        "Written by `python -m autograd registry --markdown > docs/operations.md`; a test says when it is stale.",
+        "",
+        "The word has one letter per operand: the same letter where they are jointly linear, different letters where "
+        "it is linear in each, N for nonlinear, S for an operand without cotangent; `*` repeats the last. Then what is "
+        "kept for backward, and what the result is where every operand has one label along a mesh axis. ct is the "
+        "cotangent, y the result.",
+        "",
+        "| operation | word | keeps | R | I | P | V | Shard(0) | adjoint |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found:
+        rules = "; ".join(f"{name}: `{_short(text)}`" for name, text in row["adjoint"].items())
+        rules = row["without_derivative"] or rules
+        cells = [row["name"], f"`{row['word']}`", " ".join(row["saves"]) or "-",
+                 *(_given(row, label) for label in _COLUMNS[4:9]), rules.replace("|", "\\|")]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,223 @@
+"""Arrays that a tape saved cannot be written to until it is released; every way to write that NumPy has, tried.
+
+What is left open stands at the end, with what finds it: `detect_anomaly`, by digests.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+
+Array = Any
+
+
+WRITES: dict[str, Callable[[Array], Any]] = {
+    "assignment": lambda a: a.__setitem__(0, 9.0),
+    "assignment to all": lambda a: a.__setitem__(Ellipsis, 9.0),
+    "+=": lambda a: a.__iadd__(1.0),
+    "*= on a view": lambda a: a[:1].__imul__(2.0),
+    "@=": lambda a: numpy.matmul(a.reshape(1, -1), numpy.ones((a.size, a.size)), out=a.reshape(1, -1)),
+    "out= of a ufunc": lambda a: numpy.add(a, 1.0, out=a),
+    "out= of a view": lambda a: numpy.exp(a, out=a[...]),
+    "out= of a transpose": lambda a: numpy.exp(a, out=a.T),
+    "out= of two": lambda a: numpy.divmod(a, 2.0, out=(a, numpy.empty_like(a))),
+    "ufunc.at": lambda a: numpy.add.at(a, [0], 1.0),
+    "ufunc.reduce out": lambda a: numpy.add.reduce(numpy.ones((2, a.size)), axis=0, out=a),
+    "sum out": lambda a: numpy.sum(numpy.ones((2, a.size)), axis=0, out=a),
+    "clip out": lambda a: numpy.clip(a, 0, 0.5, out=a),
+    "cumsum method out": lambda a: a.cumsum(out=a),
+    "dot out": lambda a: numpy.dot(numpy.eye(a.size), a, out=a),
+    "take out": lambda a: numpy.take(numpy.zeros(9), numpy.arange(a.size), out=a),
+    "concatenate out": lambda a: numpy.concatenate([a[:1] * 0, a[1:]], out=a),
+    "sort": lambda a: a.sort(),
+    "partition": lambda a: a.partition(1),
+    "fill": lambda a: a.fill(0.0),
+    "put": lambda a: a.put([0], 9.0),
+    "numpy.put": lambda a: numpy.put(a, [0], 9.0),
+    "putmask": lambda a: numpy.putmask(a, a > 0, 9.0),
+    "place": lambda a: numpy.place(a, a > 0, [9.0]),
+    "copyto": lambda a: numpy.copyto(a, 0.0),
+    "put_along_axis": lambda a: numpy.put_along_axis(a, numpy.array([0]), 9.0, 0),
+    "fill_diagonal": lambda a: numpy.fill_diagonal(a.reshape(1, -1), 9.0),
+    "random shuffle": lambda a: numpy.random.default_rng(0).shuffle(a),
+    "random out": lambda a: numpy.random.default_rng(0).random(a.size, out=a),
+    "flat": lambda a: a.flat.__setitem__(0, 9.0),
+    "nditer": lambda a: numpy.nditer(a, op_flags=[["readwrite"]]),
+    "real": lambda a: setattr(a, "real", 9.0),
+    "setfield": lambda a: a.setfield(9.0, a.dtype),
+    "byteswap": lambda a: a.byteswap(inplace=True),
+    "resize": lambda a: a.resize((9,), refcheck=False),
+    "setflags": lambda a: a.setflags(write=True),
+    "setflags of a view": lambda a: a.view(numpy.ndarray).setflags(write=True),
+    "flags": lambda a: setattr(a.flags, "writeable", True),
+    "flags of asarray": lambda a: setattr(numpy.asarray(a).flags, "writeable", True),
+    "memoryview": lambda a: memoryview(a).cast("B").__setitem__(0, 1),
+    "base": lambda a: a.base.__setitem__(0, 9.0),
+    "base of the base": lambda a: numpy.asarray(a.base).__setitem__(0, 9.0),
+    "frombuffer": lambda a: numpy.frombuffer(a).__setitem__(0, 9.0),
+    "view of another dtype": lambda a: a.view("u1").__setitem__(0, 1),
+    "stride tricks": lambda a: numpy.lib.stride_tricks.as_strided(a, writeable=True).__setitem__(0, 9.0),
+    "asarray without a copy": lambda a: numpy.asarray(a, copy=False).__setitem__(0, 9.0),
+    "from_dlpack": lambda a: numpy.from_dlpack(a).__setitem__(0, 9.0),
+    "savetxt and back": lambda a: numpy.ndarray(a.shape, a.dtype, a).__setitem__(0, 9.0),
+}
+
+HOLDERS: dict[str, Callable[[], tuple[Any, Any]]] = {}
+
+
+def holder(f: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
+    HOLDERS[f.__name__] = f
+    return f
+
+
+@holder
+def a_parameter() -> tuple[Any, Any]:
+    w = ag.Parameter([3.0, 1.0, 2.0])
+    return w, w
+
+
+@holder
+def a_tensor_of_a_list() -> tuple[Any, Any]:
+    x = ag.tensor([3.0, 1.0, 2.0])
+    return x, ag.Parameter(numpy.ones(3))
+
+
+@holder
+def a_tensor_of_an_array() -> tuple[Any, Any]:
+    x = ag.tensor(numpy.array([3.0, 1.0, 2.0]), requires_grad=True)
+    return x, x
+
+
+@holder
+def a_result() -> tuple[Any, Any]:
+    w = ag.Parameter([3.0, 1.0, 2.0])
+    return None, w
+
+
+def saved(kind: str) -> tuple[Any, Any, Any]:
+    """A tape, its loss, and a Tensor whose array it has saved."""
+    x, w = HOLDERS[kind]()
+    with ag.Tape() as tape:
+        x = np.exp(w) if x is None else x
+        loss = (x * w * x).sum()
+    return tape, loss, x
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+@pytest.mark.parametrize("name", WRITES)
+def test_no_way_leads_to_a_write(name: str, kind: str) -> None:
+    tape, loss, x = saved(kind)
+    bare = () if name == "ufunc.at" else (numpy.array(x, copy=False),)  # see the test at the end
+    for seen in (x.data, x.numpy(), *bare):
+        before = x.array.tobytes()
+        with pytest.raises((ValueError, TypeError, AttributeError, BufferError)):
+            WRITES[name](seen)
+            if name.startswith(("setflags", "flags")):
+                raise AssertionError("the flag could be set")
+        assert x.array.tobytes() == before, "the array has changed"
+    tape.backward(loss)
+
+
+OURS = ("assignment", "+=", "*= on a view", "out= of a ufunc", "ufunc.at", "sum out", "clip out", "sort", "partition",
+        "fill", "put", "numpy.put", "putmask", "copyto", "setflags", "setfield", "byteswap", "resize")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_common_ways_say_what_is_wrong(name: str) -> None:
+    _, _, x = saved("a_result")
+    with pytest.raises(ag.SavedArrayError, match="that a tape still needs for its backward pass"):
+        WRITES[name](x.data)
+
+
+def test_0d_and_empty_and_strided_arrays() -> None:
+    for array in (numpy.array(2.0), numpy.zeros((0, 3)), numpy.arange(12.0).reshape(3, 4)[::-1, ::2].T,
+                  numpy.ones(3, "complex64"), numpy.ones(2, "float16"), numpy.ones((2, 2), "F")):  # fmt: skip
+        w = ag.tensor(array, requires_grad=True)
+        with ag.Tape() as tape:
+            y = w * w
+            for x in (w, y):
+                seen = x.data
+                if not isinstance(seen, numpy.ndarray):
+                    continue  # a NumPy scalar cannot be written to
+                assert numpy.array_equal(seen, x.array) and seen.dtype == x.dtype
+                assert not seen.size or seen.strides == x.array.strides and numpy.shares_memory(seen, x.array)
+                with pytest.raises(ag.SavedArrayError):
+                    seen[...] = 1
+                with pytest.raises(ValueError, match="WRITEABLE|needs for"):
+                    numpy.asarray(seen).flags.writeable = True
+        tape.backward(y, numpy.ones(y.shape, y.dtype))
+
+
+def test_the_users_own_array_is_read_only_and_comes_back() -> None:
+    a = numpy.ones(3)
+    w = ag.Parameter([1.0, 2.0, 3.0])
+    with ag.Tape() as tape:
+        loss = (ag.tensor(a) * w).sum()
+    for write in ("assignment", "+=", "out= of a ufunc", "sort", "fill", "put", "copyto", "memoryview"):
+        with pytest.raises((ValueError, TypeError), match="read-only"):
+            WRITES[write](a)
+    tape.backward(loss)
+    a += 1
+    assert a.tolist() == [2, 2, 2]
+
+
+def test_a_plain_array_operand_and_a_condition_are_saved_too() -> None:
+    a, mask, labels = numpy.ones(3), numpy.array([True, False, True]), numpy.array([0, 1])
+    w = ag.Parameter([1.0, 2.0, 3.0])
+    from autograd import nn
+
+    with ag.Tape() as tape:
+        loss = np.where(mask, w * a, 0.0).sum() + nn.cross_entropy(w.reshape(1, 3) * numpy.ones((2, 1)), labels).sum()
+    for array in (a, mask, labels):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    tape.backward(loss)
+    a[0], mask[0], labels[0] = 0, False, 1
+
+
+def test_a_file_in_memory() -> None:
+    """np.memmap is a subclass of ndarray, and was not locked."""
+    with tempfile.TemporaryDirectory() as folder:
+        a = numpy.memmap(Path(folder) / "a", "float64", "w+", shape=(3,))
+        w = ag.Parameter([1.0, 2.0, 3.0])
+        with ag.Tape() as tape:
+            loss = (ag.tensor(a) * w).sum()
+        with pytest.raises(ValueError, match="read-only"):
+            a[0] = 5.0
+        tape.backward(loss)
+        a[0] = 5.0
+        del a, loss, tape
+
+
+VIEWS: list[Array] = []
+OPEN: dict[str, Callable[[Array], None]] = {
+    "a view made before": lambda a: VIEWS[0].__iadd__(1.0),
+    "the owner of the part that was saved": lambda a: a.base.__setitem__(Ellipsis, 9.0),
+    "ufunc.at, which does not look at the flag": lambda a: numpy.add.at(a, [0], 1.0),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_is_left_open_is_found_by_digests(name: str) -> None:
+    """Flags of one array say nothing of another's, and NumPy's `ufunc.at` writes to plain read-only arrays."""
+    for watched in (False, True):
+        part = numpy.ones((2, 3))[1]
+        VIEWS[:] = [part[:]]
+        w = ag.Parameter([1.0, 2.0, 3.0])
+        with ag.detect_anomaly(writes=watched):
+            with ag.Tape() as tape:
+                loss = (ag.tensor(part) * w).sum()
+            OPEN[name](part)  # no error here
+            if watched:
+                with pytest.raises(ag.SavedArrayError, match="operand x of multiply.*was written to"):
+                    tape.backward(loss)
+            else:
+                tape.backward(loss)
