@@ -211,6 +211,8 @@ class Collective:
 
         `changes` make an adjoint's call of the forward one.
         """
+        if self._forward is unchanged and x.__class__ not in TENSORS and not starting:
+            return x
         if changes:
             call = call._replace(**changes)
         if starting and state.begin is not None:  # to be started, not made: see `nonblocking`
