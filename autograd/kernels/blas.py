@@ -41,7 +41,7 @@ def find_axpby(dtype: Any) -> Callable[[int, float, int, int, float, int, int], 
         return None
     letter, real = _LETTERS[dtype.char]
     try:
-        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
+        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]  # private
     except (AttributeError, OSError, TypeError):
         return None
     for name, integer in _NAMES:
