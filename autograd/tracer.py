@@ -1,4 +1,4 @@
-"""Names of traced values under which programs know them."""
+"""Names of HIPS autograd for traced values; they live in `extend`."""
 
 from __future__ import annotations
 

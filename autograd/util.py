@@ -1,4 +1,4 @@
-"""Small helpers that programs import from here."""
+"""Small helpers that programs written for HIPS autograd import from here."""
 
 from __future__ import annotations
 

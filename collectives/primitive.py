@@ -213,6 +213,8 @@ class Collective:
 
         `changes` make an adjoint's call of the forward one.
         """
+        if self._forward is unchanged and x.__class__ not in TENSORS and not starting:
+            return x
         if changes:
             call = call._replace(**changes)
         if starting and state.begin is not None:  # to be started, not made: see `nonblocking`
@@ -308,7 +310,7 @@ class Collective:
             place, array = x.node if x.tape is recording else recording.enter(x), x.array
         if y.__class__ is ndarray is array.__class__:
             result = y.shape, y.dtype, False
-            operand = None if x is None else result if self.shape is None else (array.shape, array.dtype, False)
+            operand = None if x is None else (array.shape, array.dtype, False)
         else:
             result = y.shape, y.dtype, y.__class__ is Shaped and y.absent
             operand = None if x is None else (array.shape, array.dtype, array.__class__ is Shaped and array.absent)

@@ -1,4 +1,9 @@
-"""Adam's update in place, block by block: what it reads and writes crosses the memory bus once."""
+"""Adam's update in place, block by block, in as few passes over a block as NumPy and BLAS can do it in.
+
+With BLAS's ``y = a x + b y`` there are seven passes a block, without it twelve. A pass costs less than it looks: the
+square root, for which NumPy has no wide vector code, is a quarter of the whole, and a call costs half a microsecond, a
+microsecond more where a Python number must become an array.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .blas import find_axpby
 from .blocks import blocks
 
 BLOCK_BYTES = 1 << 19
@@ -47,25 +53,41 @@ def adam(
     root = (1 - b2**step) ** 0.5
     # lr mh / (sqrt(v) / root + eps) = (size root) m / (sqrt(v) + eps root)
     size, eps = size * root, eps * root
+    # as arrays of no dimension: a Python number costs each call a microsecond more
+    mean, square, keep_mean, keep_square, least, rate = (
+        np.array(c, p.dtype) for c in (1 - b1, 1 - b2, b1, b2, eps, size)
+    )
+    alike = p.dtype == g.dtype == first.dtype == second.dtype
+    axpby = find_axpby(p.dtype) if alike else None
     p, g, m, v = (x.reshape(-1) for x in (p, g, first, second))
     scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype)
+    pp, pm, pv, ps = (x.ctypes.data for x in (p, m, v, scratch))
     for at in blocks(len(p), p.itemsize, BLOCK_BYTES):
         pb, gb, mb, vb = p[at], g[at], m[at], v[at]
-        s = scratch[: len(pb)]
+        n, offset = len(pb), at.start * p.itemsize
+        s = scratch[:n]
         if weight_decay:
             if decoupled:
                 pb *= 1 - lr * weight_decay
             else:
                 gb = gb + weight_decay * pb
-        np.multiply(gb, 1 - b1, out=s)
-        mb *= b1
-        mb += s
-        np.multiply(gb, (1 - b2) ** 0.5, out=s)
-        s *= s
-        vb *= b2
-        vb += s
-        np.sqrt(vb, out=s)
-        s += eps
-        np.divide(mb, s, out=s)
-        s *= size
-        pb -= s
+        if axpby is not None:
+            axpby(n, 1 - b1, gb.ctypes.data, 1, b1, pm + offset, 1)
+            np.multiply(gb, gb, s)
+            axpby(n, 1 - b2, ps, 1, b2, pv + offset, 1)
+        else:
+            np.multiply(gb, mean, s)
+            np.multiply(mb, keep_mean, mb)
+            np.add(mb, s, mb)
+            np.multiply(gb, gb, s)
+            np.multiply(s, square, s)
+            np.multiply(vb, keep_square, vb)
+            np.add(vb, s, vb)
+        np.sqrt(vb, s)
+        np.add(s, least, s)
+        np.divide(mb, s, s)
+        if axpby is not None:
+            axpby(n, -size, ps, 1, 1.0, pp + offset, 1)
+        else:
+            np.multiply(s, rate, s)
+            np.subtract(pb, s, pb)

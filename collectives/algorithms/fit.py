@@ -34,8 +34,8 @@ TIMED_BYTES = tuple(1 << k for k in range(10, 23, 2))
 TRIED_BYTES = TIMED_BYTES[:4]  # beyond, bytes count and not what surrounds a message
 TIMED_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
 BEYOND = 8  # so many times the longest size timed, a black box is not chosen any more
-TIE = 1.05
-SHORT_TIE = 1.25
+TIE = 1.05  # a ring that is predicted within so much of the best is taken
+SHORT_TIE = 1.25  # and the transport's own, where latency counts: it was measured, and the others predicted
 TRIES = 5
 BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
 
@@ -93,9 +93,7 @@ class Fit:
 
     def times(self, operation: str, size_bytes: int) -> dict[str, float]:
         """Predicted seconds of every candidate."""
-        model = (self.alpha_s, self.beta_s_per_byte)
-        found = {name: predict(operation, name, size_bytes, self.ranks, *model, self.gamma_s_per_byte).time_s
-                 for name in candidates(operation, size_bytes, self.ranks, *model)}  # fmt: skip
+        found = self.modelled(operation, size_bytes)
         if self.levels is not None and operation == "all_reduce":
             lanes, inside_alpha, inside_beta, alpha, beta = self.levels
             for name in (f"hierarchical:shared,{between}" for between in ("ring", "recursive_doubling",
@@ -112,13 +110,11 @@ class Fit:
                 found[name] = _between(points, size_bytes)
         return found
 
-    def predicted_best(self, operation: str, size_bytes: int) -> tuple[str, float]:
-        """The best of what the model knows, and its predicted time."""
+    def modelled(self, operation: str, size_bytes: int) -> dict[str, float]:
+        """Seconds of what sends messages between any ranks, by the model alone."""
         model = (self.alpha_s, self.beta_s_per_byte)
-        found = [(predict(operation, name, size_bytes, self.ranks, *model, self.gamma_s_per_byte).time_s, name)
-                 for name in candidates(operation, size_bytes, self.ranks, *model)]  # fmt: skip
-        seconds, name = min(found)
-        return name, seconds
+        return {name: predict(operation, name, size_bytes, self.ranks, *model, self.gamma_s_per_byte).time_s
+                for name in candidates(operation, size_bytes, self.ranks, *model)}  # fmt: skip
 
     def _error(self, operation: str, size_bytes: int) -> float:
         """The model's error at a size: that of the nearest one that was tried, none far beyond."""
@@ -229,9 +225,10 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
         for name, table in calls.items()
     }
     fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
-    tried = {op: [(size, *fit.predicted_best(op, size)) for size in TRIED_BYTES] for op in OPERATIONS}
-    mine = [[timed(_trial(messages, op, name, size))[0] / seconds for size, name, seconds in rows]
-            for op, rows in tried.items()]  # fmt: skip
+    mine = []
+    for op in OPERATIONS:  # the best by the model, which is the same on all ranks
+        best = [(size, *min((t, name) for name, t in fit.modelled(op, size).items())) for size in TRIED_BYTES]
+        mine.append([timed(_trial(messages, op, name, size))[0] / seconds for size, seconds, name in best])
     told = [json.loads(text) for text in native.exchange(json.dumps(mine).encode())]
     fit.errors = {
         op: [(size, statistics.median(row[i][k] for row in told)) for k, size in enumerate(TRIED_BYTES)]

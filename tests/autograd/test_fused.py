@@ -17,6 +17,7 @@ from autograd import kernels, ops
 from autograd.arrays import Shaped
 from autograd.kernels import activations, attention, blocks, losses
 from autograd.kernels.adam import adam
+from autograd.kernels.blas import find_axpby
 from autograd.kernels.normal import normal_cdf
 from autograd.kernels.softmax import exponentials
 from autograd.ops.fused_base import Fused
@@ -185,11 +186,16 @@ def test_gelu_in_float32_is_as_good_as_float32_is() -> None:
 
 @pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64], ids=["f32", "f64"])
-def test_adams_update(dtype: Any, decoupled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blas", [True, False], ids=["blas", "numpy"])
+def test_adams_update(blas: bool, dtype: Any, decoupled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from autograd.kernels import adam as module  # the function has its module's name
 
     monkeypatch.setitem(adam.__globals__, "BLOCK_BYTES", 1000)
     assert module is not None
+    if not blas:
+        monkeypatch.setitem(adam.__globals__, "find_axpby", lambda dtype: None)
+    elif find_axpby(numpy.dtype(dtype)) is None:
+        pytest.skip("NumPy's BLAS here has no axpby that can be called")
     rng = numpy.random.default_rng(0)
     p = rng.standard_normal(777).astype(dtype)
     m, v = numpy.zeros_like(p), numpy.zeros_like(p)
@@ -206,6 +212,17 @@ def test_adams_update(dtype: Any, decoupled: bool, monkeypatch: pytest.MonkeyPat
     tolerance = 2e-5 if dtype == numpy.float32 else 1e-13
     for a, b in ((p, q), (m, qm), (v, qv)):
         numpy.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_adams_update_of_a_gradient_in_another_dtype() -> None:
+    p, m, v = (numpy.array(x) for x in ([1.0, 2.0], [0.0, 0.0], [0.0, 0.0]))
+    g = numpy.array([4.0, -1.0], numpy.float32)
+    adam(p, g, m, v, step=1, lr=0.1)
+    numpy.testing.assert_allclose(p, [0.9, 2.1])
+    numpy.testing.assert_allclose(m, [0.4, -0.1])
+    swapped = [numpy.asarray(x).astype(">f8") for x in ([1.0, 2.0], g, [0.0, 0.0], [0.0, 0.0])]
+    adam(*swapped, step=1, lr=0.1)
+    numpy.testing.assert_allclose(swapped[0], [0.9, 2.1])
 
 
 # -- where there is no kernel ----------------------------------------------------------------------------------------

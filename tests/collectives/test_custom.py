@@ -296,3 +296,25 @@ def test_a_rank_that_leaves_while_others_wait_in_raw_calls() -> None:
     outcome = launch("raw_mismatch.py", 2, limit_s=30, OPENBLAS_NUM_THREADS="1")
     assert outcome.code != 0 and not outcome.is_late, outcome
     assert "rank 1 of 2 exited early" in outcome.err and "in their sum #3 on 'a@0/raw'" in outcome.err, outcome.err
+
+
+def test_a_result_of_another_shape_and_no_tangent() -> None:
+    """Forward mode makes up zeros where nothing moves: of the operand's shape, which no declaration tells here."""
+    twice = cc.Collective("twice (test)", takes=(V,), gives=lambda *_: V)
+
+    @twice.forward
+    def _(x: Any, call: Any) -> Any:
+        assert x.shape == (3,)
+        return np.concatenate([x, call.group.all_reduce(x)])
+
+    @twice.adjoint
+    def _(ct: Any, call: Any) -> Any:
+        raise NotImplementedError
+
+    def program() -> Any:
+        with cc.Mesh(dp=2):
+            still, x = ag.tensor([1.0, 2.0, 3.0]), ag.tensor([2.0])
+            moving = ag.jvp(lambda z: z * cc.apply(twice, still, "dp").sum(), (x,), (ag.tensor([1.0]),))
+            return [each.numpy().tolist() for each in moving]
+
+    assert cc.run(program, 2) == [[[36.0], [18.0]]] * 2

@@ -98,6 +98,18 @@ def buffers(memory: SharedMemory) -> None:
     assert mapped_bytes() < least
 
 
+def views(memory: SharedMemory) -> None:
+    """Views that come and go at one place of Python's memory are not taken for one another."""
+    rank, size, count = memory.rank, memory.size, 3000
+    whole = memory.empty(4 * count, np.float32)
+    for turn in range(3):
+        whole[:] = rank + np.repeat(np.arange(4), count)
+        for k in (2, 0, 3, 1):
+            memory.all_reduce_in_place(whole[k * count : (k + 1) * count])  # dropped at once: the next may get its id
+            expected = sum(range(size)) + size * k
+            assert (whole[k * count : (k + 1) * count] == expected).all(), (turn, k)
+
+
 def mapped_bytes() -> int:
     """What this process has mapped of shared windows, whose files have no name any more."""
     found = 0
@@ -175,6 +187,7 @@ def main(what: str, *args: str) -> None:
         progress(memory)
         stress(memory, 100)
         fenced()
+        views(memory)
         buffers(memory)
     else:
         fault(memory, what)
