@@ -10,6 +10,7 @@ calls again); their places on the tape; the labels, of which each combination is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from textwrap import indent
@@ -45,27 +46,35 @@ _KNOWN: dict[str, Any] = {
 
 def functions(op: Any, n: int, listeners: Any = events.listeners) -> tuple[Callable[..., Any], Callable[..., None]]:
     """The call and the step of the reverse sweep of an operation with n operands."""
+    rules = [op.rule(i, n) for i in range(n)]
+    said = {"ELEMENTWISE": op.elementwise and n > 1, "KEEPING": op.keeping is not None, "KEEPS_Y": op.keeps_y,
+            "INSTEAD": op.instead is not None, "PROMOTES": op.promotes, "RANKED": op.ranked, "ZERO": op.neutral_zero}
+    for i, rule in enumerate(rules):
+        said[f"KEEP{i}"], said[f"SAME{i}"] = op.keeps(i), rule is identity
     free = tuple(i for i, letter in enumerate(op.letters(n)) if letter == "S")
-    found = [op.rule(i, n) or False for i in range(n)]
-    rules = [None if rule is identity else rule for rule in found]  # None costs the least to ask for
-    made: tuple[Callable[..., Any], Callable[..., None]] = _factory(n, free)(
-        op, rules, [op.keeps(i) for i in range(n)], listeners
-    )
+    factory = _factory(n, free, frozenset(word for word in said if said[word]))
+    made: tuple[Callable[..., Any], Callable[..., None]] = factory(op, rules, listeners)
     for function in made:  # code of its own, in which the interpreter notes what types and functions it meets
         function.__code__ = function.__code__.replace(co_name=op.name)
     return made
 
 
-
 @cache
-def _factory(n: int, free: tuple[int, ...]) -> Any:
+def _factory(n: int, free: tuple[int, ...], words: frozenset[str]) -> Any:
     names = dict(_KNOWN, functions=functions)
-    exec(compile(source(n, free), f"{__file__} ({n} operands)", "exec"), names)
+    exec(compile(source(n, free, words), f"{__file__} ({n} operands)", "exec"), names)
     return names["make"]
 
 
-def source(n: int, free: tuple[int, ...] = ()) -> str:
-    """The text for n operands, of which those in `free` have no cotangent; an operand's number is written ``@``."""
+_WORDS = re.compile(r"\b(ELEMENTWISE|PROMOTES|RANKED|KEEPS_Y|KEEPING|INSTEAD|ZERO|KEEP\d+|SAME\d+)\b")
+
+
+def source(n: int, free: tuple[int, ...] = (), words: frozenset[str] | None = None) -> str:
+    """The text for n operands, of which those in `free` have no cotangent; an operand's number is written ``@``.
+
+    What a declaration says stands there in capitals. Of an operation these are True where they are among its `words`,
+    else False, and Python's compiler leaves out what then never happens.
+    """
     taking = [i for i in range(n) if i not in free]
     first = taking[0] if taking else 0
 
@@ -91,19 +100,18 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
         signature = layout = None
     else:
         key = ({labels}, {shapes}, {dtypes},
-               frozen(options, ({x},)) if ranked else options)
+               frozen(options, ({x},)) if RANKED else options)
         signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
         layout = signature.out
         if layout is None:
             return instead({x})
-    kept = None
     try:
-        if keeping is None or recording is None:
-            y = function({arrays}, *options) if options else function({arrays})
-            if instead is not None and y is NotImplemented:
-                return instead({x})
-        else:
+        if KEEPING and recording is not None:
             y, kept = keeping({arrays}, *options)
+        else:
+            y = function({arrays}, *options) if options else function({arrays})
+            if INSTEAD and y is NotImplemented:
+                return instead({x})
     except ValueError as error:
         raise unfit(op, error, ({x},)) from error
     z = new(Tensor)
@@ -113,17 +121,17 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
         z.tape = None
         z.node = {OUTSIDE} if recording is None else {FREE}
         return z
-{lines("if keep@:" + chr(10) + "    recording.lock(a@)", free)}\
+{lines("if KEEP@:" + chr(10) + "    recording.lock(a@)", free)}\
     shapes = None
-    if elementwise{" and y.__class__ not in SCALARS" if unless else ""}:
+    if ELEMENTWISE{" and y.__class__ not in SCALARS" if unless else ""}:
 {lines(f"s@ = {unless}a@.shape".replace("?", "()"), by=8)}\
         if {each("s@ != s0", " or ", range(1, n)) or False}:
             shapes = ({each("s@")},)
     z.tape = recording
     nodes = recording.nodes
     z.node = len(nodes)
-    nodes.append((op, y if keeps_y else kept, ({each("a@ if keep@ else None")},), ({each("p@")},), options, shapes,
-                  signature))
+    nodes.append((op, y if KEEPS_Y else kept if KEEPING else None, ({each("a@ if KEEP@ else None")},), ({each("p@")},),
+                  options, shapes, signature))
     return z
 """
 
@@ -131,22 +139,19 @@ def source(n: int, free: tuple[int, ...] = ()) -> str:
     differ = each("a@.dtype is not dtype", " or ", taking[1:]) or False
     tensors = f"[x.array.dtype for x in ({each('x@', of=taking)},) if x.__class__ in TENSORS]"
     others = "" if n == 2 else f"""\
-        if promotes and unlike(*{tensors}):
+        if PROMOTES and unlike(*{tensors}):
             return alike(op, call, ({x},), options)
 """
     beside_a_number = f"""
     if {each("(t@ or x@.__class__ in NUMBERS)", " and ")}:
-        if zero and x{n - 1}.__class__ is int and x{n - 1} == 0:
+        if ZERO and x{n - 1}.__class__ is int and x{n - 1} == 0:
             return x0  # an exact literal 0 changes nothing, whatever x's layout
 {lines("a@ = x@.array if t@ else x@", by=8)}{others}{indent(rest("? if not t@ else "), "    ")}
 """
-    return f"""
-def make(op, rules, keeps, listeners):
-    {each("rule@")}, = rules
-    {each("keep@")}, = keeps
+    text = f"""
+def make(op, rules, listeners):
     function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
-    elementwise = op.elementwise and {n} > 1
-    promotes, ranked, keeps_y, zero = op.promotes, op.ranked, op.keeps_y, op.neutral_zero
+    {each("rule@")}, = rules
 
     def call({x}, options=()):
         if listeners:
@@ -156,7 +161,7 @@ def make(op, rules, keeps, listeners):
             dtype = a{first}.dtype
             if {differ}:
                 dtype = ({each("a@.dtype", of=taking or [0])},)
-                if promotes and unlike(*dtype):
+                if PROMOTES and unlike(*dtype):
                     return alike(op, call, ({x},), options)
 {indent(rest(), "        ")}
 {lines("t@ = x@.__class__ in TENSORS", by=8)}\
@@ -171,8 +176,8 @@ def make(op, rules, keeps, listeners):
             return pull_carefully(op, node, ct, sweep)
         cts, start = sweep.cts, sweep.start
 {lines(f'''if p@ >= 0:
-    g = ct if rule@ is None else rule@(ct, y, {arrays}, *options) if options else rule@(ct, y, {arrays})
-    if shapes is not None:
+    g = ct if SAME@ else rule@(ct, y, {arrays}, *options) if options else rule@(ct, y, {arrays})
+    if ELEMENTWISE and shapes is not None:
         g = unbroadcast(g, shapes[@])
     if start:
         sweep.add(p@, g)
@@ -183,3 +188,4 @@ def make(op, rules, keeps, listeners):
 
     return call, pull
 """
+    return text if words is None else _WORDS.sub(lambda word: str(word[0] in words), text)

@@ -68,8 +68,8 @@ class Entries(Saved):
 
     def enter(self, x: Tensor) -> int:
         """The place of an operand that this list did not make: a leaf, a value of another list, or -1 for neither."""
-        leaves, key = self.leaves, id(x)
-        place = leaves.get(key)
+        leaves = self.leaves
+        place = leaves.get(id(x))
         if place is not None:
             return place
         other = x.tape
@@ -79,10 +79,10 @@ class Entries(Saved):
             if not x._requires_grad:
                 self.lock(x.array)
                 return OUTSIDE
-            nodes = self.nodes
-            place = leaves[key] = len(nodes)  # its node holds it, so the id stays its own
-            nodes.append((LEAF, None, (x,), (), (), None, None))
             self.hold(x)
+            nodes = self.nodes
+            place = leaves[id(x)] = len(nodes)  # its node holds it, so the id stays its own
+            nodes.append((LEAF, None, (x,), (), (), None, None))
             return place
         if other.thread != self.thread or other.released(x.node):
             refuse_operand(self, x)

@@ -32,6 +32,7 @@ is this one declaration, in one file of `ops`:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,17 +91,27 @@ class Primitive:
         self.promotes, self.ranked, self.neutral_zero = promotes, ranked, neutral_zero
         self.signatures: dict[Any, Signature] = {}
         self._functions: dict[int, Any] = {}
-        if self.variadic:
-            self.call: Callable[..., Any] = lambda *xs, options=(): self.of(len(xs))[0](*xs, options=options)
-            self.pull: Callable[..., None] = lambda node, ct, sweep: self.of(len(node[2]))[1](node, ct, sweep)
-        else:
-            self.call, self.pull = self.of(len(self.words))
-        # a class of its own, whose instances run `call` when called, with nothing in between
-        self.__class__ = type("Primitive", (type(self),), {"__call__": staticmethod(self.call)})
         registry[name] = self
 
+    # -- how it is called: `call` and `pull` are made when they are first asked for ------------------------------
     def __call__(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
+        # a class of its own, whose instances run `call` when called, with nothing in between
+        self.__class__ = type("Primitive", (type(self),), {"__call__": staticmethod(self.call)})
         return self.call(*xs, options=options)
+
+    @cached_property
+    def call(self) -> Callable[..., Any]:
+        """The call itself, a plain function of the operands and ``options=()``."""
+        if self.variadic:
+            return lambda *xs, options=(): self.of(len(xs))[0](*xs, options=options)
+        return self.of(len(self.words))[0]
+
+    @cached_property
+    def pull(self) -> Callable[..., None]:
+        """One step of a reverse sweep, ``pull(node, ct, sweep)``."""
+        if self.variadic:
+            return lambda node, ct, sweep: self.of(len(node[2]))[1](node, ct, sweep)
+        return self.of(len(self.words))[1]
 
     # -- what the words say, for a call with n operands --------------------------------------------------------
     def of(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:

@@ -37,15 +37,13 @@ class Saved:
 
     def hold(self, leaf: Any) -> None:
         """Make a leaf's array read-only until it is given back."""
-        if leaf.uses:
-            leaf.uses += 1
-            self.held.append(leaf)
-        elif leaf.owns and leaf.array.__class__ is ndarray:
+        if not leaf.uses:
+            if not leaf.owns or leaf.array.__class__ is not ndarray:
+                self.lock(leaf.array)
+                return
             leaf.array.setflags(False)  # type: ignore[call-arg]  # a keyword would double its price
-            leaf.uses = 1
-            self.held.append(leaf)
-        else:
-            self.lock(leaf.array)
+        leaf.uses += 1
+        self.held.append(leaf)
 
     def hold_all(self, leaves: Sequence[Any]) -> None:
         """The same for leaves that own their arrays."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["refuse_operand", "refuse_output", "seeds"]
 
 
-def seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) -> Iterator[tuple[int, Tensor]]:
+def seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) -> list[tuple[int, Tensor]]:
     """The places and cotangents that a sweep from `end` to `start` starts from; refused if an output is none there."""
     if not isinstance(outputs, list | tuple):
         outputs = (outputs,)
@@ -31,6 +30,7 @@ def seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) -
         cotangents = (None,) * len(outputs)
     elif len(cotangents) != len(outputs):
         raise ShapeError(f"{len(cotangents)} cotangents were given for {len(outputs)} outputs")
+    found = []
     for y, ct in zip(outputs, cotangents, strict=True):
         ct = seed(y, ct)
         if y.tape is None and recording.communicates and (y.node != OUTSIDE or y.__class__ is not Tensor):
@@ -38,7 +38,8 @@ def seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) -
         if y.tape is not recording or not start <= y.node < end or recording.nodes[y.node] is None:
             refuse_output(recording, y)
         if ct is not None:
-            yield y.node, ct
+            found.append((y.node, ct))
+    return found
 
 
 def seed(y: Tensor, ct: Any) -> Tensor | None:

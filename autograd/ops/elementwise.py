@@ -127,9 +127,11 @@ def _relu(x: Any) -> Any:
     return np.maximum(x, _ZEROS.get(x.dtype, 0) if type(x) is np.ndarray else 0)
 
 
-# y is never negative, so its sign is the mask, and of the right dtype already
-relu = op("relu", "N", _relu, lambda ct, y, x: ct * (np.sign(y) if type(y) is np.ndarray else sign(y)), saves="y",
-dims=broadcast, operands="x")
+def _relu_rule(ct: Any, y: Any, x: Any) -> Any:
+    return ct * ((y > _ZEROS.get(y.dtype, 0)) if type(y) is np.ndarray else sign(y))  # y is never negative
+
+
+relu = op("relu", "N", _relu, _relu_rule, saves="y", dims=broadcast, operands="x")
 softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0")
 
 # -- choice; at a tie the cotangent is shared equally ----------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import add, multiply, subtract
 
 from ..errors import RingtapeError
+from ..kernels.momentum import LEAST, Momentum
 from ..leaves import Leaf
 from .base import _BARE, Optimizer, decrease
 
@@ -64,12 +65,14 @@ class SGD(Optimizer):
         self.momentum, self.weight_decay, self.dampening, self.nesterov = momentum, weight_decay, dampening, nesterov
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
+        self._updates: dict[int, Momentum] = {}
         self._small: _Small | None = None
 
     _saved = ("velocity",)
 
     def forget(self) -> None:
         self._small = None
+        self._updates = {}
 
     def update_all(self, gradients: list[Any]) -> None:
         # the many small parameters of a model cost more in calls than in numbers: they are one array here
@@ -91,6 +94,8 @@ class SGD(Optimizer):
             v = self.velocity[i]
             if v is None:
                 v = self.velocity[i] = g.copy()
+            elif not (self.dampening or self.nesterov) and self._large(i, p, v).step(g, self.lr, self.momentum):
+                return
             else:
                 v *= self.momentum
                 v += g if not self.dampening else (1 - self.dampening) * g
@@ -105,6 +110,13 @@ class SGD(Optimizer):
         else:
             decrease(p, self.lr * g)
 
+    def _large(self, i: int, p: Leaf, v: Any) -> Momentum:
+        """The update of a large parameter in fewer passes; another one if its array has been replaced."""
+        found = self._updates.get(i)
+        if found is None or found.p is not p.array or found.v is not v:
+            found = self._updates[i] = Momentum(p.array, v)
+        return found
+
 
 class _Small:
     """Small parameters of one dtype: their velocities, gradients and changes as one array each.
@@ -112,14 +124,14 @@ class _Small:
     The velocities are views, so that a step in which some have no gradient can take the others one by one.
     """
 
-    LIMIT = 16384  # elements; above it the copy of the gradient costs more than the calls
+    LIMIT = LEAST  # elements; from there on the copy of the gradient costs more than the calls
 
     def __init__(self, parameters: list[Leaf], gradients: list[Any], velocity: list[Any]):
         dtype = gradients[0].dtype
         fits = [
             (i, p) for i, (p, g) in enumerate(zip(parameters, gradients, strict=True))
             if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == dtype
-            and g.size <= self.LIMIT and velocity[i] is None
+            and g.size < self.LIMIT and velocity[i] is None
         ]  # fmt: skip
         members = {i for i, _ in fits}
         self.others = [i for i in range(len(parameters)) if i not in members]

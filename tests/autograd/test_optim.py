@@ -12,6 +12,7 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.errors import LayoutError, RingtapeError, ShapeError
+from autograd.kernels.momentum import LEAST
 from autograd.layout import I, P, R, Shard, V
 from autograd.optim import schedules
 from autograd.optim.norms import local_norm
@@ -270,3 +271,27 @@ def test_all_of_them_train_a_model() -> None:
             optimizer.step()
             losses.append(loss.item())
         assert losses[-1] < 0.75 * losses[0], (make, losses[0], losses[-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("large", ["whole", "transposed", "replaced"])
+def test_sgd_in_two_passes_is_sgd(dtype: str, large: str) -> None:
+    """Of a large parameter BLAS makes the update; where its arrays do not suit, or are others, NumPy does."""
+    rng = numpy.random.default_rng(3)
+    shape = (129, 160)
+    assert shape[0] * shape[1] > LEAST
+    w = ag.Parameter(rng.normal(size=shape).astype(dtype))
+    if large == "transposed":
+        w.array = numpy.asfortranarray(w.array)
+    optimizer = optim.SGD([w], lr=0.1, momentum=0.9)
+    expected, v = w.numpy().astype(float), numpy.zeros(shape)
+    for step in range(5):
+        if large == "replaced" and step == 2:
+            w.data = expected = rng.normal(size=shape).astype(dtype).astype(float)
+        g = rng.normal(size=shape).astype(dtype)
+        w.grad = ag.tensor(g.copy())
+        optimizer.step()
+        v = 0.9 * v + g
+        expected = expected - 0.1 * v
+        assert abs(w.numpy() - expected).max() <= 20 * numpy.finfo(dtype).eps * abs(expected).max()
+        assert numpy.array_equal(w.grad.numpy(), g)
