@@ -21,7 +21,6 @@ from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before anything of a half-overwritten package is imported, hence the imports below
 
-from . import _moved  # noqa: E402, I001 - before what looks for names in their old places
 from . import errors, events, nn, optim, random, transforms  # noqa: E402
 from .errors import *  # noqa: E402
 from .hooks import scope  # noqa: E402
@@ -29,7 +28,8 @@ from .layout import C, D, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
 from .leaves import Leaf, Parameter, constant, tensor  # noqa: E402
 from .ops import stop_gradient  # noqa: E402
 from .primitive import op, registry  # noqa: E402
-from .tape import Tape, no_grad  # noqa: E402
+from .state import no_grad  # noqa: E402
+from .tape import Tape  # noqa: E402
 from .tensor import Tensor  # noqa: E402
 from .transforms import (  # noqa: E402
     deriv,

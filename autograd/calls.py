@@ -19,13 +19,14 @@ import numpy as np
 from . import events
 from .arrays import as_array, is_array, is_inexact
 from .containers import Structure, flatten
+from .entries import relabel
 from .errors import NotDifferentiable, ShapeError
 from .inference import infer
 from .layout import Layout
 from .ranklabels import layout_of
 from .sites import call_site
 from .state import state
-from .tape import Node, Recording, Sweep, Tape, relabel
+from .tape import Node, Recording, Sweep, Tape
 from .tensor import FREE, TENSORS, Tensor
 
 __all__ = ["Call", "Extension"]

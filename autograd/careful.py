@@ -10,10 +10,11 @@ from typing import Any
 
 from .arrays import is_array
 from .broadcasting import unbroadcast
+from .entries import relabel
 from .errors import LayoutError
 from .layout import may_relabel
 from .state import state
-from .tape import Node, Recording, Sweep, relabel
+from .tape import Node, Recording, Sweep
 from .tensor import TENSORS, Tensor
 
 __all__ = ["lift", "prove", "pull_carefully"]

@@ -13,7 +13,7 @@ from .tensor import OUTSIDE, Tensor
 if TYPE_CHECKING:
     from .tape import Node, Sweep
 
-__all__ = ["IMPORT", "LEAF", "Entries", "Step"]
+__all__ = ["IMPORT", "LEAF", "WATCH", "Entries", "Step", "relabel"]
 
 
 class Step:
@@ -52,6 +52,33 @@ class _Import(Step):
 
 
 LEAF, IMPORT = _Leaf(), _Import()
+
+
+class _Watch(Step):
+    """The identity, under a place of its own: an argument inside a transform, or a relabelled value."""
+
+    name = "watch"
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        (parent,), (layout,) = node[3], node[4]
+        if parent >= 0:
+            sweep.add(parent, relabel(ct, layout.dual) if sweep.record and layout is not None else ct)
+
+    def push(self, node: Node, tangents: list[Any], start: int, *context: Any) -> Any:
+        (parent,) = node[3]
+        return tangents[parent - start] if parent >= start else None
+
+
+WATCH = _Watch()
+
+
+def relabel(x: Tensor, layout: Any) -> Tensor:
+    """`x` under a layout that it may freely take; recorded as the identity that it is."""
+    if x.layout is layout:
+        return x
+    if x.tape is None:
+        return Tensor(x.array, layout)
+    return Tensor(x.array, layout, x.tape, x.tape.append((WATCH, None, (), (x.node,), (x.layout,), None, None)))
 
 
 class Entries(Saved):

@@ -35,22 +35,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from .broadcasting import broadcast, ones, unbroadcast
 from .careful import lift
 from .dispatch import functions, identity
-from .errors import LayoutError
-from .explain import unfit
-from .inference import infer
-from .layout import Layout
-from .ranklabels import layout_of, varying
-from .ranknumbers import rank_axes
-from .signatures import Signature
-from .state import state
+from .entries import relabel
+from .signatures import Signature, Signed
 from .tangents import tangent
-from .tape import Node, Recording, relabel
-from .tensor import TENSORS
+from .tape import Node, Recording
 
 __all__ = ["Primitive", "Signature", "broadcast", "identity", "ones", "op", "registry", "unbroadcast"]
 
@@ -61,7 +52,7 @@ registry: dict[str, Primitive] = {}
 """Every operation by name: the test plan."""
 
 
-class Primitive:
+class Primitive(Signed):
     """A differentiable operation. Calling it with no Tensor among the operands runs the bare function."""
 
     communicates = False
@@ -71,7 +62,7 @@ class Primitive:
         name: str,
         word: str,
         function: Callable[..., Any],
-        adjoint: Sequence[Rule | None] = (),
+        adjoint: Sequence[Rule | None] | Rule = (),
         *,
         saves: str | Sequence[str] = "",
         dims: Dims | None = None,
@@ -85,7 +76,7 @@ class Primitive:
     ):
         self.name, self.function, self.keeping, self.instead = name, function, keeping, instead
         self.words, self.variadic = word.rstrip("*").split(), word.endswith("*")
-        self.adjoint, self.tangent = tuple(adjoint), tuple(tangent)
+        self.adjoint, self.tangent = (adjoint,) if callable(adjoint) else tuple(adjoint), tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
         self.promotes, self.ranked, self.neutral_zero = promotes, ranked, neutral_zero
@@ -145,39 +136,6 @@ class Primitive:
         """The adjoint with respect to operand i, before broadcasting is undone."""
         return self.rule(i, len(xs))(ct, y, *xs, *options)  # type: ignore[misc]
 
-    # -- what a call asks for where its short way ends -----------------------------------------------------------
-    def sign(self, key: Any, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
-        """The signature of a call, inferred; it is found by its key from then on."""
-        layouts = [x.layout for x in xs if x.__class__ in TENSORS]
-        grid = next((layout.grid for layout in layouts if layout is not None), state.grid)
-        assert grid is not None
-        signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
-                                  arrays, options)  # fmt: skip
-        if None not in layouts:  # a leaf has its labels from now on, and comes under another key
-            if len(self.signatures) > 4096:  # programs with ever new shapes must not grow for ever
-                self.signatures.clear()
-            self.signatures[key] = signature
-        return signature
-
-    def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
-        """The signature of operands with these layouts."""
-        operands = layouts
-        try:
-            if self.ranked and rank_axes(options):
-                operands = [varying(x, rank_axes(options), self.name) for x in layouts]
-            shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
-            real = [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
-            out = infer(self, operands, shapes, real, options, arrays)
-        except Exception as error:
-            try:
-                self.function(*arrays, *options)  # operands that do not fit raise that first
-            except ValueError as misfit:
-                raise unfit(self, misfit, arrays) from misfit
-            if self.instead is None or not isinstance(error, LayoutError):
-                raise
-            out = None
-        return Signature(tuple(layouts), out)
-
     named = staticmethod(registry.__getitem__)
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
@@ -190,9 +148,5 @@ class Primitive:
         total = tangent(self, node, tangents, None if self.keeping is not None else y, xs)
         return relabel(total, node[6].out) if record and node[6] is not None else total
 
-
-def op(
-    name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Rule | None] | Rule = (), **words: Any
-) -> Primitive:
-    """Declare an operation; see the module's text for the words."""
-    return Primitive(name, word, function, (adjoint,) if callable(adjoint) else adjoint, **words)
+op = Primitive
+"""Declare an operation; see the module's text for the words."""

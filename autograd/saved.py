@@ -37,12 +37,14 @@ class Saved:
 
     def hold(self, leaf: Any) -> None:
         """Make a leaf's array read-only until it is given back."""
-        if not leaf.uses:
-            if not leaf.owns or leaf.array.__class__ is not ndarray:
-                self.lock(leaf.array)
-                return
+        if not leaf.uses and leaf.owns and leaf.array.__class__ is ndarray:
             leaf.array.setflags(False)  # type: ignore[call-arg]  # a keyword would double its price
-        leaf.uses += 1
+            leaf.uses = 1
+        elif leaf.uses:
+            leaf.uses += 1
+        else:
+            self.lock(leaf.array)
+            return
         self.held.append(leaf)
 
     def hold_all(self, leaves: Sequence[Any]) -> None:

@@ -44,7 +44,7 @@ def seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) -
 
 def seed(y: Tensor, ct: Any) -> Tensor | None:
     """The cotangent to start from, as a Tensor of the dual layout; None where this rank holds no value."""
-    from .tape import relabel
+    from .entries import relabel
 
     if not isinstance(y, Tensor):
         raise TapeError(f"backward needs Tensors; {type(y).__name__} was given")

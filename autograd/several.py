@@ -23,6 +23,7 @@ import numpy as np
 
 from . import events
 from .arrays import Shaped, is_array, is_inexact
+from .entries import relabel
 from .errors import LayoutError
 from .events import listeners
 from .explain import unfit
@@ -31,7 +32,7 @@ from .layout import Layout, may_relabel
 from .primitive import Dims, Primitive, Rule, Signature
 from .promotion import alike, unlike
 from .state import state
-from .tape import Node, Recording, Sweep, Tape, relabel
+from .tape import Node, Recording, Sweep, Tape
 from .tensor import FREE, TENSORS, Tensor
 
 __all__ = ["Several"]

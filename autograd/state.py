@@ -7,14 +7,15 @@ Ranks may be threads of one process, so nothing of this is global. Reading it co
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .grid import Grid
     from .tape import Recording
 
-__all__ = ["state"]
+__all__ = ["no_grad", "state"]
 
 
 class State(threading.local):
@@ -40,3 +41,13 @@ class State(threading.local):
 
 
 state = State()
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Record nothing inside the block, communications included: on every rank of a group or on none."""
+    before, state.recording = state.recording, None
+    try:
+        yield
+    finally:
+        state.recording = before

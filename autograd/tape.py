@@ -16,13 +16,12 @@ Nodes hold arrays, never Tensors: there are no cycles, and what is dropped is fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from . import events
 from .deferred import refuse_pending
-from .entries import IMPORT, LEAF, Entries, Step
+from .entries import IMPORT, LEAF, WATCH, Entries, Step
 from .errors import TapeError
 from .events import listeners
 from .hooks import Hooks
@@ -31,7 +30,7 @@ from .seeds import seeds
 from .state import state
 from .tensor import Tensor
 
-__all__ = ["IMPORT", "LEAF", "Node", "Recording", "Step", "Sweep", "Tape", "no_grad", "relabel"]
+__all__ = ["IMPORT", "LEAF", "Node", "Recording", "Step", "Sweep", "Tape"]
 
 Node = tuple[Any, ...]
 
@@ -53,33 +52,6 @@ class Recording(Entries):
     def whole(self) -> Tape:
         """A tape over all of it."""
         return Tape(self)
-
-
-class _Watch(Step):
-    """The identity, under a place of its own: an argument inside a transform, or a relabelled value."""
-
-    name = "watch"
-
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        (parent,), (layout,) = node[3], node[4]
-        if parent >= 0:
-            sweep.add(parent, relabel(ct, layout.dual) if sweep.record and layout is not None else ct)
-
-    def push(self, node: Node, tangents: list[Any], start: int, *context: Any) -> Any:
-        (parent,) = node[3]
-        return tangents[parent - start] if parent >= start else None
-
-
-WATCH = _Watch()
-
-
-def relabel(x: Tensor, layout: Any) -> Tensor:
-    """`x` under a layout that it may freely take; recorded as the identity that it is."""
-    if x.layout is layout:
-        return x
-    if x.tape is None:
-        return Tensor(x.array, layout)
-    return Tensor(x.array, layout, x.tape, x.tape.append((WATCH, None, (), (x.node,), (x.layout,), None, None)))
 
 
 class Sweep:
@@ -268,7 +240,7 @@ class Tape(Hooks):
         """Forward mode: replay the list forwards, carrying tangents from `inputs` to `outputs`."""
         recording, start = self.recording, self.start
         end = len(recording.nodes) if self.end is None else self.end
-        carried: list[Any] = [None] * (end - start)
+        carried: list[Any] = []
         given = {x.node: t for x, t in zip(inputs, tangents, strict=True)}
         active = state.recording
         if not record:
@@ -278,20 +250,8 @@ class Tape(Hooks):
                 if recording.released(place):
                     raise TapeError("forward mode over a released tape; needed: retain=True")
                 node: Any = recording.nodes[place]
-                found = given.get(place)
-                if place not in given:
-                    found = node[0].push(node, carried, start, record, recording, place)
-                carried[place - start] = found
+                known = place in given
+                carried.append(given[place] if known else node[0].push(node, carried, start, record, recording, place))
         finally:
             state.recording = active
         return [carried[y.node - start] if y.tape is recording and y.node >= start else None for y in outputs]
-
-
-@contextmanager
-def no_grad() -> Iterator[None]:
-    """Record nothing inside the block, communications included: on every rank of a group or on none."""
-    before, state.recording = state.recording, None
-    try:
-        yield
-    finally:
-        state.recording = before

@@ -47,13 +47,14 @@ from numpy import ndarray
 from autograd import events
 from autograd.arrays import DRY, Shaped, is_absent, move, to_host
 from autograd.describe import describe
+from autograd.entries import relabel
 from autograd.errors import LayoutError
 from autograd.events import listeners
 from autograd.explain import fixes
 from autograd.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.sites import call_site
 from autograd.state import state
-from autograd.tape import Node, Recording, Sweep, relabel
+from autograd.tape import Node, Recording, Sweep
 from autograd.tensor import TENSORS, Tensor
 
 from . import checking, sanitizer

@@ -29,8 +29,8 @@ from autograd.layout import C, D, I, P, R, Shard
 from autograd.leaves import Leaf, Parameter
 from autograd.nn import Module
 from autograd.parts import global_shape
-from autograd.state import state
-from autograd.tape import Tape, no_grad
+from autograd.state import no_grad, state
+from autograd.tape import Tape
 from autograd.tensor import TENSORS, Tensor
 from collectives import Mesh, current_mesh
 

@@ -33,7 +33,7 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("rfft", "ihfft", lambda np, x: parts(np, np.fft.ihfft(x)), (5,)),
     *(("irfft", f"{n} {norm}", lambda np, x, n=n, m=norm: np.fft.irfft(x * (1 + 2j), n, norm=m), (2, 3))
       for n, norm in ((None, None), (5, "ortho"), (3, "forward"), (8, None))),
-    ("irfft", "several dimensions", lambda np, x: np.fft.irfftn(x * (1 + 2j), (3, 4)), (3, 3)),
+    ("irfft", "several dimensions", lambda np, x: np.fft.irfftn(x * (1 + 2j), (3, 4), (0, 1)), (3, 3)),
     ("irfft", "two dimensions", lambda np, x: np.fft.irfft2(x * (1 + 2j)), (2, 3)),
     ("irfft", "hfft", lambda np, x: np.fft.hfft(x * (1 + 2j)), (3,)),
     ("imag", "of a product", lambda np, x: np.imag(x * (2 + 3j)), (2, 3)),

@@ -7,12 +7,13 @@ from functools import update_wrapper
 from typing import Any
 
 from ..containers import flatten, tree_map
+from ..entries import WATCH
 from ..errors import TapeError
 from ..events import listening
 from ..leaves import tensor
 from ..primitive import Primitive
 from ..state import state
-from ..tape import WATCH, Tape
+from ..tape import Tape
 from ..tensor import TENSORS, Tensor
 
 __all__ = ["const_graph"]

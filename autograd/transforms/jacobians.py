@@ -16,8 +16,7 @@ from ..arrays import DRY, Shaped
 from ..errors import ArgumentError, ObjectiveError
 from ..layout import Layout, Shard
 from ..sites import call_site
-from ..state import state
-from ..tape import no_grad
+from ..state import no_grad, state
 from ..tensor import TENSORS, Tensor
 from .basis import Basis, is_copied
 from .reverse import warn_if_constant

@@ -20,12 +20,13 @@ import numpy as np
 from .. import random
 from ..containers import Structure, flatten
 from ..deferred import Deferred
+from ..entries import relabel
 from ..errors import TapeError
 from ..leaves import Leaf
 from ..several import OUTPUT
 from ..sites import call_site
 from ..state import state
-from ..tape import IMPORT, LEAF, Node, Recording, Sweep, Tape, relabel
+from ..tape import IMPORT, LEAF, Node, Recording, Sweep, Tape
 from ..tensor import TENSORS, Tensor, interior
 
 __all__ = ["checkpoint"]

@@ -17,12 +17,13 @@ from ..arrays import Shaped
 from ..containers import flatten
 from ..deferred import Deferred
 from ..describe import describe
+from ..entries import relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError
 from ..layout import D, V, may_relabel
 from ..leaves import tensor
 from ..sites import call_site
 from ..state import state
-from ..tape import Tape, relabel
+from ..tape import Tape
 from ..tensor import TENSORS, Tensor
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
