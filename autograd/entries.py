@@ -36,8 +36,7 @@ class _Leaf(Step):
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         if sweep.wanted is None:
-            (leaf,) = node[2]
-            leaf.accumulate(ct)
+            node[2][0].accumulate(ct)
 
 
 class _Import(Step):
@@ -87,7 +86,7 @@ class Entries(Saved):
     __slots__ = ("leaves", "nodes", "pending", "thread")
 
     def __init__(self) -> None:
-        super().__init__()
+        self.held, self.locked = [], []
         self.nodes: list[Node | None] = []
         self.leaves: dict[Any, int] = {}  # places of what came from outside
         self.pending: dict[int, Any] = {}  # cotangents that sweeps of other tapes left for this one

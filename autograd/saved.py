@@ -61,13 +61,14 @@ class Saved:
     def lock(self, array: Any) -> None:
         """Make an array read-only until it is given back (until the last of several tapes has done so)."""
         if array.__class__ is ndarray or isinstance(array, ndarray):  # an np.memmap, too
+            key = id(array)
             with _locking:
-                count = _locked.get(id(array))
+                count = _locked.get(key)
                 if count is not None:
-                    _locked[id(array)] = count + 1
+                    _locked[key] = count + 1
                 elif array.flags.writeable:
-                    array.setflags(write=False)
-                    _locked[id(array)] = 1
+                    array.setflags(False)  # type: ignore[call-arg]
+                    _locked[key] = 1
                 else:
                     return
             self.locked.append(array)
@@ -88,7 +89,7 @@ class Saved:
                 if count > 1:
                     _locked[id(array)] = count - 1
                 elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
-                    array.setflags(write=True)
+                    array.setflags(True)
 
     def __del__(self) -> None:
         if self.locked or self.held:

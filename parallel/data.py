@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count, repeat
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
@@ -178,16 +180,12 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
-    for p in parameters:
-        if p.__class__ is not Parameter or not p._requires_grad:
-            leaves = False
-            places = [_place(p, recording) for p in parameters]
-            break
-    else:
-        leaves, places = True, [_LEAF] * len(parameters)
+    leaves = _PARAMETERS.issuperset(map(type, parameters)) and all(map(_followed, parameters))
     if leaves:
+        places = [_LEAF] * len(parameters)
         recording.hold_all(parameters)
     else:
+        places = [_place(p, recording) for p in parameters]
         for p, place in zip(parameters, places, strict=True):
             if place == _LEAF:
                 recording.hold(p)
@@ -196,7 +194,7 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
     first = len(nodes)
     nodes.extend([(_ENTERED, None, (), (), (first, places), None, None)] * len(places))
     nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts, leaves), None, None))
-    return [interior(p.array, layouts[k], recording, first + k) for k, p in enumerate(parameters)]
+    return list(map(interior, map(_array, parameters), layouts, repeat(recording), count(first)))
 
 
 def _place(p: Tensor, recording: Recording) -> int:
@@ -205,6 +203,8 @@ def _place(p: Tensor, recording: Recording) -> int:
     return p.node if p.tape is recording else recording.enter(p)
 
 
+_array, _followed, _layout = attrgetter("array"), attrgetter("_requires_grad"), attrgetter("layout")
+_PARAMETERS = frozenset((Parameter,))
 _LEAF = -2  # the place of a leaf, whose gradient the entry itself hands over
 
 
@@ -274,7 +274,7 @@ class DataParallel(Module):
             current_mesh().check_replicas([p for p in parameters if _labelled(p)])
             self._checked = True
         mesh = current_mesh()
-        if self._plan is None or self._plan[0] is not mesh or [p.layout for p in parameters] != self._plan[1]:
+        if self._plan is None or self._plan[0] is not mesh or list(map(_layout, parameters)) != self._plan[1]:
             on, layouts = _plan(parameters, self.axis)
             self._plan = (mesh, [p.layout for p in parameters], on, layouts)
         entered = _enter(parameters, *self._plan[2:])

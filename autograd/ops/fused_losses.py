@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, ShapeError
 from ..layout import Mix, Sum
-from ..primitive import op
+from ..primitive import ones, op
 from ..sites import call_site
 from ..tensor import TENSORS, Tensor
 from .elementwise import not_equal, where
@@ -42,7 +42,6 @@ def _places(labels: np.ndarray, classes: int) -> np.ndarray:
 
 _row_starts: dict[tuple[int, int], np.ndarray] = {}
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
-_add_reduce: Any = np.add.reduce  # np.sum without its wrapper
 
 
 def _check_labels(labels: np.ndarray, classes: int) -> None:
@@ -71,7 +70,7 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     places = _places(labels, classes)
     picked = exps.take(places)
     np.exp(exps, exps)
-    sums = _add_reduce(exps, 1)
+    sums = exps.dot(ones(classes, exps.dtype))  # BLAS, in half the time of a sum
     losses = np.log(sums)
     losses -= picked
     return losses, (exps, sums, places)
@@ -107,7 +106,7 @@ cross_entropy_op = op(
 
 def _cross_entropy_sum_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     losses, kept = _cross_entropy_keeping(logits, labels)
-    return (_add_reduce(losses) if type(losses) is np.ndarray else np.sum(losses)), kept
+    return (losses.dot(ones(len(losses), losses.dtype)) if kept is not None else np.sum(losses)), kept
 
 
 def _sum_one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
@@ -188,7 +187,7 @@ def cross_entropy(
         raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
     raw = labels.array if labels.__class__ in TENSORS else labels
     array = logits.array if logits.__class__ in TENSORS else logits
-    if getattr(raw, "dtype", np.dtype(float)).kind not in "iu":
+    if not hasattr(raw, "dtype") or raw.dtype.kind not in "iu":
         raise DtypeError(f"labels of dtype {getattr(raw, 'dtype', type(raw))} were given; needed: integers")
     if len(array.shape) != 2 or raw.shape != array.shape[:1]:
         raise ShapeError(

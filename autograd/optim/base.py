@@ -7,6 +7,7 @@ replicated parameters at the first step and every so often, so that replicas tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -79,10 +80,10 @@ class Optimizer:
             self.lr = self.schedule(self.steps)
         self.steps += 1
         parameters = self.parameters
-        gradients = [p._grad for p in parameters]
+        gradients = list(map(_gradient, parameters))
         if (
-            any([p.uses for p in parameters])  # noqa: C419 - a list is half the price of a generator
-            or [p.layout for p in parameters] != self._accepted
+            any(map(_uses, parameters))
+            or list(map(_layout, parameters)) != self._accepted
             or not _BARE.issuperset(map(type, gradients))
         ):
             gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
@@ -140,6 +141,7 @@ class Optimizer:
         """Drop what is derived from the arrays of the state, which are others now."""
 
 
+_gradient, _uses, _layout = attrgetter("_grad"), attrgetter("uses"), attrgetter("layout")
 _BARE = frozenset((np.ndarray,))  # what `Leaf.accumulate` leaves: of the dual layout
 
 
