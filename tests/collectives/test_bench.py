@@ -81,7 +81,7 @@ def test_figures() -> None:
 
 
 def test_what_recording_adds_is_of_batches_that_follow_one_another() -> None:
-    """A machine that is at times three times as slow leaves the median of the differences as it is, at best 1 us off."""
+    """A machine that is three times as slow at times changes no median of differences."""
 
     class Given:
         rounds: ClassVar[list[list[list[float]]]] = [
