@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy import ndarray
+from numpy import generic, ndarray
 
 from autograd.events import listeners
 from autograd.layout import Layout
@@ -22,7 +22,7 @@ from autograd.state import state
 from autograd.tensor import Tensor
 
 from . import checking
-from .primitive import Call, Collective, starting
+from .primitive import Call, Collective, back, host_flat, starting
 
 __all__ = ["Repeated"]
 
@@ -42,11 +42,15 @@ class Repeated:
         The operand's and the result's.
     """
 
-    __slots__ = ("call", "collective", "dtype", "group", "is_flat", "layout", "options", "out", "shape")
+    __slots__ = (
+        "call", "collective", "dtype", "group", "is_alone", "is_flat", "kind", "layout", "options", "out", "shape"
+    )  # fmt: skip
 
     def __init__(self, collective: Collective, call: Call, layout: Layout, out: Layout):
         self.collective, self.call, self.group, self.layout, self.out = collective, call, call.group, layout, out
-        self.shape: tuple[int, ...] | None = None  # the last operand's
+        self.is_alone = call.group.size == 1  # nothing is sent
+        self.kind: Any = None  # the last operand's class
+        self.shape: tuple[int, ...] = ()
         self.dtype: Any = None
         self.is_flat = False  # whether the transport takes it as it is
         self.options: tuple[Any, ...] = ()  # what its node tells of the call: nodes of equal calls share one tuple
@@ -56,13 +60,15 @@ class Repeated:
         array, recording = x.array, state.recording
         if (
             recording is None
-            or array.__class__ is not ndarray  # a scalar, of another device, or not here
-            or not (array.dtype is self.dtype and array.shape == self.shape or self._fits(array))
+            or not (
+                array.__class__ is self.kind and array.dtype is self.dtype and array.shape == self.shape
+                or self._fits(array)
+            )
             or not array.flags.c_contiguous
             or listeners
             or starting
             or self.collective._forward is not self.collective.plain
-            or (checking.limit and self.group.checking)
+            or (checking.limit and not self.is_alone and self.group.checking)
         ):
             return self.collective(x, self.call)
         y = self.group.all_reduce(array) if self.is_flat else self._in_shape(array)
@@ -75,14 +81,15 @@ class Repeated:
         return made
 
     def _fits(self, array: Any) -> bool:
-        """Whether an array is differentiable; if so, it is what the next one is compared with."""
-        if array.dtype.kind not in "fc":
+        """Whether an array is here, on the host, and differentiable; if so the next one is compared with it."""
+        if not isinstance(array, ndarray | generic) or array.dtype.kind not in "fc":
             return False
+        self.kind = array.__class__
         self.shape, self.dtype = array.shape, array.dtype
-        self.is_flat = array.ndim == 1 and self.group.size > 1
+        self.is_flat = array.ndim == 1 and not self.is_alone and array.__class__ is ndarray
         told = self.shape, self.dtype, False
         self.options = self.call, self.layout, self.out, told, told
         return True
 
     def _in_shape(self, array: Any) -> Any:
-        return array if self.group.size == 1 else self.group.all_reduce(array.reshape(-1)).reshape(self.shape)
+        return array if self.is_alone else back(self.group.all_reduce(host_flat(array)), array.shape, array)
