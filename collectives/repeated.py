@@ -82,11 +82,11 @@ class Repeated:
 
     def _fits(self, array: Any) -> bool:
         """Whether an array is here, on the host, and differentiable; if so the next one is compared with it."""
-        if not isinstance(array, ndarray | generic) or array.dtype.kind not in "fc":
+        if not (array.__class__ is ndarray or isinstance(array, generic)) or array.dtype.kind not in "fc":
             return False
         self.kind = array.__class__
         self.shape, self.dtype = array.shape, array.dtype
-        self.is_flat = array.ndim == 1 and not self.is_alone and array.__class__ is ndarray
+        self.is_flat = array.ndim == 1 and not self.is_alone
         told = self.shape, self.dtype, False
         self.options = self.call, self.layout, self.out, told, told
         return True

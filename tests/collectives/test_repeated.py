@@ -42,6 +42,10 @@ def strided(x: Any) -> Any:
     return np.repeat(x, 2, axis=-1)[..., ::2]
 
 
+class Elsewhere(np.ndarray):  # type: ignore[type-arg]
+    """An array of another kind, of the same shape and dtype."""
+
+
 FORMS: list[Callable[[Any], Any]] = [np.ascontiguousarray, np.asfortranarray, strided]
 KINDS = [((6,), np.float32), ((6,), np.float64), ((5,), np.float64), ((2, 3), np.float64), ((3, 2), np.float64),
          ((2, 3), np.complex128), ((0,), np.float32), ((1,), np.float16), ((6,), np.int64)]  # fmt: skip
@@ -49,6 +53,7 @@ OPERANDS: list[Callable[[int], Any]] = [
     *(lambda seed, form=form, kind=kind: form(draw(*kind, seed)) for form in FORMS for kind in KINDS),
     lambda seed: np.float64(draw((1,), np.float64, seed)[0]),
     lambda seed: draw((1,), np.float64, seed).reshape(()),
+    lambda seed: draw((6,), np.float64, seed).view(Elsewhere),
 ]
 
 
