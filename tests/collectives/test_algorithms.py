@@ -350,7 +350,7 @@ def test_auto_takes_the_predicted_best() -> None:
 
 
 def test_auto_corrects_its_model_where_it_was_tried() -> None:
-    """By the error at the nearest size tried, in factors, by none beyond twice the longest, and never what was timed."""
+    """By the error at the nearest size tried, in factors; by none beyond twice the longest; never what was timed."""
     tried = [(1 << 10, 10.0), (1 << 14, 3.0)]
     timed = {"native": {"all_reduce": [(1 << 10, 2e-4), (1 << 16, 2e-4)]}}
     plain = Fit(8, 50e-6, 1e-9, 1e-10, timed)
