@@ -52,6 +52,7 @@ from .communicator import Communicator
 from .cuts import check_inner, check_outer, checked_counts, coming, extents_along, nested_parts, normal_dim
 from .mesh import Axis, Mesh, check_name, current_mesh
 from .primitive import Call
+from .repeated import Repeated
 
 __all__ = [
     "all_gather", "all_reduce", "all_to_all", "broadcast", "cast", "declare_partial", "gather", "mean", "permute",
@@ -145,17 +146,21 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
     >>> cc.run(program, ranks=3)
     [[6.0], [6.0], [6.0]]
     """
-    if to is not R and to is not I:
-        _check_to(to, (R, I), "all_reduce")
     mesh = state.mesh
     on: Any = mesh._axes.get(axis) if mesh is not None and axis.__class__ is str else None
-    if on is None or x.__class__ not in TENSORS or x.layout is None or x.layout.grid is not mesh.grid:
-        x, on, _ = _begin(x, axis, "all_reduce")  # the usual case needs no call
-    key = to if algorithm is None else (to, algorithm)
-    call = on.calls.get(key)
-    if call is None:
-        call = on.calls[key] = Call(on.names, _group(on, algorithm, "all_reduce"), to=to)
-    return pair.all_reduce(x, call)
+    if on is not None and x.__class__ in TENSORS and (to is R or to is I):
+        known = on.calls.get((to, x.layout, algorithm))  # the axis knows no layout of another mesh
+        if known is not None:
+            return known.again(x)
+    _check_to(to, (R, I), "all_reduce")
+    x, on, _ = _begin(x, axis, "all_reduce")
+    call = Call(on.names, _group(on, algorithm, "all_reduce"), to=to)
+    y: Tensor = pair.all_reduce(x, call)
+    layout = x.layout
+    assert layout is not None
+    out = pair.all_reduce.label(x, layout, call)
+    on.calls[to, layout, algorithm] = Repeated(pair.all_reduce, call, layout, out)
+    return y
 
 
 def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:

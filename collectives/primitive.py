@@ -155,9 +155,10 @@ class Collective:
         self._adjoint: Callable[..., Any] = lambda ct, call: ct
         self._derivative: Callable[..., Any] | None = None
         collectives[name] = self
+        self.plain: Callable[[Any, Call], Any] | None = None  # the rule that `flat` stands for, see `repeated`
         if flat:  # what is asked is this call of the transport: the operand in, the result of its shape out
             self._asks = lambda x, call: (flat, (host_flat(x),), in_shape)
-            self._forward = _flat_forward(flat)
+            self._forward = self.plain = _flat_forward(flat)
 
     def __repr__(self) -> str:
         return f"<collective {self.name}>"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ import collectives as cc
 from autograd.errors import CollectiveMismatch, MeshError, ShapeError
 from autograd.parts import parts
 from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, hierarchical, predict, steps
+from collectives.algorithms import fit as fitting
 from collectives.algorithms.costs import candidates
 from collectives.algorithms.fit import Levels
 from collectives.algorithms.selected import Channel, Selected
@@ -346,6 +347,72 @@ def test_auto_takes_the_predicted_best() -> None:
     assert native.choose("all_reduce", 4096) == "native"
     assert native.times("all_reduce", 4096)["native"] == pytest.approx(4e-6)
     assert "native" not in native.times("all_reduce", 1 << 20)  # a black box, far beyond what was timed
+
+
+def test_auto_corrects_its_model_where_it_was_tried() -> None:
+    """By the error at the nearest size tried, in factors; by none beyond twice the longest; never what was timed."""
+    tried = [(1 << 10, 10.0), (1 << 14, 3.0)]
+    timed = {"native": {"all_reduce": [(1 << 10, 2e-4), (1 << 16, 2e-4)]}}
+    plain = Fit(8, 50e-6, 1e-9, 1e-10, timed)
+    fit = Fit(8, 50e-6, 1e-9, 1e-10, timed, errors={"all_reduce": tried})
+    for size_bytes, error in [(1, 10), (1 << 10, 10), (4095, 10), (4097, 3), (1 << 15, 3), ((1 << 15) + 1, 1)]:
+        found, model = fit.times("all_reduce", size_bytes), plain.times("all_reduce", size_bytes)
+        assert found.keys() == model.keys() > {"ring", "native"}
+        for name in found:
+            assert found[name] == pytest.approx(model[name] * (1 if name == "native" else error)), (name, size_bytes)
+        assert fit.times("reduce", size_bytes) == plain.times("reduce", size_bytes)
+    assert plain.choose("all_reduce", 1 << 10) == "recursive_doubling" and fit.choose("all_reduce", 1 << 10) == "native"
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "times", "taken"),
+    [
+        (1 << 20, {"trees": 1.0, "ring": 1.04}, "ring"),
+        (1 << 20, {"trees": 1.0, "ring": 1.06}, "trees"),
+        (1 << 20, {"ring": 1.0, "native": 1.04}, "ring"),  # not where bytes count, but when it is the best
+        (1 << 20, {"ring": 1.1, "native": 1.0}, "native"),
+        (1 << 16, {"trees": 1.0, "native": 1.24}, "native"),
+        (1 << 16, {"trees": 1.0, "native": 1.26}, "trees"),
+        ((1 << 16) + 4, {"trees": 1.0, "native": 1.24}, "trees"),
+        (1 << 16, {"trees": 1.0, "ring": 1.04, "native": 1.2}, "native"),
+        (64, {"trees": 1.0, "doubling": 1.0}, "doubling"),  # by name, whatever order a rank has them in
+        (64, {"doubling": 1.0, "trees": 1.0}, "doubling"),
+    ],
+)
+def test_auto_takes_what_is_about_as_good(
+    size_bytes: int, times: dict[str, float], taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = Fit(8, 50e-6, 1e-9, 1e-10, {})
+    monkeypatch.setattr(fit, "times", lambda operation, size_bytes: times)
+    assert fit.choose("all_reduce", size_bytes) == taken
+
+
+def test_auto_takes_the_median_of_what_the_ranks_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank's clock says something else; all have one fit, on the grid of sizes that they were to time and try."""
+    seconds = (1e-5, 2e-5, 9e-5)
+
+    def usual(run: Callable[[], Any], before: Callable[[], Any], times: int) -> float:
+        run()
+        return seconds[cc.world().rank]
+
+    monkeypatch.setattr(fitting, "_usual", usual)
+    monkeypatch.setattr(fitting, "TIMED_LIMIT_S", 1e9)
+
+    def program() -> Any:
+        fit = cast(Any, cc.Mesh(dp=3).axis("dp").using("auto")).channel.fit
+        choices = [fit.choose(operation, 4**k) for k in range(13) for operation in OPERATIONS]
+        return fit.alpha_s, fit.beta_s_per_byte, fit.gamma_s_per_byte, fit.timed, fit.errors, choices, fit.modelled
+
+    first, *others = cc.run(program, 3)
+    assert all(each[:-1] == first[:-1] for each in others)
+    alpha, _, gamma, timed, errors, _, modelled = first
+    assert alpha == pytest.approx(1e-5, rel=1e-5) and gamma == pytest.approx(2e-5 / (1 << 20))  # two rounds a call
+    sizes = [1 << k for k in (10, 12, 14, 16, 18, 20, 22)]
+    assert timed["native"] == {operation: [(size, 2e-5) for size in sizes] for operation in OPERATIONS}
+    assert errors == {
+        operation: [(size, pytest.approx(2e-5 / min(modelled(operation, size).values()))) for size in sizes[:4]]
+        for operation in OPERATIONS
+    }
 
 
 def test_auto_measures_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

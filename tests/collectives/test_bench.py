@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -77,6 +78,25 @@ def test_figures() -> None:
         "ours": pytest.approx(2), "peer": pytest.approx(4), "ratio": pytest.approx(2), "best ratio": pytest.approx(3)
     }  # fmt: skip
     assert [bench.shown(n) for n in (4096, 256 << 10, 1 << 20)] == ["4 KiB", "256 KiB", "1 MiB"]
+
+
+def test_what_recording_adds_is_of_batches_that_follow_one_another() -> None:
+    """A machine that is three times as slow at times changes no median of differences."""
+
+    class Given:
+        rounds: ClassVar[list[list[list[float]]]] = [
+            [[0.0], [9.0]],  # the round that makes the buffers
+            [[5e-6, 5e-6, 15e-6], [7e-6, 7e-6, 18e-6]],
+            [[15e-6, 15e-6, 5e-6], [18e-6, 17e-6, 7e-6]],
+            [[5e-6, 15e-6, 5e-6], [6e-6, 99e-6, 6e-6]],
+        ]
+
+        def measure_in_turn(self, calls: Any, size_bytes: int, batches: int, count: int) -> list[list[float]]:
+            assert list(calls) == ["transport", "recorded"] and size_bytes == 4096 and count > 1
+            return self.rounds.pop(0)
+
+    (row,) = bench._recorded(cast(bench.World, Given()), 3).values()
+    assert row == {"ours": pytest.approx(2), "peer": 5, "ratio": pytest.approx(2.5), "best ratio": pytest.approx(5)}
 
 
 def test_sums_of_sums_stay_finite() -> None:

@@ -3,8 +3,9 @@
     worker.py ringtape|mpi|gloo HOST:PORT TOKEN
 
 It runs in the environment of what it measures and needs NumPy beside it. All ranks of all worlds live at the same time
-and take turns: each waits for its next line on a socket, which takes no processor. A line asks for some batches of one
-call at one size; the answer is the time of a call in each batch, in seconds, between barriers.
+and take turns: each waits for its next line on a socket, which takes no processor. A line asks for some batches of some
+calls at one size, a batch of each in turn; the answer is, for each of these calls, the time of one in each batch, in
+seconds, between barriers.
 """
 
 from __future__ import annotations
@@ -142,21 +143,23 @@ def main(kind: str, address: str, token: str) -> None:
     size = 0
     clock = time.perf_counter
     for line in lines:
-        name, size_bytes, batches, count = json.loads(line)
+        names, size_bytes, batches, count = json.loads(line)
         if size_bytes != size:
             calls, size = {}, size_bytes  # the arrays of one size at a time
-        if name not in calls:
-            calls[name] = world.call(name, size_bytes)
-        run, before = calls[name]
-        times = []
+        for name in names:
+            if name not in calls:
+                calls[name] = world.call(name, size_bytes)
+        times: list[list[float]] = [[] for _ in names]
         for _ in range(batches):
-            before()
-            run()
-            world.barrier()
-            start = clock()
-            for _ in range(count):
+            for name, found in zip(names, times):  # noqa: B905 - strict= is not known to every peer's interpreter
+                run, before = calls[name]
+                before()
                 run()
-            times.append((clock() - start) / count)
+                world.barrier()
+                start = clock()
+                for _ in range(count):
+                    run()
+                found.append((clock() - start) / count)
         lines.write(json.dumps(times) + "\n")
         lines.flush()
     os._exit(0) if kind == "gloo" else None  # gloo's threads may not end by themselves
