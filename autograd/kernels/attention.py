@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import Kernel
+from .blas import add_product
 from .softmax import SAFE, exponentials
 
 SCORE_BYTES = 1 << 19
@@ -200,7 +201,8 @@ def attend_backward(
 def _accumulate(a: Any, b: Any, target: Any, seen: int, first: bool) -> None:
     """Add ``a' b`` to the first `seen` rows of the target, whose first contribution sets it."""
     if not first:
-        target[:, :seen] += a.swapaxes(-1, -2) @ b
+        for one, two, part in zip(a, b, target, strict=True):
+            add_product(one.T, two, part[:seen])
     else:
         np.matmul(a.swapaxes(-1, -2), b, out=target[:, :seen])
         target[:, seen:] = 0
