@@ -10,8 +10,8 @@ diagonal the exponentials are taken in strips of rows, each as far as its last r
 of Q and K prove that no product leaves exp's safe range, the largest of each row is not looked for. Beyond `KEEP_BYTES`
 the exponentials are not kept, and backward computes them again.
 
-Of the parts of one projection, whose rows lie far apart, the heads at hand are copied first: BLAS packs what it
-multiplies for every block of rows again, and from scattered rows that makes the products a sixth to a quarter slower.
+Of the parts of one projection, whose rows lie far apart, keys and values that several blocks use are copied first: BLAS
+packs them for every block again, and from scattered rows that makes the products a sixth to a quarter slower.
 
 Source: the recomputation and the row sum of ``ct * O`` are those of Dao et al. 2022 (FlashAttention), section 3.1.
 """
@@ -78,17 +78,19 @@ def _gathered(x: Any, factor: Any = None) -> Any:
 
 
 class _Heads:
-    """The keys and values of the heads at hand, gathered once for all steps that use them."""
+    """The keys and values of the heads at hand, gathered where several steps use them."""
 
-    def __init__(self, k: Any, v: Any):
-        self.k, self.v = k, v
+    def __init__(self, q: Any, k: Any, v: Any):
+        self.k, self.v, self.rows = k, v, q.shape[-2]
         self.at: Any = None
 
     def __call__(self, step: _Step) -> tuple[Any, Any]:
         at = step.at, step.keys.start
         if at != self.at:
             self.at = at
-            self.found = tuple(_gathered(x[step.at][step.keys]) for x in (self.k, self.v))
+            self.found = [x[step.at][step.keys] for x in (self.k, self.v)]
+            if step.rows.stop < self.rows:
+                self.found = [_gathered(x) for x in self.found]
         k, v = self.found
         return k[:, : step.seen], v[:, : step.seen]
 
@@ -147,7 +149,7 @@ class _Scores:
 
 def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool) -> Any:
     """Write the output to `out`; return what backward needs: the exponentials by step, and the rows' 1 / r."""
-    scores, heads = _Scores(q, k, mask, causal, scale), _Heads(k, v)
+    scores, heads = _Scores(q, k, mask, causal, scale), _Heads(q, k, v)
     steps = list(_steps(q, k, causal))
     total = sum((s.heads.stop - s.heads.start) * (s.rows.stop - s.rows.start) * s.seen for s in steps) * q.itemsize
     kept: list[Any] | None = [] if keep and total <= KEEP_BYTES else None
@@ -171,7 +173,7 @@ def attend_backward(
 ) -> None:
     """Write the cotangents to `dq`, `dk` and `dv`, any of them None."""
     exps, inverse, safe = kept
-    scores, heads = _Scores(q, k, mask, causal, scale, safe), _Heads(k, v)
+    scores, heads = _Scores(q, k, mask, causal, scale, safe), _Heads(q, k, v)
     opened: set[Any] = set()
     if not q.shape[-2]:
         for d in (dk, dv):
@@ -195,7 +197,7 @@ def attend_backward(
         if dq is not None:
             np.matmul(ds, keys, out=dq[at][some, rows])
         if dk is not None:
-            _accumulate(ds, _gathered(q[at][some, rows]), dk[at][kv], seen, first)
+            _accumulate(ds, q[at][some, rows], dk[at][kv], seen, first)
 
 
 def _accumulate(a: Any, b: Any, target: Any, seen: int, first: bool) -> None:
