@@ -7,8 +7,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from numpy import ndarray
+from numpy import empty, ndarray
 
+from ..kernels import blas
 from ..layout import Mix, Sum
 from ..primitive import ones, op, unbroadcast
 from .shape import broadcast_to, swapaxes
@@ -67,20 +68,36 @@ matmul = op("matmul", "a b", operator.matmul, (_left, _right), saves="01", dims=
 # -- a linear layer ------------------------------------------------------------------------------------------
 
 
+_MANY = 256
+"""From so many rows on the bias is there first and the product is added to it, which saves a pass over the result."""
+
+
 def _linear(x: Any, w: Any, b: Any) -> Any:
     if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape:
         try:
             if x.ndim == 2:
+                if len(x) >= _MANY:
+                    return _added_to_bias(x, w, b)
                 y = x.dot(w)  # the same as @, without its machinery
                 y += b
                 return y
             if x.ndim > 2:  # one product, and not one per batch
-                y = _rows(x).dot(w)
-                y += b
+                y = _added_to_bias(_rows(x), w, b)
                 return y.reshape(*x.shape[:-1], y.shape[1])
         except ValueError:  # the product says what does not fit
             pass
     return NotImplemented
+
+
+def _added_to_bias(x: Any, w: Any, b: Any) -> Any:
+    if len(x) >= _MANY and x.shape[1] == w.shape[0] and x.dtype == w.dtype == b.dtype and blas.adds_products(x.dtype):
+        y = empty((len(x), len(b)), x.dtype)
+        y[...] = b
+        blas.add_product(x, w, y)
+    else:
+        y = x.dot(w)
+        y += b
+    return y
 
 
 def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
