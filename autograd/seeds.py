@@ -28,8 +28,9 @@ def seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) -
     """The places and cotangents that a sweep from `end` to `start` starts from; refused if an output is none there."""
     if cotangents is None and outputs.__class__ is Tensor and outputs.array.__class__ in _ONE:  # what most begin with
         y, layout = outputs, outputs.layout
-        known = y.tape is recording and start <= y.node < end and recording.nodes[y.node] is not None
-        if known and (layout is None or layout.one_number):
+        if start <= y.node < end and recording.nodes[y.node] is not None and y.tape is recording and (
+            layout is None or layout.one_number
+        ):
             return [(y.node, Tensor(_ONE[y.array.__class__], None if layout is None else layout.dual))]
     if not isinstance(outputs, list | tuple):
         outputs = (outputs,)
