@@ -118,7 +118,8 @@ class Methods:
         return to_host(self.array).item()
 
     def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if state.recording is not None and self.requires_grad:
+        discrete = dtype is not None and np.dtype(dtype).kind in "biu"  # numpy.int64(x): indices have no derivative
+        if state.recording is not None and self.requires_grad and not discrete:
             raise NotDifferentiable(
                 f"{self.name or 'x'}, of {describe(self.array, self.array.shape, self.layout)}, was to become a plain "
                 "array on an active tape: what is computed from it would miss in its gradient, and nothing would say "

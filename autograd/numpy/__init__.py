@@ -19,7 +19,7 @@ assignment to elements, in-place methods (``x[0] = 1``, ``x.sort()``, ``x.fill(0
 ``numpy.array(x)``, ``numpy.asarray(x)``, ``numpy.float64(x)`` of a value that a recording tape follows
     What is computed from a plain array would miss in the gradient, and nothing would say so. Fix: ``array(x)`` of this
     module, which is differentiable, nested lists included; or ``x.numpy()`` where no gradient is wanted. Outside a tape
-    they give the values.
+    they give the values, as conversions to whole numbers (``numpy.int64(x)``) and booleans always do.
 ``svd`` with ``full_matrices=True`` of matrices that are not square, ``qr`` with ``mode="complete"`` of tall ones
     Vectors that belong to no value are not determined.
 ``pad`` with modes other than constant, edge, reflect, symmetric and wrap; ``quantile`` with methods other than linear

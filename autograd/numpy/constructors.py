@@ -34,7 +34,7 @@ class _Joining:
         xs = [atleast_1d(x) for x in given]
         if self._columns:
             xs = [reshape(x, (-1, 1)) if x.ndim == 1 else x for x in xs]
-        return concatenate(xs, -1)
+        return concatenate(xs, -1 if self._columns else 0)
 
 
 r_, c_ = _Joining(np.r_, columns=False), _Joining(np.c_, columns=True)

@@ -34,6 +34,8 @@ __all__ = [
     "vector_norm",
 ]  # fmt: skip
 
+T, _dot = matrix_transpose, matmul  # two names that HIPS autograd has beside NumPy's, and its users call
+
 
 @_instead_of(_linalg.diagonal)
 def diagonal(x: object, /, *, offset: int = 0) -> object:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ShapeError
 from ..tensor import TENSORS
 from .operands import constant_like, instead_of, operand, operands, raw, strong
 from .shape import broadcast_to, concatenate, expand_dims, reshape, stack
@@ -189,6 +190,8 @@ zeros_like, ones_like, empty_like = map(_filled_like, (np.zeros_like, np.ones_li
 def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
              axis: int = 0) -> Any:  # fmt: skip
     """Evenly spaced values between two ends, each of which has a derivative."""
+    if num < 0:
+        raise ShapeError(f"linspace: num={num} was given; needed: at least 0")
     start, stop = operands(start, stop)
     parts = (num - 1 if endpoint else num) or 1
     at = np.arange(num) / parts
@@ -197,7 +200,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
     like = start if start.__class__ in TENSORS else stop
     kind = np.result_type(start.dtype, stop.dtype, 1.0)
     along = constant_like(at.reshape((-1,) + (1,) * ndim).astype(kind), like)
-    y = expand_dims(start * (1 - 0 * along[0]), 0) * (1 - along) + expand_dims(stop, 0) * along
+    y = expand_dims(start, 0) * (1 - along) + expand_dims(stop, 0) * along
     if axis:
         from .shape import moveaxis
 

@@ -20,18 +20,24 @@ from .reductions import mean, normal_axes
 from .shape import expand_dims, ravel, reshape, squeeze, stack, transpose
 
 Shape = tuple[int, ...]
+_NUMBERS = frozenset({bool, int, float, complex})
 
 
 # -- where -----------------------------------------------------------------------------------------------------------
-def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
-    """Elements of `x` where the condition holds, of `y` elsewhere; with one argument, the places where it holds."""
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    """Elements of `x` where the condition holds, of `y` elsewhere; with one argument, the places where it holds.
+
+    A choice between Python numbers is a Python number, so that it takes the dtype of what it meets.
+    """
     if x is None and y is None:
         return np.nonzero(raw(condition))
     if x is None or y is None:
         raise ShapeError("where: one of x and y was given; needed: both, or none")
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
         if not tensors_in((condition, x, y)):
-            return np.where(condition, x, y)
+            chosen = np.where(condition, x, y)
+            numbers = condition.__class__ is bool and x.__class__ in _NUMBERS and y.__class__ in _NUMBERS
+            return chosen.item() if numbers else chosen
     given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
     condition = given[0]
     if condition.__class__ in TENSORS or hasattr(condition, "dtype"):

@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import to_host
 from ..errors import RingtapeError
 from ..transforms import jvp, vjp
-from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, settled_slope
+from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
 from .probing import Function, arguments, pairing, pulled, random_like, raw, value
 from .report import GradientMismatch, compare, listed
 
@@ -160,6 +160,7 @@ class _Point:
         self, f: Function, xs: list[np.ndarray], dxs: list[np.ndarray], y: np.ndarray, asked: _Asked, hidden: float
     ):
         self.f, self.asked, self.hidden = f, asked, hidden
+        self.given = xs
         self.own = float(np.finfo(y.dtype).eps)  # the precision in which the derivative itself was computed
         self.xs = [x.astype(np.result_type(x.dtype, np.float64)) for x in xs]
         self.y = y
@@ -171,6 +172,8 @@ class _Point:
         self.dxs = [dx.astype(x.dtype) for dx, x in zip(dxs, self.xs, strict=True)]
         self.precision = float(np.finfo(self.y.dtype).eps)
         self.eps = self.precision ** (1 / 3) if asked.eps is None else asked.eps
+        # the largest terms that may cancel unseen: no more than the arguments, or a kink would pass for rounding
+        self.largest = max((float(np.max(np.abs(x), initial=1.0)) for x in self.xs), default=1.0)
         self._analytic: bool | None = None
 
     @property
@@ -201,6 +204,11 @@ def _reverse(at: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) ->
     error = np.asarray(floor + 4 * at.precision * sizes / (at.eps * reach))
     for place in _doubtful(expected, got, error, asked):
         base = float(abs(x[place]))
+        shown = max(float(np.sum(rounded_size(at_element(at.f, zs, i, place, ct, unit), base, precision)))
+                    for zs, precision in ((at.xs, at.precision), (at.given, at.own))
+                    for unit in ((1, 1j) if x.dtype.kind == "c" else (1,)))  # fmt: skip
+        sizes[place] = max(sizes[place], min(shown, at.largest * float(np.max(np.abs(ct)))))
+        floor[place] = 64 * at.own * (sizes[place] + at.hidden) / reach[place]
         known = (base, at.precision, True, abs(got[place]) > floor[place])
         slope, off = settled_slope(at_element(at.f, at.xs, i, place, ct), *known)
         if x.dtype.kind == "c":
@@ -228,7 +236,12 @@ def _forward(at: _Point, got: np.ndarray, where: str) -> None:
     error = np.asarray(floor + 4 * at.precision * size / at.eps)
     doubtful = _doubtful(expected, got, error, asked)
     if doubtful:
-        slope, off = settled_slope(along(at.f, at.xs, at.dxs), 1.0, at.precision, stairs=np.abs(got) > floor)
+        phi = along(at.f, at.xs, at.dxs)
+        shown = np.maximum(rounded_size(phi, 1.0, at.precision),
+                           rounded_size(along(at.f, at.given, at.dxs), 1.0, at.own))  # fmt: skip
+        size = np.maximum(size, np.minimum(shown, at.largest))
+        floor = 64 * at.own * (size + np.mean(size) + at.hidden)
+        slope, off = settled_slope(phi, 1.0, at.precision, stairs=np.abs(got) > floor)
         step = complex_step(at.f, at.xs, at.dxs) if at.analytic else None
         if step is not None:
             slope, off = step, np.zeros_like(off)

@@ -18,11 +18,12 @@ import numpy as np
 from .probing import Function, value
 
 __all__ = ["along", "at_element", "complex_step", "first_slopes", "numeric_gradient", "numeric_tangent",
-           "settled_slope"]  # fmt: skip
+           "rounded_size", "settled_slope"]  # fmt: skip
 
 _ROWS, _COLUMNS = 20, 3  # how many steps, each half of the one before, and how often they are extrapolated
 _WINDOW = 5  # how many rows must agree
 _SHRINKS = 40  # how often a first step that leaves the function's domain is divided by four
+_PROBES = 16  # how many small steps look for rounding: a few may show none by chance
 _STEP = 1e-20  # of the complex step: nothing is subtracted, so it may be as small as one likes
 _LEAVES = 100 * _STEP**2  # of the order of the step's square, which is all there is where the slope is zero
 
@@ -105,6 +106,29 @@ def _extrapolated(
                 best, error = np.where(better, row[k], best), np.where(better, off, error)
         h /= 2
     return best, error
+
+
+def rounded_size(phi: Callable[[float], Any], scale: float = 1.0, precision: float = 2.2e-16) -> Any:
+    """How large the terms are whose rounding the values of `phi` show, each an array where `phi` gives arrays.
+
+    A value may be far smaller than what has cancelled in it: ``log(exp(x)) - x`` is of the size of the rounding of x.
+    Second differences over steps so small that nothing bends are rounding alone.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd.testing.differences import rounded_size
+    >>> bool(0.1 < rounded_size(lambda t: numpy.log(numpy.exp(0.7 + t)) - (0.7 + t)) < 10)
+    True
+    >>> bool(rounded_size(lambda t: 1e-20 * numpy.sin(0.7 + t)) < 1e-18)
+    True
+    """
+    steps = max(1.0, abs(scale)) * np.geomspace(precision, 0.1 * np.sqrt(precision), _PROBES)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        base = 2 * np.asarray(phi(0.0))
+        bends = [np.abs(np.asarray(phi(float(h))) - base + np.asarray(phi(-float(h)))) for h in steps]
+    return np.nan_to_num(np.max(bends, axis=0) / precision, nan=0.0, posinf=0.0)
 
 
 def complex_step(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray]) -> np.ndarray | None:

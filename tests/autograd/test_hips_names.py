@@ -39,6 +39,7 @@ NAMES = {
     "autograd.misc.flatten": "flatten flatten_func",
     "autograd.misc.optimizers": "adam rmsprop sgd unflatten_optimizer",
     "autograd.numpy": "fft linalg random",
+    "autograd.numpy.linalg": "T _dot",
     "autograd.test_util": "check_equivalent check_grads check_jvp check_vjp combo_check scalar_close",
     "autograd.tracer": "getval isbox notrace_primitive primitive",
     "autograd.util": "func quick_grad_check subval subvals",

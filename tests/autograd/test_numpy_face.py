@@ -162,6 +162,60 @@ def test_a_followed_value_does_not_become_an_array_unseen() -> None:
     assert numpy.asarray(x).tolist() == [1, 2]
 
 
+def test_indices_are_made_of_a_followed_value() -> None:
+    """A conversion to whole numbers or booleans has no derivative, so that nothing is lost."""
+    x = ag.Parameter([2.5, 0.0])
+    with ag.Tape():
+        assert numpy.int64(x).tolist() == [2, 0] and np.int32(x).dtype == "int32"
+        assert numpy.asarray(x * 2, bool).tolist() == [True, False]
+        for kind in ("float64", "float32", "complex128", object):
+            with pytest.raises(ag.NotDifferentiable, match="Fix: "):
+                numpy.asarray(x, kind)
+
+
+# -- what joins and chooses ------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[Any, Any], Any]] = {
+    "r_ of rows": lambda n, x: n.r_[x, X, x * 2], "r_ of vectors and slices": lambda n, x: n.r_[x[0], 1:4, X[1], 2.0],
+    "r_ of one": lambda n, x: n.r_[x], "r_ of numbers": lambda n, x: n.r_[x[0, 0], 1.0, x[1, 2]],
+    "r_ of three dimensions": lambda n, x: n.r_[x[None], X[None]], "c_ of rows": lambda n, x: n.c_[x, X, x * 2],
+    "c_ of vectors": lambda n, x: n.c_[x[0], X[1], 1:4], "c_ of both": lambda n, x: n.c_[x, X[0]],
+    "linspace": lambda n, x: n.linspace(x[0], x, 4, axis=-1), "linspace of none": lambda n, x: n.linspace(x, 1.0, 0),
+    "linspace of one": lambda n, x: n.linspace(x[0], x[1, 0], 1), "where": lambda n, x: n.where(X > 1, x, 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_what_is_joined_is_numpys(name: str) -> None:
+    f = PARTS[name]
+    expected = f(numpy, X * 3)
+    found = f(np, ag.tensor(X * 3))
+    assert found.shape == expected.shape
+    numpy.testing.assert_allclose(found.numpy(), expected, rtol=1e-14)
+    check_grads(lambda x: f(np, x), X * 3, order=1)
+
+
+def test_where_takes_keywords_and_keeps_numbers() -> None:
+    """A choice between Python numbers stays one, which does not widen what it meets."""
+    x = ag.tensor(X.astype("float32"))
+    found = np.where(condition=X > 1, x=x, y=0.0)
+    assert found.dtype == "float32" and numpy.array_equal(found.numpy(), numpy.where(X > 1, X.astype("float32"), 0))
+    for condition in (True, False):
+        assert type(np.where(condition, 1, 2)) is int and type(np.where(condition, 1, 2.0)) is float
+        assert np.where(condition, 1, 2.0) == (1 if condition else 2)
+    assert (np.where(True, 0.5, 1.5) * x).dtype == "float32"
+    for given in ((True, [1, 2], [3, 4]), (numpy.bool_(True), 1, 2), ([True, False], 1.0, 2.0)):
+        plain = np.where(*given)
+        assert isinstance(plain, numpy.ndarray) and numpy.array_equal(plain, numpy.where(*given))
+    with pytest.raises(ag.ShapeError, match="both, or none"):
+        np.where(True, x=1)
+
+
+def test_no_negative_number_of_values() -> None:
+    with pytest.raises(ag.ShapeError, match="num=-1"):
+        np.linspace(ag.tensor(1.0), 2.0, -1)
+
+
 # -- methods ---------------------------------------------------------------------------------------------------------
 
 GIVEN: dict[str, tuple[Any, ...]] = {

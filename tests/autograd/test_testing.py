@@ -100,6 +100,32 @@ def test_a_function_that_is_rough_everywhere_is_not_called_right() -> None:
         check_grads(jagged, numpy.array([0.7, 0.3]), order=1, modes=["reverse"])
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+def test_values_that_are_rounding_alone(dtype: str) -> None:
+    """A value in which all has cancelled shows by its rounding what its derivative may be off by, and no more."""
+
+    def nothing(wrong: float) -> Any:
+        made = op("nothing", "N", lambda x: x - numpy.log(numpy.exp(x)),
+                  lambda ct, y, x: ct - ct * np.exp(y) * (1 + wrong), saves="y", dims=broadcast)  # fmt: skip
+        del registry["nothing"]
+        return made
+
+    for seed in range(6):
+        x = numpy.random.default_rng(seed).standard_normal((2, 2)).astype(dtype)
+        x = x + 1j * x[::-1] if dtype == "complex128" else x
+        check_grads(nothing(0.0), x, seed=seed)
+        for mode in ("reverse", "forward"):
+            with pytest.raises(GradientMismatch):
+                check_grads(nothing(3e4 * float(numpy.finfo(dtype).eps)), x, order=1, modes=[mode], seed=seed)
+
+
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+def test_a_jump_does_not_pass_for_rounding(mode: str) -> None:
+    for f in (np.sign, lambda x: np.sign(x) + x, lambda x: np.where(x > 0.5, 3.0, -3.0) * x):
+        with pytest.raises(GradientMismatch):
+            check_grads(f, numpy.array([0.5, 0.0]), order=1, modes=[mode])
+
+
 def test_what_is_not_analytic_is_held_against_differences() -> None:
     """|x| + i0 is real for complex numbers too, and the complex step of it would be zero."""
     x = numpy.array([0.5, -2.0])

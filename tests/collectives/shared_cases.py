@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.errors import RankFailed
 from collectives import shared
 from collectives.shared import SharedMemory
 
@@ -139,6 +140,9 @@ class Threads:
 
     def progress(self) -> None:
         time.sleep(0)  # lets go of the interpreter
+        local = getattr(self.group, "_world", None)
+        if local is not None and local.failed:  # else who waits for the failed rank spins on after its test
+            raise RankFailed("another rank of this local world failed")
 
 
 @contextmanager

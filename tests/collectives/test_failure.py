@@ -45,17 +45,22 @@ def test_raise(where: str) -> None:
     assert "[rank 1] Traceback" in outcome.err and "fails.py" in outcome.err
 
 
-@pytest.mark.parametrize("where", WAITS)
-@pytest.mark.parametrize("how", EARLY)
+@pytest.mark.parametrize(("how", "where"), [*zip(EARLY, WAITS, strict=True)])
 def test_exit_early(how: str, where: str) -> None:
     outcome = fails(how, where)
     check(outcome, rf"exited early .* while rank [02] waits for it in {where} #\d.*fails.py:\d+")
 
 
-@pytest.mark.parametrize("where", WAITS)
-@pytest.mark.parametrize("how", KILLED)
+@pytest.mark.parametrize(("how", "where"), [*zip(KILLED, WAITS[1:] + WAITS[:1], strict=True)])
 def test_killed(how: str, where: str) -> None:
     check(fails(how, where), "was killed or left by os._exit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", WAITS)
+@pytest.mark.parametrize("how", [*EARLY, *KILLED])
+def test_every_end_in_every_wait(how: str, where: str) -> None:
+    (test_exit_early if how in EARLY else test_killed)(how, where)
 
 
 def test_killed_tells_what_the_others_waited_for() -> None:
@@ -79,7 +84,9 @@ def test_finalize_early() -> None:
     check(fails("finalize", "barrier"), "exited early")
 
 
-@pytest.mark.parametrize("how", ["raise", *EARLY, *KILLED])
+@pytest.mark.parametrize("how", [
+    pytest.param(how, marks=pytest.mark.slow if how.endswith("3") else ()) for how in ("raise", *EARLY, *KILLED)
+])  # fmt: skip
 def test_before_the_world_exists(how: str) -> None:
     outcome = fails(how, "all_reduce", "none")
     if how in KILLED:  # in its first moments, before the referee runs, others that died with it are named beside it
@@ -99,7 +106,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("on", "ranks"), ELSEWHERE)
-@pytest.mark.parametrize(("how", "where"), [("raise", "recv"), ("return", "all_reduce"), ("os._exit 0", "recv")])
+@pytest.mark.parametrize(("how", "where"), [("return", "all_reduce"), ("os._exit 0", "recv")])
 def test_elsewhere(how: str, where: str, on: str, ranks: int) -> None:
     """On Open MPI and on two hosts; where two hosts are linked, nobody but rank 1 is blamed."""
     outcome = fails(how, where, ranks=ranks, on=on)

@@ -9,15 +9,25 @@ import pytest
 from .launch import launch
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_calls(ranks: int) -> None:
-    outcome = launch("calls.py", ranks, limit_s=100)
+def run_calls(ranks: int, *which: str) -> None:
+    outcome = launch("calls.py", ranks, *which, limit_s=100)
     assert not outcome.is_late, outcome.err
     assert (outcome.code, outcome.err) == (0, "")
     match = re.search(r"(\d+) cases on (\d) ranks", outcome.out)
     assert match is not None
     assert int(match[2]) == ranks
-    assert int(match[1]) > 1500 * ranks
+    assert int(match[1]) > (2200 if which else 1500) * ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_calls(ranks: int) -> None:
+    run_calls(ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_all_dtypes_in_subgroups(ranks: int) -> None:
+    run_calls(ranks, "all")
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -1,12 +1,14 @@
 """Every collective on every pair of layouts in local worlds of 1 to 8 ranks, against a dense serial reference.
 
 The registry is the test plan: a collective without cases fails. See `collectives.registry_cases` for the cases and
-`collectives.testing` for what is checked of each. The last test prints how many cases ran and every skip's reason.
+`collectives.testing` for what is checked of each. By default meshes of two axes run a part that has every pair of
+layouts beside every other label; ``pytest -m slow`` runs all. The last test prints what ran and every skip's reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +20,79 @@ from collectives.registry_cases import HELPERS, cases, settings, work_and_skips
 from collectives.testing import Case, Setting, Skip, check, prepare
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
+TWO_AXES = (4, 6, 8)
+Work = list[tuple[Case, Setting]]
 REGISTERED = tuple(collectives)  # before any test makes one of its own
 RAN: dict[int, int] = {}
 SKIPPED: Counter[Skip] = Counter()
 
 
+def pair_of(case: Case) -> tuple[str, str, str]:
+    return case.name.split()[0], str(case.takes).split("(")[0], str(case.gives).split("(")[0]
+
+
+def kind_of(case: Case) -> tuple[str, ...]:
+    return case.name.split()[0], str(case.takes), str(case.gives), np.dtype(case.dtype).name
+
+
+def default_part(work: Work) -> Work:
+    """All cases on one axis; on two flattened ones every second of each pair of layouts; beside another axis one.
+
+    Beside another axis a pair takes every second setting: each label once, beside one axis or the other, and second
+    order with some label. Which case it is goes round; no root and no dtype of a pair is left out.
+    """
+    numbers: dict[tuple[str, str, str], int] = {}
+    settings: dict[int, int] = {}
+    found: dict[tuple[int, int], list[tuple[Case, Setting]]] = {}
+    for case, setting in work:
+        n, k = settings.setdefault(id(setting), len(settings)), numbers.setdefault(pair_of(case), len(numbers))
+        found.setdefault((n, k), []).append((case, setting))
+    beside = {k: [n for n, j in found if j == k and (n + k) % 2 == 0 and found[n, k][0][1].others]
+              for k in numbers.values()}  # fmt: skip
+    part: Work = []
+    for (n, k), given in found.items():
+        setting = given[0][1]
+        if not setting.others:
+            part += given if len(setting.axes) == 1 else [given[0], *given[1 + (n + k) % 2 :: 2]]
+        elif n in beside[k]:
+            second = n == beside[k][k % len(beside[k])]
+            part.append((replace(given[n // 2 % len(given)][0], order=2 if second else 1), setting))
+    seen = {kind_of(case) for case, _ in part}
+    rest = {kind_of(case): (replace(case, order=1), setting) for case, setting in work if kind_of(case) not in seen}
+    return [*part, *rest.values()]
+
+
+def run_world(work: Work, ranks: int) -> None:
+    failures = check(work, ranks)
+    RAN[ranks] = len(work)
+    assert not failures, f"{len(failures)} failures\n" + "\n".join(map(" | ".join, failures[:20]))
+
+
 @pytest.mark.parametrize("ranks", SIZES)
 def test_world(ranks: int) -> None:
     work, skips = work_and_skips(ranks)
-    failures = check(work, ranks)
-    RAN[ranks] = len(work)
     SKIPPED.update(skips)
-    assert not failures, f"{len(failures)} failures\n" + "\n".join(map(" | ".join, failures[:20]))
+    run_world(default_part(work) if ranks in TWO_AXES else work, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", TWO_AXES)
+def test_whole_world(ranks: int) -> None:
+    run_world(work_and_skips(ranks)[0], ranks)
+
+
+@pytest.mark.parametrize("ranks", TWO_AXES)
+def test_the_default_part_has_every_pair_beside_every_label(ranks: int) -> None:
+    def labels(work: Work, order: int) -> set[Any]:
+        return {(*pair_of(case), setting.axes if not setting.others else str(*setting.others.values()))
+                for case, setting in work if case.order >= order}  # fmt: skip
+
+    whole, _ = work_and_skips(ranks)
+    part = default_part(whole)
+    assert labels(part, 1) == labels(whole, 1) and len(part) < 0.8 * len(whole)
+    assert {pair[:3] for pair in labels(part, 2) if isinstance(pair[3], str)} == {pair_of(case) for case, _ in whole}
+    assert {kind_of(case) for case, _ in part} == {kind_of(case) for case, _ in whole}  # no root or dtype is lost
 
 
 def test_every_collective_has_cases() -> None:
