@@ -14,8 +14,7 @@ import autograd as ag
 import collectives as cc
 from autograd.arrays import is_absent
 from autograd.errors import CollectiveMismatch, LayoutError
-from autograd.state import state
-from autograd.tape import no_grad
+from autograd.state import no_grad, state
 from autograd.tensor import Tensor
 from collectives import I, P, R, V
 from collectives import pairs as pair
