@@ -83,7 +83,7 @@ def row(name: str) -> dict[str, Any]:
 
 
 def source(rule: Callable[..., Any] | None) -> str:
-    """The text of a rule: a function or a lambda as it is written, with the functions that a lambda closes over.
+    """The text of a rule: a function or a lambda as it is written, with the lambdas that a lambda closes over.
 
     Examples
     --------
@@ -106,7 +106,8 @@ def source(rule: Callable[..., Any] | None) -> str:
             return str(code.co_name)
     text = _lambda(code)
     closed = zip(code.co_freevars, (c.cell_contents for c in rule.__closure__ or ()), strict=True)
-    inner = [f"{name} = {source(x)}" for name, x in closed if getattr(x, "__code__", None) is not None]
+    # a function with a name of its own is to be looked up, and its text would not fit a row
+    inner = [f"{name} = {source(x)}" for name, x in closed if getattr(x, "__name__", "") == "<lambda>"]
     return text + (f", where {'; '.join(inner)}" if inner else "")
 
 
