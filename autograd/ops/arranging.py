@@ -100,7 +100,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     shape = raw(a).shape
     if counts.size != 1:
         index = np.repeat(np.arange(shape[axis]), counts)
-        return getitem(a, (slice(None),) * axis + (index,))
+        return getitem(a, (slice(None),) * axis + (index,), by=(repeats,))
     n = int(counts.reshape(()))
     wide = broadcast_to(expand_dims(a, axis + 1), (*shape[: axis + 1], n, *shape[axis + 1 :]))
     return reshape(wide, (*shape[:axis], shape[axis] * n, *shape[axis + 1 :]))
@@ -216,7 +216,8 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
     if axis is None:
         arr, axis = ravel(arr), 0
     axis %= arr.ndim
-    return getitem(arr, (slice(None),) * axis + (np.delete(np.arange(int(arr.shape[axis])), raw(obj)),))
+    left = np.delete(np.arange(int(arr.shape[axis])), raw(obj))
+    return getitem(arr, (slice(None),) * axis + (left,), by=(obj,))
 
 
 # -- diagonals and triangles -----------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Shaped, is_array
-from ..layout import D, Mix, V
+from ..layout import C, D, I, Mix, R, V
 from ..primitive import Primitive, op
-from ..tensor import Tensor
+from ..ranknumbers import RankInt, rank_axes
+from ..tensor import TENSORS, Tensor
 
 Shape = tuple[int, ...]
 
@@ -102,10 +103,24 @@ _take: Primitive = op(
 )  # fmt: skip
 
 
-def getitem(x: Any, key: Any) -> Any:
-    """``x[key]``, NumPy's indexing. Adjoint: zeros with the cotangent added at the places taken."""
+def getitem(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
+    """``x[key]``, NumPy's indexing. Adjoint: zeros with the cotangent added at the places taken.
+
+    Where a Tensor of the key, or of those `by` which it was found, differs between ranks, so does what is taken.
+    """
     shape = (x.array if hasattr(x, "tape") else x).shape
     layout = getattr(x, "layout", None)
-    if layout is not None and layout.drawn:  # the part of a draw that a plain number names may be each rank's own
-        x = Tensor(x.array, layout.grid.layout([V if label is D else label for label in layout.labels]))
+    if layout is not None:
+        if layout.drawn:  # the part of a draw that a plain number names may be each rank's own
+            x = Tensor(x.array, layout.grid.layout([V if label is D else label for label in layout.labels]))
+        axes = _differing((*(key if isinstance(key, tuple) else (key,)), *by))
+        if axes:
+            shape = tuple(RankInt(n, axes) for n in shape)
     return _take(x, options=(_plain(key), shape))
+
+
+def _differing(xs: Sequence[Any]) -> set[str]:
+    """The axes along which the ranks do not hold the same of some Tensor, or number that knows it."""
+    layouts = [x.layout for x in xs if x.__class__ in TENSORS and x.layout is not None]
+    axes = {axis for layout in layouts for axis, label in layout.items() if label not in (R, I, C, D)}
+    return axes.union(rank_axes(xs))

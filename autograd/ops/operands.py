@@ -23,6 +23,11 @@ def raw(x: Any) -> Any:
     return x.array if x.__class__ in TENSORS else x
 
 
+def labelled(array: Any, of: Any) -> Any:
+    """An array that was found from a Tensor's values, with that Tensor's labels; from anything else as it is."""
+    return Tensor(array, of.layout) if of.__class__ in TENSORS else array
+
+
 def tensors_in(xs: Iterable[Any]) -> bool:
     """Whether a Tensor is among arguments, or in lists and tuples among them."""
     for x in xs:

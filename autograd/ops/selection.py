@@ -15,7 +15,7 @@ from ..tensor import TENSORS
 from .elementwise import where as _where
 from .indexing import getitem
 from .joining import broadcast_arrays
-from .operands import instead_of, operand, raw, tensors_in
+from .operands import instead_of, labelled, operand, raw, tensors_in
 from .reductions import mean, normal_axes
 from .shape import expand_dims, ravel, reshape, squeeze, stack, transpose
 
@@ -188,19 +188,19 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     index = np.asarray(raw(indices))
     n = int(raw(a).shape[axis])
     index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
-    return getitem(a, (slice(None),) * axis + (index if index.ndim else int(index),))
+    return getitem(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
 
 
 @instead_of(np.compress)
 def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) -> Any:
     """What is left along an axis where a condition holds."""
-    return take(a, np.flatnonzero(np.asarray(raw(condition))), axis)
+    return take(a, labelled(np.flatnonzero(np.asarray(raw(condition))), condition), axis)
 
 
 @instead_of(np.extract)
 def extract(condition: Any, arr: Any) -> Any:
     """The elements where a condition holds, flat."""
-    return compress(np.ravel(np.asarray(raw(condition))), ravel(operand(arr)))
+    return compress(labelled(np.ravel(np.asarray(raw(condition))), condition), ravel(operand(arr)))
 
 
 @instead_of(np.choose)
@@ -208,9 +208,9 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     """For each place, the element there of the choice that an index names."""
     count = len(choices) if isinstance(choices, list | tuple) else int(raw(choices).shape[0])
     index, *options = broadcast_arrays(a, *(choices[i] for i in range(count)))
-    index = raw(index)
-    index = index % count if mode == "wrap" else np.clip(index, 0, count - 1) if mode == "clip" else index
-    return squeeze(take_along_axis(stack(options), np.expand_dims(index, 0), 0), 0)
+    at = raw(index)
+    at = at % count if mode == "wrap" else np.clip(at, 0, count - 1) if mode == "clip" else at
+    return squeeze(take_along_axis(stack(options), labelled(np.expand_dims(at, 0), index), 0), 0)
 
 
 # -- medians and quantiles -------------------------------------------------------------------------------------------

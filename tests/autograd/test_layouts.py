@@ -613,6 +613,55 @@ def test_the_gradient_of_a_rank_dependent_slice_is_partial(mesh: cc.Mesh) -> Non
     assert x.grad.layout["tp"] is P
 
 
+BY_INDEX: dict[str, Callable[[Any, Any], Any]] = {
+    "getitem": lambda x, i: x[i],
+    "getitem of a pair": lambda x, i: x[i, 1:],
+    "mask": lambda x, i: x[i >= 0],
+    "take": lambda x, i: np.take(x, i, axis=0),
+    "take, wrapped": lambda x, i: np.take(x, i, axis=0, mode="wrap"),
+    "take_along_axis": lambda x, i: np.take_along_axis(x, np.reshape(i, (-1, 1)), 0),
+    "compress": lambda x, i: np.compress(i >= 0, x, axis=0),
+    "extract": lambda x, i: np.extract(np.reshape(i >= 0, (-1, 1)) * (x == x), x),
+    "choose": lambda x, i: np.choose(i, x),
+    "repeat": lambda x, i: np.repeat(x, i, axis=0),
+    "delete": lambda x, i: np.delete(x, i, axis=0),
+}
+
+
+@pytest.mark.parametrize("operation", BY_INDEX)
+def test_an_index_that_differs_between_ranks_makes_what_it_takes_differ(operation: str, mesh: cc.Mesh) -> None:
+    index = numpy.array([0, 1, 2, 1])
+    take = BY_INDEX[operation]
+    for at, made in ((V, V), (R, R), (I, R), (C, R)):
+        of_index = ag.constant(index) if at is C else ag.tensor(index, {"tp": at})
+        assert take(value(R), of_index).layout["tp"] is made, at
+    try:
+        assert take(value(R), ag.tensor(index, {"tp": S0})).layout["tp"] is V
+    except ag.LayoutError:
+        assert operation in ("take_along_axis", "choose", "extract"), "only where the index spans what it is put on"
+    with pytest.raises(ag.LayoutError, match="Invariant"):
+        take(value(I), ag.tensor(index, {"tp": V}))
+    assert take(value(I), ag.tensor(index, {"tp": R})).layout["tp"] is I
+
+
+def test_the_gradient_by_an_index_of_each_rank_is_summed() -> None:
+    """Rows that each rank chooses for itself: what one process that chooses all of them would get."""
+
+    def program() -> Any:
+        with cc.Mesh(dp=3) as mesh:
+            rank = mesh.axis("dp").rank
+            w = ag.Parameter(numpy.arange(10.0).reshape(5, 2))
+            rows = ag.tensor(numpy.array([int(rank), 4]), {"dp": V})
+            with ag.Tape() as tape:
+                loss = cc.all_reduce((cc.cast(w, "dp", to=R)[rows] ** 2).sum(), "dp", to=I)
+            tape.backward(loss)
+            return w.grad.numpy()
+
+    serial = 2 * numpy.arange(10.0).reshape(5, 2) * numpy.array([[1], [1], [1], [0], [3]])  # how often each is taken
+    for gradient in cc.run(program, ranks=3):
+        assert numpy.array_equal(gradient, serial)
+
+
 def test_arithmetic_keeps_what_a_number_knows(mesh: cc.Mesh) -> None:
     rank = mesh.axis("tp").rank
     for number in (rank + 1, 1 + rank, rank * 2, 2 * rank, rank - 1, 5 - rank, -rank, rank // 2, rank % 2,
