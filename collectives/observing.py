@@ -82,6 +82,8 @@ def observing(observer: Observer) -> Iterator[None]:
     [('world', 'barrier')]
     """
     global _listening
+    from .algorithms import selected  # noqa: F401 - whose calls are calls too, though it is loaded when first asked for
+
     with _lock:
         _listening += 1
         if _listening == 1:
