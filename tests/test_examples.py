@@ -19,6 +19,8 @@ from .collectives.launch import find_mpiexec
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 WORLDS = [("process", 1), *(("threads", n) for n in (1, 2, 3, 4)), *(("mpiexec", n) for n in (1, 2, 3, 4))]
+TRAINED = [w if w in [("process", 1), ("threads", 3), ("threads", 4), ("mpiexec", 2), ("mpiexec", 3)] else
+           pytest.param(*w, marks=pytest.mark.slow) for w in WORLDS]  # fmt: skip
 LIMIT_S = 100
 
 
@@ -113,7 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("digits")
 
 
-@pytest.mark.parametrize(("how", "ranks"), WORLDS)
+@pytest.mark.parametrize(("how", "ranks"), TRAINED)
 def test_digits_verify(how: str, ranks: int, folder: Path) -> None:
     ended, _ = digits(how, ranks, folder)
     found = re.search(r"largest relative difference (\S+), tolerance 1e-12: passed", ended.out)
@@ -124,7 +126,7 @@ def test_digits_verify(how: str, ranks: int, folder: Path) -> None:
     assert all(float(norm) > 0.01 for _, norm, *_ in norms)
 
 
-@pytest.mark.parametrize(("how", "ranks"), WORLDS[1:])
+@pytest.mark.parametrize(("how", "ranks"), TRAINED[1:])
 def test_digits_losses_do_not_depend_on_the_number_of_ranks(how: str, ranks: int, folder: Path) -> None:
     alone, ours = digits("process", 1, folder)[1], digits(how, ranks, folder)[1]
     assert len(alone) == len(ours) == 90
@@ -133,7 +135,7 @@ def test_digits_losses_do_not_depend_on_the_number_of_ranks(how: str, ranks: int
     assert all(abs(a - b) <= 1e-10 * abs(a) for a, b in zip(alone[:50], ours[:50], strict=True))
 
 
-@pytest.mark.parametrize(("how", "ranks"), WORLDS)
+@pytest.mark.parametrize(("how", "ranks"), TRAINED)
 def test_digits_prints_in_order_of_rank(how: str, ranks: int, folder: Path) -> None:
     ended, _ = digits(how, ranks, folder)
     assert ranks_of_lines(ended.out) == list(range(ranks))

@@ -67,9 +67,24 @@ def test_value_is_numpys(c: Case) -> None:
         numpy.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
 
 
+FIRST = {c.operation: n for n, c in reversed([*enumerate(CASES)])}
+ORDERS = [2 if n % 3 == 0 or FIRST[c.operation] == n else 1 for n, c in enumerate(CASES)]
+"""By default 2 for the first case of an operation and every third; all have the dot-product test of order 2 below."""
+
+
+@pytest.mark.parametrize(("c", "order"), zip(CASES, ORDERS, strict=True), ids=map(named, CASES))
+def test_derivatives_to_order_2(c: Case, order: int) -> None:
+    check_grads(c.f, *c.draw(), order=order)
+
+
+@pytest.mark.slow
 @every
-def test_derivatives_to_order_2(c: Case) -> None:
+def test_all_derivatives_to_order_2(c: Case) -> None:
     check_grads(c.f, *c.draw(), order=2)
+
+
+def test_every_operation_has_order_2_by_default() -> None:
+    assert {c.operation for c, order in zip(CASES, ORDERS, strict=True) if order == 2} == {c.operation for c in CASES}
 
 
 @every
