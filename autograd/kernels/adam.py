@@ -14,7 +14,7 @@ import numpy as np
 from .blas import find_axpby
 from .blocks import blocks
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 20
 
 
 def adam(
@@ -61,18 +61,19 @@ def adam(
     axpby = find_axpby(p.dtype) if alike else None
     p, g, m, v = (x.reshape(-1) for x in (p, g, first, second))
     scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype)
-    pp, pm, pv, ps = (x.ctypes.data for x in (p, m, v, scratch))
+    pp, pg, pm, pv, ps = (x.ctypes.data for x in (p, g, m, v, scratch))
     for at in blocks(len(p), p.itemsize, BLOCK_BYTES):
         pb, gb, mb, vb = p[at], g[at], m[at], v[at]
         n, offset = len(pb), at.start * p.itemsize
-        s = scratch[:n]
+        s, given = scratch[:n], pg + offset
         if weight_decay:
             if decoupled:
                 pb *= 1 - lr * weight_decay
             else:
                 gb = gb + weight_decay * pb
+                given = gb.ctypes.data
         if axpby is not None:
-            axpby(n, 1 - b1, gb.ctypes.data, 1, b1, pm + offset, 1)
+            axpby(n, 1 - b1, given, 1, b1, pm + offset, 1)
             np.multiply(gb, gb, s)
             axpby(n, 1 - b2, ps, 1, b2, pv + offset, 1)
         else:

@@ -1,17 +1,14 @@
-"""Attention in blocks of query rows, on (..., heads, tokens, width) with any strides.
+"""Attention in blocks of query rows, on views of (..., heads, tokens, width) with any strides: nothing is copied.
 
 What is kept for backward are the exponentials P, not divided by their rows' sums r: the division is folded into the
 output and into its cotangent, which are narrower. With ``c = ct / r``
 
     O = (P V) / r,  dV = P' c,  dS = P * (c V' - rowsum(c * O)),  dQ = dS K,  dK = dS' Q
 
-and the scale goes into Q, backward into c. Causal blocks that are masked throughout are never computed, and near the
-diagonal the exponentials are taken in strips of rows, each as far as its last row sees. Where the lengths of all rows
-of Q and K prove that no product leaves exp's safe range, the largest of each row is not looked for. Beyond `KEEP_BYTES`
-the exponentials are not kept, and backward computes them again.
-
-Of the parts of one projection, whose rows lie far apart, keys and values that several blocks use are copied first: BLAS
-packs them for every block again, and from scattered rows that makes the products a sixth to a quarter slower.
+and the scale goes into Q, backward into c. Causal blocks that are masked throughout are never computed; where a
+block is the diagonal's alone, the exponentials are taken in strips of rows, each as far as its last row sees. Where the
+lengths of all rows of Q and K prove that no product leaves exp's safe range, the largest of each row is not looked for.
+Beyond `KEEP_BYTES` the exponentials are not kept, and backward computes them again.
 
 Source: the recomputation and the row sum of ``ct * O`` are those of Dao et al. 2022 (FlashAttention), section 3.1.
 """
@@ -24,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import Kernel
-from .blas import add_product
 from .softmax import SAFE, exponentials
 
 SCORE_BYTES = 1 << 19
@@ -70,37 +66,11 @@ def _bound(q: Any, k: Any, scale: float) -> float:
     return longest[0] * longest[1] * abs(scale)
 
 
-def _gathered(x: Any, factor: Any = None) -> Any:
-    """`x`, times a factor, with its last two dimensions side by side in memory; a view where it is so already."""
-    if factor is not None:
-        return np.multiply(x, factor, order="C")
-    return x if x.strides[-1] == x.itemsize and x.strides[-2] == x.itemsize * x.shape[-1] else x.copy(order="C")
-
-
-class _Heads:
-    """The keys and values of the heads at hand, gathered where several steps use them."""
-
-    def __init__(self, q: Any, k: Any, v: Any):
-        self.k, self.v, self.rows = k, v, q.shape[-2]
-        self.at: Any = None
-
-    def __call__(self, step: _Step) -> tuple[Any, Any]:
-        at = step.at, step.keys.start
-        if at != self.at:
-            self.at = at
-            self.found = [x[step.at][step.keys] for x in (self.k, self.v)]
-            if step.rows.stop < self.rows:
-                self.found = [_gathered(x) for x in self.found]
-        k, v = self.found
-        return k[:, : step.seen], v[:, : step.seen]
-
-
 class _Scores:
     """The exponentials of the scores of one step."""
 
     def __init__(self, q: Any, k: Any, mask: Any, causal: bool, scale: float, safe: bool | None = None):
-        self.q, self.k, self.causal = q, k, causal
-        self.scale = np.array(scale, q.dtype)
+        self.q, self.k, self.causal, self.scale = q, k, causal, scale
         self.offset = k.shape[-2] - q.shape[-2]  # the last query sees the last key
         self.mask = None if mask is None else np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
         self.additive = mask is not None and mask.dtype != bool
@@ -116,24 +86,22 @@ class _Scores:
             found = self.triangles[key] = np.tri(*key, self.q.dtype)
         return found
 
-    def exponentials(self, step: _Step, keys: Any) -> Any:
+    def exponentials(self, step: _Step) -> Any:
         """P of one step, [heads, rows, seen keys]."""
-        query = _gathered(self.q[step.at][step.heads, step.rows], self.scale)
-        p = np.matmul(query, keys.swapaxes(-1, -2))
+        query = self.q[step.at][step.heads, step.rows] * self.scale
+        p = np.matmul(query, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2))
         mask = None if self.mask is None else self.mask[step.at][step.heads, step.rows, : step.seen]
         # the diagonal crosses the last columns only
         edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
         if self.safe:
+            rows = p.shape[1]
+            strip = STRIP if edge == 0 else rows  # of a longer block the strips' shorter rows cost more than they save
+            for start in range(0, rows, strip):
+                part = p[:, start : start + strip, : max(0, step.seen - rows + start + strip)]
+                np.exp(part, out=part)
             if edge < step.seen:
-                rows = p.shape[1]
-                for start in range(0, rows, STRIP):
-                    stop = min(start + STRIP, rows)
-                    part = p[:, start:stop, : max(0, step.seen - rows + stop)]
-                    np.exp(part, out=part)
                 part = p[:, :, edge:]
-                part *= self.visible(step, edge)  # what is beyond the strips are scores, which are finite
-            else:
-                np.exp(p, out=p)
+                part *= self.visible(step, edge)  # beyond the strips these are scores still, which are finite
             if mask is not None:
                 p *= mask
             return p
@@ -149,20 +117,21 @@ class _Scores:
 
 def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool) -> Any:
     """Write the output to `out`; return what backward needs: the exponentials by step, and the rows' 1 / r."""
-    scores, heads = _Scores(q, k, mask, causal, scale), _Heads(q, k, v)
+    scores = _Scores(q, k, mask, causal, scale)
     steps = list(_steps(q, k, causal))
     total = sum((s.heads.stop - s.heads.start) * (s.rows.stop - s.rows.start) * s.seen for s in steps) * q.itemsize
     kept: list[Any] | None = [] if keep and total <= KEEP_BYTES else None
     inverse = np.empty((*q.shape[:-1], 1), q.dtype)
     ones = np.ones(k.shape[-2], q.dtype)
     for step in steps:
-        keys, values = heads(step)
-        p = scores.exponentials(step, keys)
+        p = scores.exponentials(step)
         r = (p @ ones[: step.seen])[..., None]
         r[r == 0] = 1  # a row that sees nothing
         np.reciprocal(r, out=r)
         inverse[step.at][step.heads, step.rows] = r
-        np.multiply(p @ values, r, out=out[step.at][step.heads, step.rows])
+        o = out[step.at][step.heads, step.rows]
+        np.matmul(p, v[step.at][step.keys, : step.seen], out=o)
+        o *= r
         if kept is not None:
             kept.append(p)
     return kept, inverse, scores.safe
@@ -173,38 +142,36 @@ def attend_backward(
 ) -> None:
     """Write the cotangents to `dq`, `dk` and `dv`, any of them None."""
     exps, inverse, safe = kept
-    scores, heads = _Scores(q, k, mask, causal, scale, safe), _Heads(q, k, v)
+    scores = _Scores(q, k, mask, causal, scale, safe)
     opened: set[Any] = set()
     if not q.shape[-2]:
         for d in (dk, dv):
             if d is not None:
                 d[...] = 0
     for n, step in enumerate(_steps(q, k, causal)):
-        at, some, kv, rows, seen = step
-        keys, values = heads(step)
-        p = scores.exponentials(step, keys) if exps is None else exps[n]
-        c = _gathered(ct[at][some, rows], inverse[at][some, rows])
+        at, heads, kv, rows, seen = step
+        p = scores.exponentials(step) if exps is None else exps[n]
+        c = ct[at][heads, rows] * inverse[at][heads, rows]
         first = (at, kv.start) not in opened
         opened.add((at, kv.start))
         if dv is not None:
             _accumulate(p, c, dv[at][kv], seen, first)
         if dq is None and dk is None:
             continue
-        c *= scores.scale
-        ds = c @ values.swapaxes(-1, -2)
-        ds -= np.vecdot(c, o[at][some, rows])[..., None]
+        c *= scale
+        ds = c @ v[at][kv, :seen].swapaxes(-1, -2)
+        ds -= np.vecdot(c, o[at][heads, rows])[..., None]
         ds *= p
         if dq is not None:
-            np.matmul(ds, keys, out=dq[at][some, rows])
+            np.matmul(ds, k[at][kv, :seen], out=dq[at][heads, rows])
         if dk is not None:
-            _accumulate(ds, q[at][some, rows], dk[at][kv], seen, first)
+            _accumulate(ds, q[at][heads, rows], dk[at][kv], seen, first)
 
 
 def _accumulate(a: Any, b: Any, target: Any, seen: int, first: bool) -> None:
     """Add ``a' b`` to the first `seen` rows of the target, whose first contribution sets it."""
     if not first:
-        for one, two, part in zip(a, b, target, strict=True):
-            add_product(one.T, two, part[:seen])
+        target[:, :seen] += a.swapaxes(-1, -2) @ b
     else:
         np.matmul(a.swapaxes(-1, -2), b, out=target[:, :seen])
         target[:, seen:] = 0
