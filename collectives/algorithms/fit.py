@@ -15,7 +15,7 @@ import math
 import statistics
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ BEYOND = 8  # so many times the longest size timed, a black box is not chosen an
 TIE = 1.05  # a ring that is predicted within so much of the best is taken
 SHORT_TIE = 1.25  # and the transport's own, where latency counts: it was measured, and the others predicted
 TRIES = 5
+TURNS = 9  # of a trial and the transport's own, beside which it is set
 BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
 
 
@@ -158,6 +159,20 @@ def _usual(run: Callable[[], Any], before: Callable[[], Any], times: int) -> flo
     return statistics.median(found)
 
 
+def _in_turn(runs: Sequence[Callable[[], Any]], before: Callable[[], Any], times: int) -> list[float]:
+    """The usual time of each of several calls that take turns, so that what else the machine does meets all."""
+    found: list[list[float]] = []
+    for _ in range(TURNS):
+        found.append([])
+        for run in runs:
+            before()
+            start = time.perf_counter()
+            for _ in range(times):
+                run()
+            found[-1].append((time.perf_counter() - start) / times)
+    return [statistics.median(each) for each in zip(*found, strict=True)]
+
+
 def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     """Measure; all ranks of the group call it.
 
@@ -182,14 +197,23 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
 
         return rounds
 
+    def about(runs: Sequence[Callable[[], Any]]) -> float:
+        """About what the slowest rank takes for a call of each; the same on all ranks."""
+        first = 0.0
+        for run in runs:
+            run()  # connections and buffers are made at the first use
+            start = time.perf_counter()
+            run()
+            first += time.perf_counter() - start
+        return max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
+
+    def often(seconds: float, tries: int) -> int:
+        return max(1, min(10, int(BUDGET_S / tries / seconds)))
+
     def timed(run: Callable[[], Any]) -> tuple[float, float]:
-        """This rank's time, and about that of the slowest one, which is the same on all ranks."""
-        run()  # connections and buffers are made at the first use
-        start = time.perf_counter()
-        run()
-        first = time.perf_counter() - start
-        slowest = max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
-        return _usual(run, messages.barrier, max(1, min(10, int(BUDGET_S / TRIES / slowest)))), slowest
+        """This rank's time, and about that of the slowest one."""
+        slowest = about([run])
+        return _usual(run, messages.barrier, often(slowest, TRIES)), slowest
 
     def times(group: Communicator, operation: str) -> list[float]:
         found: list[float] = []
@@ -227,13 +251,18 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
     mine = []
     for op in OPERATIONS:  # the best by the model, which is the same on all ranks
-        best = [(size, *min((t, name) for name, t in fit.modelled(op, size).items())) for size in TRIED_BYTES]
-        mine.append([timed(_trial(messages, op, name, size))[0] / seconds for size, seconds, name in best])
+        best = [min((t, name) for name, t in fit.modelled(op, size).items()) for size in TRIED_BYTES]
+        for size, (_, name) in zip(TRIED_BYTES, best, strict=True):
+            runs = _trial(messages, op, name, size), _call(native, op, size)
+            mine.append(_in_turn(runs, messages.barrier, often(about(runs), TURNS)))
     told = [json.loads(text) for text in native.exchange(json.dumps(mine).encode())]
-    fit.errors = {
-        op: [(size, statistics.median(row[i][k] for row in told)) for k, size in enumerate(TRIED_BYTES)]
-        for i, op in enumerate(OPERATIONS)
-    }
+    turns = iter([[statistics.median(row[k][i] for row in told) for i in (0, 1)] for k in range(len(mine))])
+    for op in OPERATIONS:
+        fit.errors[op] = []
+        for size in TRIED_BYTES:
+            tried, beside = next(turns)  # both stand to each other as they did then, whatever that hour was like
+            seconds = tried / beside * _between(tables["native"][op], size)
+            fit.errors[op].append((size, seconds / min(fit.modelled(op, size).values())))
     return fit
 
 

@@ -395,7 +395,12 @@ def test_auto_takes_the_median_of_what_the_ranks_measured(monkeypatch: pytest.Mo
         run()
         return seconds[cc.world().rank]
 
+    def in_turn(runs: Any, before: Callable[[], Any], times: int) -> list[float]:
+        """The trial takes three times as long as the transport's own call, in a slower hour than that was timed in."""
+        return [7 * factor * usual(run, before, times) for run, factor in zip(runs, (3, 1), strict=True)]
+
     monkeypatch.setattr(fitting, "_usual", usual)
+    monkeypatch.setattr(fitting, "_in_turn", in_turn)
     monkeypatch.setattr(fitting, "TIMED_LIMIT_S", 1e9)
 
     def program() -> Any:
@@ -410,7 +415,7 @@ def test_auto_takes_the_median_of_what_the_ranks_measured(monkeypatch: pytest.Mo
     sizes = [1 << k for k in (10, 12, 14, 16, 18, 20, 22)]
     assert timed["native"] == {operation: [(size, 2e-5) for size in sizes] for operation in OPERATIONS}
     assert errors == {
-        operation: [(size, pytest.approx(2e-5 / min(modelled(operation, size).values()))) for size in sizes[:4]]
+        operation: [(size, pytest.approx(6e-5 / min(modelled(operation, size).values()))) for size in sizes[:4]]
         for operation in OPERATIONS
     }
 
