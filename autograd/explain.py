@@ -192,7 +192,8 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
     return (
         f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x "
         f"is {label.word}, and each rank would take something else of it. Needed: Replicated or Varying\n  fix: "
-        f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)" + call_site()
+        f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is an "
+        "array that is the same on all ranks" + call_site()
     )
 
 

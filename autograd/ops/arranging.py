@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import NotDifferentiable, ShapeError
 from ..layout import Mix
 from ..primitive import Primitive, op
-from .indexing import getitem, put
+from .indexing import getitem, put, taken
 from .operands import instead_of, operand, operands, raw, strong
 from .reductions import normal_axes, sum
 from .shape import broadcast_to, concatenate, expand_dims, ravel, reshape, swapaxes, transpose
@@ -100,7 +100,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     shape = raw(a).shape
     if counts.size != 1:
         index = np.repeat(np.arange(shape[axis]), counts)
-        return getitem(a, (slice(None),) * axis + (index,), by=(repeats,))
+        return taken(a, (slice(None),) * axis + (index,), by=(repeats,))
     n = int(counts.reshape(()))
     wide = broadcast_to(expand_dims(a, axis + 1), (*shape[: axis + 1], n, *shape[axis + 1 :]))
     return reshape(wide, (*shape[:axis], shape[axis] * n, *shape[axis + 1 :]))
@@ -124,7 +124,7 @@ def resize(a: Any, new_shape: Any) -> Any:
     """A new shape, filled with the elements over and over."""
     shape = (new_shape,) if isinstance(new_shape, int | np.integer) else tuple(new_shape)
     flat = ravel(operand(a))
-    return reshape(getitem(flat, np.arange(int(np.prod(shape))) % flat.shape[0]), shape)
+    return reshape(taken(flat, np.arange(int(np.prod(shape))) % flat.shape[0]), shape)
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
     for i, (before, after) in enumerate(widths):
         if before or after:
             index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]
-            x = getitem(x, (slice(None),) * i + (index,))
+            x = taken(x, (slice(None),) * i + (index,))
     return x
 
 
@@ -217,7 +217,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
         arr, axis = ravel(arr), 0
     axis %= arr.ndim
     left = np.delete(np.arange(int(arr.shape[axis])), raw(obj))
-    return getitem(arr, (slice(None),) * axis + (left,), by=(obj,))
+    return taken(arr, (slice(None),) * axis + (left,), by=(obj,))
 
 
 # -- diagonals and triangles -----------------------------------------------------------------------------------------

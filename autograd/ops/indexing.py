@@ -103,24 +103,29 @@ _take: Primitive = op(
 )  # fmt: skip
 
 
-def getitem(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
+def getitem(x: Any, key: Any) -> Any:
     """``x[key]``, NumPy's indexing. Adjoint: zeros with the cotangent added at the places taken.
 
-    Where a Tensor of the key, or of those `by` which it was found, differs between ranks, so does what is taken.
+    An index that differs between ranks makes what it takes differ. So do a Tensor by its labels, a number that knows
+    its axes, and an array, unless `constant` says that it is the same everywhere; a list of numbers is.
     """
+    return taken(x, key, key if isinstance(key, tuple) else (key,))
+
+
+def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
+    """``x[key]``, where `by` is what the key was found from: operands that may differ between ranks."""
     shape = (x.array if hasattr(x, "tape") else x).shape
     layout = getattr(x, "layout", None)
     if layout is not None:
         if layout.drawn:  # the part of a draw that a plain number names may be each rank's own
             x = Tensor(x.array, layout.grid.layout([V if label is D else label for label in layout.labels]))
-        axes = _differing((*(key if isinstance(key, tuple) else (key,)), *by))
+        axes = rank_axes(by)
+        for operand in by:
+            if operand.__class__ in TENSORS:
+                labels = operand.layout or {}
+                axes = axes.union(axis for axis, label in labels.items() if label not in (R, I, C, D))
+            elif _is_index_array(operand):
+                axes = axes.union(layout.grid.names)
         if axes:
             shape = tuple(RankInt(n, axes) for n in shape)
     return _take(x, options=(_plain(key), shape))
-
-
-def _differing(xs: Sequence[Any]) -> set[str]:
-    """The axes along which the ranks do not hold the same of some Tensor, or number that knows it."""
-    layouts = [x.layout for x in xs if x.__class__ in TENSORS and x.layout is not None]
-    axes = {axis for layout in layouts for axis, label in layout.items() if label not in (R, I, C, D)}
-    return axes.union(rank_axes(xs))

@@ -13,7 +13,7 @@ from ..layout import Mix
 from ..primitive import Primitive, op
 from ..tensor import TENSORS
 from .elementwise import where as _where
-from .indexing import getitem
+from .indexing import taken
 from .joining import broadcast_arrays
 from .operands import instead_of, labelled, operand, raw, tensors_in
 from .reductions import mean, normal_axes
@@ -188,7 +188,7 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     index = np.asarray(raw(indices))
     n = int(raw(a).shape[axis])
     index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
-    return getitem(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
+    return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
 
 
 @instead_of(np.compress)
@@ -267,7 +267,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     x, xp, fp = operand(x), operand(xp), operand(fp)
     n = int(raw(xp).shape[0])
     k = np.clip(np.searchsorted(np.asarray(raw(xp)), np.asarray(raw(x)), side="right") - 1, 0, n - 2)
-    x0, x1, y0, y1 = (getitem(v, i) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))
+    x0, x1, y0, y1 = (taken(v, i, by=(x, xp)) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))
     y = (y0 + (y1 - y0) / (x1 - x0) * (x - x0)).astype(np.result_type(fp.dtype, np.float64))
     y = where(x < xp[0], fp[0] if left is None else left, y)
     return where(x > xp[n - 1], fp[n - 1] if right is None else right, y)

@@ -16,6 +16,7 @@ from ..extend import primitive
 from ..leaves import constant
 from ..ops import reshape, sum, transpose
 from ..ops.arranging import tril, triu
+from ..ops.indexing import taken
 from ..primitive import Primitive, op
 from ..tensor import TENSORS
 from ._load import as_ufunc, scipy, traced
@@ -123,7 +124,7 @@ def _flipped_band(ab: Any, below: int, above: int) -> Any:
     rows, n = below + above + 1, int(ab.shape[1])
     r, j = np.indices((rows, n))
     column = r - below + j
-    return _inside(ab[rows - 1 - r, np.clip(column, 0, n - 1)], column, n)
+    return _inside(taken(ab, (rows - 1 - r, np.clip(column, 0, n - 1))), column, n)
 
 
 def _banded_in_a(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> Any:
@@ -131,7 +132,7 @@ def _banded_in_a(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> An
     rows, n = below + above + 1, int(ab.shape[1])
     r, j = np.indices((rows, n))
     i = r - above + j
-    return -_inside(sum(v[np.clip(i, 0, n - 1)] * reshape(x, (1, n, -1)), axis=-1), i, n)
+    return -_inside(sum(taken(v, np.clip(i, 0, n - 1)) * reshape(x, (1, n, -1)), axis=-1), i, n)
 
 
 def _banded_in_b(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> Any:

@@ -635,6 +635,7 @@ def test_an_index_that_differs_between_ranks_makes_what_it_takes_differ(operatio
     for at, made in ((V, V), (R, R), (I, R), (C, R)):
         of_index = ag.constant(index) if at is C else ag.tensor(index, {"tp": at})
         assert take(value(R), of_index).layout["tp"] is made, at
+    assert take(value(R), index).layout["tp"] is V, "a plain array is each rank's own"
     try:
         assert take(value(R), ag.tensor(index, {"tp": S0})).layout["tp"] is V
     except ag.LayoutError:
@@ -642,6 +643,13 @@ def test_an_index_that_differs_between_ranks_makes_what_it_takes_differ(operatio
     with pytest.raises(ag.LayoutError, match="Invariant"):
         take(value(I), ag.tensor(index, {"tp": V}))
     assert take(value(I), ag.tensor(index, {"tp": R})).layout["tp"] is I
+
+
+def test_a_list_of_numbers_is_the_same_index_everywhere(mesh: cc.Mesh) -> None:
+    assert value(I)[[0, 2]].layout["tp"] is I and np.take(value(I), [0, 2], axis=0).layout["tp"] is I
+    assert value(I)[numpy.int64(1)].layout["tp"] is I and value(P)[[0]].layout["tp"] is P
+    with pytest.raises(ag.LayoutError, match=r"fix: cast\(x, 'tp', to=R\)\n  or:  ag.constant\(index\)"):
+        value(I)[numpy.array([0, 2])]
 
 
 def test_the_gradient_by_an_index_of_each_rank_is_summed() -> None:
