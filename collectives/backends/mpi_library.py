@@ -1,6 +1,6 @@
 """What is done once in a process of mpiexec: mpi4py is loaded, hosts find each other, and the end is prepared.
 
-This is the one file that imports mpi4py, and only when there is a world of processes (`mpi.mpi_world`).
+This is the transport's one import of mpi4py, made only when there is a world of processes (`mpi.mpi_world`).
 """
 
 from __future__ import annotations
