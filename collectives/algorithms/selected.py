@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import MeshError, ShapeError
+from autograd.errors import ShapeError
+from collectives.arguments import checked_array, checked_counts, checked_rank
 from collectives.communicator import Array, Communicator, Pending
 
 from .fit import Fit, measure
@@ -228,18 +229,13 @@ def _narrowed(steps: Steps[Any]) -> Steps[Any]:
 
 def _check(group: Communicator, call: str, args: tuple[Any, ...]) -> None:
     """Refuse arguments that the transports refuse, before anything is sent."""
-    x = args[0]
-    if x.ndim != 1 or not x.flags.c_contiguous:
-        raise ShapeError(f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first")
+    x = checked_array(args[0])
     if call in ("broadcast", "reduce"):
-        if not 0 <= args[1] < group.size:
-            raise MeshError(f"root {args[1]} is no rank of '{group.name}', whose ranks are 0 to {group.size - 1}")
-        if call == "broadcast" and args[1] != group.rank and not x.flags.writeable:
-            raise ShapeError(f"broadcast writes to the array off its root {args[1]}, and this one is read-only")
+        root = checked_rank(group, "root", args[1])
+        if call == "broadcast" and root != group.rank and not x.flags.writeable:
+            raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
     elif call != "all_reduce":
-        counts = [int(count) for count in args[1]]
-        if len(counts) != group.size or min(counts) < 0:
-            raise ShapeError(f"counts on '{group.name}' must be {group.size} counts >= 0, not {counts}")
+        counts = list(map(int, checked_counts(group, "counts", args[1])))
         needed = counts[group.rank] if call == "all_gather" else sum(counts)
         if x.size != needed:
             raise ShapeError(f"{call} on '{group.name}' was given {x.size} elements and counts {counts}")

@@ -21,6 +21,7 @@ import numpy as np
 
 from autograd.arrays import DRY, Shaped
 from autograd.errors import MeshError, ShapeError
+from collectives.arguments import checked_rank
 from collectives.communicator import Communicator
 from collectives.traffic import Traffic
 
@@ -78,12 +79,12 @@ class DryCommunicator(Communicator):
 
     # -- the same shape on all ranks ---------------------------------------------------------------------------
     def broadcast(self, x: Any, root: int) -> Any:
-        self._check_rank("root", root)
+        checked_rank(self, "root", root)
         self._note("broadcast", x.nbytes, x.nbytes)
         return x if type(x) is Shaped else x.copy()
 
     def reduce(self, x: Any, root: int) -> Any:
-        self._check_rank("root", root)
+        checked_rank(self, "root", root)
         self._note("reduce", x.nbytes, x.nbytes)
         return self._sum(x) if root == self.rank else None
 
@@ -111,7 +112,7 @@ class DryCommunicator(Communicator):
 
     # -- parts -------------------------------------------------------------------------------------------------
     def gather(self, x: Any, counts: Sequence[int], root: int) -> Any:
-        self._check_rank("root", root)
+        checked_rank(self, "root", root)
         self._check_part(x, counts)
         self._note("gather", x.nbytes, sum(counts) * x.dtype.itemsize)
         return self._joined(x, counts) if root == self.rank else None
@@ -122,7 +123,7 @@ class DryCommunicator(Communicator):
         return self._joined(x, counts)
 
     def scatter(self, x: Any, counts: Sequence[int], root: int, dtype: Any) -> Any:
-        self._check_rank("root", root)
+        checked_rank(self, "root", root)
         self._check_counts("counts", counts)
         dtype = np.dtype(dtype)
         if root == self.rank:
@@ -145,11 +146,11 @@ class DryCommunicator(Communicator):
 
     # -- one rank to another -----------------------------------------------------------------------------------
     def send(self, x: Any, dst: int) -> None:
-        self._check_rank("dst", dst)
+        checked_rank(self, "dst", dst)
         self._note("send", x.nbytes, x.nbytes, dst)
 
     def recv(self, buffer: Any, src: int) -> Any:
-        self._check_rank("src", src)
+        checked_rank(self, "src", src)
         self._note("recv", buffer.nbytes, buffer.nbytes, src)
         return self._unknown(buffer.size, buffer.dtype)
 
@@ -169,7 +170,7 @@ class DryCommunicator(Communicator):
     def _remote(self, runs: Sequence[tuple[int, int, int]]) -> int:
         """The elements of other ranks' arrays among the runs."""
         for source, _, _ in runs:
-            self._check_rank("source", source)
+            checked_rank(self, "source", source)
         return sum(count for source, _, count in runs if source != self.rank)
 
     def _unknown(self, count: int, dtype: Any) -> Any:
@@ -192,10 +193,6 @@ class DryCommunicator(Communicator):
         return whole[start : start + counts[self.rank]]
 
     # -- what a real transport refuses, too --------------------------------------------------------------------
-    def _check_rank(self, role: str, rank: int) -> None:
-        if not 0 <= rank < self.size:
-            raise MeshError(f"{role} {rank} is no rank of '{self.name}', whose ranks are 0 to {self.size - 1}")
-
     def _check_counts(self, what: str, counts: Sequence[int]) -> None:
         if len(counts) != self.size or min(counts) < 0:
             raise ShapeError(f"{what} on '{self.name}': {len(counts)} were given; needed: {self.size} counts >= 0")

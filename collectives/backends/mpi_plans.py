@@ -1,7 +1,7 @@
 """What each collective is for mpi4py: the name of its call, the arguments, and what is left to do to the result.
 
-Arguments are checked here, in the same way on one rank as on many. This file does not import mpi4py: `mpi` fills in
-`kinds` and `operations` when it does.
+Arguments are checked here, in the same way on one rank as on many. This file does not import mpi4py: `mpi_library`
+fills in `kinds` and `operations` when it does.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import DtypeError, MeshError, ShapeError
+from autograd.errors import DtypeError, ShapeError
+from collectives.arguments import checked_array, checked_counts, checked_rank, checked_size
 from collectives.communicator import Array, Communicator
 
-__all__ = ["PLANS", "Kind", "Plan", "checked_array", "checked_rank", "kind_of", "kinds", "operations"]
+__all__ = ["PLANS", "Kind", "Plan", "kind_of", "kinds", "operations"]
 
 
 class Plan(NamedTuple):
@@ -45,32 +46,6 @@ def kind_of(dtype: np.dtype[Any]) -> Kind:
     if kind is None:
         raise DtypeError(f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype")
     return kind
-
-
-def checked_array(x: Array) -> Array:
-    """The array, if a transport can take it."""
-    if x.ndim != 1 or not x.flags.c_contiguous:
-        raise ShapeError(f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first")
-    return x
-
-
-def checked_rank(group: Communicator, role: str, rank: int) -> int:
-    """The rank, if the group has it."""
-    if not 0 <= rank < group.size:
-        raise MeshError(f"{role} {rank} is no rank of '{group.name}', whose ranks are 0 to {group.size - 1}")
-    return rank
-
-
-def _checked_counts(group: Communicator, what: str, counts: Sequence[int]) -> list[int]:
-    if len(counts) != group.size or min(counts) < 0:
-        raise ShapeError(f"{what} on '{group.name}' must be {group.size} counts >= 0, not {list(map(int, counts))}")
-    return list(counts)
-
-
-def _checked_size(x: Array, needed: int, meaning: str) -> Array:
-    if checked_array(x).size != needed:
-        raise ShapeError(f"the array has {x.size} elements where {meaning} is {int(needed)}")
-    return x
 
 
 def _narrow(result: Array) -> Array:
@@ -117,21 +92,21 @@ def _scan(group: Communicator, x: Array, exclusive: bool, backwards: bool) -> Pl
 
 
 def _gather(group: Communicator, x: Array, counts: Sequence[int], root: int) -> Plan:
-    counts = _checked_counts(group, "counts", counts)
-    datatype = kind_of(_checked_size(x, counts[group.rank], "this rank's count").dtype).move
+    counts = list(checked_counts(group, "counts", counts))
+    datatype = kind_of(checked_size(x, counts[group.rank], "this rank's count").dtype).move
     out = np.empty(sum(counts), x.dtype) if checked_rank(group, "root", root) == group.rank else None
     return Plan("Gatherv", ([x, datatype], None if out is None else [out, counts, datatype], root), out)
 
 
 def _all_gather(group: Communicator, x: Array, counts: Sequence[int]) -> Plan:
-    counts = _checked_counts(group, "counts", counts)
-    datatype = kind_of(_checked_size(x, counts[group.rank], "this rank's count").dtype).move
+    counts = list(checked_counts(group, "counts", counts))
+    datatype = kind_of(checked_size(x, counts[group.rank], "this rank's count").dtype).move
     out = np.empty(sum(counts), x.dtype)
     return Plan("Allgatherv", ([x, datatype], [out, counts, datatype]), out)
 
 
 def _scatter(group: Communicator, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> Plan:
-    counts = _checked_counts(group, "counts", counts)
+    counts = list(checked_counts(group, "counts", counts))
     out = np.empty(counts[group.rank], dtype)
     datatype = kind_of(out.dtype).move
     send = None
@@ -140,13 +115,13 @@ def _scatter(group: Communicator, x: Array | None, counts: Sequence[int], root: 
             raise ShapeError(f"scatter needs an array on its root, rank {root} of '{group.name}'")
         if x.dtype != out.dtype:
             raise DtypeError(f"scatter was given {x.dtype} on its root and dtype {out.dtype}")
-        send = [_checked_size(x, sum(counts), "the sum of counts"), counts, datatype]
+        send = [checked_size(x, sum(counts), "the sum of counts"), counts, datatype]
     return Plan("Scatterv", (send, [out, datatype], root), out)
 
 
 def _reduce_scatter(group: Communicator, x: Array, counts: Sequence[int]) -> Plan:
-    counts = _checked_counts(group, "counts", counts)
-    _, datatype, operation, wide = kind_of(_checked_size(x, sum(counts), "the sum of counts").dtype)
+    counts = list(checked_counts(group, "counts", counts))
+    _, datatype, operation, wide = kind_of(checked_size(x, sum(counts), "the sum of counts").dtype)
     if wide is not None:
         x = x.astype(wide)
     out = np.empty(counts[group.rank], x.dtype)
@@ -155,9 +130,9 @@ def _reduce_scatter(group: Communicator, x: Array, counts: Sequence[int]) -> Pla
 
 
 def _all_to_all(group: Communicator, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Plan:
-    send_counts = _checked_counts(group, "send_counts", send_counts)
-    receive_counts = _checked_counts(group, "receive_counts", receive_counts)
-    datatype = kind_of(_checked_size(x, sum(send_counts), "the sum of send_counts").dtype).move
+    send_counts = list(checked_counts(group, "send_counts", send_counts))
+    receive_counts = list(checked_counts(group, "receive_counts", receive_counts))
+    datatype = kind_of(checked_size(x, sum(send_counts), "the sum of send_counts").dtype).move
     out = np.empty(sum(receive_counts), x.dtype)
     return Plan("Alltoallv", ([x, send_counts, datatype], [out, receive_counts, datatype]), out)
 

@@ -5,8 +5,6 @@ all ranks have what they asked for and nobody reads or writes the memory any mor
 whatever number of runs it has: they become a datatype. MPI leaves open in which order the ranks' accumulates meet at
 one element: sums of three or more floating-point numbers may differ in the last bit from run to run. See the MPI
 standard 4.1, chapters 5 (datatypes) and 12 (one-sided communications).
-
-This file imports mpi4py only when it is called.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from collectives.backends import mpi_library
 from collectives.backends.mpi_plans import Kind
 from collectives.communicator import Array, Runs
 
@@ -63,8 +62,7 @@ def accumulate(comm: Any, kind: Kind, values: Array, runs: Runs, count: int) -> 
 
 def _opened(comm: Any, x: Array) -> Any:
     """A window over the bytes of an array, all of whose ranks may be read and written."""
-    from mpi4py import MPI
-
+    MPI = mpi_library.MPI
     window = MPI.Win.Create(x.view(np.uint8) if x.size else None, x.itemsize, MPI.INFO_NULL, comm)
     window.Lock_all(MPI.MODE_NOCHECK)
     return window

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.errors import CommunicationError, MeshError
-from collectives.backends import mpi
+from collectives.backends import mpi_library
 from collectives.backends.farewell import Channel
 from collectives.backends.mpi import MpiCommunicator
+from collectives.backends.mpi_waiting import process
 from collectives.communicator import Communicator
 
 __all__ = ["Host", "Window", "is_alive", "open_host", "process_mark"]
@@ -37,8 +38,8 @@ class Window:
     __slots__ = ("_window", "bytes")
 
     def __init__(self, comm: Any, size_bytes: int):
-        window = mpi.MPI.Win.Allocate_shared(size_bytes + 64 if comm.Get_rank() == 0 else 0, 1, comm=comm)
-        window.Lock_all(mpi.MPI.MODE_NOCHECK)  # an epoch that lasts: Sync needs one
+        window = mpi_library.MPI.Win.Allocate_shared(size_bytes + 64 if comm.Get_rank() == 0 else 0, 1, comm=comm)
+        window.Lock_all(mpi_library.MPI.MODE_NOCHECK)  # an epoch that lasts: Sync needs one
         whole = np.frombuffer(window.Shared_query(0)[0], np.uint8)
         # A mapping starts on a page, so the shift is the same on all ranks.
         shift = -whole.__array_interface__["data"][0] % 64
@@ -89,7 +90,7 @@ class Host(NamedTuple):
 
     def progress(self) -> None:
         """Let MPI advance what else is under way: the rank that is waited for may be waiting for a message of ours."""
-        self.group._comm.Iprobe(mpi.MPI.ANY_SOURCE, mpi.MPI.ANY_TAG)
+        self.group._comm.Iprobe(mpi_library.MPI.ANY_SOURCE, mpi_library.MPI.ANY_TAG)
 
     @property
     def channel_key(self) -> str:
@@ -98,12 +99,12 @@ class Host(NamedTuple):
 
     def tell_calls_of(self, channel: Channel) -> None:
         """Have a channel's calls told to the others when this rank leaves."""
-        mpi._process.channels[channel.key] = channel
+        process.channels[channel.key] = channel
 
     @property
     def waiting(self) -> Any:
         """What the threads of this process wait for; read by the monitor."""
-        return mpi._process.waiting
+        return process.waiting
 
     @property
     def ranks_here(self) -> int:
@@ -132,11 +133,11 @@ def open_host(group: Communicator) -> Host | None:
     """
     if group.size == 1 or not isinstance(group, MpiCommunicator):
         return None
-    node = group._comm.Split_type(mpi.MPI.COMM_TYPE_SHARED)
+    node = group._comm.Split_type(mpi_library.MPI.COMM_TYPE_SHARED)
     together = node.Get_size()
     node.Free()
     if together != group.size:
-        names = [name.decode() for name in group.exchange(mpi.MPI.Get_processor_name().encode())]
+        names = [name.decode() for name in group.exchange(mpi_library.MPI.Get_processor_name().encode())]
         hosts = {name: [group.ranks[r] for r, n in enumerate(names) if n == name] for name in dict.fromkeys(names)}
         shown = "; ".join(f"{name}: ranks {', '.join(map(str, ranks))}" for name, ranks in hosts.items())
         raise MeshError(
