@@ -21,7 +21,7 @@ from .errors import LayoutError, MeshError, ShapeError, TapeError
 from .layout import R, Shard
 from .leaves import tensor
 from .parts import parts
-from .places import coordinates
+from .random.places import coordinates
 from .sites import call_site
 from .state import state
 from .tensor import TENSORS, Tensor

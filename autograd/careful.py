@@ -2,6 +2,8 @@
 
 Else sweeps work on bare arrays (`dispatch`). The proof is made once for each `Signature`: with labelled Tensors in the
 place of arrays, each rule must give a cotangent of its operand's dual layout.
+
+What operations of several outputs do differently (`several`) is in what the rules are given; the rest serves both.
 """
 
 from __future__ import annotations
@@ -12,54 +14,76 @@ from .arrays import is_array
 from .broadcasting import unbroadcast
 from .entries import relabel
 from .errors import LayoutError
-from .layout import may_relabel
+from .layout import Layout, may_relabel
 from .state import state
 from .tape import Node, Recording, Sweep
 from .tensor import TENSORS, Tensor
 
-__all__ = ["lift", "prove", "pull_carefully"]
+__all__ = ["hand_on", "labelled", "lift", "lift_operands", "prove", "prove_with", "pull_carefully"]
 
 
 def pull_carefully(op: Any, node: Node, ct: Any, sweep: Sweep) -> None:
     """One step of the reverse sweep where its labels are not proven yet, or the sweep itself is recorded."""
-    _, y, xs, places, options, shapes, signature = node
+    y, xs, signature = node[1], node[2], node[6]
     if signature is not None and not signature.checked:
         prove(op, node, ct)
     if sweep.record:
         y, xs = lift(op, node, sweep.recording, sweep.place)
         ct = ct if signature is None else relabel(ct, signature.out.dual)
+    hand_on(op, node, ct, y, xs, sweep)
+
+
+def hand_on(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sweep: Sweep) -> None:
+    """Give each operand's place what its rule makes of the cotangent, or of those of several outputs."""
+    places, signature = node[3], node[6]
     for i, place in enumerate(places):
         if place >= 0 and (signature is None or i not in signature.apart):
-            g = op.cotangent(i, ct, y, xs, options)
-            g = g if shapes is None else unbroadcast(g, shapes[i])
+            g = _of_operand(op, i, node, ct, y, xs)
             sweep.add(place, relabel(g, signature.layouts[i].dual) if sweep.record and signature is not None else g)
+
+
+def _of_operand(op: Any, i: int, node: Node, ct: Any, y: Any, xs: tuple[Any, ...]) -> Any:
+    g = op.cotangent(i, ct, y, xs, node[4])
+    return g if node[5] is None or not op.elementwise else unbroadcast(g, node[5][i])
 
 
 def lift(op: Any, node: Node, tape: Recording | None, at: int = -1) -> tuple[Any, tuple[Any, ...]]:
     """The node's arrays as Tensors: connected to their tape for a recorded sweep, else labelled only."""
-    _, y, xs, places, _, _, signature = node
+    y, signature = node[1], node[6]
+    if y is None or op.keeping is not None:
+        return None, lift_operands(node, tape)
+    return Tensor(y, None if signature is None else signature.out, tape, at), lift_operands(node, tape)
+
+
+def lift_operands(node: Node, tape: Recording | None) -> tuple[Any, ...]:
+    """The operands that the node kept, as Tensors; None in the places of the others."""
+    _, _, xs, places, _, _, signature = node
     layouts = (None,) * len(xs) if signature is None else signature.layouts
-    lifted = tuple(
+    return tuple(
         Tensor(a, layout, *((tape, p) if tape is not None and p >= 0 else ())) if is_array(a) else a
         for a, p, layout in zip(xs, places, layouts, strict=True)
     )
-    if y is None or op.keeping is not None:
-        return None, lifted
-    return Tensor(y, None if signature is None else signature.out, tape, at), lifted
 
 
 def prove(op: Any, node: Any, ct: Any) -> None:
     """Run the rules of a node on labelled Tensors; LayoutError if one gives labels that are not its operand's dual."""
-    _, _, _, places, options, shapes, signature = node
-    ct = Tensor(ct.array if ct.__class__ in TENSORS else ct, signature.out.dual)
-    y, xs = lift(op, node, None)
+    prove_with(op, node, labelled(ct, node[6].out.dual), *lift(op, node, None))
+
+
+def labelled(ct: Any, layout: Layout) -> Tensor:
+    """A cotangent, array or Tensor, as a Tensor of that layout."""
+    return Tensor(ct.array if ct.__class__ in TENSORS else ct, layout)
+
+
+def prove_with(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None:
+    """The same with what the rules are given: the labelled cotangent, or those of several outputs, and the arrays."""
+    places, signature = node[3], node[6]
     active, state.recording = state.recording, None
     try:
         for i, place in enumerate(places):
             if place < 0:
                 continue
-            g = op.cotangent(i, ct, y, xs, options)
-            g = g if shapes is None else unbroadcast(g, shapes[i])
+            g = _of_operand(op, i, node, ct, y, xs)
             needed = signature.layouts[i].dual
             for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
                 if not may_relabel(have, need):

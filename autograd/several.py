@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from . import events
-from .arrays import Shaped, is_array, is_inexact
+from .arrays import Shaped, is_inexact
+from .careful import hand_on, labelled, lift_operands, prove_with
 from .entries import relabel
-from .errors import LayoutError
 from .events import listeners
 from .explain import unfit
 from .inference import infer
-from .layout import Layout, may_relabel
+from .layout import Layout
 from .primitive import Dims, Primitive, Rule, Signature
 from .promotion import alike, unlike
 from .state import state
@@ -192,65 +192,40 @@ class Several(Primitive):
         return tuple(ct.found.get(i) for i in range(len(node[5])))
 
     def _sweep(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        _, ys, xs, places, options, _, signature = node
-        if signature is not None and not signature.checked:
-            self.check(node, ct)
+        ys, xs, signature = node[1], node[2], node[6]
         cts = self._given(node, ct)
+        if signature is not None and not signature.checked:
+            self.check(node, cts)
         if sweep.record:
             ys, xs = self.lift(node, sweep.recording, sweep.place)
             if signature is not None:
-                cts = tuple(c if c is None else relabel(c, out.dual)
-                            for c, out in zip(cts, signature.out, strict=True))  # fmt: skip
-        for i, place in enumerate(places):
-            if place >= 0 and (signature is None or i not in signature.apart):
-                g = self.adjoint[i](cts, ys, *xs, *options)  # type: ignore[misc]
-                if sweep.record and signature is not None:
-                    g = relabel(g, signature.layouts[i].dual)
-                sweep.add(place, g)
+                cts = self._each(relabel, cts, [out.dual for out in signature.out])
+        hand_on(self, node, cts, ys, xs, sweep)
+
+    @staticmethod
+    def _each(function: Callable[[Any, Layout], Any], values: Sequence[Any], layouts: Sequence[Layout]) -> Any:
+        """The function of each output's value and layout, None where there is none."""
+        return tuple([None if x is None else function(x, layout) for x, layout in zip(values, layouts, strict=True)])
 
     def lift(self, node: Node, tape: Recording | None, place: int = -1) -> tuple[Any, tuple[Any, ...]]:
         """The node's arrays as Tensors; the outputs follow it on the list, one place each where they are inexact."""
-        _, ys, xs, places, _, shapes, signature = node
-        layouts = (None,) * len(xs) if signature is None else signature.layouts
-        lifted = tuple(
-            Tensor(a, layout, *((tape, p) if tape is not None and p >= 0 else ())) if is_array(a) else a
-            for a, p, layout in zip(xs, places, layouts, strict=True)
-        )
+        ys, signature = node[1], node[6]
         if ys is None:
-            return None, lifted
+            return None, lift_operands(node, tape)
         outs: Any = (None,) * len(ys) if signature is None else signature.out
         result = []
         for y, layout in zip(ys, outs, strict=True):
             inexact = is_inexact(y.dtype) and tape is not None
             place += inexact
             result.append(Tensor(y, layout, tape, place) if inexact else Tensor(y, layout))
-        return tuple(result), lifted
+        return tuple(result), lift_operands(node, tape)
 
-    def check(self, node: Node, ct: Any) -> None:
+    def check(self, node: Node, cts: Sequence[Any]) -> None:
         """Prove, once per signature, that each rule gives a cotangent of its operand's dual layout."""
-        _, _, _, places, options, _, signature = node
-        outs = signature.out
-        cts = tuple(
-            None if c is None else Tensor(c.array if c.__class__ in TENSORS else c, out.dual)
-            for c, out in zip(self._given(node, ct), outs, strict=True)
-        )
-        ys, xs = self.lift(node, None)
-        active, state.recording = state.recording, None
-        try:
-            for i, place in enumerate(places):
-                if place < 0:
-                    continue
-                g = self.adjoint[i](cts, ys, *xs, *options)  # type: ignore[misc]
-                needed = signature.layouts[i].dual.labels
-                for axis, have, need in zip(g.layout.grid.names, g.layout.labels, needed, strict=True):
-                    if not may_relabel(have, need):
-                        raise LayoutError(
-                            f"{self.name}'s adjoint for {self.operand_name(i)} is not linear in the cotangents: "
-                            f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"
-                        )
-        finally:
-            state.recording = active
-        signature.checked = not signature.apart and all(c is not None for c in cts)
+        signature = node[6]
+        duals = [out.dual for out in signature.out]
+        prove_with(self, node, self._each(labelled, cts, duals), *self.lift(node, None))
+        signature.checked &= all(c is not None for c in cts)  # where one is None, a rule may not have shown all it does
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode: a tuple of the outputs' tangents."""
@@ -270,7 +245,7 @@ class Several(Primitive):
                 dys = self._transposed_all(i, t, ys, xs, node)
             total = [b if a is None else a if b is None else a + b for a, b in zip(total, dys, strict=True)]
         if record and signature is not None:
-            total = [None if t is None else relabel(t, out) for t, out in zip(total, signature.out, strict=True)]
+            return self._each(relabel, total, signature.out)
         return total
 
     def _transposed_all(self, i: int, t: Any, ys: Any, xs: tuple[Any, ...], node: Node) -> list[Any]:

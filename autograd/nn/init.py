@@ -17,7 +17,7 @@ from .. import random
 from ..arrays import is_absent, move
 from ..errors import RingtapeError, SavedArrayError, ShapeError
 from ..leaves import Leaf
-from ..places import of_tensor
+from ..random.places import of_tensor
 from ..tensor import TENSORS
 
 __all__ = [

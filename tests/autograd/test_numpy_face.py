@@ -366,6 +366,44 @@ def test_batches_of_several_outputs_may_be_sharded() -> None:
             np.linalg.svd(ag.tensor(numpy.stack([X, X]), {"dp": cc.Shard(1)}))
 
 
+@pytest.mark.parametrize("record", [False, True])
+def test_labels_of_several_outputs_are_proven(record: bool) -> None:
+    """A rule that is not linear in the cotangents is refused where its operand is differentiated, and named."""
+
+    def call(rule: Any) -> Any:
+        two = Several("two (example)", "a N", lambda x, c: (x * c, -x), rule, saves="01",
+                      outputs=lambda x, c: [(x.shape, x.dtype)] * 2)  # fmt: skip
+        with cc.Mesh(dp=1):
+            c = ag.tensor(X, {"dp": cc.V})
+            with ag.Tape(), ag.Tape() as tape:
+                x = tape.watch(ag.tensor(X, {"dp": cc.R}))
+                y = np.sum(two(x, c)[0] - two(x, c)[1])
+            (g,) = tape.backward([y], [ag.tensor(1.0, {"dp": cc.V})], wanted=[x], record=record)
+            return g
+
+    right = call((lambda cts, ys, x, c: sum(g * f for g, f in zip(cts, (c, -1), strict=True) if g is not None), None))
+    assert not record or right.layout == {"dp": cc.P}
+    numpy.testing.assert_allclose(raw(right), X + 1)
+    with pytest.raises(cc.LayoutError, match=r"two \(example\)'s adjoint for x is not linear.*gives Replicated"):
+        call((lambda cts, ys, x, c: np.sum(x) * x, None))
+
+
+def test_a_recorded_sweep_of_several_outputs_under_a_mesh() -> None:
+    a = numpy.stack([a @ a.T + 5 * numpy.eye(3) for a in RNG.standard_normal((2, 3, 3))])
+
+    def second(x: Any) -> Any:
+        def value(z: Any) -> Any:
+            w, v = np.linalg.eigh(z)
+            return np.sum(w**3) + np.sum(v[..., 0] ** 2 * w)
+
+        return ag.grad(lambda z: np.sum(ag.grad(value)(z) ** 2))(x)
+
+    with cc.Mesh(dp=1):
+        found = second(ag.tensor(a, {"dp": cc.I}))
+        assert found.layout == {"dp": cc.I}
+    numpy.testing.assert_allclose(raw(found), second(a), rtol=1e-9)
+
+
 def test_the_cotangent_of_cholesky_is_symmetric() -> None:
     """Of the logarithm of the determinant it is the inverse, on both sides of the diagonal."""
     a = X @ X.T

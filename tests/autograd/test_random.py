@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 import autograd.random as random
 from autograd.errors import DtypeError, RingtapeError, ShapeError
-from autograd.random import Key
+from autograd.random import Key, continuous, discrete, draws, keys, words
+from autograd.random.discrete import multiply_high
+from autograd.random.gaussian import standard_normal
 
 Draw = Callable[..., np.ndarray[Any, Any]]
 
@@ -96,7 +98,7 @@ def test_only_the_part_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
             made += size or 1
             return super().random_raw(size, output)
 
-    monkeypatch.setattr(random._thread, "philox", Philox(0))
+    monkeypatch.setattr(words._thread, "philox", Philox(0))
     random.normal(Key(0), (1_000_000, 10), part=(slice(700_001, 700_004), slice(0, 10)))
     assert made <= 30 + 3
     made = 0
@@ -116,9 +118,9 @@ NORMAL = [-0.12158033822849745, 1.2293747897376615, -0.22104588753500687]
 def test_the_stream_is_frozen() -> None:
     """A change here changes every run that anyone has recorded."""
     key = Key(2026, "a/b", 7)
-    words = np.empty(6, np.uint64)
-    random._words(words, key, (6,), (slice(0, 6),))
-    assert words.tolist() == WORDS
+    stream = np.empty(6, np.uint64)
+    words.write_words(stream, key, (6,), (slice(0, 6),))
+    assert stream.tolist() == WORDS
     assert random.uniform(key, 3).tolist() == UNIFORM
     assert random.normal(key, 3).tolist() == NORMAL
     assert random.integers(key, 6, 0, 10).tolist() == [w * 10 >> 64 for w in WORDS]
@@ -193,15 +195,15 @@ def test_normal_is_the_inverse_of_the_distribution_function() -> None:
     # Everything from the middle to the last cell of both tails: p down to 2^-54.
     p = np.concatenate([np.linspace(0.01, 0.5, 300), 2.0 ** -np.linspace(1, 52.9, 300)])
     s = np.floor((0.5 - p) * 2.0**53).astype(np.int64)
-    x = random._standard_normal((s << 11).view(np.uint64))
-    y = random._standard_normal(((-s - 1) << 11).view(np.uint64))
+    x = standard_normal((s << 11).view(np.uint64))
+    y = standard_normal(((-s - 1) << 11).view(np.uint64))
     assert (x == -y).all()
     for value, cell in zip(x.tolist(), s.tolist(), strict=True):
         tail = (2.0**52 - (cell + 0.5)) * 2.0**-53
         # statistics.NormalDist has the same approximation; erfc is an independent check of both.
         assert math.isclose(value, -exact.inv_cdf(tail), rel_tol=2e-15, abs_tol=1e-15)
         assert math.isclose(math.erfc(value / math.sqrt(2)) / 2, tail, rel_tol=1e-13)
-    last = random._standard_normal(np.array([0, 2**63 - 1, 2**63, 2**64 - 1], np.uint64))
+    last = standard_normal(np.array([0, 2**63 - 1, 2**63, 2**64 - 1], np.uint64))
     assert last[0] == -last[3] > 0 and last[1] == -last[2] and 8.2 < last[1] < 8.3
 
 
@@ -217,7 +219,7 @@ def test_the_upper_bound_is_never_returned(dtype: Any, monkeypatch: pytest.Monke
     def greatest(out: np.ndarray[Any, Any], *_: Any) -> None:
         out[...] = 2**64 - 1
 
-    monkeypatch.setattr(random, "_words", greatest)
+    monkeypatch.setattr(draws, "write_words", greatest)
     next_ = np.nextafter(dtype(1), dtype(2))
     for low, high in [(0.0, 1.0), (-1.0, 1.0), (1.0, 1.001), (-512.0, -511.5), (1.0, next_)]:
         x = random.uniform(Key(0), 1, low=low, high=high, dtype=dtype)[0]
@@ -227,7 +229,7 @@ def test_the_upper_bound_is_never_returned(dtype: Any, monkeypatch: pytest.Monke
 
 @given(n=st.integers(1, 2**64), words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20))
 def test_multiply_high_is_exact(n: int, words: list[int]) -> None:
-    assert random._multiply_high(np.array(words, np.uint64), n).tolist() == [w * n >> 64 for w in words]
+    assert multiply_high(np.array(words, np.uint64), n).tolist() == [w * n >> 64 for w in words]
 
 
 def test_integers_are_uniform_and_in_range() -> None:
@@ -255,10 +257,10 @@ def test_bernoulli_is_uniform_below_p(p: float) -> None:
 def test_bernoulli_decides_the_nearest_words_as_uniform_does(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
     near = [min(max((int(p * 2.0**53) << 11) + d, 0), 2**64 - 1) for d in (-2049, -2048, -1, 0, 1, 2047, 2048, 4096)]
 
-    def words(out: np.ndarray[Any, Any], *_: Any) -> None:
+    def near_words(out: np.ndarray[Any, Any], *_: Any) -> None:
         out[...] = np.array(near, np.uint64)
 
-    monkeypatch.setattr(random, "_words", words)
+    monkeypatch.setattr(draws, "write_words", near_words)
     expected = [w // 2**11 * 2.0**-53 < p for w in near]
     assert random.bernoulli(Key(0), 8, p).tolist() == (random.uniform(Key(0), 8) < p).tolist() == expected
 
@@ -411,6 +413,6 @@ def test_threads_are_independent() -> None:
 
 
 def test_the_examples_run() -> None:
-    result = doctest.testmod(random)
-    assert result.attempted > 20 and result.failed == 0
+    results = [doctest.testmod(module) for module in (keys, continuous, discrete)]
+    assert sum(r.attempted for r in results) > 20 and not any(r.failed for r in results)
 

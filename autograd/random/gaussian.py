@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["cumulative", "quantile"]
+__all__ = ["cumulative", "quantile", "standard_normal"]
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ _FAR_TAIL = (
 )
 
 
-def _standard_normal(words: Array) -> Array:
+def standard_normal(words: Array) -> Array:
     """One standard normal number a word, increasing with the word read as a signed integer."""
     # s + 1/2 and its distance from +-2^52 are exact in float64, so both tails are as fine as each other.
     s = (words.view(np.int64) >> 11) + 0.5
@@ -77,15 +77,6 @@ def _minus_log(p: Array) -> Array:
     m = np.where(low, 2 * m, m)
     z = (m - 1) / (m + 1)  # |z| < 0.172, log m = 2 atanh z
     return (low - e) * math.log(2) - z * _polynomial(_ATANH, z * z)
-
-
-def _multiply_high(words: Array, n: int) -> Array:
-    """The upper 64 bits of words * n for 0 < n <= 2^64, from products of 32-bit halves."""
-    mask, half = np.uint64(2**32 - 1), np.uint64(32)
-    n1, n0 = np.uint64(n >> 32), np.uint64(n & (2**32 - 1))
-    w1, w0 = words >> half, words & mask
-    middle = w1 * n0 + (w0 * n0 >> half)
-    return w1 * n1 + (middle >> half) + ((w0 * n1 + (middle & mask)) >> half)
 
 
 def quantile(p: Array) -> Array:

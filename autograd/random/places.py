@@ -20,13 +20,13 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from .describe import describe
-from .errors import LayoutError, ShapeError
-from .layout import D, Label, Layout, Shard, V
-from .ranknumbers import RankInt
-from .sites import call_site
-from .state import state
-from .tensor import Tensor
+from ..describe import describe
+from ..errors import LayoutError, ShapeError
+from ..layout import D, Label, Layout, Shard, V
+from ..ranknumbers import RankInt
+from ..sites import call_site
+from ..state import state
+from ..tensor import Tensor
 
 __all__ = ["Part", "box_of", "coordinates", "extents_of", "of_shape", "of_tensor"]
 

@@ -1,0 +1,160 @@
+"""Draws of whole numbers, of truth values and of orders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import RingtapeError, ShapeError
+from ..tensor import Tensor
+from .draws import draw
+from .keys import Key, integer
+from .places import Part, of_shape
+from .words import write_words
+
+__all__ = ["bernoulli", "integers", "permutation"]
+
+Array = np.ndarray[Any, Any]
+
+
+def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int, part: Part | None = None) -> Any:
+    """Integers that are equally likely in low, ..., high - 1.
+
+    Parameters
+    ----------
+    key : Key
+        The stream.
+    shape : int, sequence of int or Tensor
+        The shape of the logical tensor; or the Tensor that the draw is for.
+    low, high : int
+        The bounds, -2^63 <= low < high <= 2^63.
+    part : tuple of slice, optional
+        The part to make; all of it by default. See `autograd.random` on this and on shape.
+
+    Returns
+    -------
+    numpy.ndarray or Tensor
+        The part, int64. Bitwise ``integers(key, shape, low, high)[part]``. A Tensor inside a mesh, if for a Tensor.
+
+    Raises
+    ------
+    RingtapeError
+        If the bounds are out of range.
+    DtypeError
+        If a bound is not an integer.
+    ShapeError, LayoutError
+        As every draw does: see `autograd.random`.
+
+    Notes
+    -----
+    The upper 64 bits of word * (high - low). Rejection would use a varying number of words; without it the
+    probabilities differ by at most 2^-64.
+
+    Examples
+    --------
+    >>> x = integers(Key(1, "crop"), (2, 500), -1, 2)
+    >>> sorted(set(x.ravel().tolist()))
+    [-1, 0, 1]
+    """
+    low, high = integer(low, "integers: low"), integer(high, "integers: high")
+    if not -(2**63) <= low < high <= 2**63:
+        raise RingtapeError(f"integers: low={low}, high={high}; needed -2**63 <= low < high <= 2**63")
+    count, base = high - low, np.uint64(low % 2**64)
+
+    def transform(words: Array) -> Array:
+        return (multiply_high(words, count) + base).view(np.int64)
+
+    return draw(key, shape, part, np.dtype(np.int64), transform, "integers", choices=True)
+
+
+def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Part | None = None) -> Any:
+    """Booleans that are True with probability p.
+
+    Parameters
+    ----------
+    key : Key
+        The stream.
+    shape : int, sequence of int or Tensor
+        The shape of the logical tensor; or the Tensor that the draw is for.
+    p : float
+        The probability, 0 <= p <= 1.
+    part : tuple of slice, optional
+        The part to make; all of it by default. See `autograd.random` on this and on shape.
+
+    Returns
+    -------
+    numpy.ndarray or Tensor
+        The part, bool. ``uniform(key, shape, part=part) < p``, without making the numbers.
+
+    Raises
+    ------
+    RingtapeError
+        If p is not a probability.
+    ShapeError, LayoutError
+        As every draw does: see `autograd.random`.
+
+    Examples
+    --------
+    >>> keep = bernoulli(Key(1, "dropout"), (100, 100), 0.9)
+    >>> keep.dtype, bool(0.88 < keep.mean() < 0.92)
+    (dtype('bool'), True)
+    """
+    p = float(p)
+    if not 0 <= p <= 1:
+        raise RingtapeError(f"bernoulli: p={p!r}; needed 0 <= p <= 1")
+    least = math.ceil(p * 2.0**53) << 11  # the least word whose uniform number is not below p
+
+    def transform(words: Array) -> Array:
+        return np.ones(words.shape, bool) if least == 2**64 else words < np.uint64(least)
+
+    return draw(key, shape, part, np.dtype(bool), transform, "bernoulli")
+
+
+def permutation(key: Key, n: int) -> Array:
+    """A random order of 0, ..., n - 1.
+
+    Parameters
+    ----------
+    key : Key
+        The stream.
+    n : int
+        How many.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64, of shape (n,).
+
+    Raises
+    ------
+    ShapeError
+        If n is not a length.
+
+    Notes
+    -----
+    The order that sorts n words. Two equal ones, whose order would not be random, have probability below n^2 / 2^65.
+
+    Examples
+    --------
+    >>> order = permutation(Key(1, "shuffle").at(4), 10)
+    >>> sorted(order.tolist()) == list(range(10))
+    True
+    """
+    extents, box, _ = of_shape(n, key.axes, None, "permutation")
+    if len(extents) != 1:
+        raise ShapeError(f"permutation: n must be one number, got {n!r}")
+    words = np.empty(extents, np.uint64)
+    write_words(words, key, extents, box)
+    return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+
+
+def multiply_high(words: Array, n: int) -> Array:
+    """The upper 64 bits of words * n for 0 < n <= 2^64, from products of 32-bit halves."""
+    mask, half = np.uint64(2**32 - 1), np.uint64(32)
+    n1, n0 = np.uint64(n >> 32), np.uint64(n & (2**32 - 1))
+    w1, w0 = words >> half, words & mask
+    middle = w1 * n0 + (w0 * n0 >> half)
+    return w1 * n1 + (middle >> half) + ((w0 * n1 + (middle & mask)) >> half)
