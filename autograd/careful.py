@@ -35,16 +35,13 @@ def pull_carefully(op: Any, node: Node, ct: Any, sweep: Sweep) -> None:
 
 def hand_on(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sweep: Sweep) -> None:
     """Give each operand's place what its rule makes of the cotangent, or of those of several outputs."""
-    places, signature = node[3], node[6]
+    _, _, _, places, options, shapes, signature = node
+    shapes = shapes if op.elementwise else None
     for i, place in enumerate(places):
         if place >= 0 and (signature is None or i not in signature.apart):
-            g = _of_operand(op, i, node, ct, y, xs)
+            g = op.cotangent(i, ct, y, xs, options)
+            g = g if shapes is None else unbroadcast(g, shapes[i])
             sweep.add(place, relabel(g, signature.layouts[i].dual) if sweep.record and signature is not None else g)
-
-
-def _of_operand(op: Any, i: int, node: Node, ct: Any, y: Any, xs: tuple[Any, ...]) -> Any:
-    g = op.cotangent(i, ct, y, xs, node[4])
-    return g if node[5] is None or not op.elementwise else unbroadcast(g, node[5][i])
 
 
 def lift(op: Any, node: Node, tape: Recording | None, at: int = -1) -> tuple[Any, tuple[Any, ...]]:
@@ -77,13 +74,15 @@ def labelled(ct: Any, layout: Layout) -> Tensor:
 
 def prove_with(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None:
     """The same with what the rules are given: the labelled cotangent, or those of several outputs, and the arrays."""
-    places, signature = node[3], node[6]
+    _, _, _, places, options, shapes, signature = node
+    shapes = shapes if op.elementwise else None
     active, state.recording = state.recording, None
     try:
         for i, place in enumerate(places):
             if place < 0:
                 continue
-            g = _of_operand(op, i, node, ct, y, xs)
+            g = op.cotangent(i, ct, y, xs, options)
+            g = g if shapes is None else unbroadcast(g, shapes[i])
             needed = signature.layouts[i].dual
             for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
                 if not may_relabel(have, need):
