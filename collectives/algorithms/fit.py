@@ -2,8 +2,8 @@
 
 Every rank sends to the ranks 1, 2, 4, ... places on and receives from those as far back, all at once and with changing
 partners, as the algorithms do: what they share (a link, a core) is shared here too, and one late rank delays the rest.
-A few short rounds, and the median of the tries: a single slow one does not count, but where every message waits for a
-core, so will the algorithms'. The transport's own collectives are a black box, and so is the memory that ranks of one
+A few short rounds, and the median of the tries, which are spread over all of the time that it takes: a slow moment does
+not count, but where every message waits for a core, so will the algorithms'. The transport's own collectives are a black box, and so is the memory that ranks of one
 host share: a few of their sizes are timed, as long as that is short, and they are not chosen far beyond. All ranks get
 all measurements and take the median of the ranks', so that they agree on every choice.
 """
@@ -36,8 +36,7 @@ TIMED_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
 BEYOND = 8  # so many times the longest size timed, a black box is not chosen any more
 TIE = 1.05  # a ring that is predicted within so much of the best is taken
 SHORT_TIE = 1.25  # and the transport's own, where latency counts: it was measured, and the others predicted
-TRIES = 5
-TURNS = 9  # of a trial and the transport's own, beside which it is set
+TRIES = 7
 BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
 
 
@@ -148,29 +147,24 @@ def _between(points: list[tuple[int, float]], size_bytes: int) -> float:
     return max(t0 + (t1 - t0) * (size_bytes - n0) / (n1 - n0), min(t0, t1) * 0.5)
 
 
-def _usual(run: Callable[[], Any], before: Callable[[], Any], times: int) -> float:
-    found = []
+Run = Callable[[], Any]
+
+
+def _usual(runs: Sequence[tuple[Run, int]], before: Run) -> list[float]:
+    """The usual time of each of several calls, with how often each is made in a try.
+
+    They take turns: the tries of one lie as far apart as the whole takes, so that what else a machine does for a while
+    meets one try of each, and not all tries of one.
+    """
+    found: list[list[float]] = [[] for _ in runs]
     for _ in range(TRIES):
-        before()
-        start = time.perf_counter()
-        for _ in range(times):
-            run()
-        found.append((time.perf_counter() - start) / times)
-    return statistics.median(found)
-
-
-def _in_turn(runs: Sequence[Callable[[], Any]], before: Callable[[], Any], times: int) -> list[float]:
-    """The usual time of each of several calls that take turns, so that what else the machine does meets all."""
-    found: list[list[float]] = []
-    for _ in range(TURNS):
-        found.append([])
-        for run in runs:
+        for (run, times), seen in zip(runs, found, strict=True):
             before()
             start = time.perf_counter()
             for _ in range(times):
                 run()
-            found[-1].append((time.perf_counter() - start) / times)
-    return [statistics.median(each) for each in zip(*found, strict=True)]
+            seen.append((time.perf_counter() - start) / times)
+    return [statistics.median(seen) for seen in found]
 
 
 def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
@@ -187,7 +181,7 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     """
     p = messages.size
 
-    def exchange(group: Communicator, size_bytes: int) -> Callable[[], None]:
+    def exchange(group: Communicator, size_bytes: int) -> Run:
         out, into = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
         distances = [1 << k for k in range((group.size - 1).bit_length())]
 
@@ -197,72 +191,70 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
 
         return rounds
 
-    def about(runs: Sequence[Callable[[], Any]]) -> float:
-        """About what the slowest rank takes for a call of each; the same on all ranks."""
-        first = 0.0
-        for run in runs:
-            run()  # connections and buffers are made at the first use
-            start = time.perf_counter()
-            run()
-            first += time.perf_counter() - start
+    def slowest(run: Run) -> float:
+        """About what the slowest rank takes for a call; the same on all ranks."""
+        run()  # connections and buffers are made at the first use
+        start = time.perf_counter()
+        run()
+        first = time.perf_counter() - start
         return max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
 
-    def often(seconds: float, tries: int) -> int:
-        return max(1, min(10, int(BUDGET_S / tries / seconds)))
+    def often(seconds: float) -> int:
+        return max(1, min(10, int(BUDGET_S / TRIES / seconds)))
 
-    def timed(run: Callable[[], Any]) -> tuple[float, float]:
-        """This rank's time, and about that of the slowest one."""
-        slowest = about([run])
-        return _usual(run, messages.barrier, often(slowest, TRIES)), slowest
-
-    def times(group: Communicator, operation: str) -> list[float]:
-        found: list[float] = []
-        for size_bytes in TIMED_BYTES:
-            seconds, slowest = timed(_call(group, operation, size_bytes))
-            found.append(seconds)
-            if 4 * slowest > TIMED_LIMIT_S and len(found) > 1:
-                break
-        return found
+    def agreed(runs: Sequence[tuple[Run, int]]) -> list[float]:
+        """The median of what the ranks find."""
+        mine = json.dumps(_usual(runs, messages.barrier)).encode()
+        return [statistics.median(each) for each in zip(*map(json.loads, native.exchange(mine)), strict=True)]
 
     groups = [messages]
     if hosts.between is not None and hosts.lanes > 1 and hosts.count > 1 and hosts.lanes * hosts.count == p:
         groups += [hosts.inside, hosts.between]
-    links = [[timed(exchange(group, n))[0] / (group.size - 1).bit_length() for n in (SHORT_BYTES, LONG_BYTES)]
-             for group in groups]  # fmt: skip
+    runs: list[tuple[Run, int]] = []
+    for group in groups:
+        for size_bytes in (SHORT_BYTES, LONG_BYTES):
+            run = exchange(group, size_bytes)
+            runs.append((run, often(slowest(run))))
     x = np.zeros(LONG_BYTES // 8, np.float32)
-    adding = _usual(lambda: np.add(x, x, out=x), lambda: None, 4) / x.nbytes
+    runs.append((lambda: np.add(x, x, out=x), 4))
     boxes = {"native": native}
     memory = _memory(messages, hosts)
     if memory is not None:
         boxes["shared"] = memory
-    calls = {name: {op: times(group, op) for op in OPERATIONS if steps_of(op, name) is not None or name == "native"}
-             for name, group in boxes.items()}  # fmt: skip
-    told = [json.loads(text) for text in native.exchange(json.dumps([links, adding, calls]).encode())]
-    (link, *levels) = [_line(*(statistics.median(row[0][k][i] for row in told) for i in (0, 1)))
-                       for k in range(len(groups))]  # fmt: skip
-    adding = statistics.median(row[1] for row in told)
-    tables = {
-        name: {
-            op: [(TIMED_BYTES[k], statistics.median(row[2][name][op][k] for row in told)) for k in range(len(found))]
-            for op, found in table.items()
-        }
-        for name, table in calls.items()
-    }
+    timed: list[tuple[str, str, int]] = []  # of which each black box is asked, in the order of the runs
+    for name, group in boxes.items():
+        for op in OPERATIONS:
+            if steps_of(op, name) is None and name != "native":
+                continue
+            for k, size_bytes in enumerate(TIMED_BYTES):
+                run = _call(group, op, size_bytes)
+                seconds = slowest(run)
+                runs.append((run, often(seconds)))
+                timed.append((name, op, size_bytes))
+                if 4 * seconds > TIMED_LIMIT_S and k:
+                    break
+    found = agreed(runs)
+    steps = [found[2 * k + i] / (group.size - 1).bit_length() for k, group in enumerate(groups) for i in (0, 1)]
+    (link, *levels) = [_line(*steps[2 * k : 2 * k + 2]) for k in range(len(groups))]
+    tables: dict[str, Table] = {name: {} for name in boxes}
+    for (name, op, size_bytes), seconds in zip(timed, found[2 * len(groups) + 1 :], strict=True):
+        tables[name].setdefault(op, []).append((size_bytes, seconds))
+    adding = found[2 * len(groups)] / x.nbytes
     fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
-    mine = []
-    for op in OPERATIONS:  # the best by the model, which is the same on all ranks
-        best = [min((t, name) for name, t in fit.modelled(op, size).items()) for size in TRIED_BYTES]
-        for size, (_, name) in zip(TRIED_BYTES, best, strict=True):
-            runs = _trial(messages, op, name, size), _call(native, op, size)
-            mine.append(_in_turn(runs, messages.barrier, often(about(runs), TURNS)))
-    told = [json.loads(text) for text in native.exchange(json.dumps(mine).encode())]
-    turns = iter([[statistics.median(row[k][i] for row in told) for i in (0, 1)] for k in range(len(mine))])
+    runs = []
+    for op in OPERATIONS:  # the best by the model, which is the same on all ranks, and the transport's own beside it
+        for size_bytes in TRIED_BYTES:
+            _, best = min((t, name) for name, t in fit.modelled(op, size_bytes).items())
+            for run in (_trial(messages, op, best, size_bytes), _call(native, op, size_bytes)):
+                runs.append((run, often(slowest(run))))
+    found = agreed(runs)
+    turns = iter(zip(found[::2], found[1::2], strict=True))
     for op in OPERATIONS:
         fit.errors[op] = []
-        for size in TRIED_BYTES:
-            tried, beside = next(turns)  # both stand to each other as they did then, whatever that hour was like
-            seconds = tried / beside * _between(tables["native"][op], size)
-            fit.errors[op].append((size, seconds / min(fit.modelled(op, size).values())))
+        for size_bytes in TRIED_BYTES:
+            tried, beside = next(turns)  # they stand to each other as they did then, whatever that hour was like
+            seconds = tried / beside * _between(tables["native"][op], size_bytes)
+            fit.errors[op].append((size_bytes, seconds / min(fit.modelled(op, size_bytes).values())))
     return fit
 
 
