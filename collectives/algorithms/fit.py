@@ -3,9 +3,10 @@
 Every rank sends to the ranks 1, 2, 4, ... places on and receives from those as far back, all at once and with changing
 partners, as the algorithms do: what they share (a link, a core) is shared here too, and one late rank delays the rest.
 A few short rounds, and the median of the tries, which are spread over all of the time that it takes: a slow moment does
-not count, but where every message waits for a core, so will the algorithms'. The transport's own collectives are a black box, and so is the memory that ranks of one
-host share: a few of their sizes are timed, as long as that is short, and they are not chosen far beyond. All ranks get
-all measurements and take the median of the ranks', so that they agree on every choice.
+not count, but where every message waits for a core, so will the algorithms'. The transport's own collectives are a
+black box, and so is the memory that ranks of one host share: a few of their sizes are timed, as long as that is short,
+and they are not chosen far beyond. All ranks get all measurements and take the median of the ranks', so that they agree
+on every choice.
 """
 
 from __future__ import annotations
