@@ -74,7 +74,7 @@ class Deferred(Tensor):
     node = property(lambda self: self._found(_node_slot))
 
     @property
-    def layout(self) -> Layout | None:  # type: ignore[override]
+    def layout(self) -> Layout | None:  # type: ignore[override]  # a slot of Tensor's, found when asked for
         layout = _layout_slot.__get__(self)
         return self._found(_layout_slot) if layout is None else layout
 

@@ -76,7 +76,6 @@ def source(n: int, free: tuple[int, ...] = (), words: frozenset[str] | None = No
     else False, and Python's compiler leaves out what then never happens.
     """
     taking = [i for i in range(n) if i not in free]
-    first = taking[0] if taking else 0
 
     def each(text: str, between: str = ", ", of: Any = range(n)) -> str:
         return between.join(text.replace("@", str(i)) for i in of)
@@ -158,7 +157,7 @@ def make(op, rules, listeners):
             return aloud(op, functions, ({x},), options)
         if {each("x@.__class__ in TENSORS", " and ")}:
 {lines("a@ = x@.array", by=12)}\
-            dtype = a{first}.dtype
+            dtype = a{(taking or [0])[0]}.dtype
             if {differ}:
                 dtype = ({each("a@.dtype", of=taking or [0])},)
                 if PROMOTES and unlike(*dtype):

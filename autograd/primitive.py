@@ -107,11 +107,11 @@ class Primitive(Signed):
     # -- what the words say, for a call with n operands --------------------------------------------------------
     def of(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
         """The call and the step of a reverse sweep."""
-        if n not in self._functions:
-            self._functions[n] = self.made(n)
-        return self._functions[n]
+        return self._functions.get(n) or self._functions.setdefault(n, self.made(n))
 
-    made = functions
+    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The same, made now; operations with kernels or several outputs have others."""
+        return functions(self, n)
 
     def letters(self, n: int) -> str:
         """One letter per operand."""

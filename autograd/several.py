@@ -108,9 +108,7 @@ class Several(Primitive):
         self.outputs = outputs
 
     # -- the call ------------------------------------------------------------------------------------------------
-    def made(  # type: ignore[override]
-        self, n: int
-    ) -> tuple[Callable[..., Any], Callable[..., None]]:
+    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
         """The call, and the step of the reverse sweep."""
         return self._told, self._sweep
 

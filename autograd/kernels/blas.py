@@ -122,10 +122,10 @@ def _add_product(function: Any, a: Any, b: Any, out: Any) -> bool:
     (m, k), (_, n) = a.shape, b.shape
     if out.shape != (m, n) or b.shape[0] != k or not a.dtype == b.dtype == out.dtype or not (m and n and k):
         return False
-    forms = [_form(x) for x in (a, b, out)]
-    if None in forms or forms[2][0] != _PLAIN or not out.flags.writeable:  # type: ignore[index]
+    left, right, whole = _form(a), _form(b), _form(out)
+    if left is None or right is None or whole is None or whole[0] != _PLAIN or not out.flags.writeable:
         return False
-    (ta, la), (tb, lb), (_, lc) = forms  # type: ignore[misc]
+    (ta, la), (tb, lb), (_, lc) = left, right, whole
     function(
         _ROW_MAJOR, ta, tb, m, n, k, 1.0, a.ctypes.data, la, b.ctypes.data, lb, 1.0, out.ctypes.data, lc
     )

@@ -31,9 +31,7 @@ class Fused(Primitive):
         self.composition = function
         super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
 
-    def made(  # type: ignore[override]
-        self, n: int
-    ) -> tuple[Callable[..., Any], Callable[..., None]]:
+    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
         """The call, and the step of the reverse sweep: the kernel's where the forward pass was the kernel's."""
         call, self._step = super().made(n)
         return call, self._sweep

@@ -76,7 +76,7 @@ class Adam(Optimizer):
             self.first[i], self.second[i] = np.zeros_like(g), np.zeros_like(g)
         self.counts[i] += 1
         first, second = self.first[i], self.second[i]
-        if g.dtype in _FLOATS and all([_is_plain(a, g.dtype) for a in (array, g, first, second)]):  # noqa: C419 - as in `base`
+        if g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
             from ..kernels.adam import adam
 
             adam(

@@ -1095,3 +1095,15 @@ def test_a_value_made_after_the_block_is_no_silent_zero() -> None:
 
     with pytest.raises(ag.TapeError, match="outside the tape's block"):
         cc.run(program, 2)
+
+
+def test_a_second_backward_of_an_inner_tape_is_refused() -> None:
+    """Its nodes are gone from the outer tape's list, which goes on."""
+    w = ag.Parameter([1.0, 2.0])
+    with ag.Tape():
+        with ag.Tape() as inner:
+            y = (w * w).sum()
+        inner.backward(y)
+        with pytest.raises(ag.TapeError, match="second backward on a tape that the first one released"):
+            inner.backward(y)
+    assert w.grad.numpy().tolist() == [2.0, 4.0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -318,3 +320,28 @@ def test_a_value_that_another_axis_roots() -> None:
             assert is_absent(y.array) or y.numpy().tolist() == [4.0, 8.0]
 
     cc.run(program, 4)
+
+
+LATER = """
+import sys
+import numpy, autograd as ag, collectives as cc
+from collectives.observing import observing
+
+def program():
+    heard = []
+    def observer(group, call, arguments, run):
+        heard.append(call)
+        return run()
+    with cc.Mesh(dp=2) as mesh, observing(observer):
+        cc.all_reduce(ag.tensor(numpy.ones(3)), "dp", algorithm="ring")
+    return heard
+
+assert "collectives.algorithms.selected" not in sys.modules, "or this shows nothing"
+for heard in cc.run(program, 2):
+    assert heard[-1] == "all_reduce" and "start" not in heard and "recv" not in heard, heard
+"""
+
+
+def test_observers_hear_an_algorithm_that_is_loaded_while_they_listen() -> None:
+    done = subprocess.run([sys.executable, "-c", LATER], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
