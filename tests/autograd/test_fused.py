@@ -186,6 +186,7 @@ def test_gelu_in_float32_is_as_good_as_float32_is() -> None:
 
 
 KINDS = ["rows", "columns", "rows far apart", "columns far apart", "neither side by side", "backwards"]
+REPEATED = ["one row for all", "one column for all"]
 SIZES = [(5, 3, 7), (1, 4, 6), (6, 1, 1)]
 
 
@@ -200,7 +201,7 @@ def test_a_product_is_added_to_any_kind_of_matrix(blas: bool, dtype: Any, monkey
         pytest.skip("NumPy's BLAS here has no gemm that can be called")
     tolerance = 1e-5 if dtype == numpy.float32 else 1e-13
     start = draws(5)(3, 20, 20).astype(dtype)
-    for (m, k, n), *kinds in itertools.product(SIZES, [*KINDS, "one row for all"], [*KINDS, "one row for all"], KINDS):
+    for (m, k, n), *kinds in itertools.product(SIZES, [*KINDS, *REPEATED], [*KINDS, *REPEATED], KINDS):
         whole = start.copy()
         a, b, y = (_inside(x, kind, *shape)
                    for x, kind, shape in zip(whole, kinds, ((m, k), (k, n), (m, n)), strict=True))  # fmt: skip
@@ -235,6 +236,7 @@ def _inside(whole: Array, kind: str, m: int, n: int) -> Array:
         "neither side by side": lambda: whole[1 : 2 * m + 1 : 2, 1 : 2 * n + 1 : 2],
         "backwards": lambda: whole[3 : m + 3, 5 : n + 5][:, ::-1],
         "one row for all": lambda: numpy.broadcast_to(whole[3, 5 : n + 5], (m, n)),
+        "one column for all": lambda: numpy.broadcast_to(whole[3, 5 : m + 5], (n, m)).T,
     }
     return views[kind]()
 
