@@ -101,24 +101,34 @@ def _ring(operation: str, n: float, p: int, a: float, b: float, g: float) -> Cos
     return Cost(rounds * ((p - 1) * a + share * b) + adding, messages, rounds * share)
 
 
+@lru_cache(maxsize=4096)
+def _block_messages(part: float, width: int, shared: int) -> int:
+    """The messages of a block of `width` seats, of which the first `shared` have two parts (`halving._messages`)."""
+    count, half = piece_count(math.ceil((width + shared) * part)), width // 2
+    if half == 0 or count <= 1:
+        return count
+    return _block_messages(part, half, min(shared, half)) + _block_messages(part, half, max(0, shared - half))
+
+
 def _doubling(operation: str, name: str, n: float, p: int, a: float, b: float, g: float) -> Cost:
     """The ranks too many hand over n bytes (an all-gather: their part), and get the result of n (or of their part)."""
     steps, q = p.bit_length() - 1, 1 << (p.bit_length() - 1)
-    is_folded, whole = p > q, piece_count(math.ceil(n))
-    lengths = [n / 2**k for k in range(1, steps + 1)]
-    halved, messages = n * (q - 1) / q, sum(piece_count(math.ceil(length)) for length in lengths)
+    is_folded, whole, shared = p > q, piece_count(math.ceil(n)), p - q
+    halved, widths = n * (q - 1) / q, [1 << k for k in range(steps)]
     if operation == "all_reduce":
         if name == "recursive_doubling":
             cost = Cost(steps * (a + n * b + n * g), steps * whole, steps * n)
         else:
-            cost = Cost(2 * steps * a + 2 * halved * b + halved * g, 2 * messages, 2 * halved)
+            messages = 2 * sum(_block_messages(n / q, width, 0) for width in widths)
+            cost = Cost(2 * steps * a + 2 * halved * b + halved * g, messages, 2 * halved)
         before, after, adding = n, n, n
-    elif operation == "reduce_scatter":
+    elif operation == "reduce_scatter":  # the first seats are the shared ones: seat 0 gives its partner's part away too
+        messages = sum(_block_messages(n / p, width, max(0, min(width, shared - width))) for width in widths)
         cost = Cost(steps * a + halved * b + halved * g, messages, halved)
         before, after, adding = n, n / p, n
-    else:  # the first seats are the shared ones: seat 0 has most to send
-        blocks = [(width + min(width, p - q)) * n / p for width in (1 << k for k in range(steps))]
-        messages = sum(piece_count(math.ceil(block)) for block in blocks)
+    else:  # seat 0 has most to send
+        blocks = [(width + min(width, shared)) * n / p for width in widths]
+        messages = sum(_block_messages(n / p, width, min(width, shared)) for width in widths)
         cost = Cost(steps * a + sum(blocks) * b, messages, sum(blocks))
         before, after, adding = n / p, n, 0.0
     if not is_folded:

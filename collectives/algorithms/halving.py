@@ -18,13 +18,15 @@ neighbour before and gets its result after, which adds 2 alpha + 2n beta + n gam
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 
-from collectives.communicator import Array, Communicator
+from collectives.communicator import Array, Communicator, Pending
 
-from .steps import Steps, adder, bounds_of, even_bounds, give, swap, take
+from .steps import Steps, adder, bounds_of, even_bounds, give, piece_count, segments, swap, take
 
 __all__ = ["all_gather", "halving_doubling", "recursive_doubling", "reduce_scatter"]
 
@@ -99,38 +101,96 @@ def recursive_doubling(group: Communicator, x: Array) -> Steps[Array]:
     return total
 
 
-def _halve(group: Communicator, fold: Fold, x: Array, bounds: Sequence[int], total: Array) -> Steps[None]:
-    """Leave each seat's part of the sum in its place of `total`.
+def _messages(bounds: Sequence[int], seat: int, width: int, itemsize: int, is_rising: bool) -> list[slice]:
+    """The messages in which the block of `width` parts around a seat's own travels, in the order in which it goes on.
 
-    The seats from `low` to `high` hold sums of the same parts. Each exchanges with the seat as far from the middle on
-    the other side, gives away the other half's parts, and adds what it gets to its own half's.
+    A short block is one message. A long one is cut where the later exchanges are too, so that what has arrived can leave
+    at once. Falling, the half that the seat gives away next comes first and its own part last; rising, the reverse.
     """
-    low, high, source = 0, fold.size, x
-    buffer = np.empty(x.size if fold.size > 1 else 0, x.dtype)
-    while high - low > 1:
-        middle = (low + high) // 2
-        halves = [(low, middle), (middle, high)]
-        is_upper = fold.seat >= middle
-        peer = fold.rank(fold.seat + (low - middle if is_upper else middle - low))
-        low, high = halves[is_upper]
-        other = halves[not is_upper]
-        mine, theirs = (slice(bounds[a], bounds[b]) for a, b in ((low, high), other))
-        arrived = buffer[: mine.stop - mine.start]
-        yield from swap(group, source[theirs], peer, arrived, peer, adder(source[mine], arrived, total[mine]))
-        source = total
-    if source is x:
+    low, half = seat & -width, width // 2
+    start, stop = bounds[low], bounds[low + width]
+    count = piece_count((stop - start) * itemsize)
+    if half == 0 or count <= 1:
+        return [slice(start + piece.start, start + piece.stop) for piece in segments(stop - start, count)]
+    seats = (seat, seat ^ half) if is_rising else (seat ^ half, seat)
+    return [message for each in seats for message in _messages(bounds, each, half, itemsize, is_rising)]
+
+
+def _halve(
+    group: Communicator, fold: Fold, x: Array, bounds: Sequence[int], total: Array
+) -> Steps[dict[int, list[Pending[None]]]]:
+    """Leave each seat's part of the sum in its place of `total`, and return what may still be leaving, by width.
+
+    The seats of a block hold sums of the same parts. Each exchanges with the seat `width` away, in the block's other
+    half, gives away the parts of that half, and adds what it gets to its own half's. All receives are posted at once,
+    and a message goes on as soon as it has been added: a rank that is late for a moment holds nobody up.
+    """
+    seat, widest = fold.seat, fold.size // 2
+    leaving: dict[int, list[Pending[None]]] = {}
+    if widest == 0:
         total[:] = x
+        return leaving
+
+    def coming(width: int) -> list[tuple[slice, Pending[Array]]]:
+        start, stop = bounds[seat & -width], bounds[(seat & -width) + width]
+        into = total[start:stop] if width == widest else np.empty(stop - start, x.dtype)
+        return [(message, group.start("recv", into[message.start - start : message.stop - start], fold.rank(seat ^ width)))
+                for message in _messages(bounds, seat, width, x.itemsize, False)]  # fmt: skip
+
+    def leave(source: Array, message: slice, width: int) -> None:
+        leaving.setdefault(width, []).append(group.lend(source[message], fold.rank(seat ^ width)))
+
+    widths = [widest >> k for k in range(widest.bit_length())]
+    arriving = [coming(width) for width in widths]
+    for message in _messages(bounds, seat ^ widest, widest, x.itemsize, False):
+        leave(x, message, widest)
+    source = x
+    for width, messages in zip(widths, arriving, strict=True):
+        onward = _messages(bounds, seat ^ width // 2, width // 2, x.itemsize, False) if width > 1 else []
+        for (message, pending), next_message in zip_longest(messages, onward):  # those that go on come first
+            yield pending
+            np.add(source[message], pending.wait(), out=total[message])
+            if next_message is not None:
+                leave(total, next_message, width // 2)
+        source = total
+    return leaving
 
 
-def _double(group: Communicator, fold: Fold, whole: Array, bounds: Sequence[int]) -> Steps[None]:
-    """Fill `whole`, of which each seat has its own part: at every step a seat has twice as many parts."""
-    width = 1
-    while width < fold.size:
-        first, other = fold.seat & -width, (fold.seat ^ width) & -width
-        mine, theirs = (whole[bounds[at] : bounds[at + width]] for at in (first, other))
-        peer = fold.rank(fold.seat ^ width)
-        yield from swap(group, mine, peer, theirs, peer)
-        width *= 2
+def _double(
+    group: Communicator, fold: Fold, whole: Array, bounds: Sequence[int], leaving: dict[int, list[Pending[None]]]
+) -> Steps[None]:
+    """Fill `whole`, of which each seat has its own part: at every exchange a seat has twice as many parts.
+
+    A message goes to all that will need it as soon as it has arrived; receives are posted one exchange ahead, when what
+    is `leaving` from their places has left.
+    """
+    seat, size = fold.seat, fold.size
+    widths = [1 << k for k in range(size.bit_length() - 1)]
+    going = {width: deque(_messages(bounds, seat, width, whole.itemsize, True)) for width in widths}
+    sent: list[Pending[None]] = []
+
+    def go(start: int, stop: int) -> None:
+        for width, messages in going.items():
+            while messages and start <= messages[0].start and messages[0].stop <= stop:
+                sent.append(group.lend(whole[messages.popleft()], fold.rank(seat ^ width)))
+
+    def post(width: int) -> Steps[list[tuple[slice, Pending[Array]]]]:
+        if width < size // 2:  # the widest exchange gave away the operand's parts, not those of `whole`
+            yield from leaving.pop(width, [])
+        return [(message, group.start("recv", whole[message], fold.rank(seat ^ width)))
+                for message in _messages(bounds, seat ^ width, width, whole.itemsize, True)]  # fmt: skip
+
+    coming = (yield from post(1)) if size > 1 else []
+    for width in widths:
+        arriving = coming
+        coming = (yield from post(2 * width)) if 2 * width < size else []
+        go(bounds[seat & -width], bounds[(seat & -width) + width])
+        for message, pending in arriving:
+            yield pending
+            go(message.start, message.stop)
+    yield from sent
+    for sends in leaving.values():
+        yield from sends
 
 
 def halving_doubling(group: Communicator, x: Array) -> Steps[Array]:
@@ -140,8 +200,8 @@ def halving_doubling(group: Communicator, x: Array) -> Steps[Array]:
     source = yield from _fold_in(group, fold, x)
     if fold.works:
         bounds = even_bounds(x.size, fold.size)
-        yield from _halve(group, fold, source, bounds, total)
-        yield from _double(group, fold, total, bounds)
+        leaving = yield from _halve(group, fold, source, bounds, total)
+        yield from _double(group, fold, total, bounds, leaving)
     yield from _fold_out(group, fold, total, total)
     return total
 
@@ -152,7 +212,9 @@ def reduce_scatter(group: Communicator, x: Array, counts: Sequence[int]) -> Step
     total = np.empty_like(x)
     source = yield from _fold_in(group, fold, x)
     if fold.works:
-        yield from _halve(group, fold, source, fold.bounds(bounds), total)
+        leaving = yield from _halve(group, fold, source, fold.bounds(bounds), total)
+        for sends in leaving.values():
+            yield from sends
     mine = total[bounds[group.rank] : bounds[group.rank + 1]].copy()
     if fold.partner is not None:
         theirs = total[bounds[fold.partner] : bounds[fold.partner + 1]]
@@ -171,6 +233,6 @@ def all_gather(group: Communicator, x: Array, counts: Sequence[int]) -> Steps[Ar
         else:
             yield from give(group, x, fold.partner)
     if fold.works:
-        yield from _double(group, fold, whole, fold.bounds(bounds))
+        yield from _double(group, fold, whole, fold.bounds(bounds), {})
     yield from _fold_out(group, fold, whole, whole)
     return whole

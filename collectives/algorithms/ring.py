@@ -38,12 +38,10 @@ def _around(group: Communicator, own: list[Array], places: list[Array], first: i
     own : list of array
         This rank's addends, by part; not needed by the steps that copy.
     places : list of array
-        Where sums are written, by part. The copying steps start from this rank's part in its place.
+        Where sums arrive and are written, by part. The copying steps start from this rank's part in its place.
     """
     p, r = group.size, group.rank
     right, left = (r + 1) % p, (r - 1) % p
-    longest = max(part.size for part in places) if first < p - 1 else 0
-    buffers = np.empty((2, longest), places[0].dtype)
     start = (own if first == 0 else places)[(r - first - 1) % p]
     started = [group.lend(start[piece], right) for piece in pieces(start)]
     leaving: dict[int, list[Pending[None]]] = {}
@@ -52,12 +50,8 @@ def _around(group: Communicator, own: list[Array], places: list[Array], first: i
         if step == last:
             return []
         part = (r - step - 2) % p
-        into = places[part]
-        if step < p - 1:
-            into = buffers[step % 2, : into.size]
-        else:
-            yield from leaving.pop(part, [])  # its partial sum, sent from this place p steps ago
-        return [(piece, group.start("recv", into[piece], left)) for piece in pieces(into)]
+        yield from leaving.pop(part, [])  # its partial sum, sent from this place p steps ago
+        return [(piece, group.start("recv", places[part][piece], left)) for piece in pieces(places[part])]
 
     coming = yield from post(first)
     for step in range(first, last):
@@ -66,7 +60,7 @@ def _around(group: Communicator, own: list[Array], places: list[Array], first: i
         for piece, pending in arriving:
             yield pending
             if step < p - 1:
-                np.add(own[part][piece], pending.wait(), out=places[part][piece])
+                np.add(own[part][piece], places[part][piece], out=places[part][piece])
             if step + 1 < last:
                 leaving.setdefault(part, []).append(group.lend(places[part][piece], right))
     yield from started

@@ -101,7 +101,7 @@ def test_long_arrays_travel_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "SEGMENT_BYTES", 32)
     for operation in OPERATIONS:
         for algorithm in names(operation):
-            for ranks in (2, 3, 5):
+            for ranks in (2, 3, 5, 8):
                 verify(operation, algorithm, ranks, 61, np.float64, uneven(61, ranks, 1))
 
 
