@@ -19,8 +19,8 @@ neighbour before and gets its result after, which adds 2 alpha + 2n beta + n gam
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -104,8 +104,8 @@ def recursive_doubling(group: Communicator, x: Array) -> Steps[Array]:
 def _messages(bounds: Sequence[int], seat: int, width: int, itemsize: int, is_rising: bool) -> list[slice]:
     """The messages in which the block of `width` parts around a seat's own travels, in the order in which it goes on.
 
-    A short block is one message. A long one is cut where the later exchanges are too, so that what has arrived can leave
-    at once. Falling, the half that the seat gives away next comes first and its own part last; rising, the reverse.
+    A short block is one message. A long one is cut where the later exchanges are too, so that what has arrived can go
+    on at once. Falling, the half that the seat gives away next comes first and its own part last; rising, the reverse.
     """
     low, half = seat & -width, width // 2
     start, stop = bounds[low], bounds[low + width]
@@ -116,81 +116,96 @@ def _messages(bounds: Sequence[int], seat: int, width: int, itemsize: int, is_ri
     return [message for each in seats for message in _messages(bounds, each, half, itemsize, is_rising)]
 
 
+def _is_within(message: slice, other: slice) -> bool:
+    return bool(other.start <= message.start and message.stop <= other.stop)
+
+
 def _halve(
-    group: Communicator, fold: Fold, x: Array, bounds: Sequence[int], total: Array
+    group: Communicator, fold: Fold, x: Array, bounds: Sequence[int], total: Array, then: Callable[[slice], Any]
 ) -> Steps[dict[int, list[Pending[None]]]]:
     """Leave each seat's part of the sum in its place of `total`, and return what may still be leaving, by width.
 
     The seats of a block hold sums of the same parts. Each exchanges with the seat `width` away, in the block's other
-    half, gives away the parts of that half, and adds what it gets to its own half's. All receives are posted at once,
-    and a message goes on as soon as it has been added: a rank that is late for a moment holds nobody up.
+    half, gives away the parts of that half, and adds what it gets to its own half's. All receives are posted at once. A
+    message goes through all of its exchanges before the next one is waited for, so that links have something to do when
+    a rank is late; `then` gets those that are whole.
     """
     seat, widest = fold.seat, fold.size // 2
     leaving: dict[int, list[Pending[None]]] = {}
     if widest == 0:
         total[:] = x
         return leaving
+    coming: dict[int, deque[tuple[slice, Pending[Array]]]] = {}
+    going: dict[int, deque[slice]] = {}
+    for width in (widest >> k for k in range(widest.bit_length())):
+        peer, start = fold.rank(seat ^ width), bounds[seat & -width]
+        into = total[start:] if width == widest else np.empty(bounds[(seat & -width) + width] - start, x.dtype)
+        coming[width] = deque((message, group.start("recv", into[message.start - start : message.stop - start], peer))
+                              for message in _messages(bounds, seat, width, x.itemsize, False))  # fmt: skip
+        going[width], leaving[width] = deque(_messages(bounds, seat ^ width, width, x.itemsize, False)), []
 
-    def coming(width: int) -> list[tuple[slice, Pending[Array]]]:
-        start, stop = bounds[seat & -width], bounds[(seat & -width) + width]
-        into = total[start:stop] if width == widest else np.empty(stop - start, x.dtype)
-        return [(message, group.start("recv", into[message.start - start : message.stop - start], fold.rank(seat ^ width)))
-                for message in _messages(bounds, seat, width, x.itemsize, False)]  # fmt: skip
+    def leave(source: Array, width: int, done: slice) -> None:
+        while going[width] and _is_within(going[width][0], done):
+            leaving[width].append(group.lend(source[going[width].popleft()], fold.rank(seat ^ width)))
 
-    def leave(source: Array, message: slice, width: int) -> None:
-        leaving.setdefault(width, []).append(group.lend(source[message], fold.rank(seat ^ width)))
-
-    widths = [widest >> k for k in range(widest.bit_length())]
-    arriving = [coming(width) for width in widths]
-    for message in _messages(bounds, seat ^ widest, widest, x.itemsize, False):
-        leave(x, message, widest)
-    source = x
-    for width, messages in zip(widths, arriving, strict=True):
-        onward = _messages(bounds, seat ^ width // 2, width // 2, x.itemsize, False) if width > 1 else []
-        for (message, pending), next_message in zip_longest(messages, onward):  # those that go on come first
+    def settle(source: Array, width: int, done: slice) -> Steps[None]:
+        """The exchanges from `width` on, of the part that is done before."""
+        while coming[width] and _is_within(coming[width][0][0], done):
+            message, pending = coming[width].popleft()
             yield pending
             np.add(source[message], pending.wait(), out=total[message])
-            if next_message is not None:
-                leave(total, next_message, width // 2)
-        source = total
+            if width > 1:
+                leave(total, width // 2, message)
+                yield from settle(total, width // 2, message)
+            else:
+                then(message)
+
+    leave(x, widest, slice(0, x.size))
+    yield from settle(x, widest, slice(0, x.size))
     return leaving
 
 
-def _double(
-    group: Communicator, fold: Fold, whole: Array, bounds: Sequence[int], leaving: dict[int, list[Pending[None]]]
-) -> Steps[None]:
-    """Fill `whole`, of which each seat has its own part: at every exchange a seat has twice as many parts.
+class _Doubling:
+    """Fill `whole`, of which each seat has its own part: at every exchange a seat has twice as many parts."""
 
-    A message goes to all that will need it as soon as it has arrived; receives are posted one exchange ahead, when what
-    is `leaving` from their places has left.
-    """
-    seat, size = fold.seat, fold.size
-    widths = [1 << k for k in range(size.bit_length() - 1)]
-    going = {width: deque(_messages(bounds, seat, width, whole.itemsize, True)) for width in widths}
-    sent: list[Pending[None]] = []
+    def __init__(self, group: Communicator, fold: Fold, whole: Array, bounds: Sequence[int]):
+        self._group, self._fold, self._whole, self._bounds = group, fold, whole, bounds
+        self._widths = [1 << k for k in range(fold.size.bit_length() - 1)]
+        self._going = {width: deque(self._messages(fold.seat, width)) for width in self._widths}
+        self._leaving: list[Pending[None]] = []
 
-    def go(start: int, stop: int) -> None:
-        for width, messages in going.items():
-            while messages and start <= messages[0].start and messages[0].stop <= stop:
-                sent.append(group.lend(whole[messages.popleft()], fold.rank(seat ^ width)))
+    def _messages(self, seat: int, width: int) -> list[slice]:
+        return _messages(self._bounds, seat, width, self._whole.itemsize, True)
 
-    def post(width: int) -> Steps[list[tuple[slice, Pending[Array]]]]:
-        if width < size // 2:  # the widest exchange gave away the operand's parts, not those of `whole`
-            yield from leaving.pop(width, [])
-        return [(message, group.start("recv", whole[message], fold.rank(seat ^ width)))
-                for message in _messages(bounds, seat ^ width, width, whole.itemsize, True)]  # fmt: skip
+    def go(self, done: slice) -> None:
+        """Send what is in its place now to all who need it."""
+        for width, messages in self._going.items():
+            peer = self._fold.rank(self._fold.seat ^ width)
+            while messages and _is_within(messages[0], done):
+                self._leaving.append(self._group.lend(self._whole[messages.popleft()], peer))
 
-    coming = (yield from post(1)) if size > 1 else []
-    for width in widths:
-        arriving = coming
-        coming = (yield from post(2 * width)) if 2 * width < size else []
-        go(bounds[seat & -width], bounds[(seat & -width) + width])
-        for message, pending in arriving:
-            yield pending
-            go(message.start, message.stop)
-    yield from sent
-    for sends in leaving.values():
-        yield from sends
+    def _post(self, width: int, before: dict[int, list[Pending[None]]]) -> Steps[list[tuple[slice, Pending[Array]]]]:
+        size, seat = self._fold.size, self._fold.seat ^ width
+        if width >= size:
+            return []
+        if width < size // 2:  # the widest exchange gave parts of the operand away, not of the sum
+            yield from before.pop(width, [])
+        return [(message, self._group.start("recv", self._whole[message], self._fold.rank(seat)))
+                for message in self._messages(seat, width)]  # fmt: skip
+
+    def run(self, before: dict[int, list[Pending[None]]]) -> Steps[None]:
+        """Exchange. Receives are posted one exchange ahead, when what was leaving from their places has left."""
+        seat, bounds = self._fold.seat, self._bounds
+        coming = yield from self._post(1, before)
+        for width in self._widths:
+            arriving = coming
+            coming = yield from self._post(2 * width, before)
+            self.go(slice(bounds[seat & -width], bounds[(seat & -width) + width]))
+            for message, pending in arriving:
+                yield pending
+                self.go(message)
+        for sends in (self._leaving, *before.values()):
+            yield from sends
 
 
 def halving_doubling(group: Communicator, x: Array) -> Steps[Array]:
@@ -200,8 +215,9 @@ def halving_doubling(group: Communicator, x: Array) -> Steps[Array]:
     source = yield from _fold_in(group, fold, x)
     if fold.works:
         bounds = even_bounds(x.size, fold.size)
-        leaving = yield from _halve(group, fold, source, bounds, total)
-        yield from _double(group, fold, total, bounds, leaving)
+        doubling = _Doubling(group, fold, total, bounds)
+        leaving = yield from _halve(group, fold, source, bounds, total, doubling.go)
+        yield from doubling.run(leaving)
     yield from _fold_out(group, fold, total, total)
     return total
 
@@ -212,7 +228,7 @@ def reduce_scatter(group: Communicator, x: Array, counts: Sequence[int]) -> Step
     total = np.empty_like(x)
     source = yield from _fold_in(group, fold, x)
     if fold.works:
-        leaving = yield from _halve(group, fold, source, fold.bounds(bounds), total)
+        leaving = yield from _halve(group, fold, source, fold.bounds(bounds), total, lambda message: None)
         for sends in leaving.values():
             yield from sends
     mine = total[bounds[group.rank] : bounds[group.rank + 1]].copy()
@@ -233,6 +249,6 @@ def all_gather(group: Communicator, x: Array, counts: Sequence[int]) -> Steps[Ar
         else:
             yield from give(group, x, fold.partner)
     if fold.works:
-        yield from _double(group, fold, whole, fold.bounds(bounds), {})
+        yield from _Doubling(group, fold, whole, fold.bounds(bounds)).run({})
     yield from _fold_out(group, fold, whole, whole)
     return whole
