@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import Kernel
+from . import Kernel, compiled
 from .blocks import blocks, flat
 from .normal import normal_cdf
 
@@ -117,6 +117,11 @@ def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         d = np.empty_like(x) if keep else None
         n = BLOCK_BYTES // x.itemsize
         scratch = np.empty((2, min(n, len(x))), x.dtype)
+        loop = compiled.find("gelu", x.dtype) if function is _gelu_tanh and x.size >= compiled.LEAST else None
+        if loop is not None and compiled.are_bare(x.dtype, x):
+            for at in blocks(len(x), x.itemsize, BLOCK_BYTES):
+                loop(x[at], y[at], scratch[0, : at.stop - at.start] if d is None else d[at])
+            return y.reshape(xs[0].shape), d
         with np.errstate(over="ignore"):  # exp's infinity is the right one: 1 / (1 + inf) = 0
             for at in blocks(len(x), x.itemsize, BLOCK_BYTES):
                 a, b = scratch[:, : at.stop - at.start]

@@ -1,4 +1,4 @@
-"""Adam's update in place, block by block, in as few passes over a block as NumPy and BLAS can do it in.
+"""Adam's update in place: one compiled pass, or block by block in as few passes as NumPy and BLAS can do it in.
 
 With BLAS's ``y = a x + b y`` there are seven passes a block, without it twelve. A pass costs less than it looks: the
 square root, for which NumPy has no wide vector code, is a quarter of the whole, and a call costs half a microsecond, a
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from . import compiled
 from .blas import find_axpby
 from .blocks import blocks
 
@@ -35,6 +36,11 @@ def adam(
     weight_decay : float
         Added to the gradient as ``weight_decay p``, or with `decoupled` taken off the parameter, ``lr weight_decay p``.
 
+    Raises
+    ------
+    ValueError
+        What is to be updated is read-only.
+
     Notes
     -----
     Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019, algorithm 2, where `decoupled`.
@@ -48,11 +54,19 @@ def adam(
     >>> p.round(6)
     array([0.9, 1.1])
     """
+    if not (p.flags.writeable and first.flags.writeable and second.flags.writeable):
+        raise ValueError("adam: the parameter or one of its averages is read-only")  # BLAS would not ask
     b1, b2 = betas
     size = lr / (1 - b1**step)
     root = (1 - b2**step) ** 0.5
     # lr mh / (sqrt(v) / root + eps) = (size root) m / (sqrt(v) + eps root)
     size, eps = size * root, eps * root
+    loop = compiled.find("adam", p.dtype) if p.size >= compiled.LEAST else None
+    if loop is not None and compiled.are_bare(p.dtype, p, g, first, second):
+        decay, keep = (0.0, 1 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
+        numbers = (1 - b1, b1, 1 - b2, b2, eps, size, decay, keep)
+        loop(*(x.reshape(-1) for x in (p, first, second, g)), *map(p.dtype.type, numbers))
+        return
     # as arrays of no dimension: a Python number costs each call a microsecond more
     mean, square, keep_mean, keep_square, least, rate = (
         np.array(c, p.dtype) for c in (1 - b1, 1 - b2, b1, b2, eps, size)

@@ -11,11 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from . import Kernel
+from . import Kernel, compiled
 from .blocks import blocks
 from .softmax import exponentials
 
 BLOCK_BYTES = 1 << 20
+_INT64 = np.dtype(np.int64)
+_NOTHING = np.iinfo(np.int64).min  # where no label is ignored
+
+
+def _loop(name: str, labels: Any, x: Any, *others: Any) -> Any:
+    """A compiled loop, if it can take these arrays."""
+    loop = compiled.find(name, x.dtype)
+    able = loop is not None and compiled.are_bare(x.dtype, x, *others) and compiled.are_bare(_INT64, labels)
+    return loop if able and x.size >= compiled.LEAST else None
 
 
 def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
@@ -23,11 +32,20 @@ def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) ->
     ignored, smoothing = options
     n, classes = logits.shape
     sums = np.empty(n, logits.dtype)
+    exps: Any = np.empty((n, classes), logits.dtype) if keep else None
+    scratch: Any = None
+    if not smoothing and (loop := _loop("cross_entropy", labels, logits)) is not None:
+        losses, nothing = np.empty(n, logits.dtype), _NOTHING if ignored is None else ignored
+        for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
+            if exps is None:
+                scratch = np.empty(logits[at].shape, logits.dtype) if scratch is None else scratch[: at.stop - at.start]
+            if not loop(logits[at], labels[at], nothing, losses[at], scratch if exps is None else exps[at], sums[at]):
+                break  # a label is no class, which NumPy will refuse
+        else:
+            return losses, (exps, sums) if keep else None
     ones = np.ones(classes, logits.dtype)
     away = None if ignored is None else labels == ignored
     losses = logits[np.arange(n), labels if away is None else np.where(away, 0, labels)] * (smoothing - 1.0)
-    exps: Any = np.empty((n, classes), logits.dtype) if keep else None
-    scratch: Any = None
     for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
         x, out = logits[at], sums[at]
         if exps is None:
@@ -52,11 +70,15 @@ def _cross_entropy_backward(
     labels = xs[1]
     ignored, smoothing = options
     exps, sums = kept
+    dx = exps if last else np.empty(exps.shape, exps.dtype)
+    if not smoothing and (loop := _loop("cross_entropy_backward", labels, exps)) is not None:
+        ct, nothing = np.ascontiguousarray(ct), _NOTHING if ignored is None else ignored
+        if loop(ct, exps, sums, labels, nothing, dx):
+            return dx, None
     if ignored is not None:
         away = labels == ignored
         ct, labels = np.where(away, np.zeros((), ct.dtype), ct), np.where(away, 0, labels)
     n, classes = exps.shape
-    dx = exps if last else np.empty(exps.shape, exps.dtype)
     factor = ct / sums
     for at in blocks(n, classes * dx.itemsize, BLOCK_BYTES):
         out = dx[at]

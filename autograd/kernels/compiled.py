@@ -1,0 +1,48 @@
+"""Where the loops of `loops` are to be had: compiled by Numba, if it is installed (``pip install ringtape[fast]``).
+
+A loop is compiled at its first use, for one dtype, which takes about a second; Numba keeps the result on disk, so the
+next process only loads it. Results differ from NumPy's by rounding only; ``RINGTAPE_COMPILED=0`` leaves all to NumPy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from numpy import ndarray
+
+__all__ = ["LEAST", "are_bare", "find"]
+
+LEAST = 1 << 14
+"""Fewer elements are not worth a compiler: NumPy's calls cost less than a cache holds."""
+
+
+@cache
+def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
+    """A loop for arrays of one dtype, float32 or float64; None without Numba, or if there is none for the dtype.
+
+    Examples
+    --------
+    >>> from autograd.kernels.compiled import find
+    >>> import numpy
+    >>> find("adam", numpy.dtype("float16")) is None
+    True
+    """
+    if dtype.char not in "fd" or not dtype.isnative or os.environ.get("RINGTAPE_COMPILED") == "0":
+        return None
+    if find_spec("numba") is None:
+        return None
+    from .loops import compiled
+
+    return compiled(name, dtype.name)
+
+
+def are_bare(dtype: Any, *arrays: Any) -> bool:
+    """Whether all are NumPy's own arrays of a dtype, their elements side by side in order, as a loop reads them."""
+    for x in arrays:
+        if x.__class__ is not ndarray or x.dtype is not dtype or not (x.flags.c_contiguous and x.flags.aligned):
+            return False
+    return True

@@ -1,0 +1,178 @@
+"""Loops over elements that Numba compiles to one pass each; `compiled` hands them out.
+
+Arrays are contiguous; those that are only read may be read-only. Numbers are of the arrays' dtype, because a Python
+number makes the arithmetic that of float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, types
+
+__all__ = ["compiled"]
+
+f32 = np.float32
+
+
+def _momentum(p: Any, v: Any, g: Any, rate: Any, keep: Any) -> None:
+    for i in range(p.size):
+        v[i] = keep * v[i] + g[i]
+        p[i] -= rate * v[i]
+
+
+def _adam(
+    p: Any, first: Any, second: Any, g: Any, mean: Any, keep_mean: Any, square: Any, keep_square: Any, eps: Any,
+    size: Any, decay: Any, keep: Any,
+) -> None:  # fmt: skip
+    """`adam.adam`: the gradient has `decay` times the parameter added, of which `keep` is kept."""
+    for i in range(p.size):
+        d = g[i] + decay * p[i]
+        m = keep_mean * first[i] + mean * d
+        v = keep_square * second[i] + square * (d * d)
+        first[i], second[i] = m, v
+        p[i] = keep * p[i] - size * (m / (math.sqrt(v) + eps))
+
+
+@njit(error_model="numpy", forceinline=True)
+def _exp(x: Any) -> Any:
+    """e^x of a float32, in steps that a compiler can take for several at a time: to its precision, infinity from 89 on.
+
+    ``2^k exp(r)`` with ``|r| <= ln(2) / 2``, where ln(2) is taken off in two parts and exp(r) is a polynomial of degree
+    7. Source: Cody & Waite 1980; Moshier, Cephes Mathematical Library (expf).
+    """
+    x = min(max(x, f32(-87)), f32(89))
+    k = np.floor(x * f32(1.44269504088896341) + f32(0.5))
+    r = (x - k * f32(0.693359375)) - k * f32(-2.12194440e-4)
+    e = f32(1.9875691500e-4) * r + f32(1.3981999507e-3)
+    e = ((e * r + f32(8.3334519073e-3)) * r + f32(4.1665795894e-2)) * r + f32(1.6666665459e-1)
+    e = (e * r + f32(5.0000001201e-1)) * (r * r) + r + f32(1)
+    return e * np.int32((np.int32(k) + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
+def _gelu(x: Any, y: Any, d: Any) -> None:
+    """`activations._gelu_tanh`."""
+    for i in range(x.size):
+        square = x[i] * x[i]
+        u = (f32(-0.0713548162726) * square + f32(-1.59576912160573)) * x[i]  # -2 sqrt(2 / pi) (x + 0.044715 x^3)
+        h = f32(1) / (f32(1) + _exp(u))
+        y[i] = x[i] * h
+        d[i] = h + y[i] * (f32(1) - h) * (f32(1.59576912160573) + f32(0.2140644488178) * square)
+
+
+def _cross_entropy(logits: Any, labels: Any, ignored: Any, losses: Any, exps: Any, sums: Any) -> bool:
+    """`losses._cross_entropy` without smoothing; False if a label is no class."""
+    for row in range(logits.shape[0]):
+        x, e, label = logits[row], exps[row], labels[row]
+        if label == ignored:
+            losses[row], sums[row] = f32(0), f32(1)
+            e[:] = f32(0)
+            continue
+        if label < 0 or label >= x.size:
+            return False
+        top = x[0]
+        for j in range(x.size):
+            top = max(top, x[j])
+        total = f32(0)
+        for j in range(x.size):
+            e[j] = _exp(x[j] - top)
+            total += e[j]
+        sums[row] = total
+        losses[row] = np.log(total) + top - x[label]
+    return True
+
+
+def _cross_entropy_backward(ct: Any, exps: Any, sums: Any, labels: Any, ignored: Any, dx: Any) -> bool:
+    for row in range(exps.shape[0]):
+        e, d, label = exps[row], dx[row], labels[row]
+        if label == ignored:
+            d[:] = f32(0)
+            continue
+        if label < 0 or label >= e.size:
+            return False
+        factor = ct[row] / sums[row]
+        for j in range(e.size):
+            d[j] = e[j] * factor
+        d[label] -= ct[row]
+    return True
+
+
+def _layer_norm(
+    x: Any, weight: Any, bias: Any, y: Any, means: Any, scales: Any, share: Any, eps: Any
+) -> None:
+    for row in range(x.shape[0]):
+        mean = x[row, 0] * 0
+        for j in range(x.shape[1]):
+            mean += x[row, j]
+        mean *= share
+        square = mean * 0
+        for j in range(x.shape[1]):
+            square += (x[row, j] - mean) * (x[row, j] - mean)
+        scale = 1 / math.sqrt(square * share + eps)
+        means[row], scales[row] = mean, scale
+        for j in range(x.shape[1]):
+            y[row, j] = (x[row, j] - mean) * scale * weight[j] + bias[j]
+
+
+def _layer_norm_backward(
+    ct: Any, x: Any, weight: Any, means: Any, scales: Any, dx: Any, dw: Any, db: Any, share: Any
+) -> None:
+    """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``; `dw` and `db` are added to."""
+    for row in range(x.shape[0]):
+        mean, scale = means[row], scales[row]
+        first, second = mean * 0, mean * 0
+        for j in range(x.shape[1]):
+            normed = (x[row, j] - mean) * scale
+            dw[j] += ct[row, j] * normed
+            db[j] += ct[row, j]
+            g = ct[row, j] * weight[j]
+            first += g
+            second += g * normed
+        first *= share
+        second *= share
+        for j in range(x.shape[1]):
+            normed = (x[row, j] - mean) * scale
+            dx[row, j] = (ct[row, j] * weight[j] - first - normed * second) * scale
+
+
+class _Loop(NamedTuple):
+    function: Callable[..., bool | None]
+    arguments: str
+    """What each argument is: (r) and (R) an array of one and of two dimensions that is read, (w) and (W) one that is
+    written, (i) one of integers that is read, (n) a number, (k) an integer."""
+    sums: bool = False  # a compiler may not change the order of a sum unless it is told so
+    refuses: bool = False  # it says whether it could do it
+    dtypes: tuple[str, ...] = ("float32", "float64")
+
+
+_LOOPS = {
+    "momentum": _Loop(_momentum, "wwrnn"),
+    "adam": _Loop(_adam, "wwwrnnnnnnnn"),
+    "gelu": _Loop(_gelu, "rww", dtypes=("float32",)),
+    "cross_entropy": _Loop(_cross_entropy, "RikwWw", sums=True, refuses=True, dtypes=("float32",)),
+    "cross_entropy_backward": _Loop(_cross_entropy_backward, "rRrikW", refuses=True, dtypes=("float32",)),
+    "layer_norm": _Loop(_layer_norm, "RrrWwwnn", sums=True),
+    "layer_norm_backward": _Loop(_layer_norm_backward, "RRrrrWwwn", sums=True),
+}
+
+
+def compiled(name: str, dtype: str) -> Callable[..., bool | None] | None:
+    """A loop for a dtype, or None if it has none."""
+    loop = _LOOPS.get(name)
+    if loop is None or dtype not in loop.dtypes:
+        return None
+    number = getattr(types, dtype)
+    kinds = {
+        letter: types.Array(number, 1 + letter.isupper(), "C", readonly=letter in "rR") for letter in "rRwW"
+    } | {"n": number, "k": types.int64, "i": types.Array(types.int64, 1, "C", readonly=True)}
+    result = types.boolean if loop.refuses else types.void
+    signature = result(*(kinds[letter] for letter in loop.arguments))
+    options: Any = {"error_model": "numpy", "nogil": True, "fastmath": {"reassoc"} if loop.sums else False}
+    try:
+        made: Callable[..., bool | None] = njit([signature], cache=True, **options)(loop.function)
+    except RuntimeError:  # nowhere on this disk to keep it
+        made = njit([signature], **options)(loop.function)
+    return made

@@ -1,0 +1,238 @@
+"""Kernels as compiled loops beside the same kernels in NumPy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autograd import kernels
+from autograd.kernels import compiled
+from autograd.kernels.adam import adam
+from autograd.kernels.momentum import Momentum
+
+pytest.importorskip("numba")
+
+DTYPES = [np.float32, np.float64]
+SIZE = compiled.LEAST + 3
+RNG = np.random.default_rng(7)
+
+
+@pytest.fixture
+def numpy_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Runs a call twice: with the loops, and without."""
+
+    def both(run: Any) -> tuple[Any, Any]:
+        found: list[str] = []
+        real = compiled.find.__wrapped__  # type: ignore[attr-defined]  # functools.cache has it
+
+        def spy(name: str, dtype: Any) -> Any:
+            loop = real(name, dtype)
+            return loop and (lambda *args: (found.append(name), loop(*args))[1])
+
+        monkeypatch.setattr(compiled, "find", spy)
+        with_loops = run()
+        assert found, "no loop was used"
+        monkeypatch.setattr(compiled, "find", lambda name, dtype: None)
+        return with_loops, run()
+
+    yield both
+
+
+def drawn(*shape: int, dtype: Any = np.float32) -> Any:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def close(a: Any, b: Any, dtype: Any) -> None:
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5 if dtype == np.float32 else 1e-13, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_momentum(dtype: Any, numpy_only: Any) -> None:
+    p, v, gradients = drawn(SIZE, dtype=dtype), drawn(SIZE, dtype=dtype), drawn(3, SIZE, dtype=dtype)
+    gradients.flags.writeable = False
+
+    def run() -> Any:
+        q, u = p.copy(), v.copy()
+        update = Momentum(q, u)
+        assert all(update.step(g, 0.1, 0.9) for g in gradients)
+        return q, u
+
+    with_loops, without = numpy_only(run)
+    close(with_loops, without, dtype)
+    u = v.astype(float)
+    for g in gradients:
+        u = 0.9 * u + g
+    close([with_loops[1]], [u], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam(dtype: Any, decoupled: bool, decay: float, numpy_only: Any) -> None:
+    p, gradients = drawn(61, 307, dtype=dtype), drawn(3, 61, 307, dtype=dtype)
+    gradients.flags.writeable = False
+
+    def run() -> Any:
+        q, m, v = p.copy(), np.zeros_like(p), np.zeros_like(p)
+        for step, g in enumerate(gradients, 1):
+            adam(q, g, m, v, step=step, lr=0.01, weight_decay=decay, decoupled=decoupled)
+        return q, m, v
+
+    close(*numpy_only(run), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norm(dtype: Any, numpy_only: Any) -> None:
+    x, w, b, ct = (drawn(*s, dtype=dtype) for s in ((129, 130), (130,), (130,), (129, 130)))
+    for each in (x, w, b, ct):
+        each.flags.writeable = False
+    kernel = kernels.find("layer_norm", (x, w, b))
+    assert kernel is not None
+
+    def run() -> Any:
+        y, kept = kernel.forward((x, w, b), (1e-5,), True)
+        return (y, *kept, *kernel.backward(ct, kept, (x, w, b), (1e-5,), (True, True, True), True))
+
+    close(*numpy_only(run), dtype)
+    _, kept = kernel.forward((x, w, b), (1e-5,), True)
+    dx, dw, db = kernel.backward(ct, kept, (x, w, b), (1e-5,), (True, False, True), True)
+    assert dx is not None and dw is None and db is not None
+
+
+def test_layer_norm_of_a_row_of_a_million(numpy_only: Any) -> None:
+    """Sums of float32 are worked out several at a time, and so do not lose digits one by one."""
+    x = drawn(1, 1 << 20) + 3
+    w, b = np.ones(1 << 20, np.float32), np.zeros(1 << 20, np.float32)
+    kernel = kernels.find("layer_norm", (x, w, b))
+    assert kernel is not None
+    (y,), _ = numpy_only(lambda: (kernel.forward((x, w, b), (1e-5,), False)[0],))
+    exact = x.astype(float)
+    np.testing.assert_allclose(y, (exact - exact.mean()) / exact.std(), atol=1e-4)
+
+
+@pytest.mark.parametrize("ignored", [None, -100, 3])
+def test_cross_entropy(ignored: int | None, numpy_only: Any) -> None:
+    x, ct = 4 * drawn(300, 130) + 200, drawn(300)  # exp does not bear 200
+    labels = RNG.integers(0, 130, 300)
+    if ignored is not None:
+        labels[::7] = ignored
+    for each in (x, ct, labels):
+        each.flags.writeable = False
+    kernel = kernels.find("cross_entropy", (x, labels))
+    assert kernel is not None
+    options = (ignored, 0.0)
+
+    def run() -> Any:
+        losses, kept = kernel.forward((x, labels), options, True)
+        first = kernel.backward(ct, kept, (x, labels), options, (True, False), False)[0]
+        one = kernel.backward(np.broadcast_to(ct[:1], 300), kept, (x, labels), options, (True, False), True)[0]
+        return losses, first, one
+
+    close(*numpy_only(run), np.float32)
+
+
+def test_a_label_that_is_no_class_is_refused() -> None:
+    x = drawn(300, 130)
+    for wrong in (130, 1 << 40):
+        labels = np.zeros(300, np.int64)
+        kernel = kernels.find("cross_entropy", (x, labels))
+        assert kernel is not None
+        losses, kept = kernel.forward((x, labels), (None, 0.0), True)
+        labels[299] = wrong
+        with pytest.raises(IndexError):
+            kernel.forward((x, labels), (None, 0.0), True)
+        with pytest.raises(IndexError):
+            kernel.backward(losses, kept, (x, labels), (None, 0.0), (True, False), False)
+
+
+def test_gelu(numpy_only: Any) -> None:
+    x = np.concatenate([drawn(SIZE), np.linspace(-120, 120, 10_001, dtype=np.float32)])
+    kernel = kernels.find("gelu", (x,))
+    assert kernel is not None
+    with_loops, without = numpy_only(lambda: kernel.forward((x,), ("tanh",), True))
+    for one, other in zip(with_loops, without, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-6)
+    u = x.astype(float)
+    u = 0.5 * u * (1 + np.tanh(np.sqrt(2 / np.pi) * (u + 0.044715 * u**3)))
+    np.testing.assert_allclose(with_loops[0], u, rtol=2e-6, atol=1e-6)
+
+
+def test_gelu_at_the_ends() -> None:
+    x = np.resize(np.array([-np.inf, -1e30, -20.0, -0.0, 0.0, 20.0, 1e10, np.nan], np.float32), compiled.LEAST)
+    kernel = kernels.find("gelu", (x,))
+    assert kernel is not None
+    y, d = kernel.forward((x,), ("tanh",), True)
+    np.testing.assert_array_equal(y[1:8], [0, 0, 0, 0, 20, 1e10, np.nan])
+    np.testing.assert_array_equal(d[2:7], [0, 0.5, 0.5, 1, 1])
+    assert np.isnan(d[7])
+
+
+def test_small_and_strided_arrays_are_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    monkeypatch.setattr(compiled, "find", lambda name, dtype: lambda *args: used.append(name))
+    p, m, v = (np.ones(SIZE) for _ in range(3))
+    adam(p[:100], np.ones(100), m[:100], v[:100], step=1, lr=0.1)
+    adam(p, np.ones(2 * SIZE)[::2], m, v, step=1, lr=0.1)
+    adam(p, np.ones(SIZE, np.float32), m, v, step=1, lr=0.1)
+    assert not Momentum(p, v).step(np.ones(2 * SIZE)[::2], 0.1, 0.9)
+    assert not used
+
+
+@pytest.mark.parametrize("has_loops", [True, False])
+def test_read_only_is_refused(has_loops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_loops:
+        monkeypatch.setattr(compiled, "find", lambda name, dtype: None)
+    for which in range(3):
+        arrays = [np.ones(SIZE, np.float32) for _ in range(3)]
+        arrays[which].flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            adam(arrays[0], np.ones(SIZE, np.float32), *arrays[1:], step=1, lr=0.1)
+        assert all((x == 1).all() for x in arrays)
+    p, v = np.ones(SIZE, np.float32), np.ones(SIZE, np.float32)
+    update = Momentum(p, v)
+    p.flags.writeable = False
+    assert not update.step(np.ones(SIZE, np.float32), 0.1, 0.9)  # NumPy does it, and refuses
+
+
+@pytest.mark.parametrize("environment", [{"RINGTAPE_COMPILED": "0"}, {"WITHOUT": "numba"}])
+def test_without(environment: dict[str, str]) -> None:
+    program = """
+import os, sys
+if os.environ.get("WITHOUT"):
+    sys.modules["numba"] = None
+import numpy, autograd as ag
+from autograd import optim
+p = ag.Parameter(numpy.ones(100_000, numpy.float32))
+opt = optim.Adam([p], lr=0.5)
+with ag.Tape() as tape:
+    loss = (p * p).sum()
+tape.backward(loss); opt.step()
+assert abs(p.numpy() - 0.5).max() < 1e-6
+assert sys.modules.get("numba") is None
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=False, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_recorded_or_not_is_the_same() -> None:
+    """To the last bit, and in blocks."""
+    x, w, labels = drawn(300, 1300), drawn(1300), RNG.integers(0, 1300, 300)
+    for name, operands, options in (
+        ("gelu", (x,), ("tanh",)),
+        ("layer_norm", (x, w, w), (1e-5,)),
+        ("cross_entropy", (x, labels), (None, 0.0)),
+    ):
+        kernel = kernels.find(name, operands)
+        assert kernel is not None
+        (kept, _), (bare, nothing) = (kernel.forward(operands, options, keep) for keep in (True, False))
+        np.testing.assert_array_equal(kept, bare)
+        assert nothing is None
