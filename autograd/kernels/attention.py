@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import Kernel
+from . import Kernel, compiled
 from .softmax import SAFE, exponentials
 
 SCORE_BYTES = 1 << 19
@@ -86,13 +86,22 @@ class _Scores:
             found = self.triangles[key] = np.tri(*key, self.q.dtype)
         return found
 
-    def exponentials(self, step: _Step) -> Any:
-        """P of one step, [heads, rows, seen keys]."""
+    def exponentials(self, step: _Step) -> tuple[Any, Any]:
+        """P of one step, [heads, rows, seen keys], and its rows' sums."""
+        p, sums = self._exponentials(step)
+        return p, p @ np.ones(step.seen, p.dtype) if sums is None else sums
+
+    def _exponentials(self, step: _Step) -> tuple[Any, Any]:
         query = self.q[step.at][step.heads, step.rows] * self.scale
         p = np.matmul(query, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2))
         mask = None if self.mask is None else self.mask[step.at][step.heads, step.rows, : step.seen]
         # the diagonal crosses the last columns only
         edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
+        loop = compiled.find("attention", p.dtype) if self.safe and mask is None else None
+        if loop is not None and p.size >= compiled.LEAST and compiled.are_bare(p.dtype, p):
+            sums = np.empty(p.shape[:2], p.dtype)
+            loop(p, sums, step.rows.start + self.offset + 1 if self.causal else step.seen, int(self.causal))
+            return p, sums
         if self.safe:
             rows = p.shape[1]
             strip = STRIP if edge == 0 else rows  # of a longer block the strips' shorter rows cost more than they save
@@ -104,7 +113,7 @@ class _Scores:
                 part *= self.visible(step, edge)  # beyond the strips these are scores still, which are finite
             if mask is not None:
                 p *= mask
-            return p
+            return p, None
         if edge < step.seen:
             np.copyto(p[:, :, edge:], -np.inf, where=self.visible(step, edge) == 0)
         if self.additive:
@@ -112,7 +121,7 @@ class _Scores:
         elif mask is not None:
             np.copyto(p, -np.inf, where=~mask)
         exponentials(p, p)
-        return p
+        return p, None
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool) -> Any:
@@ -122,10 +131,9 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
     total = sum((s.heads.stop - s.heads.start) * (s.rows.stop - s.rows.start) * s.seen for s in steps) * q.itemsize
     kept: list[Any] | None = [] if keep and total <= KEEP_BYTES else None
     inverse = np.empty((*q.shape[:-1], 1), q.dtype)
-    ones = np.ones(k.shape[-2], q.dtype)
     for step in steps:
-        p = scores.exponentials(step)
-        r = (p @ ones[: step.seen])[..., None]
+        p, r = scores.exponentials(step)
+        r = r[..., None]
         r[r == 0] = 1  # a row that sees nothing
         np.reciprocal(r, out=r)
         inverse[step.at][step.heads, step.rows] = r
@@ -150,7 +158,7 @@ def attend_backward(
                 d[...] = 0
     for n, step in enumerate(_steps(q, k, causal)):
         at, heads, kv, rows, seen = step
-        p = scores.exponentials(step) if exps is None else exps[n]
+        p = scores.exponentials(step)[0] if exps is None else exps[n]
         c = ct[at][heads, rows] * inverse[at][heads, rows]
         first = (at, kv.start) not in opened
         opened.add((at, kv.start))

@@ -100,6 +100,20 @@ def _cross_entropy_backward(ct: Any, exps: Any, sums: Any, labels: Any, ignored:
     return True
 
 
+def _attention(p: Any, sums: Any, first: Any, slope: Any) -> None:
+    """exp of scores where they are, and its rows' sums: row i sees the first ``first + slope i`` keys, others get 0."""
+    for head in range(p.shape[0]):
+        for i in range(p.shape[1]):
+            row = p[head, i]
+            seen = max(0, min(row.size, first + slope * i))
+            total = f32(0)
+            for j in range(seen):
+                row[j] = _exp(row[j])
+                total += row[j]
+            row[seen:] = f32(0)
+            sums[head, i] = total
+
+
 def _layer_norm(
     x: Any, weight: Any, bias: Any, y: Any, means: Any, scales: Any, share: Any, eps: Any
 ) -> None:
@@ -141,8 +155,8 @@ def _layer_norm_backward(
 class _Loop(NamedTuple):
     function: Callable[..., bool | None]
     arguments: str
-    """What each argument is: (r) and (R) an array of one and of two dimensions that is read, (w) and (W) one that is
-    written, (i) one of integers that is read, (n) a number, (k) an integer."""
+    """What each argument is: (r), (R) an array of one and of two dimensions that is read, (w), (W) one that is written,
+    (T) one of three dimensions that is written, (i) one of integers that is read; (n) a number, (k) an integer."""
     sums: bool = False  # a compiler may not change the order of a sum unless it is told so
     refuses: bool = False  # it says whether it could do it
     dtypes: tuple[str, ...] = ("float32", "float64")
@@ -154,6 +168,7 @@ _LOOPS = {
     "gelu": _Loop(_gelu, "rww", dtypes=("float32",)),
     "cross_entropy": _Loop(_cross_entropy, "RikwWw", sums=True, refuses=True, dtypes=("float32",)),
     "cross_entropy_backward": _Loop(_cross_entropy_backward, "rRrikW", refuses=True, dtypes=("float32",)),
+    "attention": _Loop(_attention, "TWkk", sums=True, dtypes=("float32",)),
     "layer_norm": _Loop(_layer_norm, "RrrWwwnn", sums=True),
     "layer_norm_backward": _Loop(_layer_norm_backward, "RRrrrWwwn", sums=True),
 }
@@ -166,7 +181,8 @@ def compiled(name: str, dtype: str) -> Callable[..., bool | None] | None:
         return None
     number = getattr(types, dtype)
     kinds = {
-        letter: types.Array(number, 1 + letter.isupper(), "C", readonly=letter in "rR") for letter in "rRwW"
+        letter: types.Array(number, dimensions, "C", readonly=letter in "rR")
+        for letter, dimensions in {"r": 1, "w": 1, "R": 2, "W": 2, "T": 3}.items()
     } | {"n": number, "k": types.int64, "i": types.Array(types.int64, 1, "C", readonly=True)}
     result = types.boolean if loop.refuses else types.void
     signature = result(*(kinds[letter] for letter in loop.arguments))

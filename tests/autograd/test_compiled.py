@@ -138,6 +138,23 @@ def test_cross_entropy(ignored: int | None, numpy_only: Any) -> None:
     close(*numpy_only(run), np.float32)
 
 
+@pytest.mark.parametrize(
+    ("causal", "queries", "keys"), [(True, 300, 300), (True, 200, 330), (True, 500, 300), (False, 200, 90)]
+)
+def test_attention(causal: bool, queries: int, keys: int, numpy_only: Any) -> None:
+    q, k, v, ct = drawn(2, queries, 16), drawn(2, keys, 16), drawn(2, keys, 16), drawn(2, queries, 16)
+    kernel = kernels.find("attention", (q, k, v))
+    assert kernel is not None
+    options = (causal, 0.3)
+
+    def run() -> Any:
+        y, kept = kernel.forward((q, k, v), options, True)
+        np.testing.assert_array_equal(y, kernel.forward((q, k, v), options, False)[0])
+        return (y, *kernel.backward(ct, kept, (q, k, v), options, (True, True, True), True))
+
+    close(*numpy_only(run), np.float32)
+
+
 def test_a_label_that_is_no_class_is_refused() -> None:
     x = drawn(300, 130)
     for wrong in (130, 1 << 40):
