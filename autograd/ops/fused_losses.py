@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError, LayoutError, ShapeError
+from ..kernels import compiled
 from ..layout import Mix, Sum
 from ..primitive import ones, op
 from ..sites import call_site
@@ -41,6 +42,7 @@ def _places(labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 _row_starts: dict[tuple[int, int], np.ndarray] = {}
+_INT64, _NOTHING = np.dtype(np.int64), np.iinfo(np.int64).min
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -57,7 +59,10 @@ def _check_labels(labels: np.ndarray, classes: int) -> None:
 
 
 def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
-    """The rows' losses, and what the cotangent is made of: exp(logits - top), its sums, the labels' flat places."""
+    """The rows' losses, and what the cotangent is made of: exp(logits - top), its sums, the labels' flat places.
+
+    A compiled loop needs no places: None.
+    """
     n, classes = logits.shape
     if type(labels) is np.ndarray:
         _check_labels(labels, classes)
@@ -65,6 +70,12 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
         top = np.max(logits, axis=1)
         picked = logits[np.arange(n), labels]
         return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top), None
+    dtype = logits.dtype
+    loop = compiled.find("cross_entropy", dtype)
+    if loop is not None and n and compiled.are_bare(dtype, logits) and compiled.are_bare(_INT64, labels):
+        losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
+        if loop(logits, labels, _NOTHING, losses, exps, sums):
+            return losses, (exps, sums, None)
     top = logits.take(_places(logits.argmax(1), classes))  # of few classes several times as fast as max
     exps = np.subtract(logits, top[:, None], order="C")
     places = _places(labels, classes)
@@ -85,6 +96,12 @@ def _one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
     if kept is None:
         return reshape(ct, (*ct.shape, 1)) * (softmax(logits, 1) - one_hot(labels, logits))
     exps, sums, places = kept
+    if places is None:
+        loop = compiled.find("cross_entropy_backward", exps.dtype)
+        g, ct = np.empty_like(exps), ct * ones(len(sums), sums.dtype)
+        if loop is not None and compiled.are_bare(exps.dtype, ct) and loop(ct, exps, sums, labels, _NOTHING, g):
+            return g
+        places = _places(labels, exps.shape[1])
     g = exps * (ct / sums)[:, None]
     g.reshape(-1)[places] -= ct
     return g
@@ -111,7 +128,9 @@ def _cross_entropy_sum_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
 
 def _sum_one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
     """The same for the sum of the rows' losses: one cotangent for all."""
-    return ct * (softmax(logits, 1) - one_hot(labels, logits)) if kept is None else _one_hot_minus(ct, kept, None, None)
+    if kept is not None:
+        return _one_hot_minus(ct, kept, logits, labels)
+    return ct * (softmax(logits, 1) - one_hot(labels, logits))
 
 
 cross_entropy_sum = op(

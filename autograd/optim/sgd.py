@@ -149,7 +149,7 @@ class _Small:
         """``v = momentum v + g; p -= lr v`` of all of them."""
         v, change = self.velocity, self.change
         if self.changes:
-            np.concatenate([gradients[i].reshape(-1) for i, _, _ in self.changes], out=self.gradient)
+            np.concatenate([gradients[i].ravel() for i, _, _ in self.changes], out=self.gradient)
         multiply(v, momentum, v)
         add(v, self.gradient, v)
         multiply(v, lr, change)
