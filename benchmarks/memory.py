@@ -52,11 +52,12 @@ def main() -> None:
     args = parser.parse_args()
     figures = {}
     for case in [case for case in BLOCKS if case in args.only]:
-        ours = look(sys.executable, "ringtape", case, "plain", STEPS)[0]["peak"]
+        found = look(sys.executable, "ringtape", case, "plain", STEPS)[0]
+        ours = found["peak"]
         for mode, name in (("sdpa", "SDPA"), ("manual", "plain attention")):
             peer = look(args.python_torch, "torch", case, mode, STEPS)[0]["peak"]
             figures[f"peak of a {BLOCKS[case]}, against torch, {name}"] = {
-                "ours": ours, "peer": peer, "ratio": peer / ours
+                "ours": ours, "peer": peer, "ratio": peer / ours, "compiled": found["compiled"]
             }  # fmt: skip
     if "loop" in args.only:
         for mode, name in (("plain", "no mesh"), ("mesh", "mesh dp=1")):
@@ -72,6 +73,9 @@ def main() -> None:
     for name, figure in figures.items():
         ours, peer = (figure[who] / 2**20 for who in ("ours", "peer"))
         print(f"{name:{width}}  {ours:7.1f}  {peer:8.1f}  {figure['ratio']:6.3f}")
+    compiled = max(figure.get("compiled", 0) for figure in figures.values())
+    if compiled:
+        print(f"{'of Numba and compiled loops, before the first step':{width}}  {compiled / 2**20:7.1f}")
 
 
 if __name__ == "__main__":

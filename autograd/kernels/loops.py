@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, types
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "names"]
 
 f32 = np.float32
 
@@ -172,6 +172,11 @@ _LOOPS = {
     "layer_norm": _Loop(_layer_norm, "RrrWwwnn", sums=True),
     "layer_norm_backward": _Loop(_layer_norm_backward, "RRrrrWwwn", sums=True),
 }
+
+
+def names() -> list[str]:
+    """Of all loops."""
+    return list(_LOOPS)
 
 
 def compiled(name: str, dtype: str) -> Callable[..., bool | None] | None:
