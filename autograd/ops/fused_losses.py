@@ -61,21 +61,21 @@ def _check_labels(labels: np.ndarray, classes: int) -> None:
 def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     """The rows' losses, and what the cotangent is made of: exp(logits - top), its sums, the labels' flat places.
 
-    A compiled loop needs no places: None.
+    A compiled loop needs no places: None. It gives up at a label that is no class.
     """
     n, classes = logits.shape
-    if type(labels) is np.ndarray:
-        _check_labels(labels, classes)
-    if type(logits) is not np.ndarray or type(labels) is not np.ndarray:
-        top = np.max(logits, axis=1)
-        picked = logits[np.arange(n), labels]
-        return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top), None
     dtype = logits.dtype
     loop = compiled.find("cross_entropy", dtype)
     if loop is not None and n and compiled.are_bare(dtype, logits) and compiled.are_bare(_INT64, labels):
         losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
         if loop(logits, labels, _NOTHING, losses, exps, sums):
             return losses, (exps, sums, None)
+    if type(labels) is np.ndarray:
+        _check_labels(labels, classes)
+    if type(logits) is not np.ndarray or type(labels) is not np.ndarray:
+        top = np.max(logits, axis=1)
+        picked = logits[np.arange(n), labels]
+        return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top), None
     top = logits.take(_places(logits.argmax(1), classes))  # of few classes several times as fast as max
     exps = np.subtract(logits, top[:, None], order="C")
     places = _places(labels, classes)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autograd import kernels
+import autograd as ag
+from autograd import kernels, nn
 from autograd.kernels import compiled
 from autograd.kernels.adam import adam
 from autograd.kernels.momentum import Momentum
@@ -167,6 +168,23 @@ def test_a_label_that_is_no_class_is_refused() -> None:
             kernel.forward((x, labels), (None, 0.0), True)
         with pytest.raises(IndexError):
             kernel.backward(losses, kept, (x, labels), (None, 0.0), (True, False), False)
+
+
+def test_small_losses_are_the_loops_too(numpy_only: Any) -> None:
+    x, labels = drawn(7, 5), RNG.integers(0, 5, 7)
+
+    def run() -> Any:
+        p = ag.Parameter(x)
+        with ag.Tape() as tape:
+            loss = nn.cross_entropy(p, labels, reduction="sum") / 7
+        tape.backward(loss)
+        return loss.numpy(), p.grad.numpy()  # type: ignore[union-attr]
+
+    close(*numpy_only(run), np.float32)
+    for wrong in (-1, 5):
+        labels[3] = wrong
+        with pytest.raises(ag.ShapeError, match=r"labels must lie in 0\.\.4"):
+            nn.cross_entropy(ag.Parameter(x), labels, reduction="sum")
 
 
 def test_gelu(numpy_only: Any) -> None:
