@@ -24,6 +24,17 @@ def _momentum(p: Any, v: Any, g: Any, rate: Any, keep: Any) -> None:
         p[i] -= rate * v[i]
 
 
+def _change(v: Any, g: Any, change: Any, rate: Any, keep: Any) -> None:
+    for i in range(v.size):
+        v[i] = keep * v[i] + g[i]
+        change[i] = rate * v[i]
+
+
+def _relu_backward(ct: Any, y: Any, out: Any) -> None:
+    for i in range(y.size):
+        out[i] = ct[i] * (y[i] > 0)
+
+
 def _adam(
     p: Any, first: Any, second: Any, g: Any, mean: Any, keep_mean: Any, square: Any, keep_square: Any, eps: Any,
     size: Any, decay: Any, keep: Any,
@@ -164,6 +175,8 @@ class _Loop(NamedTuple):
 
 _LOOPS = {
     "momentum": _Loop(_momentum, "wwrnn"),
+    "change": _Loop(_change, "wrwnn"),
+    "relu_backward": _Loop(_relu_backward, "rrw"),
     "adam": _Loop(_adam, "wwwrnnnnnnnn"),
     "gelu": _Loop(_gelu, "rww", dtypes=("float32",)),
     "cross_entropy": _Loop(_cross_entropy, "RikwWw", sums=True, refuses=True, dtypes=("float32",)),

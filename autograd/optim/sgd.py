@@ -9,6 +9,7 @@ import numpy as np
 from numpy import add, multiply, subtract
 
 from ..errors import RingtapeError
+from ..kernels import compiled
 from ..kernels.momentum import LEAST, Momentum
 from ..leaves import Leaf
 from .base import _BARE, Optimizer, decrease
@@ -137,6 +138,7 @@ class _Small:
         self.others = [i for i in range(len(parameters)) if i not in members]
         size = sum(p.array.size for _, p in fits)
         self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
+        self.loop, self.number = compiled.find("change", dtype), dtype.type
         self.changes: list[tuple[int, Leaf, Any]] = []
         start = 0
         for i, p in fits:
@@ -150,9 +152,12 @@ class _Small:
         v, change = self.velocity, self.change
         if self.changes:
             np.concatenate([gradients[i].ravel() for i, _, _ in self.changes], out=self.gradient)
-        multiply(v, momentum, v)
-        add(v, self.gradient, v)
-        multiply(v, lr, change)
+        if self.loop is not None:
+            self.loop(v, self.gradient, change, self.number(lr), self.number(momentum))
+        else:
+            multiply(v, momentum, v)
+            add(v, self.gradient, v)
+            multiply(v, lr, change)
         for _, p, part in self.changes:
             array = p.array
             subtract(array, part, array)

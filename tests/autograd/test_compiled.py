@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import autograd as ag
-from autograd import kernels, nn
+from autograd import kernels, nn, optim
 from autograd.kernels import compiled
 from autograd.kernels.adam import adam
 from autograd.kernels.momentum import Momentum
@@ -185,6 +185,41 @@ def test_small_losses_are_the_loops_too(numpy_only: Any) -> None:
         labels[3] = wrong
         with pytest.raises(ag.ShapeError, match=r"labels must lie in 0\.\.4"):
             nn.cross_entropy(ag.Parameter(x), labels, reduction="sum")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_relu(dtype: Any, numpy_only: Any) -> None:
+    x, ct = drawn(9, 11, dtype=dtype), drawn(9, 11, dtype=dtype)
+    x[0, :3], ct[1, :2] = [0, -0.0, np.nan], [np.inf, np.nan]
+
+    def run() -> Any:
+        p = ag.Parameter(x)
+        with ag.Tape() as tape:
+            y = nn.relu(p)
+        tape.backward(y, ct)
+        return (p.grad.numpy(),)  # type: ignore[union-attr]
+
+    with np.errstate(invalid="ignore"):
+        with_loops, without = numpy_only(run)
+    np.testing.assert_array_equal(*with_loops, *without)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_parameters_of_sgd(dtype: Any, numpy_only: Any) -> None:
+    arrays = [drawn(5, 7, dtype=dtype), drawn(7, dtype=dtype)]
+
+    def run() -> Any:
+        parameters = [ag.Parameter(x.copy()) for x in arrays]
+        optimizer = optim.SGD(parameters, lr=0.1, momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = sum(((p * p).sum() for p in parameters), start=0.0)
+            tape.backward(loss)
+            optimizer.step()
+        return tuple(p.numpy().copy() for p in parameters)
+
+    close(*numpy_only(run), dtype)
 
 
 def test_gelu(numpy_only: Any) -> None:
