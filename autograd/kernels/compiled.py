@@ -9,6 +9,7 @@ Numba or none; with ``RINGTAPE_COMPILED=0`` none has.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -34,13 +35,23 @@ def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     >>> find("adam", numpy.dtype("float16")) is None
     True
     """
-    if dtype.char not in "fd" or not dtype.isnative or os.environ.get("RINGTAPE_COMPILED") == "0":
+    if dtype.char not in "fd" or not dtype.isnative or (loops := _loops()) is None:
         return None
-    if find_spec("numba") is None:
-        return None
-    from .loops import compiled
+    found: Callable[..., bool | None] | None = loops.compiled(name, dtype.name)
+    return found
 
-    return compiled(name, dtype.name)
+
+@cache
+def _loops() -> Any:
+    """The module of that name, or None where Numba is not to be had."""
+    if os.environ.get("RINGTAPE_COMPILED") == "0" or find_spec("numba") is None:
+        return None
+    try:
+        from . import loops
+    except ImportError as error:  # mostly a NumPy that is too new for it
+        warnings.warn(f"NumPy does what Numba could do faster, since it cannot be imported: {error}", stacklevel=4)
+        return None
+    return loops
 
 
 def load(dtype: Any = "float32") -> int:
@@ -54,9 +65,7 @@ def load(dtype: Any = "float32") -> int:
     """
     if find("adam", dtype := dtype_of(dtype)) is None:
         return 0
-    from .loops import names
-
-    return sum(find(name, dtype) is not None for name in names())
+    return sum(find(name, dtype) is not None for name in _loops().names())
 
 
 def are_bare(dtype: Any, *arrays: Any) -> bool:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -271,12 +272,18 @@ def test_read_only_is_refused(has_loops: bool, monkeypatch: pytest.MonkeyPatch) 
     assert not update.step(np.ones(SIZE, np.float32), 0.1, 0.9)  # NumPy does it, and refuses
 
 
-@pytest.mark.parametrize("environment", [{"RINGTAPE_COMPILED": "0"}, {"WITHOUT": "numba"}])
-def test_without(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("environment", [{"RINGTAPE_COMPILED": "0"}, {"WITHOUT": "numba"}, {"BROKEN": "numba"}])
+def test_without(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs an older NumPy')")
     program = """
-import os, sys
+import os, sys, warnings
 if os.environ.get("WITHOUT"):
     sys.modules["numba"] = None
+if os.environ.get("BROKEN"):
+    sys.path.insert(0, os.environ["BROKEN_PATH"])
+warnings.simplefilter("always")
+seen = []
+warnings.showwarning = lambda message, *rest: seen.append(str(message))
 import numpy, autograd as ag
 from autograd import optim
 p = ag.Parameter(numpy.ones(100_000, numpy.float32))
@@ -286,9 +293,12 @@ with ag.Tape() as tape:
 tape.backward(loss); opt.step()
 assert abs(p.numpy() - 0.5).max() < 1e-6
 assert sys.modules.get("numba") is None
+assert len(seen) == bool(os.environ.get("BROKEN")), seen
+assert all("Numba needs an older NumPy" in said for said in seen)
 """
+    environment = {**os.environ, **environment, "BROKEN_PATH": str(tmp_path)}
     run = subprocess.run(
-        [sys.executable, "-c", program], check=False, env={**os.environ, **environment}, capture_output=True, text=True
+        [sys.executable, "-c", program], check=False, env=environment, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
 
