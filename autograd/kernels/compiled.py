@@ -24,6 +24,14 @@ LEAST = 1 << 14
 """Fewer elements are not worth a compiler: NumPy's calls cost less than a cache holds."""
 
 
+_DTYPES = {
+    "adam": "fd", "momentum": "fd", "layer_norm": "fd", "layer_norm_backward": "fd", "attention": "f", "gelu": "f",
+    "cross_entropy": "f", "cross_entropy_backward": "f", "relu_backward": "f", "change": "f",
+}  # fmt: skip
+"""The loops, and the characters of the dtypes that each is for. What is of use to small arrays too is for float32 only:
+programs of float64, small ones mostly, need not wait for Numba to be imported."""
+
+
 @cache
 def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     """A loop for arrays of one dtype, float32 or float64; None without Numba, or if there is none for the dtype.
@@ -35,7 +43,7 @@ def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     >>> find("adam", numpy.dtype("float16")) is None
     True
     """
-    if dtype.char not in "fd" or not dtype.isnative or (loops := _loops()) is None:
+    if dtype.char not in _DTYPES[name] or not dtype.isnative or (loops := _loops()) is None:
         return None
     found: Callable[..., bool | None] | None = loops.compiled(name, dtype.name)
     return found
@@ -63,9 +71,7 @@ def load(dtype: Any = "float32") -> int:
     >>> load("float16")
     0
     """
-    if find("adam", dtype := dtype_of(dtype)) is None:
-        return 0
-    return sum(find(name, dtype) is not None for name in _loops().names())
+    return sum(find(name, dtype_of(dtype)) is not None for name in _DTYPES)
 
 
 def are_bare(dtype: Any, *arrays: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, types
 
-__all__ = ["compiled", "names"]
+__all__ = ["compiled"]
 
 f32 = np.float32
 
@@ -170,7 +170,6 @@ class _Loop(NamedTuple):
     (T) one of three dimensions that is written, (i) one of integers that is read; (n) a number, (k) an integer."""
     sums: bool = False  # a compiler may not change the order of a sum unless it is told so
     refuses: bool = False  # it says whether it could do it
-    dtypes: tuple[str, ...] = ("float32", "float64")
 
 
 _LOOPS = {
@@ -178,25 +177,18 @@ _LOOPS = {
     "change": _Loop(_change, "wrwnn"),
     "relu_backward": _Loop(_relu_backward, "rrw"),
     "adam": _Loop(_adam, "wwwrnnnnnnnn"),
-    "gelu": _Loop(_gelu, "rww", dtypes=("float32",)),
-    "cross_entropy": _Loop(_cross_entropy, "RikwWw", sums=True, refuses=True, dtypes=("float32",)),
-    "cross_entropy_backward": _Loop(_cross_entropy_backward, "rRrikW", refuses=True, dtypes=("float32",)),
-    "attention": _Loop(_attention, "TWkk", sums=True, dtypes=("float32",)),
+    "gelu": _Loop(_gelu, "rww"),
+    "cross_entropy": _Loop(_cross_entropy, "RikwWw", sums=True, refuses=True),
+    "cross_entropy_backward": _Loop(_cross_entropy_backward, "rRrikW", refuses=True),
+    "attention": _Loop(_attention, "TWkk", sums=True),
     "layer_norm": _Loop(_layer_norm, "RrrWwwnn", sums=True),
     "layer_norm_backward": _Loop(_layer_norm_backward, "RRrrrWwwn", sums=True),
 }
 
 
-def names() -> list[str]:
-    """Of all loops."""
-    return list(_LOOPS)
-
-
-def compiled(name: str, dtype: str) -> Callable[..., bool | None] | None:
-    """A loop for a dtype, or None if it has none."""
-    loop = _LOOPS.get(name)
-    if loop is None or dtype not in loop.dtypes:
-        return None
+def compiled(name: str, dtype: str) -> Callable[..., bool | None]:
+    """A loop for a dtype."""
+    loop = _LOOPS[name]
     number = getattr(types, dtype)
     kinds = {
         letter: types.Array(number, dimensions, "C", readonly=letter in "rR")
