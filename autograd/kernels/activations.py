@@ -117,8 +117,7 @@ def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         d = np.empty_like(x) if keep else None
         n = BLOCK_BYTES // x.itemsize
         scratch = np.empty((2, min(n, len(x))), x.dtype)
-        loop = compiled.find("gelu", x.dtype) if function is _gelu_tanh and x.size >= compiled.LEAST else None
-        if loop is not None and compiled.are_bare(x.dtype, x):
+        if function is _gelu_tanh and (loop := compiled.fitting("gelu", x)) is not None:
             for at in blocks(len(x), x.itemsize, BLOCK_BYTES):
                 loop(x[at], y[at], scratch[0, : at.stop - at.start] if d is None else d[at])
             return y.reshape(xs[0].shape), d

@@ -61,8 +61,8 @@ def adam(
     root = (1 - b2**step) ** 0.5
     # lr mh / (sqrt(v) / root + eps) = (size root) m / (sqrt(v) + eps root)
     size, eps = size * root, eps * root
-    loop = compiled.find("adam", p.dtype) if p.size >= compiled.LEAST else None
-    if loop is not None and compiled.are_bare(p.dtype, p, g, first, second):
+    loop = compiled.fitting("adam", p, g, first, second)
+    if loop is not None and p.shape == g.shape == first.shape == second.shape:
         decay, keep = (0.0, 1 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
         numbers = (1 - b1, b1, 1 - b2, b2, eps, size, decay, keep)
         loop(*(x.reshape(-1) for x in (p, first, second, g)), *map(p.dtype.type, numbers))

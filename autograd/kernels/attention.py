@@ -87,18 +87,13 @@ class _Scores:
         return found
 
     def exponentials(self, step: _Step) -> tuple[Any, Any]:
-        """P of one step, [heads, rows, seen keys], and its rows' sums."""
-        p, sums = self._exponentials(step)
-        return p, p @ np.ones(step.seen, p.dtype) if sums is None else sums
-
-    def _exponentials(self, step: _Step) -> tuple[Any, Any]:
+        """P of one step, [heads, rows, seen keys], and its rows' sums if they come with it."""
         query = self.q[step.at][step.heads, step.rows] * self.scale
         p = np.matmul(query, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2))
         mask = None if self.mask is None else self.mask[step.at][step.heads, step.rows, : step.seen]
         # the diagonal crosses the last columns only
         edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
-        loop = compiled.find("attention", p.dtype) if self.safe and mask is None else None
-        if loop is not None and p.size >= compiled.LEAST and compiled.are_bare(p.dtype, p):
+        if self.safe and mask is None and (loop := compiled.fitting("attention", p)) is not None:
             sums = np.empty(p.shape[:2], p.dtype)
             loop(p, sums, step.rows.start + self.offset + 1 if self.causal else step.seen, int(self.causal))
             return p, sums
@@ -131,9 +126,10 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
     total = sum((s.heads.stop - s.heads.start) * (s.rows.stop - s.rows.start) * s.seen for s in steps) * q.itemsize
     kept: list[Any] | None = [] if keep and total <= KEEP_BYTES else None
     inverse = np.empty((*q.shape[:-1], 1), q.dtype)
+    ones = np.ones(k.shape[-2], q.dtype)
     for step in steps:
         p, r = scores.exponentials(step)
-        r = r[..., None]
+        r = (p @ ones[: step.seen] if r is None else r)[..., None]
         r[r == 0] = 1  # a row that sees nothing
         np.reciprocal(r, out=r)
         inverse[step.at][step.heads, step.rows] = r

@@ -18,7 +18,11 @@ from typing import Any
 from numpy import dtype as dtype_of
 from numpy import ndarray
 
-__all__ = ["LEAST", "are_bare", "find", "load"]
+__all__ = ["INT64", "LEAST", "NO_LABEL", "are_bare", "find", "fitting", "load"]
+
+INT64 = dtype_of("int64")
+NO_LABEL = -(2**63)
+"""What a loop takes for the label to ignore where there is none."""
 
 LEAST = 1 << 14
 """Fewer elements are not worth a compiler: NumPy's calls cost less than a cache holds."""
@@ -72,6 +76,13 @@ def load(dtype: Any = "float32") -> int:
     0
     """
     return sum(find(name, dtype_of(dtype)) is not None for name in _DTYPES)
+
+
+def fitting(name: str, *arrays: Any) -> Callable[..., bool | None] | None:
+    """The loop for arrays of the first one's dtype and size; None where it is not worth it, or cannot take them."""
+    x = arrays[0]
+    loop = find(name, x.dtype) if x.size >= LEAST else None
+    return loop if loop is not None and are_bare(x.dtype, *arrays) else None
 
 
 def are_bare(dtype: Any, *arrays: Any) -> bool:

@@ -50,18 +50,23 @@ def _adam(
 
 @njit(error_model="numpy", forceinline=True)
 def _exp(x: Any) -> Any:
-    """e^x of a float32, in steps that a compiler can take for several at a time: to its precision, infinity from 89 on.
+    """e^x of a float32, in steps that a compiler can take for several at a time: to its precision, and NaN of NaN.
+
+    Below -87, where a float32 holds no whole precision any more, it is zero, and from 89 on infinity.
 
     ``2^k exp(r)`` with ``|r| <= ln(2) / 2``, where ln(2) is taken off in two parts and exp(r) is a polynomial of degree
     7. Source: Cody & Waite 1980; Moshier, Cephes Mathematical Library (expf).
     """
-    x = min(max(x, f32(-87)), f32(89))
+    shown = x >= f32(-87) or x != x
+    x = f32(89) if x > f32(89) else x  # min and max would lose a NaN
+    x = x if shown else f32(-87)
     k = np.floor(x * f32(1.44269504088896341) + f32(0.5))
     r = (x - k * f32(0.693359375)) - k * f32(-2.12194440e-4)
     e = f32(1.9875691500e-4) * r + f32(1.3981999507e-3)
     e = ((e * r + f32(8.3334519073e-3)) * r + f32(4.1665795894e-2)) * r + f32(1.6666665459e-1)
     e = (e * r + f32(5.0000001201e-1)) * (r * r) + r + f32(1)
-    return e * np.int32((np.int32(k) + np.int32(127)) << np.int32(23)).view(np.float32)
+    e = e * np.int32((np.int32(k) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return e if shown else f32(0)
 
 
 def _gelu(x: Any, y: Any, d: Any) -> None:
@@ -86,7 +91,7 @@ def _cross_entropy(logits: Any, labels: Any, ignored: Any, losses: Any, exps: An
             return False
         top = x[0]
         for j in range(x.size):
-            top = max(top, x[j])
+            top = x[j] if x[j] > top else top
         total = f32(0)
         for j in range(x.size):
             e[j] = _exp(x[j] - top)

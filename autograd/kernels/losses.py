@@ -16,15 +16,11 @@ from .blocks import blocks
 from .softmax import exponentials
 
 BLOCK_BYTES = 1 << 20
-_INT64 = np.dtype(np.int64)
-_NOTHING = np.iinfo(np.int64).min  # where no label is ignored
 
 
-def _loop(name: str, labels: Any, x: Any, *others: Any) -> Any:
+def _loop(name: str, labels: Any, *arrays: Any) -> Any:
     """A compiled loop, if it can take these arrays."""
-    loop = compiled.find(name, x.dtype)
-    able = loop is not None and compiled.are_bare(x.dtype, x, *others) and compiled.are_bare(_INT64, labels)
-    return loop if able and x.size >= compiled.LEAST else None
+    return compiled.fitting(name, *arrays) if compiled.are_bare(compiled.INT64, labels) else None
 
 
 def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
@@ -35,7 +31,7 @@ def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) ->
     exps: Any = np.empty((n, classes), logits.dtype) if keep else None
     scratch: Any = None
     if not smoothing and (loop := _loop("cross_entropy", labels, logits)) is not None:
-        losses, nothing = np.empty(n, logits.dtype), _NOTHING if ignored is None else ignored
+        losses, nothing = np.empty(n, logits.dtype), compiled.NO_LABEL if ignored is None else ignored
         for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
             if exps is None:
                 scratch = np.empty(logits[at].shape, logits.dtype) if scratch is None else scratch[: at.stop - at.start]
@@ -71,9 +67,10 @@ def _cross_entropy_backward(
     ignored, smoothing = options
     exps, sums = kept
     dx = exps if last else np.empty(exps.shape, exps.dtype)
-    if not smoothing and (loop := _loop("cross_entropy_backward", labels, exps)) is not None:
-        ct, nothing = np.ascontiguousarray(ct), _NOTHING if ignored is None else ignored
-        if loop(ct, exps, sums, labels, nothing, dx):
+    each = np.ascontiguousarray(ct)
+    fits = not smoothing and each.shape == sums.shape
+    if fits and (loop := _loop("cross_entropy_backward", labels, exps, sums, each)) is not None:
+        if loop(each, exps, sums, labels, compiled.NO_LABEL if ignored is None else ignored, dx):
             return dx, None
     if ignored is not None:
         away = labels == ignored

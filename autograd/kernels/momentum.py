@@ -35,7 +35,7 @@ class Momentum:
         bare = p.__class__ is v.__class__ is ndarray and p.dtype == v.dtype and p.shape == v.shape
         able = bare and p.size >= LEAST and p.flags.c_contiguous and v.flags.c_contiguous
         self.axpby = find_axpby(p.dtype) if able else None
-        self.loop = compiled.find("momentum", p.dtype) if able and compiled.are_bare(p.dtype, p, v) else None
+        self.loop = compiled.fitting("momentum", p, v) if able and p.flags.writeable and v.flags.writeable else None
         self.flat = (p.reshape(-1), v.reshape(-1)) if self.loop is not None else ()
         self.number = p.dtype.type
         self.places = (0, 0) if self.axpby is None else (p.ctypes.data, v.ctypes.data)
@@ -43,6 +43,8 @@ class Momentum:
     def step(self, g: Any, lr: float, momentum: float) -> bool:
         """One update with the gradient g, which is only read; False, and nothing done, where NumPy has to do it."""
         axpby, p = self.axpby, self.p
+        if g.shape != p.shape:
+            return False
         if self.loop is not None and p.flags.writeable and compiled.are_bare(p.dtype, g):
             self.loop(*self.flat, g.reshape(-1), self.number(lr), self.number(momentum))
             return True

@@ -15,13 +15,6 @@ from . import Kernel, compiled
 from .blocks import blocks, rows
 
 
-def _loop(name: str, *arrays: Any) -> Any:
-    """A compiled loop that can take these arrays, the first of which says how much there is to do."""
-    x = arrays[0]
-    loop = compiled.find(name, x.dtype) if x.size >= compiled.LEAST else None
-    return loop if loop is not None and compiled.are_bare(x.dtype, *arrays) else None
-
-
 def _ones(n: int, dtype: Any) -> Any:
     return np.ones(n, dtype)
 
@@ -33,7 +26,8 @@ def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tu
     y = np.empty(x.shape, x.dtype)
     means, scales = np.empty((2, n), x.dtype)
     number = x.dtype.type
-    if weight is not None and (loop := _loop("layer_norm", x, weight, bias)) is not None:
+    fits = weight is not None and weight.shape == bias.shape == x.shape[1:]
+    if fits and (loop := compiled.fitting("layer_norm", x, weight, bias)) is not None:
         loop(x, weight, bias, y, means, scales, number(1 / width), number(eps))
         return y.reshape(xs[0].shape), (means, scales) if keep else None
     share = np.full(width, 1 / max(width, 1), x.dtype)
@@ -66,11 +60,12 @@ def _layer_norm_backward(
     dx = np.empty(x.shape, x.dtype) if wanted[0] else None
     dw = None if plain or not wanted[1] else np.zeros(width, x.dtype)
     db = None if plain or not wanted[2] else np.zeros(width, x.dtype)
-    if dx is not None and not plain and (loop := _loop("layer_norm_backward", x, cts, weight)) is not None:
+    fits = dx is not None and not plain and weight.shape == x.shape[1:] and cts.shape == x.shape
+    if fits and (loop := compiled.fitting("layer_norm_backward", x, cts, weight)) is not None:
         sums = np.zeros((2, width), x.dtype)
         loop(cts, x, weight, means, scales, dx, *sums, x.dtype.type(1 / width))
         dw, db = (total if is_wanted else None for total, is_wanted in zip(sums, wanted[1:], strict=True))
-        return dx.reshape(xs[0].shape), dw, db
+        return dx.reshape(xs[0].shape), dw, db  # type: ignore[union-attr]  # `fits` has looked
     whole = list(blocks(n, width * x.itemsize))
     most = whole[0].stop if whole else 0
     scratch = np.empty((2, most, width), x.dtype)

@@ -42,7 +42,6 @@ def _places(labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 _row_starts: dict[tuple[int, int], np.ndarray] = {}
-_INT64, _NOTHING = np.dtype(np.int64), np.iinfo(np.int64).min
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -66,9 +65,9 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     n, classes = logits.shape
     dtype = logits.dtype
     loop = compiled.find("cross_entropy", dtype)
-    if loop is not None and n and compiled.are_bare(dtype, logits) and compiled.are_bare(_INT64, labels):
+    if loop is not None and n and compiled.are_bare(dtype, logits) and compiled.are_bare(compiled.INT64, labels):
         losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
-        if loop(logits, labels, _NOTHING, losses, exps, sums):
+        if loop(logits, labels, compiled.NO_LABEL, losses, exps, sums):
             return losses, (exps, sums, None)
     if type(labels) is np.ndarray:
         _check_labels(labels, classes)
@@ -99,7 +98,8 @@ def _one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
     if places is None:
         loop = compiled.find("cross_entropy_backward", exps.dtype)
         g, ct = np.empty_like(exps), ct * ones(len(sums), sums.dtype)
-        if loop is not None and compiled.are_bare(exps.dtype, ct) and loop(ct, exps, sums, labels, _NOTHING, g):
+        fits = ct.shape == sums.shape and compiled.are_bare(exps.dtype, ct)
+        if loop is not None and fits and loop(ct, exps, sums, labels, compiled.NO_LABEL, g):
             return g
         places = _places(labels, exps.shape[1])
     g = exps * (ct / sums)[:, None]

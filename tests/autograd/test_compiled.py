@@ -17,6 +17,7 @@ from autograd import kernels, nn, optim
 from autograd.kernels import compiled
 from autograd.kernels.adam import adam
 from autograd.kernels.momentum import Momentum
+from autograd.primitive import registry
 
 pytest.importorskip("numba")
 
@@ -245,6 +246,37 @@ def test_gelu(numpy_only: Any) -> None:
     u = x.astype(float)
     u = 0.5 * u * (1 + np.tanh(np.sqrt(2 / np.pi) * (u + 0.044715 * u**3)))
     np.testing.assert_allclose(with_loops[0], u, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [5, 5000])
+def test_nan_and_infinite_logits_stay(classes: int) -> None:
+    """A NaN anywhere in a row is a NaN of its loss; a class that is masked has no part in the gradient at all."""
+    for nan_at in (0, 3, 4):
+        p = ag.Parameter(drawn(6, classes))
+        p.data[1, nan_at] = np.nan
+        p.data[2, 0] = -np.inf
+        with ag.Tape() as tape:
+            losses = nn.cross_entropy(p, np.array([0, 1, 2, 3, 4, 0]))
+        tape.backward(losses, np.ones(6, np.float32))
+        assert np.isnan(losses.numpy()).tolist() == [False, True, False, False, False, False]
+        grad = p.grad.numpy()  # type: ignore[union-attr]
+        assert np.isnan(grad[1]).all() and grad[2, 0] == 0 and np.isfinite(grad[[0, 2, 3, 4, 5]]).all()
+
+
+def test_shapes_that_do_not_fit_are_numpys() -> None:
+    """A loop would read beyond the end of what is too short."""
+    y, ct = np.abs(drawn(7, 300)), drawn(1, 300)
+    np.testing.assert_array_equal(registry["relu"].adjoint[0](ct, y, None), ct * (y > 0))
+    x, short, ones = drawn(60, 300), drawn(1), np.ones(300, np.float32)
+    kernel = kernels.find("layer_norm", (x, short, short))
+    assert kernel is not None
+    y, kept = kernel.forward((x, short, short), (1e-5,), True)
+    whole = kernel.forward((x, short * ones, short * ones), (1e-5,), True)[0]
+    np.testing.assert_allclose(y, whole, rtol=1e-4, atol=1e-5)
+    p = np.ones(SIZE, np.float32)
+    assert not Momentum(p, p.copy()).step(p[:-1], 0.1, 0.9)
+    with pytest.raises(ValueError, match="broadcast"):
+        adam(p, np.ones(SIZE - 1, np.float32), p.copy(), p.copy(), step=1, lr=0.1)
 
 
 def test_gelu_at_the_ends() -> None:
