@@ -2,35 +2,28 @@
 
 Nothing here talks to another rank. ``import autograd as ag, autograd.numpy as np``.
 
-The engine, in the order in which it reads: `tensor`, a value and its place on a tape; `tape`, the list of operations
-and the sweeps over it; `dispatch`, what a call does and what one step of a sweep does; `primitive`, how an operation is
-declared (adding one is one declaration: see the example there); `layout`, the labels, and `inference`, what operations
-make of them. Beside them, one subject each: `leaves`, `entries` (how leaves come on a tape), `saved` (arrays that a
-tape keeps read-only), `seeds` (what a sweep starts from), `careful` (recorded sweeps, and the proof of labels),
-`tangents`, `promotion`, `broadcasting`, `dims`, `methods` (operators), `deferred`, `hooks` (marks, effects, scopes),
-`explain` (the texts of layout errors), `describe`, `grid`, `parts`, `ranknumbers`, `ranklabels`.
+Start at `engine` (Tensors, tape, dispatch, how an operation is declared) and `ops` (the operations). `layouts` has the
+labels and what operations make of them, `docs/architecture.md` a map of all rooms.
 """
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before anything of a half-overwritten package is imported, hence the imports below
 
-from . import errors, events, nn, optim, random, transforms  # noqa: E402
+from . import errors, nn, optim, random, transforms  # noqa: E402
+from .engine import events  # noqa: E402
+from .engine.parameter import Leaf, Parameter, constant, tensor  # noqa: E402
+from .engine.primitive import op, registry  # noqa: E402
+from .engine.state import no_grad  # noqa: E402
+from .engine.tape import Tape, scope  # noqa: E402
+from .engine.tensor import Tensor  # noqa: E402
 from .errors import *  # noqa: E402
-from .hooks import scope  # noqa: E402
-from .layout import C, D, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
-from .leaves import Leaf, Parameter, constant, tensor  # noqa: E402
+from .layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
 from .ops import stop_gradient  # noqa: E402
-from .primitive import op, registry  # noqa: E402
-from .state import no_grad  # noqa: E402
-from .tape import Tape  # noqa: E402
-from .tensor import Tensor  # noqa: E402
 from .transforms import (  # noqa: E402
     deriv,
     egrad,
@@ -50,7 +43,7 @@ from .transforms import (  # noqa: E402
 
 if TYPE_CHECKING:
     from . import testing
-    from .anomaly import detect_anomaly
+    from .testing.anomaly import detect_anomaly
     from .transforms import (
         checkpoint,
         ggnvp,
@@ -88,22 +81,12 @@ def __getattr__(name: str) -> Any:
     if name in transforms.LATER:
         found = getattr(transforms, name)
     elif name == "detect_anomaly":
-        found = import_module(".anomaly", __name__).detect_anomaly
+        found = import_module(".testing.anomaly", __name__).detect_anomaly
+    elif name == "primitive":
+        found = import_module(".core", __name__).primitive
     elif name in _OF_PYTHON:
         found = getattr(import_module(".builtins", __name__), name)
     else:
         raise AttributeError(f"module 'autograd' has no attribute {name!r}")
     globals()[name] = found
     return found
-
-
-class _Declaring(ModuleType):
-    """The module `autograd.primitive`, which is also what programs call to make a primitive of their own."""
-
-    def __call__(self, function: Any) -> Any:
-        from .core import primitive
-
-        return primitive(function)
-
-
-sys.modules["autograd.primitive"].__class__ = _Declaring

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     form.add_argument("--json", action="store_true", help="one object: operation -> what is known of it")
     form.add_argument("--markdown", action="store_true", help="the page docs/operations.md")
     asked = parser.parse_args(argv)
-    from .listing import rows  # with all cases, which a mere --help does not need
+    from .testing.listing import rows  # with all cases, which a mere --help does not need
 
     try:
         found = list(rows(asked.operations))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from . import extend
+from .custom.vspace import VSpace, vspace
 from .extend import (
     Box,
-    VSpace,
     def_linear,
     defjvp,
     defjvp_argnum,
@@ -21,7 +21,6 @@ from .extend import (
     isbox,
     primitive_jvps,
     primitive_vjps,
-    vspace,
 )
 from .transforms import make_jvp as _make_jvp
 from .transforms import make_vjp as _make_vjp

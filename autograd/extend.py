@@ -22,16 +22,22 @@ from functools import update_wrapper
 from itertools import count
 from typing import Any
 
-from . import events
-from .calls import Call, Extension
+from .custom.primitive import Call, Extension
+from .custom.vspace import VSpace, vspace
+from .engine import events
+from .engine.broadcasting import broadcast, ones, unbroadcast
+from .engine.dispatch import identity
+from .engine.events import listeners
+from .engine.multi_output import Several
+from .engine.primitive import Primitive, op, registry
+from .engine.tensor import TENSORS, Tensor
 from .errors import NotDifferentiable
-from .events import listeners
-from .tensor import TENSORS, Tensor
-from .vspace import VSpace, vspace
+from .layouts.layout import Mix, Sum
 
 __all__ = [
-    "Box", "VSpace", "def_linear", "defjvp", "defjvp_argnum", "defjvp_argnums", "deflinear", "defvjp", "defvjp_argnum",
-    "defvjp_argnums", "notrace_primitive", "primitive", "vspace",
+    "Box", "Mix", "Primitive", "Several", "Sum", "VSpace", "broadcast", "def_linear", "defjvp", "defjvp_argnum",
+    "defjvp_argnums", "deflinear", "defvjp", "defvjp_argnum", "defvjp_argnums", "identity", "notrace_primitive", "ones",
+    "op", "primitive", "registry", "unbroadcast", "vspace",
 ]  # fmt: skip
 
 Function = Callable[..., Any]

@@ -10,8 +10,9 @@ from itertools import product
 from typing import Any
 
 from .core import make_jvp, make_vjp
-from .vspace import vspace
-from .wrap_util import get_name, unary_to_nary
+from .custom.vspace import vspace
+from .transforms.wrapping import unary_to_nary
+from .wrap_util import get_name
 
 __all__ = ["check_equivalent", "check_grads", "check_jvp", "check_vjp", "combo_check", "make_numerical_jvp",
            "scalar_close"]  # fmt: skip

@@ -36,8 +36,8 @@ import numpy as np  # noqa: E402
 import autograd as ag  # noqa: E402
 import autograd.numpy as anp  # noqa: E402
 import collectives as cc  # noqa: E402
-from autograd.primitive import op  # noqa: E402
-from autograd.state import state  # noqa: E402
+from autograd.engine.primitive import op  # noqa: E402
+from autograd.engine.state import state  # noqa: E402
 
 SIDE = 192  # of the square matrices of the compute
 

@@ -16,17 +16,16 @@ from autograd.errors import (
     RankFailed,
     ReplicaMismatch,
 )
-from autograd.layout import C, I, Layout, P, R, Rooted, Shard, V
+from autograd.layouts.layout import C, I, Layout, P, R, Rooted, Shard, V
 
-from .backends.failure import guard
-from .barrier import barrier
-from .checking import set_check as check
-from .communicator import Communicator, Pending
-from .extremes import all_max, all_min, all_prod
-from .halo import halo_exchange
+from .call import Call
+from .checks.modes import set_check as check
+from .collective import Collective
+from .from_local import from_local
+from .job.failure import guard
 from .mesh import Mesh, current_mesh
-from .onesided import get
-from .ops import (
+from .ops.barrier import barrier
+from .ops.basic import (
     all_gather,
     all_reduce,
     all_to_all,
@@ -43,16 +42,21 @@ from .ops import (
     send,
     shard,
 )
-from .primitive import Call, Collective
-from .ranks import in_order, run, world
+from .ops.custom import apply, call
+from .ops.extrema import all_max, all_min, all_prod
+from .ops.halo import halo_exchange
+from .ops.one_sided import get
+from .ops.scans import exscan, scan
 from .replicas import check_replicas
-from .scan import exscan, scan
+from .transports.protocol import Communicator, Pending
+from .world import in_order, run, world
 
 if TYPE_CHECKING:
-    from .custom import CheckFailed, Report, apply, call, check_collective
-    from .dry_world import DryRun, dry
-    from .local_part import from_local
-    from .nonblocking import (
+    from .inspect.dry_run import DryRun, dry
+    from .inspect.timeline import Timeline, timeline
+    from .inspect.topology import Link, Topology
+    from .ops.mpi4py_wrapper import wrap
+    from .ops.nonblocking import (
         all_gather_async,
         all_reduce_async,
         all_to_all_async,
@@ -63,10 +67,8 @@ if TYPE_CHECKING:
         reduce_async,
         reduce_scatter_async,
     )
-    from .reproducible import reproducible_sum
-    from .topology import Link, Topology
-    from .tracing import Timeline, timeline
-    from .wrapped import wrap
+    from .ops.reproducible import reproducible_sum
+    from .testing.check import CheckFailed, Report, check_collective
 
 __all__ = [
     "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
@@ -82,17 +84,16 @@ __all__ = [
 
 
 _LATER = {
-    **dict.fromkeys(("CheckFailed", "Report", "apply", "call", "check_collective",), "custom"),
-    **dict.fromkeys(("DryRun", "dry",), "dry_world"),
-    **dict.fromkeys(("from_local",), "local_part"),
-    **dict.fromkeys(("all_gather_async", "all_reduce_async", "all_to_all_async", "broadcast_async",
-                    "irecv", "isend", "permute_async", "reduce_async", "reduce_scatter_async"), "nonblocking"),
-    **dict.fromkeys(("reproducible_sum",), "reproducible"),
-    **dict.fromkeys(("Timeline", "timeline",), "tracing"),
-    **dict.fromkeys(("Link", "Topology",), "topology"),
-    **dict.fromkeys(("wrap",), "wrapped"),
+    **dict.fromkeys(("CheckFailed", "Report", "check_collective"), "testing.check"),
+    **dict.fromkeys(("DryRun", "dry"), "inspect.dry_run"),
+    **dict.fromkeys(("Timeline", "timeline"), "inspect.timeline"),
+    **dict.fromkeys(("Link", "Topology"), "inspect.topology"),
+    **dict.fromkeys(("all_gather_async", "all_reduce_async", "all_to_all_async", "broadcast_async", "irecv", "isend",
+                     "permute_async", "reduce_async", "reduce_scatter_async"), "ops.nonblocking"),
+    "reproducible_sum": "ops.reproducible",
+    "wrap": "ops.mpi4py_wrapper",
 }  # fmt: skip
-"""What is loaded when it is first asked for, and the module that holds it."""
+"""Names that are loaded when they are first asked for, and the module that holds each."""
 
 
 def __getattr__(name: str) -> Any:

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autograd.deferred import refuse_pending
+from autograd.engine.deferred import refuse_pending
+from autograd.engine.state import state
 from autograd.errors import MeshError
-from autograd.grid import Grid
-from autograd.ranknumbers import RankInt
-from autograd.state import state
+from autograd.layouts.layout import Grid
+from autograd.layouts.rank_values import RankInt
 
-from .communicator import Communicator
-from .ranks import world
+from .transports.protocol import Communicator
+from .world import world
 
 __all__ = ["Axis", "Mesh", "current_mesh"]
 
@@ -56,7 +56,7 @@ class Axis:
         found = self._groups.get(algorithm)
         if found is None:
             if algorithm == "shared":  # in the place of the transport itself: a step of an algorithm costs more
-                from .shared import shared_memory
+                from .transports.shared_memory.communicator import shared_memory
 
                 found = shared_memory(self._groups["native"])
             else:
@@ -228,8 +228,8 @@ class Mesh:
         return [tuple(json.loads(data)) for data in told], on.group.rank
 
     def plan(self, tape: Any) -> Any:
-        """Merge the ranks' tapes; see `collectives.plan.plan`."""
-        from .plan import plan
+        """Merge the ranks' tapes; see `inspect.plan.plan`."""
+        from .inspect.plan import plan
 
         return plan(tape, self)
 

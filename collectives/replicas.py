@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays import Shaped, is_absent, to_host
+from autograd.arrays.device import to_host
+from autograd.arrays.shape_only import Shaped, is_absent
+from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaMismatch
-from autograd.layout import C, D, I, R
-from autograd.tensor import Tensor
+from autograd.layouts.layout import C, D, I, R
 
 from .mesh import Mesh
 

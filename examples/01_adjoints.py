@@ -22,7 +22,7 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
-from autograd.layout import Label
+from autograd.layouts.layout import Label
 from collectives import I, P, R, Rooted, Shard
 
 parser = argparse.ArgumentParser(description="Show the collectives and their adjoints, rank by rank.")

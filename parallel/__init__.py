@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .data import DataParallel, enter
+from .data.data_parallel import DataParallel
+from .data.entry import enter
 from .verify import Report, VerifyError, verify
 
 __all__ = ["DataParallel", "Report", "VerifyError", "enter", "verify"]

@@ -22,19 +22,19 @@ import numpy as np
 
 import collectives as cc
 from autograd import random
-from autograd.arrays import to_host
-from autograd.describe import describe
+from autograd.arrays.device import to_host
+from autograd.engine.parameter import Leaf, Parameter
+from autograd.engine.state import no_grad, state
+from autograd.engine.tape import Tape
+from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import LayoutError, MeshError, RingtapeError, ShapeError, TapeError
-from autograd.layout import C, D, I, P, R, Shard
-from autograd.leaves import Leaf, Parameter
+from autograd.layouts.layout import C, D, I, P, R, Shard
+from autograd.layouts.messages import describe
+from autograd.layouts.partition import global_shape
 from autograd.nn import Module
-from autograd.parts import global_shape
-from autograd.state import no_grad, state
-from autograd.tape import Tape
-from autograd.tensor import TENSORS, Tensor
 from collectives import Mesh, current_mesh
 
-from .data import DataParallel
+from .data.data_parallel import DataParallel
 
 __all__ = ["Compared", "Report", "VerifyError", "verify"]
 

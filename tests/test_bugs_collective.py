@@ -17,7 +17,9 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim
-from collectives import I, R, V, checking, pairs
+from collectives import I, R, V
+from collectives.checks import modes
+from collectives.ops import pairs
 from parallel import DataParallel
 
 from .test_bugs import Bug, agrees, draw, grads, mine, says_enough, together, whole
@@ -33,7 +35,7 @@ def row(kind: type[Bug]) -> type[Bug]:
 
 @pytest.fixture(autouse=True)
 def ranks_mode() -> Iterator[None]:
-    mode = checking.check_mode()
+    mode = modes.check_mode()
     cc.check("ranks")
     yield
     cc.check(mode)

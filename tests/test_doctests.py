@@ -9,7 +9,7 @@ import pkgutil
 import pytest
 
 PACKAGES = ("autograd", "collectives", "parallel")
-NEEDS_MPI = {"collectives.backends.mpi"}  # importing it is what a world of more than one process does
+NEEDS_MPI = {"collectives.transports.mpi.communicator"}  # importing it is what a world of more than one process does
 
 
 def _modules() -> list[str]:

@@ -24,8 +24,8 @@ def test_import_loads_neither_mpi_nor_gpu() -> None:
 
 def test_what_few_programs_use_is_loaded_later() -> None:
     """An import takes under 150 ms beyond NumPy because of this."""
-    later = ("algorithms", "backends.local", "backends.referee_client", "custom", "dry_world", "nonblocking", "plan",
-             "shared", "testing", "tracing")  # fmt: skip
+    later = ("algorithms", "transports.threads", "job.supervisor_client", "inspect.dry_run", "ops.nonblocking",
+             "inspect.plan", "shared_arrays", "testing", "inspect.timeline")  # fmt: skip
     loaded = run("import sys, autograd, collectives; print(*sys.modules)").split()
     assert not {f"collectives.{name}" for name in later} & set(loaded)
     assert "fractions" not in loaded and "statistics" not in loaded

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import make_vjp
+from ..custom.vspace import vspace
 from ..extend import defvjp_argnums, primitive
-from ..vspace import vspace
 
 __all__ = ["fixed_point"]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .. import containers
 from .. import numpy as np
+from ..engine import pytree
 
 __all__ = ["flatten", "flatten_func"]
 
@@ -40,7 +40,7 @@ def flatten(value: Any) -> tuple[Any, Function]:
     >>> unflatten(2 * flat)["b"].item()
     2.0
     """
-    leaves, structure = containers.flatten(_sorted(value))
+    leaves, structure = pytree.flatten(_sorted(value))
     flat = np.concatenate([np.ravel(x) for x in leaves]) if leaves else np.zeros(0)
     shapes = [tuple(int(n) for n in np.shape(x)) for x in leaves]
 

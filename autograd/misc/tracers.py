@@ -6,15 +6,14 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
 
-from ..containers import flatten, tree_map
-from ..entries import WATCH
+from ..engine.events import listening
+from ..engine.parameter import tensor
+from ..engine.primitive import Primitive
+from ..engine.pytree import flatten, tree_map
+from ..engine.state import state
+from ..engine.tape import Tape
+from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import TapeError
-from ..events import listening
-from ..leaves import tensor
-from ..primitive import Primitive
-from ..state import state
-from ..tape import Tape
-from ..tensor import TENSORS, Tensor
 
 __all__ = ["const_graph"]
 

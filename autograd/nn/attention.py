@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
-from ..errors import ShapeError
-from ..leaves import Parameter, constant
-from ..sites import call_site
-from ..state import state
+from ..engine.parameter import Parameter, constant
+from ..engine.state import state
+from ..errors import ShapeError, call_site
 from .linear import Linear
 from .module import Module
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ops, random
 from ..errors import ShapeError
-from ..ops.windows import each
+from ..ops.nn.unfold import each
 from .linear import uniform_parameter
 from .module import Module
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import random
+from ..engine.parameter import tensor
+from ..engine.state import state
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import RingtapeError
-from ..leaves import tensor
-from ..state import state
-from ..tensor import TENSORS, Tensor
 from .module import Module
 
 __all__ = ["Dropout", "dropout"]

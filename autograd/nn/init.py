@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from .. import random
-from ..arrays import is_absent, move
+from ..arrays.device import move
+from ..arrays.shape_only import is_absent
+from ..engine.parameter import Leaf
+from ..engine.tensor import TENSORS
 from ..errors import RingtapeError, SavedArrayError, ShapeError
-from ..leaves import Leaf
-from ..random.places import of_tensor
-from ..tensor import TENSORS
+from ..random.placement import of_tensor
 
 __all__ = [
     "calculate_gain", "constant_", "fans", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "orthogonal_",

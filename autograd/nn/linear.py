@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
-from ..errors import DtypeError, ShapeError
-from ..leaves import Parameter
-from ..sites import call_site
-from ..tensor import TENSORS
+from ..engine.parameter import Parameter
+from ..engine.tensor import TENSORS
+from ..errors import DtypeError, ShapeError, call_site
 from .module import Module
 
 __all__ = ["Embedding", "Flatten", "Identity", "Linear"]

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..errors import DtypeError, LayoutError, ShapeError
-from ..leaves import constant
-from ..sites import call_site
-from ..state import state
-from ..tensor import TENSORS, Tensor
+from ..engine.parameter import constant
+from ..engine.state import state
+from ..engine.tensor import TENSORS, Tensor
+from ..errors import DtypeError, LayoutError, ShapeError, call_site
 from .module import Module
 
 __all__ = [

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..arrays import is_inexact, move, to_host
+from ..arrays.device import is_inexact, move, to_host
+from ..engine.parameter import Leaf, Parameter, constant
+from ..engine.state import state
+from ..engine.tensor import TENSORS
 from ..errors import DtypeError, RingtapeError, ShapeError, TapeError
-from ..leaves import Leaf, Parameter, constant
-from ..state import state
-from ..tensor import TENSORS
 
 __all__ = ["Module", "ModuleList", "Sequential", "load", "save"]
 

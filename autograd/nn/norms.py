@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..errors import ShapeError
-from ..leaves import Parameter
-from ..sites import call_site
-from ..tensor import TENSORS, Tensor
+from ..engine.parameter import Parameter
+from ..engine.tensor import TENSORS, Tensor
+from ..errors import ShapeError, call_site
 from .module import Module
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm", "RMSNorm"]
@@ -173,5 +172,3 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     __doc__ = _BatchNorm.__doc__
     dimensions = (4,)
-
-

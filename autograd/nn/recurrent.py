@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..engine.state import state
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import RingtapeError
-from ..state import state
-from ..tensor import TENSORS, Tensor
 from .linear import uniform_parameter
 from .module import Module
 

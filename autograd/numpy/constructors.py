@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..ops import elementwise
-from ..ops.joining import atleast_1d
-from ..ops.operands import operands, tensors_in
+from ..ops.arguments import operands, tensors_in
+from ..ops.creation import atleast_1d
 from ..ops.shape import concatenate, reshape
 
 __all__ = ["astype", "c_", "r_"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy.linalg as _linalg
 from numpy.linalg import LinAlgError, lstsq, matrix_rank
 
-from ..ops.arranging import diagonal as _diagonal
-from ..ops.arranging import trace as _trace
+from ..ops.arguments import instead_of as _instead_of
 from ..ops.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
-from ..ops.linalg import matmul
-from ..ops.matrices import (
+from ..ops.einsum import cross, multi_dot, outer, tensordot, vecdot
+from ..ops.linalg import (
     cond,
     det,
     inv,
@@ -23,8 +22,9 @@ from ..ops.matrices import (
     tensorsolve,
     vector_norm,
 )
-from ..ops.operands import instead_of as _instead_of
-from ..ops.products import cross, multi_dot, outer, tensordot, vecdot
+from ..ops.manipulation import diagonal as _diagonal
+from ..ops.manipulation import trace as _trace
+from ..ops.matmul import matmul
 from ..ops.shape import matrix_transpose
 
 __all__ = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy
 
-from ..primitive import unbroadcast as _unbroadcast
-from ..tensor import TENSORS
+from ..engine.broadcasting import unbroadcast as _unbroadcast
+from ..engine.tensor import TENSORS
 
 __all__ = ["unbroadcast_f"]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from . import decompositions, fourier, matrices, products
-from .convolution import convolution
-from .dispatch import from_function, from_ufunc
+from . import decompositions, einsum, fourier, linalg
+from .einsum import dot
 from .elementwise import (
     absolute,
     add,
@@ -43,31 +42,21 @@ from .elementwise import (
     tanh,
     where,
 )
-from .fused import log_softmax, logsumexp, softmax
-from .fused_activations import gelu, silu
-from .fused_attention import attention, self_attention
-from .fused_losses import cross_entropy
-from .fused_norms import layer_norm, rms_norm
-from .fused_rotary import rotary, rotary_angles
 from .indexing import getitem
-from .linalg import linear, matmul
-from .methods import install
-from .pooling import avg_pool, max_pool
-from .products import dot
+from .matmul import linear, matmul
+from .nn.activations import gelu, silu
+from .nn.attention import attention, self_attention
+from .nn.convolution import convolution
+from .nn.cross_entropy import cross_entropy
+from .nn.embedding import take_rows
+from .nn.normalization import layer_norm, rms_norm
+from .nn.pooling import avg_pool, max_pool
+from .nn.rotary import rotary, rotary_angles
+from .nn.softmax import log_softmax, logsumexp, softmax
+from .numpy_protocol import from_function, from_ufunc
 from .reductions import argmax, max, mean, min, sum
-from .rows import take_rows
-from .shape import (
-    broadcast_to,
-    concatenate,
-    expand_dims,
-    moveaxis,
-    ravel,
-    reshape,
-    squeeze,
-    stack,
-    swapaxes,
-    transpose,
-)
+from .shape import broadcast_to, concatenate, expand_dims, moveaxis, ravel, reshape, squeeze, stack, swapaxes, transpose
+from .tensor_methods import install
 
 __all__ = [
     "absolute", "add", "argmax", "astype", "attention", "avg_pool", "broadcast_to", "concatenate", "convolution", "cos",

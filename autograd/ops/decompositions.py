@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NotDifferentiable
-from ..layout import Mix
-from ..primitive import op
-from ..several import Several
-from ..sites import call_site
-from .arranging import diagonal, make_diagonal, tril, triu
+from ..engine.multi_output import Several
+from ..engine.primitive import op
+from ..errors import NotDifferentiable, call_site
+from ..layouts.layout import Mix
+from .arguments import followed, instead_of, raw
 from .elementwise import astype, conj, imag, real, where
-from .operands import followed, instead_of, raw
+from .manipulation import diagonal, make_diagonal, tril, triu
 from .shape import concatenate, expand_dims, matrix_transpose
 
 Shape = tuple[int, ...]
@@ -120,7 +119,7 @@ def _eig_rule(cts: Any, ys: Any, x: Any) -> Any:
         # every vector keeps its length: what would change it is taken out
         length = (_T(u) @ conj(u)) * _row(real(_diagonal(m)))
         inner = _plus(inner, _gaps(w) * (m - length))
-    from .matrices import solved
+    from .linalg import solved
 
     g = solved(_T(u), inner @ _T(u))
     return astype(g, x.dtype) if x.dtype.kind != "c" else g
@@ -215,7 +214,7 @@ def _halved(x: Any) -> Any:
 
 
 def _cholesky_rule(ct: Any, y: Any, x: Any) -> Any:
-    from .matrices import solved
+    from .linalg import solved
 
     inner = _halved(_T(y) @ ct)
     inner = inner - _on_diagonal(astype(imag(_diagonal(inner)), inner.dtype)) * 1j if x.dtype.kind == "c" else inner
@@ -228,7 +227,7 @@ def _cholesky_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 def _cholesky(x: Any) -> Any:
-    from .matrices import by_shape
+    from .linalg import by_shape
 
     return by_shape(np.linalg.cholesky, lambda x: x.shape)(x)
 
@@ -258,7 +257,7 @@ def _qr_rule(cts: Any, ys: Any, x: Any) -> Any:
     g = conj(q) @ _plus(inner, turned)
     if of_q is not None and x.shape[-2] > n:
         g = g + of_q - conj(q) @ (_T(q) @ of_q)
-    from .matrices import solved
+    from .linalg import solved
 
     return _T(solved(r, _T(g)))
 

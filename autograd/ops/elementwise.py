@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.broadcasting import broadcast
+from ..engine.dispatch import identity
+from ..engine.primitive import Primitive, op
+from ..engine.tensor import TENSORS
 from ..kernels import compiled
-from ..primitive import Primitive, broadcast, identity, op
-from ..tensor import TENSORS
-from .operands import zero_like
+from .arguments import zero_like
 
 Partial = Callable[..., Any]
 

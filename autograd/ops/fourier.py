@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..layout import Mix
-from ..primitive import Primitive, op
-from .arranging import pad, roll
+from ..engine.primitive import Primitive, op
+from ..layouts.layout import Mix
+from .arguments import instead_of, made_like, operand, raw
 from .elementwise import conj
 from .indexing import getitem
-from .operands import instead_of, made_like, operand, raw
+from .manipulation import pad, roll
 
 Shape = tuple[int, ...]
 _SWAPPED = {None: "forward", "backward": "forward", "forward": None, "ortho": "ortho"}

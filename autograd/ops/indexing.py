@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Shaped, is_array
-from ..layout import C, D, I, Mix, R, V
-from ..primitive import Primitive, op
-from ..ranknumbers import RankInt, rank_axes
-from ..tensor import TENSORS, Tensor
+from ..arrays.device import is_array
+from ..arrays.shape_only import Shaped
+from ..engine.primitive import Primitive, op
+from ..engine.tensor import TENSORS, Tensor
+from ..layouts.layout import C, D, I, Mix, R, V
+from ..layouts.rank_values import RankInt, rank_axes
 
 Shape = tuple[int, ...]
 

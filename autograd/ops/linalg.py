@@ -1,142 +1,310 @@
-"""Matrix products."""
+"""Matrices: inverses, determinants, linear systems, norms. Leading dimensions are batches, which may be sharded.
+
+Sources: M. Giles, "An extended collection of matrix derivative results" (2008), section 2; for the pseudo-inverse
+G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), equation 4.12. Complex numbers by the bilinear pairing.
+"""
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from numpy import empty, ndarray
+import numpy as np
 
-from ..kernels import blas
-from ..layout import Mix, Sum
-from ..primitive import ones, op, unbroadcast
-from .shape import broadcast_to, swapaxes
+from ..arrays.shape_only import Shaped
+from ..engine.broadcasting import unbroadcast
+from ..engine.multi_output import Several
+from ..engine.primitive import Primitive, op
+from ..errors import NotDifferentiable, ShapeError
+from ..layouts.layout import Mix
+from .arguments import instead_of, made_like, operand, raw
+from .elementwise import absolute, conj, imag, power, real
+from .reductions import _dims, _spread, max, min, normal_axes, sum
+from .shape import expand_dims, matrix_transpose, moveaxis, reshape, squeeze
+from .ufuncs import nonzero
 
-_K = Sum("k")
-
-
-def _dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
-    a, b = shapes
-    batch = max(len(a), len(b), 2) - 2
-    left = tuple(range(batch - (len(a) - 2), batch)) + (batch, _K) if len(a) > 1 else (_K,)
-    columns = batch + (1 if len(a) > 1 else 0)
-    right = tuple(range(batch - (len(b) - 2), batch)) + (_K, columns) if len(b) > 1 else (_K,)
-    return [left, right]
+Shape = tuple[int, ...]
 
 
-def _rows(x: Any) -> Any:
-    """A NumPy array as a matrix of its last dimension."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+def T(x: Any) -> Any:
+    """The transpose of each matrix."""
+    return matrix_transpose(x)
 
 
-def _left(ct: Any, y: Any, a: Any, b: Any) -> Any:
-    if b.ndim == 2 and ct.ndim == 2 and a.ndim == 2:
-        return ct @ b.T
-    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is b.__class__ is ndarray:
-        return _rows(ct).dot(b.T).reshape(a.shape)
-    if b.ndim == 1:
-        return ct * b if a.ndim == 1 else ct.reshape((*ct.shape, 1)) * b
-    if a.ndim == 1:
-        g = b @ ct.reshape((*ct.shape, 1))
-        g = g.reshape(g.shape[:-1])
+def H(x: Any) -> Any:
+    """The conjugate transpose of each matrix."""
+    return conj(matrix_transpose(x))
+
+
+def eye_like(x: Any, n: int) -> Any:
+    """The identity where x is, of its dtype."""
+    return made_like(partial(np.eye, n, dtype=x.dtype), x)
+
+
+def inexact(x: Any) -> Any:
+    """The dtype of numpy.linalg's results for an operand."""
+    return x.dtype if x.dtype.kind in "fc" else np.dtype(float)
+
+
+def matrix_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """A matrix is mixed, the dimensions before it are batches."""
+    batch = max_ndim(shapes) - 2
+    return [
+        tuple(range(batch - (len(s) - 2), batch)) + (Mix, Mix) if len(s) >= 2 else tuple([Mix] * len(s)) for s in shapes
+    ]
+
+
+def number_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """The same, of an operation that gives one number per matrix."""
+    return matrix_dims(shapes, options)
+
+
+def max_ndim(shapes: Sequence[Shape]) -> int:
+    """The dimensions of the operand that has most."""
+    return sorted(len(s) for s in shapes)[-1]
+
+
+def by_shape(function: Any, shape: Any) -> Any:
+    """A function of matrices that, of an array without values, gives the shape only."""
+
+    def run(*xs: Any) -> Any:
+        for x in xs:
+            if type(x) is Shaped:
+                dtype = np.result_type(*(inexact(v) for v in xs if hasattr(v, "dtype")))
+                return Shaped(shape(*xs), dtype, x.why)
+        return function(*xs)
+
+    return run
+
+
+# -- inverses and systems --------------------------------------------------------------------------------------------
+_inv_op = op(
+    "inv", "N", by_shape(np.linalg.inv, lambda x: x.shape), lambda ct, y, x: -(T(y) @ ct @ T(y)), saves="y",
+    dims=matrix_dims, operands="a", tangent=(lambda dx, y, x: -(y @ dx @ y),),
+)  # fmt: skip
+
+
+@instead_of(np.linalg.inv)
+def inv(a: Any) -> Any:
+    """The inverse. Adjoint: ``-y.T @ ct @ y.T``."""
+    return _inv_op(a)
+
+
+def _solved(a: Any, b: Any, *shapes: Shape) -> Shape:
+    return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
+
+
+_solve_op: Primitive = op(
+    "solve", "N a", by_shape(lambda a, b, *shapes: np.linalg.solve(a, b), _solved),
+    (lambda ct, y, a, b, s, t: unbroadcast(-(solved(T(a), ct) @ T(y)), s),
+     lambda ct, y, a, b, s, t: unbroadcast(solved(T(a), ct), t)),
+    saves="y0", dims=matrix_dims, operands="a b", tangent=(lambda da, y, a, b, s, t: -solved(a, da @ y), None),
+)  # fmt: skip
+
+
+def solved(a: Any, b: Any) -> Any:
+    """The `x` of ``a @ x == b``, of matrices. The options are the operands' shapes."""
+    return _solve_op(a, b, options=(tuple(raw(a).shape), tuple(raw(b).shape)))
+
+
+@instead_of(np.linalg.solve)
+def solve(a: Any, b: Any) -> Any:
+    """The `x` of ``a @ x == b``; `b` of one dimension is one vector, else matrices."""
+    a, b = operand(a), operand(b)
+    return squeeze(solved(a, expand_dims(b, -1)), -1) if b.ndim == 1 else solved(a, b)
+
+
+def _pinv_rule(ct: Any, y: Any, x: Any, *options: Any) -> Any:
+    left = eye_like(x, x.shape[-2]) - x @ y
+    right = eye_like(x, x.shape[-1]) - y @ x
+    g = -(T(y) @ ct @ T(y))
+    return g + conj(left @ T(ct) @ y @ H(y)) + conj(H(y) @ y @ T(ct) @ right)
+
+
+_pinv_op = op(
+    "pinv", "N",
+    by_shape(lambda x, rcond, hermitian: np.linalg.pinv(x, rcond, hermitian), lambda x, *_: (*x.shape[:-2], x.shape[-1],
+                                                                                        x.shape[-2])),
+    _pinv_rule, saves="y0", dims=matrix_dims, operands="a",
+)  # fmt: skip
+
+
+@instead_of(np.linalg.pinv)
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
+    """The pseudo-inverse, where the rank does not change."""
+    cut = rcond if rtol is None else rtol
+    if cut is None:
+        cut = float(np.finfo(a.dtype).eps) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
+    return _pinv_op(a, options=(float(cut), bool(hermitian)))
+
+
+# -- determinants ----------------------------------------------------------------------------------------------------
+_det_op = op(
+    "det", "N", by_shape(np.linalg.det, lambda x: x.shape[:-2]),
+    lambda ct, y, x: expand_dims(ct * y, (-2, -1)) * T(_inv_op(x)), saves="y0", dims=number_dims, operands="a",
+)  # fmt: skip
+
+
+@instead_of(np.linalg.det)
+def det(a: Any) -> Any:
+    """The determinant; its derivative needs a matrix that has an inverse."""
+    return _det_op(a)
+
+
+def _slogdet_rule(cts: Any, ys: Any, x: Any) -> Any:
+    of_sign, of_log = cts
+    inverse = T(_inv_op(x))
+    g = inverse * 0 if of_log is None else expand_dims(of_log, (-2, -1)) * inverse
+    if of_sign is not None and x.dtype.kind == "c":  # of real matrices it is constant
+        g = g + expand_dims(imag(of_sign * ys[0]), (-2, -1)) * (inverse * 1j)
+    return g
+
+
+_slogdet_op = Several(
+    "slogdet", "N", np.linalg.slogdet, _slogdet_rule, saves="y0", operands="a",
+    dims=lambda shapes, options: [number_dims(shapes, options)] * 2,
+    outputs=lambda x: [(x.shape[:-2], inexact(x)), (x.shape[:-2], inexact(x).type(0).real.dtype)],
+)  # fmt: skip
+
+
+@instead_of(np.linalg.slogdet)
+def slogdet(a: Any) -> Any:
+    """The sign of the determinant and the logarithm of its size."""
+    return _slogdet_op(a)
+
+
+# -- norms -----------------------------------------------------------------------------------------------------------
+def _norm(x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
+    square = np.real(x) ** 2 + np.imag(x) ** 2 if x.dtype.kind == "c" else x * x
+    return np.sqrt(np.sum(square, axis=axes, keepdims=keepdims))
+
+
+def _norm_tangent(dx: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
+    return sum(real(dx * conj(x)), axes, keepdims=keepdims) / nonzero(y)
+
+
+_norm_op = op(
+    "norm", "N", _norm,
+    lambda ct, y, x, axes, keepdims, shape: _spread(ct / nonzero(y), axes, shape) * conj(x),
+    saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_norm_tangent,),
+)  # fmt: skip
+
+
+def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
+    return _norm_op(x, options=(axes, keepdims, tuple(int(n) for n in raw(x).shape)))
+
+
+@instead_of(np.linalg.norm)
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """The norm of vectors or matrices, of every order that NumPy has; at zero the derivative is taken as zero."""
+    x = operand(x)
+    if x.dtype.kind not in "fc":
+        x = x.astype(float)
+    if axis is None and (ord is None or (ord == "fro" and x.ndim == 2) or (ord == 2 and x.ndim == 1)):
+        return _euclidean(x, tuple(range(x.ndim)), keepdims)
+    if axis is None and x.ndim > 2:
+        raise ShapeError(f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= of one or two of them")
+    axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    axes = tuple(int(a) % x.ndim for a in axes)
+    return _vector(x, ord, axes, keepdims) if len(axes) == 1 else _matrix(x, ord, axes, keepdims)
+
+
+def _vector(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
+    if ord is None or ord == 2:
+        return _euclidean(x, axes, keepdims)
+    size = absolute(x)
+    if ord == np.inf:
+        return max(size, axes, keepdims=keepdims)
+    if ord == -np.inf:
+        return min(size, axes, keepdims=keepdims)
+    if ord == 0:
+        return sum((x != 0).astype(size.dtype), axes, keepdims=keepdims)
+    if ord == 1:
+        return sum(size, axes, keepdims=keepdims)
+    if isinstance(ord, str):
+        raise ShapeError(f"norm of order {ord!r} of vectors; needed: a number")
+    return power(sum(power(size, ord), axes, keepdims=keepdims), 1.0 / ord)
+
+
+def _matrix(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
+    rows, columns = axes
+    if ord is None or ord == "fro":
+        return _euclidean(x, tuple(sorted(axes)), keepdims)
+    if ord in (1, -1, np.inf, -np.inf):
+        inner, outer = (rows, columns) if abs(ord) == 1 else (columns, rows)
+        total = sum(absolute(x), inner, keepdims=True)
+        y = (max if ord > 0 else min)(total, outer, keepdims=True)
+    elif ord in (2, -2, "nuc"):
+        s = svdvals(moveaxis(x, axes, (-2, -1)))
+        y = sum(s, -1) if ord == "nuc" else max(s, -1) if ord == 2 else min(s, -1)
+        return expand_dims(y, tuple(sorted(axes))) if keepdims else y
     else:
-        g = ct @ swapaxes(b, -1, -2)
-    return unbroadcast(g, a.shape)
+        raise NotDifferentiable(f"norm of order {ord!r} of matrices; needed: None, 'fro', 'nuc', 1, -1, 2, -2, inf")
+    return y if keepdims else squeeze(y, tuple(sorted(axes)))
 
 
-def _right(ct: Any, y: Any, a: Any, b: Any) -> Any:
-    if a.ndim == 2 and ct.ndim == 2 and b.ndim == 2:
-        return a.T @ ct
-    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is a.__class__ is ndarray:
-        return _rows(a).T.dot(_rows(ct))  # one product, in the place of one per batch and their sum
-    if a.ndim == 1:
-        if b.ndim == 1:
-            return ct * a
-        g = a.reshape((a.shape[0], 1)) @ ct.reshape((*ct.shape[:-1], 1, ct.shape[-1]))
-        return unbroadcast(g, b.shape)
-    if b.ndim == 1:
-        g = swapaxes(a, -1, -2) @ ct.reshape((*ct.shape, 1))
-        return unbroadcast(g.reshape(g.shape[:-1]), b.shape)
-    return unbroadcast(swapaxes(a, -1, -2) @ ct, b.shape)
+@instead_of(np.linalg.vector_norm)
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """The norm of vectors along axes, of all elements without one."""
+    x = operand(x)
+    axes = normal_axes(axis, x.ndim)
+    if len(axes) == 1 or ord in (2, None):
+        return _vector(x, ord, axes, keepdims)
+    from .sorting import _flat_last
+
+    y = _vector(_flat_last(x, axes)[0], ord, (x.ndim - len(axes),), False)
+    return expand_dims(y, axes) if keepdims else y
 
 
-matmul = op("matmul", "a b", operator.matmul, (_left, _right), saves="01", dims=_dims, operands="x w")
+@instead_of(np.linalg.matrix_norm)
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """The norm of the matrices in the last two dimensions."""
+    return norm(x, ord, (-2, -1), keepdims)
 
 
-# -- a linear layer ------------------------------------------------------------------------------------------
+@instead_of(np.linalg.cond)
+def cond(x: Any, p: Any = None) -> Any:
+    """The condition number with respect to inversion."""
+    if p in (None, 2, -2):
+        s = svdvals(x)
+        return s[..., 0] / s[..., -1] if p != -2 else s[..., -1] / s[..., 0]
+    return norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
 
 
-_MANY = 256
-"""From so many rows on the bias is there first and the product is added to it, which saves a pass over the result."""
-
-
-def _linear(x: Any, w: Any, b: Any) -> Any:
-    if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape:
-        try:
-            if x.ndim == 2:
-                if len(x) >= _MANY:
-                    return _added_to_bias(x, w, b)
-                y = x.dot(w)  # the same as @, without its machinery
-                y += b
-                return y
-            if x.ndim > 2:  # one product, and not one per batch
-                y = _added_to_bias(_rows(x), w, b)
-                return y.reshape(*x.shape[:-1], y.shape[1])
-        except ValueError:  # the product says what does not fit
-            pass
-    return NotImplemented
-
-
-def _added_to_bias(x: Any, w: Any, b: Any) -> Any:
-    if len(x) >= _MANY and x.dtype == w.dtype == b.dtype and blas.adds_products(x.dtype):
-        y = empty((len(x), len(b)), x.dtype)
-        y[...] = b
-        blas.add_product(x, w, y)
-    else:
-        y = x.dot(w)
-        y += b
+# -- made of these ---------------------------------------------------------------------------------------------------
+@instead_of(np.linalg.matrix_power)
+def matrix_power(a: Any, n: int) -> Any:
+    """A power of square matrices by an integer, by squaring."""
+    if n < 0:
+        a, n = inv(a), -n
+    if n == 0:
+        return a * 0 + eye_like(a, raw(a).shape[-1])
+    y = None
+    while n:
+        y = (a if y is None else y @ a) if n & 1 else y
+        n >>= 1
+        a = a @ a if n else a
     return y
 
 
-def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
-    last = len(shapes[0]) - 1
-    return [(*range(last), Mix), (Mix, last), (last,)]
+@instead_of(np.linalg.tensorinv)
+def tensorinv(a: Any, ind: int = 2) -> Any:
+    """The inverse of ``tensordot(a, ., ind)``."""
+    shape = raw(a).shape
+    n = int(np.prod(shape[ind:]))
+    return reshape(inv(reshape(a, (n, -1))), (*shape[ind:], *shape[:ind]))
 
 
-def _left_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
-    if ct.__class__ is not ndarray:
-        return _left(ct, y, x, w)
-    return ct.dot(w.T) if ct.ndim == 2 else _rows(ct).dot(w.T).reshape(x.shape)
+@instead_of(np.linalg.tensorsolve)
+def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
+    """The `x` of ``tensordot(a, x, x.ndim) == b``."""
+    a, b = operand(a), operand(b)
+    if axes is not None:
+        a = moveaxis(a, tuple(axes), tuple(range(a.ndim - len(axes), a.ndim)))
+    shape = raw(a).shape[b.ndim :]
+    n = int(np.prod(shape))
+    return reshape(solve(reshape(a, (-1, n)), reshape(b, (-1,))), shape)
 
 
-def _right_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
-    if ct.__class__ is not ndarray:
-        return _right(ct, y, x, w)
-    return x.T.dot(ct) if ct.ndim == 2 else _rows(x).T.dot(_rows(ct))
-
-
-def _over_rows(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
-    if ct.__class__ is not ndarray:
-        return ct.sum(axis=tuple(range(ct.ndim - 1)))
-    if ct.ndim != 2:
-        ct = _rows(ct)
-    return ones(len(ct), ct.dtype).dot(ct)
-
-
-linear = op(
-    "linear", "N N N", _linear, (_left_of_linear, _right_of_linear, _over_rows),
-    saves="01", dims=_linear_dims, operands="x w b",
-    instead=lambda x, w, b: matmul(x, w) + b,
-    tangent=(
-        lambda dx, y, x, w, b: dx @ w, lambda dw, y, x, w, b: x @ dw,
-        lambda db, y, x, w, b: broadcast_to(db, (*x.shape[:-1], *db.shape)),
-    ),
-)  # fmt: skip
-"""x @ w + b in one step: one array the less, and one node the less on every layer of every model.
-
-Its word is "N N N": it is linear in none of them alone (b is added once), so no operand may be Partial and no
-contracted dimension sharded. Where labels ask for that it is the product and the sum, which know how; and where
-listeners want to see them.
-"""
+from .decompositions import svdvals  # noqa: E402  - the singular values that some norms are made of

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..layout import Mix, Sum
-from ..primitive import op
-from ..tensor import TENSORS, Tensor
-from .operands import operand, refusal, tensors_in
+from ..engine.primitive import op
+from ..engine.tensor import TENSORS, Tensor
+from ..layouts.layout import Mix, Sum
+from .arguments import operand, refusal, tensors_in
 from .shape import broadcast_to, expand_dims
 
 Axes = tuple[int, ...]

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.broadcasting import unbroadcast
+from ..engine.primitive import Primitive, op
+from ..engine.tensor import TENSORS
 from ..errors import ShapeError
-from ..layout import Mix
-from ..primitive import Primitive, op, unbroadcast
-from ..tensor import TENSORS
+from ..layouts.layout import Mix
+from .arguments import operand, refusal, strong, tensors_in
 from .indexing import getitem
-from .operands import operand, refusal, strong, tensors_in
 
 Shape = tuple[int, ...]
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Shaped, to_host
-from ..layout import Mix
-from ..primitive import Primitive, op
+from ..arrays.device import to_host
+from ..arrays.shape_only import Shaped
+from ..engine.primitive import Primitive, op
+from ..layouts.layout import Mix
+from .arguments import instead_of, made_like, operand, raw
 from .elementwise import conj, divide, real, sqrt, where
-from .functions import isnan, nonzero
-from .operands import instead_of, made_like, operand, raw
 from .reductions import _dims, _spread, max, mean, min, normal_axes, sum
 from .shape import broadcast_to, expand_dims, moveaxis, reshape, transpose
+from .ufuncs import isnan, nonzero
 
 Shape = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..leaves import Leaf
+from ..engine.parameter import Leaf
 from .base import Optimizer, decrease
 
 __all__ = ["Adam", "AdamW"]

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import is_absent, is_inexact, move, to_host
-from ..describe import describe
-from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError
-from ..layout import C, may_relabel
-from ..leaves import Leaf
-from ..saved import step_check
-from ..sites import call_site
-from ..state import state
+from ..arrays.device import is_inexact, move, to_host
+from ..arrays.shape_only import is_absent
+from ..engine.parameter import Leaf
+from ..engine.saved_arrays import step_check
+from ..engine.state import state
+from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site
+from ..layouts.layout import C, may_relabel
+from ..layouts.messages import describe
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 

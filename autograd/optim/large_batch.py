@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..leaves import Leaf
-from ..tensor import Tensor
+from ..engine.parameter import Leaf
+from ..engine.tensor import Tensor
 from .adam import Adam
 from .base import Optimizer, decrease
 from .norms import Norm, local_norm

@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Shaped, is_absent
-from ..describe import describe
-from ..errors import LayoutError, RingtapeError
-from ..layout import C, D, I, R
-from ..leaves import Leaf
-from ..saved import step_check
-from ..sites import call_site
-from ..tensor import Tensor
+from ..arrays.shape_only import Shaped, is_absent
+from ..engine.parameter import Leaf
+from ..engine.saved_arrays import step_check
+from ..engine.tensor import Tensor
+from ..errors import LayoutError, RingtapeError, call_site
+from ..layouts.layout import C, D, I, R
+from ..layouts.messages import describe
 
 __all__ = ["Norm", "clip_grad_norm_", "clip_grad_value_", "local_norm"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy import add, multiply, subtract
 
+from ..engine.parameter import Leaf
 from ..errors import RingtapeError
 from ..kernels import compiled
 from ..kernels.momentum import LEAST, Momentum
-from ..leaves import Leaf
 from .base import _BARE, Optimizer, decrease
 
 __all__ = ["SGD"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.tensor import Tensor
 from ..errors import RingtapeError
-from ..tensor import Tensor
-from .draws import draw, floating
-from .gaussian import cumulative, quantile, standard_normal
 from .keys import Key
-from .places import Part
+from .normal_quantile import cumulative, quantile, standard_normal
+from .philox import draw, floating
+from .placement import Part
 
 __all__ = ["normal", "truncated_normal", "uniform"]
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.tensor import Tensor
 from ..errors import RingtapeError, ShapeError
-from ..tensor import Tensor
-from .draws import draw
 from .keys import Key, integer
-from .places import Part, of_shape
-from .words import write_words
+from .philox import draw, write_words
+from .placement import Part, of_shape
 
 __all__ = ["bernoulli", "integers", "permutation"]
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Shaped
-from ..errors import DependencyError, NotDifferentiable
-from ..sites import call_site
-from ..state import state
-from ..tensor import TENSORS
+from ..arrays.shape_only import Shaped
+from ..engine.state import state
+from ..engine.tensor import TENSORS
+from ..errors import DependencyError, NotDifferentiable, call_site
 
 __all__ = ["as_ufunc", "followed", "in_dtype", "scipy", "traced", "without_derivative"]
 

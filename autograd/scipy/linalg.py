@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.parameter import constant
+from ..engine.primitive import Primitive, op
+from ..engine.tensor import TENSORS
 from ..extend import primitive
-from ..leaves import constant
 from ..ops import reshape, sum, transpose
-from ..ops.arranging import tril, triu
 from ..ops.indexing import taken
-from ..primitive import Primitive, op
-from ..tensor import TENSORS
+from ..ops.manipulation import tril, triu
 from ._load import as_ufunc, scipy, traced
 
 _linalg = scipy("linalg")

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.primitive import Primitive, op
 from ..errors import ShapeError
 from ..ops import reshape, swapaxes, transpose
-from ..primitive import Primitive, op
 from ._load import as_ufunc
 
 __all__ = ["convolve"]

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.broadcasting import broadcast
+from ..engine.primitive import Primitive, op
 from ..ops import absolute, exp, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
 from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax
 from ..ops.elementwise import elementwise, real
-from ..primitive import Primitive, broadcast, op
 from ._load import as_ufunc, in_dtype, scipy, traced, without_derivative
 
 _special = scipy("special")

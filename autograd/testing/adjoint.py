@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import to_host
+from ..arrays.device import to_host
 from ..transforms import jvp
 from .probing import Function, arguments, norm, pairing, pulled, random_like, raw, value
 from .report import GradientMismatch, listed

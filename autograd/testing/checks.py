@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import to_host
+from ..arrays.device import to_host
 from ..errors import RingtapeError
 from ..transforms import jvp, vjp
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
@@ -77,7 +77,7 @@ def check_grads(
     >>> import autograd.numpy as np
     >>> from autograd.testing import check_grads
     >>> check_grads(lambda x, y: np.sin(x) * y, np.array([0.5, 1.0]), np.array(2.0))
-    >>> from autograd.primitive import op, broadcast
+    >>> from autograd.engine.primitive import op, broadcast
     >>> wrong = op("wrong cube (example)", "N", lambda x: x**3, lambda ct, y, x: ct * 2 * x**2, saves="0",
     ...            dims=broadcast)
     >>> try:

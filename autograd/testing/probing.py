@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import is_array, is_inexact, to_host
+from ..arrays.device import is_array, is_inexact, to_host
+from ..engine.tensor import TENSORS
 from ..errors import DtypeError, ShapeError
-from ..tensor import TENSORS
 from ..transforms import vjp
 from .report import GradientMismatch
 

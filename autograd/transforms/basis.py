@@ -12,13 +12,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..arrays import DRY, Shaped, is_absent
-from ..describe import describe
-from ..errors import MeshError, ShapeError
-from ..layout import C, I, Layout, P, Shard, V
-from ..sites import call_site
-from ..state import state
-from ..tensor import Tensor
+from ..arrays.shape_only import DRY, Shaped, is_absent
+from ..engine.state import state
+from ..engine.tensor import Tensor
+from ..errors import MeshError, ShapeError, call_site
+from ..layouts.layout import C, I, Layout, P, Shard, V
+from ..layouts.messages import describe
 
 __all__ = ["Basis", "ones"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ShapeError
-from ..sites import call_site
-from ..tensor import Tensor
+from ..engine.tensor import Tensor
+from ..errors import ShapeError, call_site
 from .basis import ones
 from .reverse import warn_if_constant
 from .traced import Function, Traced, zeros_like

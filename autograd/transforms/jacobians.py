@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..arrays import DRY, Shaped
-from ..errors import ArgumentError, ObjectiveError
-from ..layout import Layout, Shard
-from ..sites import call_site
-from ..state import no_grad, state
-from ..tensor import TENSORS, Tensor
+from ..arrays.shape_only import DRY, Shaped
+from ..engine.state import no_grad, state
+from ..engine.tensor import TENSORS, Tensor
+from ..errors import ArgumentError, ObjectiveError, call_site
+from ..layouts.layout import Layout, Shard
 from .basis import Basis, is_copied
 from .reverse import warn_if_constant
 from .traced import Function, Traced

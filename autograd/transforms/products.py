@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..arrays import is_array
-from ..errors import ArgumentError, LayoutError, ShapeError
-from ..leaves import constant
-from ..sites import call_site
-from ..tensor import TENSORS
+from ..arrays.device import is_array
+from ..engine.parameter import constant
+from ..engine.tensor import TENSORS
+from ..errors import ArgumentError, LayoutError, ShapeError, call_site
 from .jacobians import stacked
 from .reverse import _grad
 from .traced import Function, Traced

@@ -1,7 +1,7 @@
 """Checkpoints: a part of a program whose intermediate values are forgotten, and computed again when a sweep needs them.
 
 On the tape a checkpoint is one node, the *head*, that keeps the arguments and the function, and right after it a light
-node per output, as operations of several outputs have (see `autograd.several`). A reverse sweep gathers the outputs'
+node per output, as operations of several outputs have (see `engine.multi_output`). A reverse sweep gathers the outputs'
 cotangents; at the head it runs the function again on a tape of its own, and sweeps that. Forward mode replays it in the
 same way. Where the sweep itself is recorded, the second run stands on the tape that records it, so derivatives of any
 order go through.
@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 
 from .. import random
-from ..containers import Structure, flatten
-from ..deferred import Deferred
-from ..entries import relabel
-from ..errors import TapeError
-from ..leaves import Leaf
-from ..several import OUTPUT
-from ..sites import call_site
-from ..state import state
-from ..tape import IMPORT, LEAF, Node, Recording, Sweep, Tape
-from ..tensor import TENSORS, Tensor, interior
+from ..engine.deferred import Deferred
+from ..engine.multi_output import OUTPUT
+from ..engine.parameter import Leaf
+from ..engine.pytree import Structure, flatten
+from ..engine.recording import IMPORT, LEAF, Node, Recording
+from ..engine.state import state
+from ..engine.tape import Sweep, Tape
+from ..engine.tensor import TENSORS, Tensor, interior, relabel
+from ..errors import TapeError, call_site
 
 __all__ = ["checkpoint"]
 

@@ -7,11 +7,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..containers import tree_map
-from ..errors import ArgumentError, ObjectiveError
-from ..explain import require_one_number
-from ..sites import call_site
-from ..state import state
+from ..engine.pytree import tree_map
+from ..engine.state import state
+from ..errors import ArgumentError, ObjectiveError, call_site
+from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
 from .wrapping import Argnum, name_of, nary, position

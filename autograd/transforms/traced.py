@@ -1,6 +1,6 @@
 """A function run on a tape of its own, to be pulled back and pushed forward as often as one likes.
 
-Every transform is made of this. Arguments and outputs are nested containers (see `autograd.containers`), which become
+Every transform is made of this. Arguments and outputs are nested containers (see `engine.pytree`), which become
 lists of leaves here. Where no mesh is in play and plain arrays went in, plain arrays come out; inside a mesh, or where
 a Tensor went in, Tensors. Inside another tape everything that a sweep does is recorded there, so transforms nest.
 """
@@ -13,18 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Shaped
-from ..containers import flatten
-from ..deferred import Deferred
-from ..describe import describe
-from ..entries import relabel
-from ..errors import DtypeError, LayoutError, ShapeError, TapeError
-from ..layout import D, V, may_relabel
-from ..leaves import tensor
-from ..sites import call_site
-from ..state import state
-from ..tape import Tape
-from ..tensor import TENSORS, Tensor
+from ..arrays.shape_only import Shaped
+from ..engine.deferred import Deferred
+from ..engine.parameter import tensor
+from ..engine.pytree import flatten
+from ..engine.state import state
+from ..engine.tape import Tape
+from ..engine.tensor import TENSORS, Tensor, relabel
+from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
+from ..layouts.layout import D, V, may_relabel
+from ..layouts.messages import describe
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-from ..errors import ArgumentError
-from ..sites import call_site
+from ..errors import ArgumentError, call_site
 from .traced import Function
 
 __all__ = ["Argnum", "name_of", "named", "nary", "position", "unary_to_nary"]

@@ -18,9 +18,9 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
-from collectives import checking, repeated
-from collectives.primitive import Collective
-from collectives.repeated import Repeated
+from collectives import collective
+from collectives.checks import modes
+from collectives.collective import Collective, Repeated
 
 SIZE_BYTES = 4096
 BARE, UNCHECKED = "bare transport", "without the check"
@@ -39,7 +39,7 @@ def again_unchecked() -> Callable[..., Any]:
     left = [line for line in lines if "checking.limit" not in line]
     assert len(left) == len(lines) - 1
     made: dict[str, Any] = {}
-    exec("\n".join(left), vars(repeated), made)
+    exec("\n".join(left), vars(collective), made)
     return made["again"]  # type: ignore[no-any-return]
 
 
@@ -71,8 +71,8 @@ def measure(rounds: int, calls: int, *more: str) -> dict[str, list[float]]:
                 group.barrier()
                 mode = name.partition(",")[0]
                 # `first` compares while the number of a group's calls is below its limit
-                checking._limits["first"] = 0.0 if name == LATER else float("inf")
-                cc.check(mode if mode in checking.MODES else "off")
+                modes._limits["first"] = 0.0 if name == LATER else float("inf")
+                cc.check(mode if mode in modes.MODES else "off")
                 if name == UNCHECKED:
                     Collective.run, Repeated.again = run_unchecked, unchecked  # type: ignore[method-assign]
                 group.barrier()

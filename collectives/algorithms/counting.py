@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from autograd.parts import parts
-from collectives.communicator import Array, Communicator, Pending
-from collectives.traffic import Traffic
+from autograd.layouts.partition import parts
 
+from ..transports.protocol import Array, Communicator, Pending
+from ..transports.traffic import Traffic
 from .steps import finish
 from .table import check_name, steps_of, widened
 

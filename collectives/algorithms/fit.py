@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.communicator import Communicator
-
+from ..transports.protocol import Communicator
 from .costs import candidates, predict
 from .hierarchical import Hosts
 from .steps import finish, swap
@@ -269,7 +268,7 @@ def _memory(group: Communicator, hosts: Hosts) -> Communicator | None:
     """The memory that all ranks share; None where they are on several hosts, or are threads, which share it anyway."""
     if hosts.count > 1:
         return None
-    from ..shared import shared_memory
+    from ..transports.shared_memory.communicator import shared_memory
 
     memory = shared_memory(group)
     return None if memory.is_plain else memory

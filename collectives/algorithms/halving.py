@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.communicator import Array, Communicator, Pending
-
+from ..transports.protocol import Array, Communicator, Pending
 from .steps import Steps, adder, bounds_of, even_bounds, give, piece_count, segments, swap, take
 
 __all__ = ["all_gather", "halving_doubling", "recursive_doubling", "reduce_scatter"]

@@ -17,9 +17,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from autograd.parts import parts
-from collectives.communicator import Array, Communicator, Pending
+from autograd.layouts.partition import parts
 
+from ..transports.protocol import Array, Communicator, Pending
 from . import halving, ring
 from .steps import Steps
 
@@ -78,7 +78,7 @@ def _native(call: str) -> Callable[..., Steps[Any]]:
 def shared(call: str) -> Callable[..., Steps[Any]]:
     """Through memory that the host's ranks share."""
     def steps(group: Communicator, *args: Any) -> Steps[Any]:
-        from ..shared import as_steps
+        from ..transports.shared_memory.communicator import as_steps
 
         return (yield from as_steps(call)(group, *args))
 

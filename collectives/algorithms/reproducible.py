@@ -26,8 +26,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from autograd.errors import ShapeError
-from collectives.communicator import Array, Communicator, Pending
 
+from ..transports.protocol import Array, Communicator, Pending
 from .ring import gather_parts
 from .steps import Steps, even_bounds, give, pieces, take
 from .trees import binomial

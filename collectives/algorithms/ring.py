@@ -19,8 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collectives.communicator import Array, Communicator, Pending
-
+from ..transports.protocol import Array, Communicator, Pending
 from .steps import Steps, bounds_of, cut, even_bounds, pieces
 
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from autograd.errors import ShapeError
-from collectives.arguments import checked_array, checked_counts, checked_rank
-from collectives.communicator import Array, Communicator, Pending
 
+from ..transports.arguments import checked_array, checked_counts, checked_rank
+from ..transports.protocol import Array, Communicator, Pending
 from .fit import Fit, measure
 from .hierarchical import Hosts
 from .steps import Steps

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from autograd.parts import parts
-from collectives.communicator import Array, Communicator, Pending
+from autograd.layouts.partition import parts
+
+from ..transports.protocol import Array, Communicator, Pending
 
 __all__ = ["SEGMENT_BYTES", "Steps", "adder", "bounds_of", "cut", "finish", "give", "piece_count", "pieces", "segments",
            "swap", "take"]  # fmt: skip

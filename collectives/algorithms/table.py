@@ -15,7 +15,7 @@ name                                  algorithm
 ``pipelined_tree``, ``...:S``         `trees`: a binary tree, S segments
 ``double_tree``, ``double_tree:S``    `trees`: two binary trees, S segments in each
 ``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level, ``shared,ring`` without
-``shared``                            `collectives.shared`: memory that the ranks of one host share
+``shared``                            `transports.shared_memory`: memory that the ranks of one host share
 ``reproducible``, ``...:tree``        `reproducible`: the same bits whatever the ranks; for long arrays, or for short
 ====================================  ==============================================================================
 """
@@ -27,8 +27,8 @@ from functools import lru_cache
 from typing import Any
 
 from autograd.errors import MeshError
-from collectives.communicator import Array
 
+from ..transports.protocol import Array
 from . import halving, hierarchical, reproducible, ring, trees
 from .steps import Steps
 
@@ -201,4 +201,3 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
 def widened(x: Array) -> Array:
     """What an algorithm adds in: float16 sums are taken in float32 and rounded once, at the end."""
     return x.astype("float32") if x.dtype == "float16" else x
-

@@ -26,8 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.communicator import Array, Communicator, Pending
-
+from ..transports.protocol import Array, Communicator, Pending
 from .steps import Steps, piece_count, segments
 
 __all__ = ["Tree", "all_reduce", "binomial", "broadcast", "chain", "double_trees", "k_ary", "reduce"]
@@ -192,4 +191,3 @@ def double_all_reduce(group: Communicator, x: Array, count: int | None) -> Steps
     yield from leaving
     yield from _down(group, trees, totals, count)
     return total
-

@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.backends.failure import launched_size
-from collectives.communicator import Communicator
+from ..job.launcher import launched_size
+from ..transports.protocol import Communicator
 
 __all__ = ["SUMMARY", "add_arguments", "main"]
 
@@ -367,7 +367,7 @@ def _print_figures(figures: dict[str, dict[str, float]]) -> None:
 
 # -- the world that it is in ----------------------------------------------------------------------------------------
 def _this_world(args: argparse.Namespace) -> int:
-    from collectives import Mesh, check, world
+    from .. import Mesh, check, world
 
     check("off")
     everyone = world()
@@ -415,7 +415,8 @@ def _made(group: Communicator) -> Callable[[Any], Callable[[], Any]]:
 
 def _add_shared(everyone: Communicator, calls: dict[str, Any], notes: list[str]) -> None:
     from autograd.errors import MeshError
-    from collectives.shared import shared_memory
+
+    from ..transports.shared_memory.communicator import shared_memory
 
     try:
         memory = shared_memory(everyone)

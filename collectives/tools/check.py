@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from collectives.communicator import Communicator
-from collectives.mesh import Mesh
-from collectives.ranks import run, world
-from collectives.registry_cases import work_and_skips
-from collectives.testing import Case, Failure, Observed, Plan, Setting, Skip, judge, observe, prepare
-from collectives.tools.watch import Watch
+from ..mesh import Mesh
+from ..testing.proof import Case, Failure, Observed, Plan, Setting, Skip, judge, observe, prepare
+from ..testing.registry_cases import work_and_skips
+from ..transports.protocol import Communicator
+from ..world import run, world
+from .watch import Watch
 
 __all__ = ["SUMMARY", "add_arguments", "main"]
 

@@ -22,9 +22,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from collectives.backends.failure import launched_rank, launched_size, leave_without_mpi
-from collectives.tools.machine import PROBES
-from collectives.tools.mpi_facts import MARK, facts, probed
+from ..job.failure import leave_without_mpi
+from ..job.launcher import launched_rank, launched_size
+from .machine import PROBES
+from .mpi_facts import MARK, facts, probed
 
 __all__ = ["SUMMARY", "add_arguments", "main"]
 
@@ -108,7 +109,7 @@ def _local() -> str:
     """Two threads sum."""
     import numpy as np
 
-    from collectives.ranks import run, world
+    from ..world import run, world
 
     sums = run(lambda: float(world().all_reduce(np.array([world().rank + 1.0]))[0]), 2)
     if sums != [3.0, 3.0]:
@@ -117,9 +118,7 @@ def _local() -> str:
 
 
 def _module(name: str) -> str:
-    if importlib.util.find_spec(f"collectives.backends.{name}") is None and (
-        importlib.util.find_spec(f"collectives.{name}") is None
-    ):
+    if importlib.util.find_spec(f"collectives.transports.{name}") is None:
         raise LookupError("this version of ringtape does not have it")
     return "is there"
 
@@ -227,7 +226,7 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
         return
     threading.Thread(target=give_up, daemon=True).start()
     try:
-        from collectives.backends.mpi import mpi_world
+        from ..transports.mpi.communicator import mpi_world
 
         found = facts()
         seen = found["ranks"].get("value")

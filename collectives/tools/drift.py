@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.algorithms.selected import Channel, Selected
-from collectives.algorithms.table import algorithms_of, check_name
-from collectives.communicator import Array
-from collectives.ranks import run, world
+from ..algorithms.selected import Channel, Selected
+from ..algorithms.table import algorithms_of, check_name
+from ..transports.protocol import Array
+from ..world import run, world
 
 SUMMARY = "the error of a sum, in ulps, as order, algorithm, number of ranks and bucket size change"
 
@@ -82,8 +82,8 @@ def reproducible_sum(addends: Array, setup: Setup, base: Setup) -> Array:
     Of the ways in which its nodes can travel it takes the one for short arrays where the ordinary sum changes its
     algorithm.
     """
-    from collectives import Mesh
-    from collectives import reproducible_sum as sum_of
+    from .. import Mesh
+    from .. import reproducible_sum as sum_of
 
     order = order_of(addends, setup.order)
     way = "reproducible" if setup.algorithm == base.algorithm else "reproducible:tree"

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.backends.failure import end_job
-from collectives.communicator import Communicator
+from ..job.failure import end_job
+from ..transports.protocol import Communicator
 
 __all__ = ["Watch"]
 
 _PERIOD_S = 0.2
 _TELL_S = 5.0  # how long rank 0 listens to the others
 _BYTES = 4096  # of what a rank says
-_BACKENDS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "backends") + os.sep
+_BACKENDS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "transports") + os.sep
 
 
 class _Place(NamedTuple):

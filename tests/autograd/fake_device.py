@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from autograd.arrays import register_device
+from autograd.arrays.device import register_device
 
 crossings = {"to host": 0, "from host": 0}
 

@@ -15,8 +15,10 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from autograd import events, nn, ops
-from autograd.primitive import broadcast, op, registry
+from autograd import nn, ops
+from autograd.engine import events
+from autograd.engine.broadcasting import broadcast
+from autograd.engine.primitive import op, registry
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -13,8 +13,8 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import arrays, nn, optim
-from autograd.arrays import Shaped
-from autograd.cases import CASES, Case
+from autograd.arrays.shape_only import Shaped
+from autograd.testing.cases import CASES, Case
 from collectives import I, P, R, Rooted, Shard, V
 
 from . import fake_device
@@ -326,7 +326,7 @@ def primitive_rules_run(c: Case, args: list[Any], y: Any) -> None:
             if parent >= 0:
                 g = op.cotangent(i, cts[place], kept_y, xs, options)
                 if shapes is not None:
-                    from autograd.primitive import unbroadcast
+                    from autograd.engine.broadcasting import unbroadcast
 
                     g = unbroadcast(g, shapes[i])
                 assert isinstance(g, Shaped)

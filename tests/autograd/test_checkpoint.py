@@ -14,7 +14,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 from autograd import nn, random
-from autograd.several import Cotangents
+from autograd.engine.multi_output import Cotangents
 from autograd.transforms import rematerialise
 
 X = numpy.array([0.5, -1.0, 2.0])

@@ -14,10 +14,10 @@ import pytest
 
 import autograd as ag
 from autograd import kernels, nn, optim
+from autograd.engine.primitive import registry
 from autograd.kernels import compiled
 from autograd.kernels.adam import adam
 from autograd.kernels.momentum import Momentum
-from autograd.primitive import registry
 
 pytest.importorskip("numba")
 

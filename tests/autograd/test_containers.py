@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autograd as ag
-from autograd.containers import flatten, tree_map
+from autograd.engine.pytree import flatten, tree_map
 
 Pair = namedtuple("Pair", "left right")
 

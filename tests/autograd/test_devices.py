@@ -16,9 +16,9 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 from autograd import arrays, ops
-from autograd.cases import CASES, WITHOUT_DERIVATIVE, Case
-from autograd.cases.special import ON_HOST
-from autograd.primitive import op, registry
+from autograd.engine.primitive import op, registry
+from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case
+from autograd.testing.cases.special import ON_HOST
 
 from . import fake_device
 from .test_operations import BITS, named

@@ -16,7 +16,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import _installed, errors, nn, ops, optim
-from autograd.primitive import registry
+from autograd.engine.primitive import registry
 from collectives import I, R, V
 
 

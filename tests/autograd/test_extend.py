@@ -11,9 +11,9 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
+from autograd.custom.vspace import VSpace, vspace
 from autograd.extend import (
     Box,
-    VSpace,
     def_linear,
     defjvp,
     defjvp_argnum,
@@ -24,7 +24,6 @@ from autograd.extend import (
     notrace_primitive,
     primitive,
     register_notrace,
-    vspace,
 )
 from autograd.numpy.numpy_vjps import unbroadcast_f
 from autograd.test_util import check_grads
@@ -113,7 +112,7 @@ def test_keywords_reach_the_rule_and_none_is_zero() -> None:
 
 
 def test_old_ways_to_give_rules() -> None:
-    f: Any = ag.primitive(lambda x, y: x * y)  # type: ignore[operator]
+    f: Any = ag.primitive(lambda x, y: x * y)
     with pytest.warns(DeprecationWarning):
         f.defgrad(lambda ans, x, y: lambda g: g * y)
         f.defvjp(lambda g, ans, vs, gvs, x, y: g * x, argnum=1)

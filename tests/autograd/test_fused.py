@@ -15,14 +15,14 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import kernels, ops
-from autograd.arrays import Shaped
+from autograd.arrays.shape_only import Shaped
+from autograd.engine.primitive import registry
 from autograd.kernels import activations, attention, blocks, losses
 from autograd.kernels.adam import adam
 from autograd.kernels.blas import add_product, adds_products, find_axpby
 from autograd.kernels.normal import normal_cdf
 from autograd.kernels.softmax import exponentials
-from autograd.ops.fused_base import Fused
-from autograd.primitive import registry
+from autograd.ops.nn.fused import Fused
 from collectives import I, P, R, Shard, V
 
 Array = Any

@@ -14,14 +14,16 @@ import autograd.numpy as np
 from autograd.builtins import isinstance as ag_isinstance
 from autograd.builtins import type as ag_type
 from autograd.core import make_jvp, make_vjp
-from autograd.extend import defvjp, primitive, vspace
+from autograd.custom.vspace import vspace
+from autograd.extend import defvjp, primitive
 from autograd.misc import const_graph, flatten
 from autograd.misc.fixed_points import fixed_point
 from autograd.misc.flatten import flatten_func
 from autograd.misc.optimizers import adam, rmsprop, sgd
 from autograd.test_util import check_equivalent, check_grads, check_jvp, check_vjp, combo_check, scalar_close
+from autograd.transforms.wrapping import unary_to_nary
 from autograd.util import quick_grad_check, subval, subvals
-from autograd.wrap_util import unary_to_nary, wrap_nary_f, wraps
+from autograd.wrap_util import wrap_nary_f, wraps
 
 RNG = numpy.random.default_rng(3)
 

@@ -17,11 +17,11 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import ops
-from autograd.cases import CASES
-from autograd.layout import dual_label
-from autograd.ops.windows import windows
-from autograd.primitive import registry
-from autograd.ranknumbers import RankFloat, RankInt
+from autograd.engine.primitive import registry
+from autograd.layouts.layout import dual_label
+from autograd.layouts.rank_values import RankFloat, RankInt
+from autograd.ops.nn.unfold import windows
+from autograd.testing.cases import CASES
 from collectives import C, I, P, R, Rooted, Shard, V
 
 REFUSED = "refused"
@@ -254,7 +254,7 @@ def test_labels_go_through_every_other_operation(operation: str, label: Label) -
 
 
 def test_every_operation_is_in_the_table() -> None:
-    from autograd.cases import WITHOUT_DERIVATIVE
+    from autograd.testing.cases import WITHOUT_DERIVATIVE
 
     known = {*UNARY_LINEAR, *UNARY_NONLINEAR, *TWO_OPERANDS, *WITHOUT_DERIVATIVE, *FROM_CASES}
     missing = {name for name in registry if "example" not in name} - known
@@ -356,7 +356,7 @@ def test_numbers_and_numpy_scalars_are_constants_and_arrays_are_varying() -> Non
 
 
 def test_a_constant_made_before_the_mesh_stays_constant() -> None:
-    from autograd.state import state
+    from autograd.engine.state import state
 
     before = state.grid
     state.grid = None
@@ -405,7 +405,7 @@ def test_comparisons() -> None:
 
 
 def test_first_use_labels_for_good() -> None:
-    from autograd.state import state
+    from autograd.engine.state import state
 
     before = state.grid
     state.grid = None
@@ -726,7 +726,8 @@ def test_a_local_extent_may_shape_the_part_itself() -> None:
 
 
 def test_a_rule_that_is_not_linear_in_the_cotangent_is_refused() -> None:
-    from autograd.primitive import broadcast, op
+    from autograd.engine.broadcasting import broadcast
+    from autograd.engine.primitive import op
 
     bad = op("bad", "a", lambda x: x * 1, lambda ct, y, x: ct * ct, dims=broadcast, operands="x")
     del registry["bad"]
@@ -739,7 +740,8 @@ def test_a_rule_that_is_not_linear_in_the_cotangent_is_refused() -> None:
 
 
 def test_a_rule_that_forgets_an_operands_label_is_refused() -> None:
-    from autograd.primitive import broadcast, op
+    from autograd.engine.broadcasting import broadcast
+    from autograd.engine.primitive import op
 
     bad = op("bad", "a a", lambda x, y: x + y, (lambda ct, z, x, y: np.exp(ct), lambda ct, z, x, y: ct), dims=broadcast)
     del registry["bad"]
@@ -751,7 +753,8 @@ def test_a_rule_that_forgets_an_operands_label_is_refused() -> None:
 
 
 def test_rules_are_checked_once_for_each_signature() -> None:
-    from autograd.primitive import broadcast, op
+    from autograd.engine.broadcasting import broadcast
+    from autograd.engine.primitive import op
 
     calls = []
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from autograd.__main__ import main
-from autograd.cases import CASES, WITHOUT_DERIVATIVE
-from autograd.listing import names, row, rows, source
-from autograd.primitive import op, registry
+from autograd.engine.primitive import op, registry
+from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE
+from autograd.testing.listing import names, row, rows, source
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = {r["name"]: r for r in rows()}
@@ -61,7 +61,7 @@ def test_layouts_follow_the_declaration() -> None:
     for word in ("a", "N"):
         made = op("twice (planted)", word, lambda x: 2 * x, lambda ct, y, x: 2 * ct, operands="x",
                   dims=registry["exp"].dims)  # fmt: skip
-        from autograd.cases.base import Case, normal
+        from autograd.testing.cases.base import Case, normal
 
         CASES.append(Case(made.name, "", made, lambda x: 2 * x, (normal(2, 3),)))
         try:

@@ -12,7 +12,7 @@ import pytest
 import autograd as ag
 from autograd import nn, random
 from autograd.errors import RingtapeError, SavedArrayError, ShapeError
-from autograd.random.gaussian import cumulative, quantile
+from autograd.random.normal_quantile import cumulative, quantile
 
 KEY = random.Key(7, "w")
 

@@ -10,10 +10,10 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, ops, random
+from autograd.engine.primitive import registry
 from autograd.errors import LayoutError
-from autograd.layout import C, I, P, R, Shard, V
-from autograd.ops.windows import windows
-from autograd.primitive import registry
+from autograd.layouts.layout import C, I, P, R, Shard, V
+from autograd.ops.nn.unfold import windows
 
 F = {"dtype": float}
 ROWS = 7

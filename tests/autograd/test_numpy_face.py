@@ -12,12 +12,12 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from autograd.cases import Case
-from autograd.cases.complex import COMPLEX
-from autograd.ops.methods import METHODS
-from autograd.several import Several
-from autograd.tensor import TENSORS
+from autograd.engine.multi_output import Several
+from autograd.engine.tensor import TENSORS
+from autograd.ops.tensor_methods import METHODS
 from autograd.testing import check_adjoint, check_grads
+from autograd.testing.cases import Case
+from autograd.testing.cases.complex import COMPLEX
 
 Array = Any
 RNG = numpy.random.default_rng(0)
@@ -118,7 +118,7 @@ def test_numpys_functions_on_tensors_are_recorded(name: str) -> None:
 
 
 def test_every_name_of_the_face_stands_for_numpys() -> None:
-    from autograd.ops.dispatch import table
+    from autograd.ops.numpy_protocol import table
 
     pairs = table()
     assert pairs[numpy.sum] is np.sum and pairs[numpy.linalg.inv] is np.linalg.inv

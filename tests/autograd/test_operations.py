@@ -1,7 +1,7 @@
 """Every operation of the registry: its value against NumPy's, its derivatives in both modes to order 2.
 
-The table in `autograd.cases` is complete by construction: `test_every_operation_has_cases` fails where the registry has
-an operation that has neither a case there nor a reason in `WITHOUT_DERIVATIVE`.
+The table in `autograd.testing.cases` is complete by construction: `test_every_operation_has_cases` fails where the
+registry has an operation that has neither a case there nor a reason in `WITHOUT_DERIVATIVE`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 import autograd as ag
 import autograd.numpy as np
 from autograd import nn, ops
-from autograd.cases import CASES, WITHOUT_DERIVATIVE, Case, apart
-from autograd.cases.elementwise import BINARY, sigmoid
-from autograd.primitive import registry
+from autograd.engine.primitive import registry
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
 from autograd.testing import numeric_gradient as slopes
+from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case, apart
+from autograd.testing.cases.elementwise import BINARY, sigmoid
 
 Array = Any
 
@@ -455,7 +455,7 @@ def test_operators_and_methods_are_the_operations() -> None:
 
 def wrong(name: str, word: str, function: Any, adjoint: Any, **words: Any) -> Any:
     """An operation with a planted fault; it leaves the registry at once."""
-    from autograd.primitive import op
+    from autograd.engine.primitive import op
 
     made = op(name, word, function, adjoint, **words)
     del registry[name]
@@ -463,7 +463,7 @@ def wrong(name: str, word: str, function: Any, adjoint: Any, **words: Any) -> An
 
 
 def test_the_checks_see_a_wrong_factor() -> None:
-    from autograd.primitive import broadcast
+    from autograd.engine.broadcasting import broadcast
 
     bad = wrong("bad", "N", lambda x: x * x, lambda ct, y, x: ct * x, saves="0", dims=broadcast)
     with pytest.raises(GradientMismatch, match=r"(?s)reverse mode, order 1, argument 0 of shape \(2,\): 2 of 2.*\[1\]"):
@@ -481,7 +481,7 @@ def test_a_tie_in_float32_stays_float32() -> None:
 
 
 def test_the_checks_see_a_wrong_second_derivative() -> None:
-    from autograd.primitive import broadcast
+    from autograd.engine.broadcasting import broadcast
 
     rule = lambda ct, y, x: ct * (3 * ops.stop_gradient(x) ** 2)
     bad = wrong("bad", "N", lambda x: x**3, rule, saves="0", dims=broadcast)

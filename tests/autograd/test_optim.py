@@ -13,7 +13,7 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.errors import LayoutError, RingtapeError, ShapeError
 from autograd.kernels.momentum import LEAST
-from autograd.layout import I, P, R, Shard, V
+from autograd.layouts.layout import I, P, R, Shard, V
 from autograd.optim import schedules
 from autograd.optim.norms import local_norm
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import autograd.random as random
 from autograd.errors import DtypeError, RingtapeError, ShapeError
-from autograd.random import Key, continuous, discrete, draws, keys, words
+from autograd.random import Key, continuous, discrete, keys, philox
 from autograd.random.discrete import multiply_high
-from autograd.random.gaussian import standard_normal
+from autograd.random.normal_quantile import standard_normal
 
 Draw = Callable[..., np.ndarray[Any, Any]]
 
@@ -98,7 +98,7 @@ def test_only_the_part_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
             made += size or 1
             return super().random_raw(size, output)
 
-    monkeypatch.setattr(words._thread, "philox", Philox(0))
+    monkeypatch.setattr(philox._thread, "philox", Philox(0))
     random.normal(Key(0), (1_000_000, 10), part=(slice(700_001, 700_004), slice(0, 10)))
     assert made <= 30 + 3
     made = 0
@@ -119,7 +119,7 @@ def test_the_stream_is_frozen() -> None:
     """A change here changes every run that anyone has recorded."""
     key = Key(2026, "a/b", 7)
     stream = np.empty(6, np.uint64)
-    words.write_words(stream, key, (6,), (slice(0, 6),))
+    philox.write_words(stream, key, (6,), (slice(0, 6),))
     assert stream.tolist() == WORDS
     assert random.uniform(key, 3).tolist() == UNIFORM
     assert random.normal(key, 3).tolist() == NORMAL
@@ -219,7 +219,7 @@ def test_the_upper_bound_is_never_returned(dtype: Any, monkeypatch: pytest.Monke
     def greatest(out: np.ndarray[Any, Any], *_: Any) -> None:
         out[...] = 2**64 - 1
 
-    monkeypatch.setattr(draws, "write_words", greatest)
+    monkeypatch.setattr(philox, "write_words", greatest)
     next_ = np.nextafter(dtype(1), dtype(2))
     for low, high in [(0.0, 1.0), (-1.0, 1.0), (1.0, 1.001), (-512.0, -511.5), (1.0, next_)]:
         x = random.uniform(Key(0), 1, low=low, high=high, dtype=dtype)[0]
@@ -260,7 +260,7 @@ def test_bernoulli_decides_the_nearest_words_as_uniform_does(p: float, monkeypat
     def near_words(out: np.ndarray[Any, Any], *_: Any) -> None:
         out[...] = np.array(near, np.uint64)
 
-    monkeypatch.setattr(draws, "write_words", near_words)
+    monkeypatch.setattr(philox, "write_words", near_words)
     expected = [w // 2**11 * 2.0**-53 < p for w in near]
     assert random.bernoulli(Key(0), 8, p).tolist() == (random.uniform(Key(0), 8) < p).tolist() == expected
 
@@ -415,4 +415,3 @@ def test_threads_are_independent() -> None:
 def test_the_examples_run() -> None:
     results = [doctest.testmod(module) for module in (keys, continuous, discrete)]
     assert sum(r.attempted for r in results) > 20 and not any(r.failed for r in results)
-

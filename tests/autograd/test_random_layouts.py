@@ -13,8 +13,8 @@ import autograd.numpy as np
 import collectives as cc
 from autograd import nn, random
 from autograd.errors import DtypeError, LayoutError, MeshError, RingtapeError, ShapeError
-from autograd.layout import C, D, I, Label, P, R, Rooted, Shard, V
-from collectives.headers import read, write
+from autograd.layouts.layout import C, D, I, Label, P, R, Rooted, Shard, V
+from collectives.ops.headers import read, write
 
 KEY = random.Key(5, "draw", 2)
 DRAWS = {

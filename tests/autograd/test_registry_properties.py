@@ -1,8 +1,8 @@
 """Every operation of the registry, drawn: any shapes, layout in memory, dtype; value, orders 1 and 2, both modes.
 
-`autograd.cases` says what an operation needs; here one body checks whatever is drawn from it. The default run draws a
-few of every operation, ``pytest -m slow tests/autograd/test_registry_properties.py`` thousands. The run prints how many
-cases there were and each skip with its reason; an operation without cases fails.
+`autograd.testing.cases` says what an operation needs; here one body checks whatever is drawn from it. The default run
+draws a few of every operation, ``pytest -m slow tests/autograd/test_registry_properties.py`` thousands. The run prints
+how many cases there were and each skip with its reason; an operation without cases fails.
 """
 
 from __future__ import annotations
@@ -18,10 +18,21 @@ from hypothesis import strategies as st
 
 import autograd as ag
 from autograd import ops
-from autograd.cases import CASES, FAMILIES, MEMORIES, REAL_ONLY, WITHOUT_DERIVATIVE, Argument, Case, Pick, case, draw
-from autograd.cases.base import Domain
-from autograd.primitive import op, registry
+from autograd.engine.primitive import op, registry
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
+from autograd.testing.cases import (
+    CASES,
+    FAMILIES,
+    MEMORIES,
+    REAL_ONLY,
+    WITHOUT_DERIVATIVE,
+    Argument,
+    Case,
+    Pick,
+    case,
+    draw,
+)
+from autograd.testing.cases.base import Domain
 
 from . import ledger
 
@@ -160,7 +171,7 @@ def test_shapes_of_every_kind_are_drawn() -> None:
 
 
 def planted(rule: Any, function: Any = lambda x: x * x, **words: Any) -> Case:
-    from autograd.primitive import broadcast
+    from autograd.engine.broadcasting import broadcast
 
     made = op("planted", "N", function, rule, **{"saves": "0", "dims": broadcast, **words})
     del registry["planted"]

@@ -18,7 +18,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, ops, optim
-from autograd.state import state
+from autograd.engine.state import state
 from collectives import I, P, R, Rooted, Shard, V
 
 
@@ -983,12 +983,12 @@ def test_an_operand_of_another_thread_is_refused() -> None:
 
 def test_ranks_that_save_one_array_at_once() -> None:
     """Ranks as threads may share data: the count of who needs it must not lose an increment."""
-    from autograd import saved
-    from autograd.tape import Recording
+    from autograd.engine import saved_arrays
+    from autograd.engine.recording import Recording
 
     def work() -> None:
         for _ in range(2000):
-            recordings = [Recording() for _ in range(4)]
+            recordings = [Recording(ag.Tape) for _ in range(4)]
             for recording in recordings:
                 recording.lock(data)
             for recording in recordings:
@@ -1005,7 +1005,7 @@ def test_ranks_that_save_one_array_at_once() -> None:
             for t in threads:
                 t.join()
             assert data.flags.writeable
-            assert id(data) not in saved._locked
+            assert id(data) not in saved_arrays._locked
     finally:
         sys.setswitchinterval(interval)
 

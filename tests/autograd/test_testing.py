@@ -12,8 +12,9 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 from autograd import ops
-from autograd.layout import Mix
-from autograd.primitive import broadcast, op, registry
+from autograd.engine.broadcasting import broadcast
+from autograd.engine.primitive import op, registry
+from autograd.layouts.layout import Mix
 from autograd.testing import GradientMismatch, check_adjoint, check_grads, complex_step, settled_slope
 
 Array = Any

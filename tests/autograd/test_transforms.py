@@ -212,7 +212,7 @@ def test_the_cheaper_mode_is_chosen() -> None:
     """By counting sweeps: as many as the smaller side has elements."""
 
     def counted(f: Any, x: Any, **how: Any) -> int:
-        from autograd.tape import Tape
+        from autograd.engine.tape import Tape
 
         count = [0]
         saved = Tape.backward, Tape.forward

@@ -15,8 +15,8 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim, random
-from collectives.communicator import Communicator, Pending
-from collectives.ranks import replaced_world
+from collectives.transports.protocol import Communicator, Pending
+from collectives.world import replaced_world
 from parallel import DataParallel
 
 

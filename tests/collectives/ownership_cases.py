@@ -8,11 +8,11 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
-from autograd.tensor import Tensor
+from autograd.engine.tensor import Tensor
 from collectives import I, R, Shard, V
-from collectives.primitive import collectives
-from collectives.registry_cases import cases
-from collectives.testing import Case, Plan, Setting, operand, prepare
+from collectives.collective import collectives
+from collectives.testing.proof import Case, Plan, Setting, operand, prepare
+from collectives.testing.registry_cases import cases
 
 Work = list[tuple[Case, Setting, Plan]]
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from autograd.errors import RankFailed
-from collectives import shared
-from collectives.shared import SharedMemory
+from collectives.transports.shared_memory import communicator
+from collectives.transports.shared_memory.communicator import SharedMemory
 
 DTYPES = ("f4", "f8", "F", "D", "e", "i4", "u1", "?")
 SIZES = (0, 1, 7, 1000, 5003, 65536, 70001, 200003)  # below a slot, at its end, a few slots
@@ -115,7 +115,7 @@ class _Window:
 
 
 class Threads:
-    """In the place of `backends.windows.Host`, for the ranks of a local world."""
+    """In the place of `windows.Host`, for the ranks of a local world."""
 
     is_fenced = False
     channel_key = "threads"
@@ -149,9 +149,9 @@ class Threads:
 def hosted() -> Iterator[None]:
     """Inside the block `SharedMemory` takes threads for ranks of one host."""
     windows: dict[int, np.ndarray] = {}
-    real = shared.open_host
-    shared.open_host = lambda base: Threads(base, windows) if base.size > 1 else None  # type: ignore[assignment]
+    real = communicator.open_host
+    communicator.open_host = lambda base: Threads(base, windows) if base.size > 1 else None  # type: ignore[assignment]
     try:
         yield
     finally:
-        shared.open_host = real
+        communicator.open_host = real

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import autograd as ag
 import collectives as cc
 from autograd.errors import CollectiveMismatch, MeshError, ShapeError
-from autograd.parts import parts
+from autograd.layouts.partition import parts
 from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, hierarchical, predict, steps
 from collectives.algorithms import fit as fitting
 from collectives.algorithms.costs import candidates

@@ -9,8 +9,9 @@ import pytest
 
 from autograd.errors import DtypeError, MeshError, ShapeError
 from collectives.algorithms.selected import _check
-from collectives.backends.local import CALLS, LocalWorld
-from collectives.backends.mpi_plans import PLANS
+from collectives.transports.mpi.calls import PLANS
+from collectives.transports.threads.calls import CALLS
+from collectives.transports.threads.communicator import LocalWorld
 
 TABLE = np.ones((2, 2))
 STRIDED = np.ones(6)[::2]
@@ -46,10 +47,10 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception], str]] = [
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plans of MPI look up a datatype for float; none is used, as no call is made."""
-    from collectives.backends import mpi_plans
+    from collectives.transports.mpi import calls
 
     for dtype in (np.float32, np.float64):
-        monkeypatch.setitem(mpi_plans.kinds, np.dtype(dtype), mpi_plans.Kind(None, None, None))
+        monkeypatch.setitem(calls.kinds, np.dtype(dtype), calls.Kind(None, None, None))
 
 
 @pytest.mark.parametrize(("call", "arguments", "kind", "words"), REFUSED)

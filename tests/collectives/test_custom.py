@@ -12,7 +12,8 @@ import autograd as ag
 import collectives as cc
 from autograd.errors import LayoutError, MeshError, ShapeError
 from collectives import I, P, R, Rooted, Shard, V
-from collectives.primitive import Call, Collective, collectives
+from collectives.call import Call
+from collectives.collective import Collective, collectives
 
 from .launch import launch
 from .wrapped_cases import RIGHT, WRONG, same, shift, total
@@ -40,7 +41,7 @@ def ring(by: int, use_world_rank: bool = False) -> Callable[[Any, Call], Any]:
 
 def pair(there: Any, back: Any, takes: Any = V, gives: Any = V) -> Collective:
     """A collective and its adjoint, of two forward rules, each the other's adjoint."""
-    from autograd.layout import dual_label
+    from autograd.layouts.layout import dual_label
 
     first = Collective("mine", (takes,), lambda *_: gives)
     second = Collective("mine, back", (dual_label(gives),), lambda *_: dual_label(takes))

@@ -17,13 +17,13 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.arrays import DRY, Shaped
-from autograd.cases import CASES, WITHOUT_DERIVATIVE
-from autograd.cases import Case as Operation
-from autograd.state import state
+from autograd.arrays.shape_only import DRY, Shaped
+from autograd.engine.state import state
+from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE
+from autograd.testing.cases import Case as Operation
 from collectives import I, P, R, Rooted, Shard, V
-from collectives.registry_cases import cases
-from collectives.testing import Case, Setting, mutated, operand, prepare
+from collectives.testing.proof import Case, Setting, mutated, operand, prepare
+from collectives.testing.registry_cases import cases
 from parallel import DataParallel
 
 from .dry_program import Tally, really_run, train
@@ -128,7 +128,7 @@ def test_every_operation_runs_on_shapes(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_DERIVATIVE))
 def test_operations_without_a_derivative_run_on_shapes(name: str) -> None:
-    primitive = ag.primitive.registry[name]
+    primitive = ag.registry[name]
     operation = getattr(np, name, primitive)
     if name == "argpartition":
         operation = functools.partial(operation, kth=1)

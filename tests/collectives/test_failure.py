@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from collectives import checking
-from collectives.backends import failure
+from collectives.checks import modes
+from collectives.job import launcher
 
 from .launch import Outcome, launch
 
@@ -179,13 +179,13 @@ def test_mismatch(mode: str, before: int, is_told: bool) -> None:
 
 
 def test_mismatch_text_of_a_tie() -> None:
-    text = checking.mismatch_text("dp", [4, 7], ["a", "b"])
+    text = modes.mismatch_text("dp", [4, 7], ["a", "b"])
     assert text.startswith("the 2 ranks of 'dp' made 2 different calls\n  rank 4: a\n  rank 7: b\n")
 
 
 def test_set_check_refuses_other_modes() -> None:
     with pytest.raises(ValueError, match="sometimes"):
-        checking.set_check("sometimes")
+        modes.set_check("sometimes")
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_set_check_refuses_other_modes() -> None:
     ],
 )
 def test_launched(environment: dict[str, str], expected: tuple[int, int]) -> None:
-    assert failure._launched(environment) == expected
+    assert launcher.launched(environment) == expected

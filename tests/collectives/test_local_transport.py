@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograd.errors import CollectiveMismatch, DeadlockError, DtypeError, MeshError, RankFailed, ShapeError
-from collectives import ranks as world_module
-from collectives.backends.local import CALLS
-from collectives.ranks import in_order, run, world
+from collectives.transports.threads.calls import CALLS
+from collectives.world import in_order, run, world
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -716,7 +715,7 @@ def test_a_rank_that_exits_early(code):
 
 
 def test_a_rank_that_computes_on_does_not_hold_up_the_failure(monkeypatch):
-    monkeypatch.setattr(world_module, "_GRACE_S", 0.1)
+    monkeypatch.setattr(sys.modules["collectives.world"], "_GRACE_S", 0.1)
     go_on = threading.Event()
     left_behind = []
 
@@ -749,7 +748,7 @@ def test_an_interrupt_of_the_main_thread_ends_the_ranks(monkeypatch):
         raise KeyboardInterrupt
 
     go_on = threading.Event()
-    monkeypatch.setattr(world_module, "_join", interrupted)
+    monkeypatch.setattr(sys.modules["collectives.world"], "_join", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(program, 2)
     go_on.set()

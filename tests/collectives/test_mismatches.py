@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import collectives as cc
-from collectives import checking
+from collectives.checks import modes
 
 from . import mismatch_programs as programs
 from .launch import launch
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(110)
 
 @pytest.fixture(autouse=True)
 def ranks_mode() -> Iterator[None]:
-    mode = checking.check_mode()
+    mode = modes.check_mode()
     cc.check("ranks", timeout_s=60.0)
     yield
     cc.check(mode)

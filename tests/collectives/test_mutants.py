@@ -11,9 +11,10 @@ import pytest
 import autograd as ag
 import collectives as cc
 from collectives import I, P, R, V
-from collectives.primitive import Call, collectives
-from collectives.registry_cases import cases
+from collectives.call import Call
+from collectives.collective import collectives
 from collectives.testing import Case, Failure, Setting, check, mutated
+from collectives.testing.registry_cases import cases
 
 RANKS = 3
 KILLED: list[tuple[str, str, str]] = []

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from collectives.mutation import KINDS, LAYERS, Fate, Report, fate, mutants, mutation_run
-from collectives.programs import generate
-from collectives.programs.shapes import OTHERS, SHAPES
-from collectives.testing import false_alarm, mutated
+from collectives.testing.mutation import KINDS, LAYERS, Fate, Report, false_alarm, fate, mutants, mutation_run
+from collectives.testing.proof import mutated
+from collectives.testing.random_programs import generate
+from collectives.testing.random_programs.shapes import OTHERS, SHAPES
 
 PRINTED: list[str] = []
 ALARMS: Counter[str] = Counter()
@@ -81,7 +81,7 @@ def test_on_one_rank_only_nothing_lives_that_differs() -> None:
 @pytest.mark.parametrize("seed", [2])
 def test_a_layer_that_sees_nothing_is_noticed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: without labels (everything is allowed) the share falls, so the report does measure them."""
-    import collectives.mutation as mutation
+    import collectives.testing.mutation as mutation
 
     name = list(SHAPES)[seed]
     before = mutation_run({name: SHAPES[name]}, ["delete", "retype"])
@@ -99,7 +99,7 @@ def test_a_layer_that_sees_nothing_is_noticed(seed: int, monkeypatch: pytest.Mon
 
 def test_a_wrong_adjoint_is_an_alarm() -> None:
     """Planted: with a factor in the all-reduce's adjoint a correct program does not pass."""
-    from collectives.primitive import collectives
+    from collectives.collective import collectives
 
     true = collectives["cast I->R"]._adjoint
     with mutated("cast I->R", adjoint=lambda ct, call: true(ct, call) * 2):

@@ -12,13 +12,14 @@ import pytest
 import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
+from autograd.engine.events import listeners
+from autograd.engine.state import state
 from autograd.errors import CollectiveMismatch, CommunicationError, MeshError, RankFailed, SavedArrayError, TapeError
-from autograd.events import listeners
-from autograd.state import state
-from collectives import I, P, R, Shard, V, started
-from collectives.primitive import collectives
-from collectives.registry_cases import cases
+from collectives import I, P, R, Shard, V
+from collectives.collective import collectives
+from collectives.ops import nonblocking
 from collectives.testing import Case, Setting, check, mutated
+from collectives.testing.registry_cases import cases
 
 from .launch import launch
 from .nonblocking_cases import (
@@ -76,13 +77,13 @@ def test_random_programs(ranks: int, seeds: range) -> None:
 def _at_once(node: Any, ct: Any, sweep: Any) -> None:
     """The fault: an adjoint starts when its cotangent arrives, in whatever order that is on this rank."""
     (place,), (collective, call, out, result, _) = node[3], node[4]
-    entry = started._Returning(collective, started.arrived(ct, out, result, call, sweep), call)
+    entry = nonblocking._Returning(collective, nonblocking.arrived(ct, out, result, call, sweep), call)
     sweep.add(place, entry)
     entry.start()
 
 
 def test_adjoints_in_the_order_of_arrival_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(started.WAIT, "pull", _at_once)
+    monkeypatch.setattr(nonblocking.WAIT, "pull", _at_once)
     by_name = {program.__name__: program for program in PROGRAMS}
     assert max(cc.run(lambda: compare(by_name["each_its_own_order"], 3), 3)) > 0.1
     assert max(cc.run(lambda: compare(by_name["around_the_ring"], 3), 3)) > 0.1

@@ -14,10 +14,12 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn
-from collectives.backends.local import LocalCommunicator
-from collectives.plan import Operation, Plan, Sent, _merge, _Seen, simulate
-from collectives.registry_cases import cases
-from collectives.testing import Case, Setting, operand, prepare
+from collectives.inspect.plan import Operation, Plan, _merge, _Seen
+from collectives.inspect.probe import Sent
+from collectives.inspect.simulator import simulate
+from collectives.testing.proof import Case, Setting, operand, prepare
+from collectives.testing.registry_cases import cases
+from collectives.transports.threads.communicator import LocalCommunicator
 from parallel import DataParallel
 
 from .launch import launch

@@ -19,9 +19,9 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd.errors import CollectiveMismatch, DtypeError, LayoutError, MeshError, ShapeError
 from collectives import I, Mesh, P, R, Shard, V
-from collectives.backends.mpi_windows import _added_up
-from collectives.primitive_cases import halo_case, looked_up, products, windows
 from collectives.testing import Case, Setting, check
+from collectives.testing.primitive_cases import halo_case, looked_up, products, windows
+from collectives.transports.mpi.windows import _added_up
 
 from .launch import launch
 from .programs.primitives_program import run_all
@@ -282,7 +282,7 @@ def test_no_element_is_named_twice_in_one_accumulate() -> None:
 
 def test_a_barrier_is_met_again_in_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once forward, once in a backward sweep, and not at all under no_grad's tape; on ranks without a leaf too."""
-    from collectives.backends.local import LocalCommunicator
+    from collectives.transports.threads.communicator import LocalCommunicator
 
     met: list[int] = []
     true = LocalCommunicator.barrier

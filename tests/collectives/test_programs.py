@@ -1,7 +1,7 @@
 """Random SPMD programs: every gradient equals that of the program's dense meaning, and none hangs.
 
 The programs are graphs of local operations, collectives and casts over 1 to 8 ranks and 1 to 3 axes, made by Hypothesis
-from the rules in `collectives.programs.rules`. The dense meaning has no ranks, and its derivatives no adjoints.
+from the rules in `testing.random_programs.rules`. The dense meaning has no ranks, and its derivatives no adjoints.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from autograd.layout import I, P, R, Rooted, Shard, V
-from collectives.mutation import meant_labels
-from collectives.primitive import collectives
-from collectives.programs import (
+from autograd.layouts.layout import I, P, R, Rooted, Shard, V
+from collectives.collective import collectives
+from collectives.testing.mutation import meant_labels
+from collectives.testing.proof import mutated
+from collectives.testing.random_programs import (
     Illegal,
     LeafForm,
     Program,
@@ -34,12 +35,11 @@ from collectives.programs import (
     kinds,
     shrink,
 )
-from collectives.programs.execute import TOLERANCE, gradient_faults, objective_faults
-from collectives.programs.form import COMMUNICATION, LOCAL
-from collectives.programs.shapes import OTHERS, SHAPES
-from collectives.programs.unlabelled import unlabelled
-from collectives.strategies import minimal, programs
-from collectives.testing import mutated
+from collectives.testing.random_programs.execute import TOLERANCE, gradient_faults, objective_faults
+from collectives.testing.random_programs.form import COMMUNICATION, LOCAL
+from collectives.testing.random_programs.shapes import OTHERS, SHAPES
+from collectives.testing.random_programs.unlabelled import unlabelled
+from collectives.testing.strategies import minimal, programs
 
 from .launch import launch
 
@@ -145,7 +145,7 @@ def test_the_dense_meaning_has_the_gradient_of_its_own_objective() -> None:
 
 
 def test_central_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    from collectives.programs import serial
+    from collectives.testing.random_programs import serial
 
     program = SHAPES["sequence parallel"]
     answer, true = dense(program), serial.addends

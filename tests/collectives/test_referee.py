@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from collectives.backends import referee
-from collectives.backends.referee import FIRST, LATER, WATCHED
+from collectives.job import supervisor
+from collectives.job.supervisor import FIRST, LATER, WATCHED
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="referees need Linux's abstract sockets")
 SIZE, NEAR = 4, 2
@@ -27,7 +27,7 @@ class Host:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(self.address)
             listener.listen()
-            command = [sys.executable, "-I", "-S", referee.__file__, str(listener.fileno()), "1"]
+            command = [sys.executable, "-I", "-S", supervisor.__file__, str(listener.fileno()), "1"]
             self.process = stack.enter_context(
                 subprocess.Popen(command, pass_fds=[listener.fileno()], stderr=subprocess.PIPE, text=True)
             )

@@ -1,6 +1,6 @@
 """Every collective on every pair of layouts in local worlds of 1 to 8 ranks, against a dense serial reference.
 
-The registry is the test plan: a collective without cases fails. See `collectives.registry_cases` for the cases and
+The registry is the test plan: a collective without cases fails. See `testing.registry_cases` for the cases and
 `collectives.testing` for what is checked of each. By default meshes of two axes run a part that has every pair of
 layouts beside every other label; ``pytest -m slow`` runs all. The last test prints what ran and every skip's reason.
 """
@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from collectives import R, Rooted, V
-from collectives.primitive import Collective, collectives
-from collectives.registry_cases import HELPERS, cases, settings, work_and_skips
+from collectives.collective import Collective, collectives
 from collectives.testing import Case, Setting, Skip, check, prepare
+from collectives.testing.registry_cases import HELPERS, cases, settings, work_and_skips
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 TWO_AXES = (4, 6, 8)

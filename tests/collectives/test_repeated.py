@@ -14,16 +14,17 @@ import pytest
 
 import autograd as ag
 import collectives as cc
-from autograd.arrays import is_absent
+from autograd.arrays.shape_only import is_absent
+from autograd.engine.state import no_grad, state
+from autograd.engine.tensor import Tensor
 from autograd.errors import CollectiveMismatch, LayoutError
-from autograd.state import no_grad, state
-from autograd.tensor import Tensor
 from collectives import I, P, R, V
-from collectives import pairs as pair
-from collectives.observing import observing
-from collectives.primitive import Call, Collective
-from collectives.shared import along
-from collectives.testing import mutated
+from collectives.call import Call
+from collectives.collective import Collective, collectives
+from collectives.inspect.observing import observing
+from collectives.ops import pairs as pair
+from collectives.shared_arrays import along
+from collectives.testing.proof import mutated
 
 
 @pytest.fixture(autouse=True)
@@ -284,7 +285,7 @@ def test_every_axis_and_algorithm_has_its_own() -> None:
 def test_only_the_transports_own_call_is_repeated() -> None:
     """The rule that `flat` stands for, and no other collective's."""
     assert isinstance(pair.all_reduce, Collective)
-    assert [name for name, c in cc.primitive.collectives.items() if c.plain is not None] == ["all_reduce"]
+    assert [name for name, c in collectives.items() if c.plain is not None] == ["all_reduce"]
 
 
 def test_another_group_at_the_axis_is_taken() -> None:
@@ -325,7 +326,7 @@ def test_a_value_that_another_axis_roots() -> None:
 LATER = """
 import sys
 import numpy, autograd as ag, collectives as cc
-from collectives.observing import observing
+from collectives.inspect.observing import observing
 
 def program():
     heard = []

@@ -14,8 +14,9 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import Tensor
-from collectives import I, R, V, checking, sanitizer
-from collectives.backends.overdue import deadlocked, verdict_text
+from collectives import I, R, V
+from collectives.checks import modes, sanitizer
+from collectives.job.deadlock import deadlocked, verdict_text
 
 from .launch import Outcome, launch
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(autouse=True)
 def ranks_mode() -> Iterator[None]:
-    mode = checking.check_mode()
+    mode = modes.check_mode()
     cc.check("ranks")
     yield
     cc.check(mode)
@@ -232,9 +233,9 @@ def test_a_rank_that_computes_for_ever_on_threads() -> None:
 
 def test_limits_of_time() -> None:
     cc.check("first")
-    assert checking.time_limit_s() == checking._environment_s
+    assert modes.time_limit_s() == modes._environment_s
     cc.check("ranks", timeout_s=7)
-    assert checking.time_limit_s() == 7
+    assert modes.time_limit_s() == 7
     for wrong in (0, -1.0):
         with pytest.raises(ValueError, match="positive"):
             cc.check("ranks", timeout_s=wrong)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import collectives as cc
 from autograd.errors import CollectiveMismatch, DtypeError, MeshError, RankFailed, ShapeError
-from collectives import shared
-from collectives.backends import flags, windows
-from collectives.backends.arena import SLAB_BYTES, Arena
-from collectives.shared import SharedMemory, add_up, pieces, slices
+from collectives import shared_arrays
+from collectives.transports.shared_memory import communicator, flags, windows
+from collectives.transports.shared_memory.arena import SLAB_BYTES, Arena
+from collectives.transports.shared_memory.communicator import SharedMemory, add_up, pieces, slices
 
 from .launch import launch
 from .shared_cases import DTYPES, Threads, addends, check_all, dense, hosted, stress, uneven
@@ -127,15 +127,15 @@ def test_without_a_window() -> None:
     """Threads and single ranks: the transport's own calls, ordinary arrays."""
 
     def program() -> list[Any]:
-        memory = shared.shared_memory(cc.world())
+        memory = communicator.shared_memory(cc.world())
         check_all(memory, 100, "f8", seed=1)
         memory.barrier()
         memory.trim()
         memory.close()
         with cc.Mesh(dp=-1):
-            x = shared.empty((2, 3), np.float32, "dp")
+            x = shared_arrays.empty((2, 3), np.float32, "dp")
             x.fill(cc.world().rank + 1)
-            return shared.all_reduce_in_place(x, "dp").tolist()
+            return shared_arrays.all_reduce_in_place(x, "dp").tolist()
 
     assert cc.run(program, 1) == [[[1.0] * 3] * 2]
     assert cc.run(program, 3) == [[[6.0] * 3] * 2] * 3
@@ -197,18 +197,19 @@ def _no_second_meeting(patch: pytest.MonkeyPatch) -> None:
     meet = flags.Flags.meet
 
     def first_only(self: flags.Flags, call: int, place: int = 0) -> int:
-        is_second = not place and call & 15 == shared._OPERATIONS.index("all_reduce_in_place") and call >> 22 > 5000
+        operation = communicator._OPERATIONS.index("all_reduce_in_place")
+        is_second = not place and call & 15 == operation and call >> 22 > 5000
         return self.meeting if is_second else meet(self, call, place)
 
     patch.setattr(flags.Flags, "meet", first_only)
 
 
 def _wrong_slice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shared, "slices", lambda *args: [(a, max(a, b - 1)) for a, b in slices(*args)])
+    patch.setattr(communicator, "slices", lambda *args: [(a, max(a, b - 1)) for a, b in slices(*args)])
 
 
 def _wrong_rank_last(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shared, "add_up", lambda parts, out: add_up([*parts[:-1], parts[0]], out))
+    patch.setattr(communicator, "add_up", lambda parts, out: add_up([*parts[:-1], parts[0]], out))
 
 
 def _no_wait(patch: pytest.MonkeyPatch) -> None:
@@ -278,7 +279,7 @@ def test_peer_that_never_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_limit_must_be_positive() -> None:
     with pytest.raises(ValueError, match="positive"):
-        shared.set_limit(0)
+        flags.set_limit(0)
     assert flags.limit_s() == 600
 
 

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 import autograd as ag
 import collectives as cc
-from autograd import events, nn, optim
-from collectives import timeline_report
-from collectives.backends.local import LocalCommunicator
-from collectives.clocks import Offset, corrected, cristian, measure_offsets
-from collectives.communicator import Communicator, Pending
-from collectives.observing import observing
-from collectives.timeline_report import CallRecord, OperationRecord, RankRecord, merged
+from autograd import nn, optim
+from autograd.engine import events
+from collectives.inspect import timeline_report
+from collectives.inspect.clocks import Offset, corrected, cristian, measure_offsets
+from collectives.inspect.observing import observing
+from collectives.inspect.timeline_report import CallRecord, OperationRecord, RankRecord, merged
+from collectives.transports.protocol import Communicator, Pending
+from collectives.transports.threads.communicator import LocalCommunicator
 from parallel import DataParallel
 
 from .launch import launch

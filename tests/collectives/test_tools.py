@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from collectives.__main__ import main
-from collectives.registry_cases import work_and_skips
+from collectives.testing.registry_cases import work_and_skips
 from collectives.tools import check, doctor, machine
 
 from .launch import PROGRAMS, ROOT, Outcome, find_mpiexec, launch, launch_command

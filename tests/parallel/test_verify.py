@@ -13,7 +13,7 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, random
-from collectives.backends.local import LocalWorld
+from collectives.transports.threads.communicator import LocalWorld
 from parallel import DataParallel
 from parallel.verify import Compared, Report, VerifyError, verify
 

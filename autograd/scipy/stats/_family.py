@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...engine.broadcasting import broadcast
+from ...engine.primitive import op
 from ...ops import exp
-from ...primitive import broadcast, op
 from .._load import as_ufunc, scipy, without_derivative
 
 __all__ = ["family"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...engine.primitive import op
 from ...ops import concatenate, exp, log, reshape, sum
-from ...primitive import op
 from .._load import as_ufunc, scipy
 from ..special import psi
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy
 
 from ... import numpy as np
-from ...errors import NotDifferentiable
-from ...sites import call_site
+from ...errors import NotDifferentiable, call_site
 from .._load import followed, scipy, traced
 
 __all__ = ["entropy", "logpdf", "pdf", "rvs"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ... import numpy as np
-from ...primitive import broadcast, op
+from ...engine.broadcasting import broadcast
+from ...engine.primitive import op
 from .._load import as_ufunc, in_dtype, scipy, without_derivative
 
 __all__ = ["cdf", "logpmf", "pmf"]

@@ -70,7 +70,9 @@ class Ringtape:
     def __init__(self) -> None:
         import autograd
         import collectives
-        from collectives.shared import along, shared_memory
+
+        from ...shared_arrays import along
+        from ...transports.shared_memory.communicator import shared_memory
 
         self._ag, self._cc = autograd, collectives
         collectives.check("off")

@@ -11,7 +11,7 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
-from autograd.parts import parts
+from autograd.layouts.partition import parts
 from collectives.algorithms import OPERATIONS, count_messages, steps
 from collectives.algorithms.selected import Channel, Selected
 from tests.collectives.algorithm_cases import call, data, expected, names

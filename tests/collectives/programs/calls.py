@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.backends.mpi import MpiCommunicator, mpi_world
+from collectives.transports.mpi.communicator import MpiCommunicator, mpi_world
 
 DTYPES = "?bBhHiIlLefdFD"
 FEW = DTYPES if "all" in sys.argv[1:] else "?lfD"

@@ -8,8 +8,8 @@ from typing import Any
 
 import collectives as cc
 from collectives.__main__ import main
-from collectives.primitive import collectives
-from collectives.testing import mutated
+from collectives.collective import collectives
+from collectives.testing.proof import mutated
 
 
 def hang(x: Any, call: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from autograd.errors import CollectiveMismatch
-from collectives.backends.mpi import mpi_world
+from collectives.transports.mpi.communicator import mpi_world
 
 world = mpi_world()
 for number in range(int(sys.argv[1])):

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from collectives.backends.mpi import mpi_world
+from collectives.transports.mpi.communicator import mpi_world
 
 world = mpi_world()
 group = world.duplicate("other")

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from collectives.backends import failure
+from collectives.job import failure, launcher
 
 failure.guard()  # what importing the package does
 
@@ -41,7 +41,7 @@ def fail(how: str) -> None:
 
 
 def wait(where: str) -> None:
-    from collectives.backends.mpi import mpi_world
+    from collectives.transports.mpi.communicator import mpi_world
 
     world = mpi_world()
     if where == "all_reduce":
@@ -65,10 +65,10 @@ def wait(where: str) -> None:
 
 def main(how: str, where: str, has_world: str) -> None:
     if has_world == "world":
-        from collectives.backends.mpi import mpi_world
+        from collectives.transports.mpi.communicator import mpi_world
 
         mpi_world().all_reduce(np.ones(3))
-    if failure.launched_rank() != 1:
+    if launcher.launched_rank() != 1:
         wait(where)
     else:
         fail(how)

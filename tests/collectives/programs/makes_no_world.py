@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from collectives.backends import failure
+from collectives.job import failure
 
 failure.guard()
-CHILD = "from collectives.backends import failure; failure.guard(); assert failure.launched_size() == 1"
+CHILD = "from collectives.job import failure, launcher; failure.guard(); assert launcher.launched_size() == 1"
 if __name__ == "__main__":
     subprocess.run([sys.executable, "-c", CHILD], check=True)
     print("child of rank", flush=True)

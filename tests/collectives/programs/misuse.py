@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autograd.errors import CommunicationError, DtypeError, MeshError, ShapeError
-from collectives.backends.mpi import mpi_world
+from collectives.transports.mpi.communicator import mpi_world
 
 world = mpi_world()
 counts = [2] * world.size

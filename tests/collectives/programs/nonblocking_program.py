@@ -9,8 +9,8 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
-from collectives.registry_cases import cases
-from collectives.testing import Case, Setting, check_everywhere
+from collectives.testing.proof import Case, Setting, check_everywhere
+from collectives.testing.registry_cases import cases
 from tests.collectives.nonblocking_cases import FORMS, PROGRAMS, compare, compare_here, nonblocking_in_place
 
 world = cc.world()

@@ -10,8 +10,8 @@ import sys
 from collections import Counter
 
 import collectives as cc
-from collectives.registry_cases import work_and_skips
-from collectives.testing import check_everywhere
+from collectives.testing.proof import check_everywhere
+from collectives.testing.registry_cases import work_and_skips
 
 world = cc.world()
 every = int(sys.argv[1]) if len(sys.argv) > 1 else 1

@@ -14,9 +14,9 @@ import numpy as np
 import autograd as ag
 import collectives as cc
 from autograd.errors import CollectiveMismatch
-from collectives import shared
-from collectives.backends import windows
-from collectives.shared import SharedMemory, shared_memory
+from collectives import shared_arrays
+from collectives.transports.shared_memory import windows
+from collectives.transports.shared_memory.communicator import SharedMemory, shared_memory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from tests.collectives.shared_cases import DTYPES, SIZES, check_all, stress
@@ -37,7 +37,7 @@ def on_tape() -> None:
         c, part = rng.standard_normal((6 * p, 5)), rng.standard_normal((6, 5))
         whole = rng.standard_normal((4 * p, 5))
         found = []
-        for where in (shared.along("dp"), None):
+        for where in (shared_arrays.along("dp"), None):
             a, b = ag.tensor(x, requires_grad=True), ag.tensor(rows, requires_grad=True)
             if where is not None:
                 where.__enter__()

@@ -1,0 +1,17 @@
+"""Arrays of any device, arrays without values, and read-only views.
+
+This package is the only place that knows CuPy. The engine is written against NumPy's functions, which pass an array of
+another library to that library (``__array_ufunc__``, ``__array_function__``), so no operation branches on the device.
+What does depend on the device stands here: moving an array to the host and back, which is always explicit.
+"""
+
+from __future__ import annotations
+
+from .device import as_array, is_array, is_inexact, move, register_device, to_host
+from .read_only import Guarded, guarded
+from .shape_only import DRY, Shaped, is_absent, shape_only
+
+__all__ = [
+    "DRY", "Guarded", "Shaped", "as_array", "guarded", "is_absent", "is_array", "is_inexact", "move",
+    "register_device", "shape_only", "to_host",
+]  # fmt: skip

@@ -1,0 +1,78 @@
+"""Arrays of any device: which types are arrays, and the way to the host and back, which is always explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import DtypeError
+from .read_only import Guarded
+from .shape_only import Shaped, shape_only
+
+__all__ = ["as_array", "is_array", "is_inexact", "move", "register_device", "to_host"]
+
+
+_to_host: dict[type, Callable[[Any], np.ndarray]] = {}
+_from_host: dict[type, Callable[[np.ndarray], Any]] = {}
+
+
+def register_device(kind: type, to_host: Callable[[Any], np.ndarray], from_host: Callable[[np.ndarray], Any]) -> None:
+    """Teach ringtape an array type: how its values come to the host, and how a host array becomes one."""
+    _to_host[kind] = to_host
+    _from_host[kind] = from_host
+
+
+def _find_device(kind: type) -> bool:
+    if kind in _to_host:
+        return True
+    if kind.__module__.partition(".")[0] == "cupy":  # the one place where CuPy enters; it is loaded already
+        import cupy
+
+        register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray)
+        return kind in _to_host
+    return False
+
+
+_KNOWN = (np.ndarray, np.generic, Shaped)  # tuples: a union is made anew at each call
+_HOST = (np.ndarray, np.generic)
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array of some library that ringtape computes on (0-d NumPy scalars included)."""
+    return isinstance(x, _KNOWN) or _find_device(type(x))
+
+
+def as_array(x: Any, dtype: Any = None) -> Any:
+    """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays."""
+    if is_array(x) and not isinstance(x, Guarded):
+        if type(x) is np.ndarray and dtype is None and x.dtype is not np.dtype(x.dtype.type) and x.dtype.isnative:
+            same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch looks whether they are one
+            return x.view(same) if x.dtype == same else x
+        return x if dtype is None or x.dtype == dtype else x.astype(dtype)
+    result = np.asarray(x, dtype=dtype)
+    if result.dtype == object:
+        raise DtypeError(f"given {type(x).__name__}, which makes an array of objects; needed: numbers")
+    return result
+
+
+def to_host(x: Any) -> np.ndarray:
+    """The values of `x` as a NumPy array; the way from a device is explicit and only here."""
+    if isinstance(x, _HOST):
+        return np.asarray(x)
+    if _find_device(type(x)):
+        return _to_host[type(x)](x)
+    return np.asarray(x)  # a Shaped raises here and says why
+
+
+def move(host: np.ndarray, like: Any) -> Any:
+    """`host` on the device on which `like` lives; in a dry run, what is left of it there."""
+    if type(like) is Shaped and not like.absent:
+        return shape_only(host)
+    return _from_host[type(like)](host) if _find_device(type(like)) else host
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Whether values of this dtype have derivatives (floating and complex ones do)."""
+    return bool(dtype.kind in "fc")

@@ -1,0 +1,458 @@
+"""What a call of a user's primitive leaves on the tape: see `autograd.extend`.
+
+The arguments may be nested containers with values of a tape anywhere inside them, and so may the result. A result that
+is one array is one node. A result with several is a node and, behind it, one `OUTPUT` for each array, whose step in a
+sweep hands its own cotangent to the node.
+
+A function that closes over values of the tape is refused where its result shows that it did: rules say nothing of what
+is no argument.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arrays.device import as_array, is_array, is_inexact
+from ..engine import events
+from ..engine.pytree import Structure, flatten
+from ..engine.recording import FREE, Node, Recording
+from ..engine.state import state
+from ..engine.tape import Sweep, Tape
+from ..engine.tensor import TENSORS, Tensor, relabel
+from ..errors import NotDifferentiable, ShapeError, call_site
+from ..layouts.inference import infer, layout_of
+from ..layouts.layout import Layout
+
+__all__ = ["Call", "Extension"]
+
+Function = Callable[..., Any]
+
+
+class Call:
+    """The arguments of one call, taken apart; later its result.
+
+    Attributes
+    ----------
+    leaves : list
+        Of the arguments, with plain arrays in the places of Tensors.
+    operands : list of int
+        Which leaves were Tensors.
+    places : list of int
+        Where each leaf stands on the tape, -1 for what it does not follow.
+    argnums : tuple of int
+        The arguments with a leaf that it follows.
+    ans, ans_structure
+        The result's leaves, with plain arrays, and how they are nested.
+    """
+
+    __slots__ = (
+        "ans", "ans_structure", "argnums", "found", "kwargs", "layout", "layouts", "leaves", "operands", "places",
+        "structure",
+    )  # fmt: skip
+
+    ans: list[Any]
+    ans_structure: Structure
+
+    def __init__(self, leaves: list[Any], structure: Structure, operands: list[int]):
+        self.structure = structure
+        self.operands = operands
+        self.found: list[Any] = leaves
+        self.leaves = [_value(x) if x.__class__ in TENSORS else x for x in leaves]
+        self.layouts: list[Layout | None] = [x.layout if x.__class__ in TENSORS else None for x in leaves]
+        self.places = [-1] * len(leaves)
+        self.argnums: tuple[int, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.layout: Layout | None = None  # the result's
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...]) -> Call | None:
+        """The call, or None where no argument holds a Tensor."""
+        leaves, structure = flatten(args)
+        operands = [i for i, x in enumerate(leaves) if x.__class__ in TENSORS]
+        return cls(leaves, structure, operands) if operands else None
+
+    def raw(self) -> tuple[Any, ...]:
+        """The arguments with plain arrays."""
+        args: tuple[Any, ...] = self.structure.rebuild(self.leaves)
+        return args
+
+    def lifted(self, recording: Recording) -> tuple[Any, ...]:
+        """The arguments with Tensors, at their places on a tape."""
+        leaves = list(self.leaves)
+        for i in self.operands:
+            p = self.places[i]
+            at = (recording, p) if p >= 0 else ()
+            leaves[i] = Tensor(leaves[i], self.layouts[i], *at)
+        args: tuple[Any, ...] = self.structure.rebuild(leaves)
+        return args
+
+    def enter(self, recording: Recording) -> bool:
+        """Take the operands' places on a tape and let go of the Tensors; whether it follows one of them."""
+        for i in self.operands:
+            x = self.found[i]
+            if (x.tape is not None or x.requires_grad) and is_inexact(x.array.dtype):
+                self.places[i] = x.node if x.tape is recording else recording.enter(x)
+            if self.places[i] < 0:
+                recording.lock(x.array)
+        self.found = []
+        self.argnums = tuple(i for i, (a, b) in enumerate(self.spans()) if max(self.places[a:b], default=-1) >= 0)
+        return bool(self.argnums)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """From which leaf to which each argument goes."""
+        spans, start = [], 0
+        for part in self.structure.parts:
+            spans.append((start, start + part.count))
+            start += part.count
+        return spans
+
+    def trees(self, argnums: Sequence[int], make: Function) -> list[Any]:
+        """Containers like these arguments, of ``make(which leaf)``."""
+        spans, parts = self.spans(), self.structure.parts
+        return [parts[k].rebuild([make(i) for i in range(*spans[k])]) for k in argnums]
+
+    def parts(self, name: str, argnums: Sequence[int], trees: Sequence[Any]) -> list[tuple[int, Any]]:
+        """What stands at the place of each leaf in containers like these arguments; a None holds nothing."""
+        spans = self.spans()
+        found = []
+        for k, tree in zip(argnums, trees, strict=True):
+            if tree is not None:
+                items = self.structure.parts[k].match(tree, f"what {name}'s rule gave for argument {k}")
+                found += list(zip(range(*spans[k]), items, strict=True))
+        return found
+
+
+class Parts:
+    """The cotangents of a result with several arrays, as far as they have arrived."""
+
+    __slots__ = ("known",)
+
+    def __init__(self, known: dict[int, Any]):
+        self.known = known
+
+    def __add__(self, other: Parts) -> Parts:
+        return Parts({**self.known, **other.known})  # each array's comes once, summed by its own node
+
+
+class _Output:
+    """The node of one array of a result with several."""
+
+    name = "output"
+    communicates = False
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        (whole,), (i,) = node[3], node[4]
+        sweep.add(whole, Parts({i: ct}))
+
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
+        (whole,), (i,) = node[3], node[4]
+        tangents = _at(carried, whole, start)
+        return None if tangents is None else tangents[i]
+
+
+OUTPUT = _Output()
+
+
+class Extension:
+    """A user's function as an operation of the tape."""
+
+    communicates = False
+    dims = None  # nothing is known of dimensions
+
+    def __init__(self, name: str, function: Function, vjp: Function, jvp: Function):
+        self.name = name
+        self.function = function
+        self.vjp, self.jvp = vjp, jvp  # how the rules are looked up: they may be given later
+
+    def __repr__(self) -> str:
+        return f"<primitive {self.name}>"
+
+    def letters(self, n: int) -> str:
+        """Nonlinear in each operand, as far as layout inference can tell."""
+        return "N" * n
+
+    def operand_name(self, i: int) -> str:
+        """What errors call operand i."""
+        return f"operand {i}"
+
+    # -- the call ------------------------------------------------------------------------------------------------
+    def apply(self, call: Call, kwargs: dict[str, Any]) -> Any:
+        """Run the function on plain values and record it."""
+        call.kwargs = {key: self._plain(key, value) for key, value in kwargs.items()}
+        args = call.raw()
+        recording, state.recording = state.recording, None  # what it differentiates is its own affair
+        try:
+            result = self.function(*args, **call.kwargs)
+        finally:
+            state.recording = recording
+        ys, call.ans_structure = flatten(result)
+        if recording is not None and any(y.__class__ in TENSORS for y in ys):
+            ys, _ = flatten(self.function(*args, **call.kwargs))  # what it closes over is followed now
+            if any(y.__class__ in TENSORS and y.requires_grad for y in ys):
+                raise NotDifferentiable(
+                    f"{self.name} closes over a value that the tape follows: no rule gives its gradient, so it would "
+                    "be lost. Fix: pass it as an argument, or stop_gradient(x)" + call_site()
+                )
+        call.layout = self._layout(call)
+        call.ans = [_value(y) if _is_value(y) else y for y in ys]
+        if recording is None or not call.enter(recording) or not any(map(_differentiable, call.ans)):
+            free = -1 if recording is None else FREE
+            tensors = [Tensor(a, call.layout, None, free) if _is_value(a) else a for a in call.ans]
+            return call.ans_structure.rebuild(tensors)
+        if not (events.listeners and events.repeated()):
+            self._require_rule(call)
+        whole = recording.append((self, None, (), tuple(call.places), (call,), None, None))
+        if call.ans_structure.kind is None:
+            return Tensor(call.ans[0], call.layout, recording, whole)
+        outputs = []
+        for i, a in enumerate(call.ans):
+            place = recording.append((OUTPUT, None, (), (whole,), (i,), None, None))
+            followed = (recording, place) if _differentiable(a) else (None, FREE)
+            outputs.append(Tensor(a, call.layout, *followed) if _is_value(a) else a)
+        return call.ans_structure.rebuild(outputs)
+
+    def _require_rule(self, call: Call) -> None:
+        if self.vjp() is None and self.jvp() is None:
+            raise NotDifferentiable(
+                f"{self.name} is to be differentiated with respect to argument"
+                f"{'s' if len(call.argnums) > 1 else ''} {', '.join(map(str, call.argnums))}, and has no rule. "
+                f"Needed: its vjp or its jvp. Fix: defvjp({self.name}, lambda ans, *args: lambda g: ...), or "
+                f"stop_gradient on what is passed" + call_site()
+            )
+
+    def _plain(self, key: str, value: Any) -> Any:
+        """What is passed by keyword: a value, never differentiated."""
+        leaves, structure = flatten(value)
+        for i, x in enumerate(leaves):
+            if x.__class__ in TENSORS:
+                if state.recording is not None and x.requires_grad:
+                    raise NotDifferentiable(
+                        f"{self.name}({key}=...) was given a value that the tape follows, by keyword; keyword "
+                        "arguments have no rules, so its gradient would be lost. Fix: pass it by position, or "
+                        "stop_gradient(x)" + call_site()
+                    )
+                leaves[i] = _value(x)
+        return structure.rebuild(leaves)
+
+    def _layout(self, call: Call) -> Layout | None:
+        """The result's layout: of a function of which nothing is known, each rank's own where an operand is."""
+        grid = state.grid
+        for layout in call.layouts:
+            grid = layout.grid if layout is not None else grid
+        if grid is None:
+            return None
+        for i in call.operands:
+            call.layouts[i] = call.found[i].labelled(grid)
+        which = [i for i, x in enumerate(call.leaves) if is_array(x) or isinstance(x, int | float | complex)]
+        arrays = [call.leaves[i] for i in which]
+        layouts: list[Any] = [call.layouts[i] or layout_of(call.leaves[i], grid) for i in which]
+        shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
+        return infer(self, layouts, shapes, [_differentiable(a) for a in arrays], (), arrays)
+
+    # -- the sweeps ----------------------------------------------------------------------------------------------
+    def _values(self, call: Call, recording: Recording | None, place: int) -> tuple[Any, tuple[Any, ...]]:
+        """The result and the arguments as the rules get them: plain, or on their tape for a recorded sweep."""
+        if recording is None:
+            return call.ans_structure.rebuild(call.ans), call.raw()
+        single = call.ans_structure.kind is None
+        ans = [
+            Tensor(a, call.layout, recording, place if single else place + 1 + i) if _differentiable(a) else a
+            for i, a in enumerate(call.ans)
+        ]
+        return call.ans_structure.rebuild(ans), call.lifted(recording)
+
+    def _cotangent(self, call: Call, ct: Any, sweep: Sweep) -> Any:
+        """What the rule is given: a container like the result, with zeros where nothing arrived."""
+        known = {0: ct} if call.ans_structure.kind is None else ct.known
+        dual = None if call.layout is None else call.layout.dual
+        found: list[Any] = []
+        for i, a in enumerate(call.ans):
+            g: Any = known.get(i)
+            if g is None and _is_value(a):
+                g = Tensor(_zeros(a), dual) if sweep.record else _zeros(a)
+            found.append(relabel(g, dual) if g.__class__ in TENSORS and dual is not None else g)
+        return call.ans_structure.rebuild(found)
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        """One step of the reverse sweep."""
+        (call,) = node[4]
+        if sweep.wanted is not None and max(call.places) < sweep.start:
+            return  # what leaves the interval is not wanted, and the rule need not run
+        self._require_rule(call)
+        ans, args = self._values(call, sweep.recording if sweep.record else None, sweep.place)
+        ct = self._cotangent(call, ct, sweep)
+        rule = self.vjp()
+        if rule is not None:
+            cts = list(rule(call.argnums, ans, args, call.kwargs)(ct))
+        else:
+            cts = self._transposed_jvp(call, ans, args, ct, sweep.record)
+        for i, g in call.parts(self.name, call.argnums, cts):
+            if call.places[i] >= 0 and g is not None:
+                sweep.add(call.places[i], self._fit(g, call, i, sweep.record))
+
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
+        """One step of forward mode."""
+        (call,) = node[4]
+        given = {i: _at(carried, p, start) for i, p in enumerate(call.places)}
+        argnums = [k for k, span in enumerate(call.spans()) if any(given[i] is not None for i in range(*span))]
+        tangents: list[Any] | None = None
+        if argnums:
+            self._require_rule(call)
+            ans, args = self._values(call, recording if record else None, place)
+
+            def tangent(i: int) -> Any:
+                x = call.leaves[i]
+                if given[i] is not None or not _is_value(x):
+                    return given[i]
+                return Tensor(_zeros(x), call.layouts[i]) if record else _zeros(x)
+
+            gs = call.trees(argnums, tangent)
+            rule = self.jvp()
+            if rule is not None:
+                dy = rule(argnums, gs, ans, args, call.kwargs)
+            else:
+                dy = self._transposed_vjp(call, argnums, gs, ans, args, record)
+            if dy is not None:
+                found = call.ans_structure.match(dy, f"the tangent that {self.name}'s rule gave")
+                tangents = [self._tangent(t, call, record) for t in found]
+        return tangents if tangents is None or call.ans_structure.kind is not None else tangents[0]
+
+    def _tangent(self, t: Any, call: Call, record: bool) -> Any:
+        if not _is_value(t):
+            return None
+        if not record:
+            return t.array if t.__class__ in TENSORS else as_array(t)
+        t = t if t.__class__ in TENSORS else Tensor(as_array(t), call.layout)
+        return t if call.layout is None else relabel(t, call.layout)
+
+    def _fit(self, g: Any, call: Call, i: int, record: bool) -> Any:
+        """A cotangent as the sweep takes it: of the leaf's shape and dtype, on the tape if the sweep is recorded."""
+        x = call.leaves[i]
+        if g.__class__ not in TENSORS:
+            g = as_array(g)
+        elif not record:
+            g = g.array
+        if g.shape != x.shape:
+            from ..ops import broadcast_to, reshape  # the operations stand above this file
+
+            if g.size == x.size:
+                g = reshape(g, x.shape)
+            elif not g.shape:
+                g = broadcast_to(g, x.shape)  # a number for every element
+            else:
+                raise ShapeError(
+                    f"{self.name}'s vjp gave a cotangent of shape {g.shape} for an argument of shape {x.shape}. "
+                    "Needed: the argument's shape. Fix: sum it over the dimensions along which the argument is repeated"
+                )
+        if g.dtype != x.dtype:
+            from ..ops import astype
+
+            g = astype(g, x.dtype)  # of a complex cotangent for a real operand: the real part
+        if not record:
+            return g
+        layout = call.layouts[i]
+        g = g if g.__class__ in TENSORS else Tensor(g, None if layout is None else layout.dual)
+        return g if layout is None else relabel(g, layout.dual)
+
+    # -- one mode from the other's rule ---------------------------------------------------------------------------
+    def _transposed_vjp(
+        self, call: Call, argnums: Sequence[int], gs: list[Any], ans: Any, args: tuple[Any, ...], record: bool
+    ) -> Any:
+        """The tangent from the reverse rule, which is linear in the cotangent: its transpose."""
+        rule = self.vjp()
+        dual = None if call.layout is None else call.layout.dual
+        with Tape() as tape:
+            seeds = [tape.watch(Tensor(_zeros(a), dual)) if _differentiable(a) else None for a in call.ans]
+            found = list(rule(call.argnums, ans, args, call.kwargs)(call.ans_structure.rebuild(seeds)))
+            cts = {
+                i: self._fit(g, call, i, True)
+                for i, g in call.parts(self.name, call.argnums, found)
+                if call.places[i] >= 0 and g.__class__ in TENSORS
+            }
+        tangents = dict(call.parts(self.name, argnums, gs))
+        pairs = [(g, _tensor(tangents[i])) for i, g in cts.items() if g.tape is not None and i in tangents]
+        return self._swept(call.ans_structure, tape, pairs, seeds, call.ans, record)
+
+    def _transposed_jvp(self, call: Call, ans: Any, args: tuple[Any, ...], ct: Any, record: bool) -> list[Any]:
+        """The cotangents from the forward rule, which is linear in the tangents: its transpose."""
+        rule = self.jvp()
+        with Tape() as tape:
+            seeds = [
+                tape.watch(Tensor(_zeros(x), layout)) if p >= 0 else None
+                for x, p, layout in zip(call.leaves, call.places, call.layouts, strict=True)
+            ]
+            zeros = [_zeros(x) if _is_value(x) else x for x in call.leaves]
+            gs = call.trees(call.argnums, lambda i: zeros[i] if seeds[i] is None else seeds[i])
+            dy = rule(call.argnums, gs, ans, args, call.kwargs)
+        if dy is None:
+            return [None] * len(call.argnums)
+        ts = call.ans_structure.match(dy, f"the tangent that {self.name}'s rule gave")
+        cts = call.ans_structure.match(ct, "the cotangent")
+        pairs = [(t, _tensor(c)) for t, c in zip(ts, cts, strict=True) if t.__class__ in TENSORS and t.tape is not None]
+        if self in _transposing.operations:
+            raise NotDifferentiable(
+                f"{self.name} has no vjp, and its jvp is the function itself, so that reverse mode has nothing to "
+                f"transpose. Fix: defvjp({self.name}, lambda ans, *args: lambda g: ...)"
+            )
+        _transposing.operations = (*_transposing.operations, self)
+        try:
+            found = self._swept(call.structure, tape, pairs, seeds, call.leaves, record)
+        finally:
+            _transposing.operations = _transposing.operations[:-1]
+        return [None if found is None else found[k] for k in call.argnums]
+
+    def _swept(
+        self, structure: Structure, tape: Tape, pairs: Sequence[tuple[Any, Any]], seeds: Sequence[Any], like: Any,
+        record: bool,
+    ) -> Any:  # fmt: skip
+        """What a sweep of a linear rule's tape gives for its seeds; None where that is zero throughout."""
+        if not pairs:
+            return None
+        wanted = [s for s in seeds if s is not None]
+        found = tape.backward([g for g, _ in pairs], [t for _, t in pairs], wanted=wanted, retain=True, record=record)
+        assert found is not None
+        results = iter(found)
+        leaves = [None if s is None else next(results) for s in seeds]
+        return structure.rebuild([
+            _zeros(x) if g is None and s is not None else g for g, s, x in zip(leaves, seeds, like, strict=True)
+        ])
+
+
+class _Transposing(threading.local):
+    """The operations of this thread whose forward rule is being transposed."""
+
+    operations: tuple[Any, ...] = ()
+
+
+_transposing = _Transposing()
+
+
+def _is_value(x: Any) -> bool:
+    """Whether a leaf is an array or a floating number."""
+    return x.__class__ in TENSORS or is_array(x) or isinstance(x, float | complex)
+
+
+def _differentiable(x: Any) -> bool:
+    return _is_value(x) and is_inexact(x.dtype if hasattr(x, "dtype") else as_array(x).dtype)
+
+
+def _value(x: Any) -> Any:
+    """An array; a number where it has no dimensions, because functions meet numbers as numbers."""
+    a = x.array if x.__class__ in TENSORS else as_array(x)
+    return a if a.shape else a[()]
+
+
+def _tensor(x: Any) -> Tensor:
+    return x if x.__class__ in TENSORS else Tensor(as_array(x))
+
+
+def _zeros(x: Any) -> Any:
+    return _value(np.zeros_like(_value(x)))
+
+
+def _at(carried: list[Any], place: int, start: int) -> Any:
+    return carried[place - start] if place >= start and place >= 0 else None

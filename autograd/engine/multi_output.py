@@ -1,0 +1,267 @@
+"""Operations with several outputs: one node for the operation, and a light node for each output.
+
+    eigh = Several("eigh", "N", numpy.linalg.eigh, rule, saves="y", dims=..., outputs=...)
+
+The grammar is `primitive`'s, with these differences:
+
+adjoint  ``rule(cts, ys, *operands, *options)`` is given one cotangent per output, None for one that nothing depends on.
+tangent  returns one tangent per output; without it the adjoint is transposed.
+saves    "y" keeps all outputs.
+dims     a list with, per output, what `dims` says of an operation of one.
+outputs  ``outputs(*operands, *options)`` -> (shape, dtype) per output, for arrays that have no values.
+
+On the tape an output is a node whose parent is the operation's: its sweep hands (index, cotangent) on, and where
+several arrive they become one tuple, so that the operation's own sweep runs once, with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arrays.device import is_inexact
+from ..arrays.shape_only import Shaped
+from ..layouts.inference import infer
+from ..layouts.layout import Layout
+from ..layouts.messages import unfit
+from . import events
+from .checked_pull import hand_on, labelled, lift_operands, prove_with
+from .events import listeners
+from .primitive import Dims, Primitive, Rule, Signature
+from .promotion import alike, unlike
+from .recording import FREE, Node, Recording
+from .state import state
+from .tape import Sweep, Tape
+from .tensor import TENSORS, Tensor, relabel
+
+__all__ = ["Several"]
+
+
+class Cotangents:
+    """Those of some outputs of one operation; adding two makes one, as a sweep does with what arrives at a place."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, found: dict[int, Any]):
+        self.found = found
+
+    def __add__(self, other: Cotangents) -> Cotangents:
+        return Cotangents({**self.found, **other.found})  # an output's node hands its cotangent on once
+
+
+class _Output:
+    """The node of one output. Its options are (index,), its parent the operation's node."""
+
+    communicates = False
+    name = "output"
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        sweep.add(node[3][0], Cotangents({node[4][0]: ct}))
+
+    def push(self, node: Node, tangents: Any, start: int, *context: Any) -> Any:
+        (parent,), (i,) = node[3], node[4]
+        of_all = tangents[parent - start] if parent >= start else None
+        return None if of_all is None else of_all[i]
+
+
+OUTPUT = _Output()
+
+
+class _View:
+    """A `Several` as inference sees it: an operation of one output."""
+
+    def __init__(self, op: Several, index: int):
+        self.name, self.letters, self.operand_name = op.name, op.letters, op.operand_name
+        self.dims = None if op.dims is None else lambda shapes, options: op.dims(shapes, options)[index]  # type: ignore[misc]
+
+
+class Several(Primitive):
+    """A differentiable operation with several outputs. On arrays it returns what its function does.
+
+    Parameters
+    ----------
+    outputs : callable
+        ``outputs(*operands, *options)`` gives (shape, dtype) per output without looking at values.
+
+    Examples
+    --------
+    >>> import numpy, autograd as ag
+    >>> from autograd.engine.multi_output import Several
+    >>> both = Several("sum and difference (example)", "a a", lambda x, y: (x + y, x - y),
+    ...                (lambda cts, ys, x, y: sum(c for c in cts if c is not None),
+    ...                 lambda cts, ys, x, y: (0 if cts[0] is None else cts[0]) - (0 if cts[1] is None else cts[1])),
+    ...                outputs=lambda x, y: [(x.shape, x.dtype)] * 2)
+    >>> def f(x, y):
+    ...     plus, minus = both(x, y)
+    ...     return (plus * minus).sum()
+    >>> [g.tolist() for g in ag.grad(f, (0, 1))(numpy.array([3.0]), numpy.array([2.0]))]
+    [[6.0], [-4.0]]
+    """
+
+    def __init__(
+        self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Rule | None] | Rule, *,
+        outputs: Callable[..., Any], dims: Dims | None = None, **words: Any,
+    ):  # fmt: skip
+        rules: Sequence[Rule | None] = (adjoint,) if callable(adjoint) else adjoint
+        super().__init__(name, word, function, rules, dims=dims, **words)
+        self.outputs = outputs
+
+    # -- the call ------------------------------------------------------------------------------------------------
+    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The call, and the step of the reverse sweep."""
+        return self._told, self._sweep
+
+    def _told(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
+        if not any(x.__class__ in TENSORS for x in xs):
+            return self.function(*xs, *options)
+        if not listeners:
+            return self._called(*xs, options=options)
+        events.emit("begin", "forward", self.name)
+        ys = self._called(*xs, options=options)
+        events.emit("end", "forward", self.name, self, xs, ys, options)
+        return ys
+
+    def _called(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
+        """A tuple of Tensors (a named one where the function returns one)."""
+        dtypes = [x.array.dtype for x in xs if x.__class__ in TENSORS]
+        if len(dtypes) < len(xs) or (self.promotes and unlike(*dtypes)):
+            return alike(self, self._called, xs, options)
+        arrays = tuple(x.array for x in xs)
+        try:
+            ys, kind = self.run(arrays, options)
+        except ValueError as error:
+            raise unfit(self, error, xs) from error
+        signature = None
+        if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):
+            key = tuple([x.layout for x in xs]), tuple(dtypes), tuple([a.shape for a in arrays]), options
+            signature = self.signatures.get(key) or self.sign(key, xs, arrays, options)
+        layouts: Any = [None] * len(ys) if signature is None else signature.out
+        recording = state.recording
+        places: tuple[int, ...] = ()
+        if recording is not None:
+            places = tuple(
+                (x.node if x.tape is recording else recording.enter(x))
+                if x.__class__ in TENSORS and letter != "S" and x.requires_grad and is_inexact(x.array.dtype) else -1
+                for x, letter in zip(xs, self.letters(len(xs)), strict=True)
+            )  # fmt: skip
+        if recording is None or max(places, default=-1) < 0:
+            free = -1 if recording is None else FREE
+            return kind([Tensor(y, layout, None, free) for y, layout in zip(ys, layouts, strict=True)])
+        kept = tuple(a if keep else None for a, keep in zip(arrays, map(self.keeps, range(len(xs))), strict=True))
+        for a, place in zip(kept, places, strict=True):
+            if place < 0 and a is not None:
+                recording.lock(a)
+        shapes = tuple((tuple(y.shape), y.dtype) for y in ys)
+        main = recording.append((self, ys if self.keeps_y else None, kept, places, options, shapes, signature))
+        found = []
+        for i, (y, layout) in enumerate(zip(ys, layouts, strict=True)):
+            if is_inexact(y.dtype):
+                place = recording.append((OUTPUT, None, (), (main,), (i,), None, None))
+                found.append(Tensor(y, layout, recording, place))
+            else:
+                found.append(Tensor(y, layout, None, FREE))
+        return kind(found)
+
+    def run(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        """The outputs' arrays, and what makes the result of them."""
+        shape_only = next((a for a in arrays if type(a) is Shaped), None)
+        if shape_only is not None:
+            return tuple(Shaped(s, d, shape_only.why) for s, d in self.outputs(*arrays, *options)), tuple
+        ys = self.function(*arrays, *options)
+        return tuple(ys), getattr(type(ys), "_make", tuple)
+
+    # -- layouts -------------------------------------------------------------------------------------------------
+    def views(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> list[Any]:
+        """Each output as inference sees it."""
+        return [_View(self, i) for i in range(len(self.outputs(*arrays, *options)))]
+
+    def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
+        """A signature whose `out` is a tuple of layouts, one per output."""
+        shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
+        real = [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
+        outs = tuple(infer(view, layouts, shapes, real, options, arrays) for view in self.views(arrays, options))
+        signature = Signature(tuple(layouts), outs[0])
+        signature.out = outs  # type: ignore[assignment]
+        return signature
+
+    # -- the sweeps ----------------------------------------------------------------------------------------------
+    def _given(self, node: Node, ct: Cotangents) -> tuple[Any, ...]:
+        return tuple(ct.found.get(i) for i in range(len(node[5])))
+
+    def _sweep(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        ys, xs, signature = node[1], node[2], node[6]
+        cts = self._given(node, ct)
+        if signature is not None and not signature.checked:
+            self.check(node, cts)
+        if sweep.record:
+            ys, xs = self.lift(node, sweep.recording, sweep.place)
+            if signature is not None:
+                cts = self._each(relabel, cts, [out.dual for out in signature.out])
+        hand_on(self, node, cts, ys, xs, sweep)
+
+    @staticmethod
+    def _each(function: Callable[[Any, Layout], Any], values: Sequence[Any], layouts: Sequence[Layout]) -> Any:
+        """The function of each output's value and layout, None where there is none."""
+        return tuple([None if x is None else function(x, layout) for x, layout in zip(values, layouts, strict=True)])
+
+    def lift(self, node: Node, tape: Recording | None, place: int = -1) -> tuple[Any, tuple[Any, ...]]:
+        """The node's arrays as Tensors; the outputs follow it on the list, one place each where they are inexact."""
+        ys, signature = node[1], node[6]
+        if ys is None:
+            return None, lift_operands(node, tape)
+        outs: Any = (None,) * len(ys) if signature is None else signature.out
+        result = []
+        for y, layout in zip(ys, outs, strict=True):
+            inexact = is_inexact(y.dtype) and tape is not None
+            place += inexact
+            result.append(Tensor(y, layout, tape, place) if inexact else Tensor(y, layout))
+        return tuple(result), lift_operands(node, tape)
+
+    def check(self, node: Node, cts: Sequence[Any]) -> None:
+        """Prove, once per signature, that each rule gives a cotangent of its operand's dual layout."""
+        signature = node[6]
+        duals = [out.dual for out in signature.out]
+        prove_with(self, node, self._each(labelled, cts, duals), *self.lift(node, None))
+        signature.checked &= all(c is not None for c in cts)  # where one is None, a rule may not have shown all it does
+
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
+        """One step of forward mode: a tuple of the outputs' tangents."""
+        _, ys, xs, places, options, _, signature = node
+        tangents = [carried[p - start] if p >= start else None for p in places]
+        if all(t is None for t in tangents):
+            return None
+        if record:
+            ys, xs = self.lift(node, recording, place)
+        total: list[Any] = [None] * len(node[5])
+        for i, t in enumerate(tangents):
+            if t is None:
+                continue
+            if i < len(self.tangent) and self.tangent[i] is not None:
+                dys = self.tangent[i](t, ys, *xs, *options)  # type: ignore[misc]
+            else:
+                dys = self._transposed_all(i, t, ys, xs, node)
+            total = [b if a is None else a if b is None else a + b for a, b in zip(total, dys, strict=True)]
+        if record and signature is not None:
+            return self._each(relabel, total, signature.out)
+        return total
+
+    def _transposed_all(self, i: int, t: Any, ys: Any, xs: tuple[Any, ...], node: Node) -> list[Any]:
+        """The tangents of all outputs as the transpose of operand i's adjoint, which is linear in the cotangents."""
+        from ..ops.arguments import zeros_of
+
+        options, shapes, signature = node[4], node[5], node[6]
+        lifted = t.__class__ in TENSORS
+        outs = [None] * len(shapes) if signature is None or not lifted else [x.dual for x in signature.out]
+        with Tape() as tape:
+            cts = tuple(
+                tape.watch(Tensor(zeros_of(shape, dtype, t), layout)) if is_inexact(dtype) else None
+                for (shape, dtype), layout in zip(shapes, outs, strict=True)
+            )
+            g = self.adjoint[i](cts, ys, *xs, *options)  # type: ignore[misc]
+        wanted = [c for c in cts if c is not None]
+        found = tape.backward([g], [t if lifted else Tensor(t)], wanted=wanted, retain=True, record=lifted)
+        assert found is not None
+        left = iter(found)
+        return [None if c is None else next(left) for c in cts]

@@ -1,0 +1,63 @@
+"""Operands of one dtype: what an operation does first where they are of several, or no Tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrays.device import as_array, is_array, is_inexact
+from ..layouts.inference import layout_of
+from ..layouts.rank_values import RankFloat, RankInt
+from .state import state
+from .tensor import TENSORS, Tensor
+
+__all__ = ["alike", "unlike"]
+
+
+def unlike(*dtypes: Any) -> bool:
+    """Whether an operand has a cotangent that is not of the result's dtype (equal dtypes can be two objects)."""
+    if all(dtype == dtypes[0] for dtype in dtypes):
+        return False
+    result = np.result_type(*dtypes)
+    return any(dtype.kind in "fc" and dtype != result for dtype in dtypes)
+
+
+def alike(op: Any, call: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """`call` the operation on Tensors of the result's dtype in the place of these operands, one of which is a Tensor.
+
+    A differentiable operand is cast by a recorded operation, so that rules see one dtype. Operands without a cotangent
+    (S) keep theirs. Python's floats and integers stay what they are.
+    """
+    letters = op.letters(len(xs))
+    grid = state.grid
+    for x in xs:
+        if x.__class__ in TENSORS and x.layout is not None:
+            grid = x.layout.grid
+    taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S"]
+    dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
+    found = []
+    for x, letter in zip(xs, letters, strict=True):
+        if x is None:
+            return NotImplemented
+        if x.__class__ in TENSORS:
+            if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
+                x = op.named("astype")(x, options=(dtype, x.array.dtype))
+        elif x.__class__ not in (int, float, RankInt, RankFloat):
+            array = as_array(x) if dtype is None or letter == "S" else as_array(x, dtype)
+            array = array[()] if array.shape == () else array
+            x = Tensor(array, None if grid is None else layout_of(x, grid))
+        found.append(x)
+    return call(*found, options=options)
+
+
+def _kind(x: Any) -> Any:
+    """What decides promotion: an array's dtype, a Python number's (weak) self."""
+    if x.__class__ in TENSORS:
+        return x.array.dtype
+    if not is_array(x):
+        kinds: tuple[Any, ...] = (bool, int, float, complex)
+        for kind in kinds:
+            if isinstance(x, kind):
+                return kind(x)
+    return np.asarray(x).dtype if not is_array(x) else x.dtype

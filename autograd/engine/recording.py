@@ -1,0 +1,246 @@
+"""Recording: a thread's flat list of operations (a Wengert list), and the nodes that belong to no operation.
+
+A node is a tuple ``(op, y, xs, parents, options, shapes, signature)``:
+
+op         its `pull` is one step of the reverse sweep, its `push` one step of forward mode: a `Step`, or a primitive
+y, xs      the arrays of the output and of the operands, None where no rule reads them
+parents    the places of the operands in the list, negative for an operand that needs no cotangent
+options    the other arguments of the rules, positional
+shapes     the operands' shapes if they were broadcast, else None
+signature  the layouts (see `primitive.Signature`), None without a mesh
+
+Nodes hold arrays, never Tensors, so there are no reference cycles and a dropped tape is freed at once. The one
+exception is a leaf, which its own node holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from numpy import ndarray
+
+from ..errors import TapeError, call_site
+from . import events
+from .saved_arrays import lock, unlock
+
+__all__ = ["EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "Node", "Recording", "Step"]
+
+Node = tuple[Any, ...]
+
+OUTSIDE = -1
+"""The place of a leaf, and of a value that was computed while nothing was recorded."""
+FREE = -2
+"""The place of a value that was computed under a tape but depends on nothing that requires a gradient."""
+
+
+class Step:
+    """The interface of a node's first entry, for nodes that are no operation.
+
+    `communicates` says whether a sweep calls `pull` even where no cotangent arrived. The `sweep` that is passed is a
+    `tape.Sweep`.
+    """
+
+    name = "step"
+    communicates = False
+
+    def pull(self, node: Node, ct: Any, sweep: Any) -> None:
+        """One step of the reverse sweep: add to the cotangents of the node's parents."""
+
+    def push(self, node: Node, tangents: list[Any], start: int, *context: Any) -> Any:
+        """One step of forward mode: the tangent of this node. ``tangents[i]`` belongs to place ``start + i``."""
+
+
+class _Leaf(Step):
+    """A leaf: its cotangent is added to its ``.grad``."""
+
+    name = "leaf"
+
+    def pull(self, node: Node, ct: Any, sweep: Any) -> None:
+        if sweep.wanted is None:
+            node[2][0].accumulate(ct)
+
+
+class _Import(Step):
+    """A value of another recording: its cotangent is kept there until that recording's sweep."""
+
+    name = "import"
+
+    def pull(self, node: Node, ct: Any, sweep: Any) -> None:
+        if sweep.wanted is None:
+            other, place = node[4]
+            other.leave(place, ct)
+
+
+class _Mark(Step):
+    """A callback that a sweep calls when everything recorded later is done."""
+
+    name = "mark"
+    communicates = True  # called although nothing has its cotangent
+
+    def pull(self, node: Node, ct: Any, sweep: Any) -> None:
+        node[4][0](sweep)
+
+
+class _Effect(Step):
+    """`do` ran when the node was recorded; its adjoint is `undo`, and forward mode runs `do` again."""
+
+    name = "effect"
+    communicates = True
+
+    def pull(self, node: Node, ct: Any, sweep: Any) -> None:
+        events.emit("begin", "effect", "undo")
+        node[4][1]()
+        events.emit("end", "effect", "undo")
+
+    def push(self, node: Node, tangents: list[Any], start: int, *context: Any) -> Any:
+        node[4][0]()
+
+
+LEAF, IMPORT, MARK, EFFECT = _Leaf(), _Import(), _Mark(), _Effect()
+
+
+class Recording:
+    """A thread's flat list of nodes. The outermost active `Tape` owns it; a tape opened inside is an interval of it.
+
+    Parameters
+    ----------
+    tape : callable
+        Makes a tape over the whole recording: the class `Tape`, which stands above this file.
+
+    Attributes
+    ----------
+    nodes : list
+        None in the place of a node that a sweep has released.
+    leaves : dict
+        The places of inputs: leaves by their id, and values of other recordings by (id of the recording, place).
+    pending : dict
+        Cotangents, by place, that sweeps of other tapes have left for this one.
+    thread : int
+    communicates : bool
+        Whether a collective was recorded.
+    lanes : dict
+        The places of started (nonblocking) communications, by channel, in order.
+    """
+
+    __slots__ = (
+        "__weakref__", "_held", "_locked", "_tape", "communicates", "lanes", "leaves", "nodes", "pending", "thread"
+    )  # fmt: skip
+
+    def __init__(self, tape: Callable[[Recording], Any]) -> None:
+        self._tape = tape
+        self._held: list[Any] = []  # leaves whose arrays are read-only because of this recording
+        self._locked: list[Any] = []  # other arrays, likewise
+        self.nodes: list[Node | None] = []
+        self.leaves: dict[Any, int] = {}
+        self.pending: dict[int, Any] = {}
+        self.thread = threading.get_ident()
+        self.communicates = False
+        self.lanes: dict[Any, list[int]] = {}
+
+    def append(self, node: Node) -> int:
+        """Append a node; returns its place."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def whole(self) -> Any:
+        """A tape over all of it."""
+        return self._tape(self)
+
+    # -- inputs ------------------------------------------------------------------------------------------------
+    def enter(self, x: Any) -> int:
+        """The place of a Tensor that was not recorded here: a leaf, a value of another recording, or `OUTSIDE`."""
+        leaves = self.leaves
+        place = leaves.get(id(x))
+        if place is not None:
+            return place
+        other = x.tape
+        if other is None:
+            if x.layout is None:
+                x.enter_mesh()
+            if not x._requires_grad:
+                self.lock(x.array)
+                return OUTSIDE
+            self.hold(x)
+            nodes = self.nodes
+            place = leaves[id(x)] = len(nodes)  # the node holds x, so no other object can have this id
+            nodes.append((LEAF, None, (x,), (), (), None, None))
+            return place
+        if other.thread != self.thread or other.released(x.node):
+            _refuse_operand(self, x)
+        origin = id(other), x.node
+        place = leaves.get(origin)
+        if place is None:
+            place = leaves[origin] = len(self.nodes)
+            self.nodes.append((IMPORT, None, (), (), (other, x.node), None, None))
+        return place
+
+    def leave(self, place: int, ct: Any) -> None:
+        """Keep a cotangent that a sweep of another tape left at a place, for the next sweep of this recording."""
+        known = self.pending.get(place)
+        self.pending[place] = ct if known is None else known + ct
+
+    def released(self, place: int) -> bool:
+        """Whether the node at a place was released by a sweep."""
+        return place >= len(self.nodes) or self.nodes[place] is None
+
+    # -- saved arrays ------------------------------------------------------------------------------------------
+    def lock(self, array: Any) -> None:
+        """Keep an array read-only until this recording is released."""
+        if lock(array):
+            self._locked.append(array)
+
+    def hold(self, leaf: Any) -> None:
+        """Keep a leaf's array read-only until this recording is released."""
+        if not leaf.uses and leaf.owns and leaf.array.__class__ is ndarray:
+            leaf.array.setflags(False)  # type: ignore[call-arg]  # a keyword would double the cost
+            leaf.uses = 1
+        elif leaf.uses:
+            leaf.uses += 1
+        else:
+            self.lock(leaf.array)
+            return
+        self._held.append(leaf)
+
+    def hold_all(self, leaves: Sequence[Any]) -> None:
+        """`hold` for several leaves that own their arrays."""
+        held = self._held
+        for leaf in leaves:
+            if leaf.uses or leaf.array.__class__ is not ndarray:
+                self.hold(leaf)
+            else:
+                leaf.array.setflags(False)  # type: ignore[call-arg]
+                leaf.uses = 1
+                held.append(leaf)
+
+    def release(self) -> None:
+        """Make the saved arrays writeable again, unless another recording needs them."""
+        for leaf in self._held:
+            if leaf.uses == 1:
+                leaf.uses = 0
+                leaf.array.setflags(True)
+            else:
+                leaf.uses -= 1
+        self._held = []
+        locked, self._locked = self._locked, []
+        for array in locked:
+            unlock(array)
+
+    def __del__(self) -> None:
+        if self._locked or self._held:
+            self.release()
+
+
+def _refuse_operand(recording: Recording, x: Any) -> NoReturn:
+    """Raise TapeError for a value of another recording that cannot be used in this one."""
+    assert x.tape is not None
+    if x.tape.thread != recording.thread:
+        raise TapeError(
+            "an operand was recorded by another thread (on threads: another rank). Needed: values of this rank; "
+            "a value goes from rank to rank by a collective" + call_site()
+        )
+    raise TapeError(
+        f"an operand of shape {x.array.shape} belongs to a tape that backward has released. Fix: "
+        "stop_gradient(x) to use its value only, or backward(..., retain=True)" + call_site()
+    )

@@ -1,0 +1,257 @@
+"""Tensor: an array, its layout, and its place on a tape.
+
+The result of an operation is a Tensor; users make leaves (`parameter`), and a value that another rank is still sending
+is a `Deferred` (`deferred`). Tensors are immutable as far as the tape is concerned: operations return new ones.
+
+Operators and methods are operations under another name. They stand in one table, `ops.tensor_methods`, which installs
+them in this class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrays.device import to_host
+from ..arrays.shape_only import Shaped, is_absent
+from ..errors import NotDifferentiable, SavedArrayError, TapeError, call_site
+from ..layouts.layout import Grid, Layout, V
+from ..layouts.messages import describe
+from ..layouts.partition import global_shape, local_shape
+from .recording import OUTSIDE, Node, Recording, Step
+from .saved_arrays import guarded
+from .state import state
+
+__all__ = ["TENSORS", "WATCH", "Tensor", "interior", "relabel"]
+
+TENSORS: set[Any] = set()
+"""Tensor and its subclasses. Dispatch looks up an operand's class here, at a tenth of the cost of `isinstance`."""
+
+_installed: Any = None  # filled in by `ops.tensor_methods`
+
+
+class Tensor:
+    """A value: its array on this rank, its layout over the mesh, and its place on a tape."""
+
+    __slots__ = ("array", "layout", "node", "tape")
+    __array_priority__ = 1000.0
+    __hash__ = object.__hash__
+    name = ""
+    _requires_grad = False  # whether it is a leaf that a tape is to follow
+
+    array: Any  # this rank's part, for internal use: writes are not refused; `Shaped` where the value is absent
+    layout: Layout | None  # one label per mesh axis; None without a mesh
+    tape: Recording | None  # where it was recorded; None if it depends on nothing that requires a gradient
+    node: int
+
+    def __init__(self, array: Any, layout: Layout | None = None, tape: Recording | None = None, node: int = OUTSIDE):
+        self.array = array
+        self.layout = layout
+        self.tape = tape
+        self.node = node
+
+    def __init_subclass__(cls) -> None:
+        TENSORS.add(cls)
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = _installed
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _installed
+    __neg__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _installed
+    argmax = astype = copy = max = mean = min = reshape = sum = swapaxes = transpose = T = _installed
+    _operations: Any = None  # the module of the operations
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a tape follows it."""
+        return self.tape is not None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The accumulated gradient of a leaf; None for the result of an operation."""
+        return None
+
+    def labelled(self, grid: Grid) -> Layout:
+        """Its layout under a mesh; a leaf without labels is given them for good when a mesh first meets it."""
+        return self.layout if self.layout is not None else grid.uniform(V)
+
+    def enter_mesh(self) -> None:
+        """Give a leaf without labels its labels under the current mesh, if there is one."""
+        if state.grid is not None:
+            self.labelled(state.grid)
+
+    def backward(self, cotangent: Any = None, *, retain: bool = False) -> None:
+        """The same as ``tape.backward(self)`` on the whole tape that recorded it."""
+        if self.tape is None:
+            raise TapeError(
+                "backward of a value that depends on no leaf: nothing was recorded. Needed: a Parameter, or a tensor "
+                "with requires_grad=True, used inside `with ag.Tape():`"
+            )
+        self.tape.whole().backward([self], None if cotangent is None else [cotangent], retain=retain)
+
+    # -- shape and dtype ---------------------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of this rank's part; the extent of a sharded dimension knows on which axes it differs."""
+        shape = self.array.shape
+        return shape if self.layout is None or not self.layout.special else local_shape(self.layout, shape)
+
+    @property
+    def global_shape(self) -> tuple[int, ...]:
+        """The shape of the whole value; LayoutError where it is Varying, so that there is no one value."""
+        return self.array.shape if self.layout is None else global_shape(self.layout, self.array.shape)
+
+    dtype = property(lambda self: self.array.dtype)
+    ndim = property(lambda self: len(self.array.shape))
+    size = property(lambda self: self.array.size)
+    absent = property(lambda self: is_absent(self.array), doc="Whether another rank holds it (it is rooted there).")
+
+    # -- its value as plain data -------------------------------------------------------------------------------
+    @property
+    def data(self) -> Any:
+        """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
+        return None if is_absent(self.array) else guarded(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        raise SavedArrayError("the array of an operation's result cannot be replaced; needed: a leaf")
+
+    def numpy(self) -> np.ndarray:
+        """This rank's part as a NumPy array (a view on the host, a copy from a device).
+
+        Raises
+        ------
+        AbsentError
+            Where this rank does not hold the value.
+        """
+        array = to_host(self.array)
+        return guarded(self) if array is self.array else array
+
+    @property
+    def local(self) -> Any:
+        """This rank's part as a plain array, for code that is none of ringtape's; read-only while a tape needs it.
+
+        What is computed from it is not differentiated and has no layout. So on an active tape a value that the tape
+        follows gives it up under ``no_grad`` only, and the way back, ``collectives.from_local``, names every axis.
+
+        Raises
+        ------
+        TapeError
+            A tape is recording, and follows this value.
+        AbsentError
+            Where this rank does not hold the value.
+
+        Examples
+        --------
+        >>> import autograd as ag
+        >>> w = ag.Parameter([1.0, 2.0])
+        >>> with ag.Tape():
+        ...     y = w * 2.0
+        ...     with ag.no_grad():
+        ...         print(y.local.max())
+        4.0
+        """
+        if state.recording is not None and self.requires_grad:
+            raise TapeError(
+                f"{self.name or 'x'}.local, of {describe(self.array, self.array.shape, self.layout)}, on an active "
+                "tape: what is computed from the plain array would miss in its gradient, and nothing would say so. "
+                "Needed: no_grad, which says it\n  fix: with ag.no_grad(): around what uses it, or "
+                "stop_gradient(x).local" + call_site()
+            )
+        if type(self.array) is Shaped:
+            self.array._no_value()
+        return guarded(self)
+
+    def item(self) -> Any:
+        """Its one number as a Python number."""
+        return to_host(self.array).item()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        discrete = dtype is not None and np.dtype(dtype).kind in "biu"  # numpy.int64(x): indices have no derivative
+        if state.recording is not None and self.requires_grad and not discrete:
+            raise NotDifferentiable(
+                f"{self.name or 'x'}, of {describe(self.array, self.array.shape, self.layout)}, was to become a plain "
+                "array on an active tape: what is computed from it would miss in its gradient, and nothing would say "
+                "so. Fix: autograd.numpy.array(x), which is differentiable, of lists too; or x.numpy() where no "
+                "gradient is wanted" + call_site()
+            )
+        host = to_host(self.array)
+        if copy is False and host is self.array:
+            host = guarded(self)
+        return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
+        return self._operations.from_ufunc(ufunc, method, xs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        return self._operations.from_function(function, args, options)
+
+    def __float__(self) -> float:
+        return float(to_host(self.array))
+
+    def __int__(self) -> int:
+        return int(to_host(self.array))
+
+    def __bool__(self) -> bool:
+        return bool(to_host(self.array))
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise SavedArrayError(
+            f"assignment to elements of a Tensor of shape {self.array.shape}. Needed: a functional form, because a "
+            "tape may have saved the array. Fix: where(mask, new, x), or concatenate, or write to x.numpy().copy()"
+        )
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        where = "" if self.layout is None else f", layout={self.layout!r}"
+        if type(self.array) is Shaped:
+            absent = "absent" if self.array.absent else "dry"
+            return f"{kind}({absent}, shape={self.array.shape}, dtype={self.array.dtype}{where})"
+        body = np.array2string(to_host(self.array), separator=", ", prefix=f"{kind}(", threshold=20)
+        return f"{kind}({body}{where})"
+
+
+TENSORS.add(Tensor)
+_new = object.__new__
+
+
+def interior(array: Any, layout: Layout | None, tape: Recording | None, node: int) -> Tensor:
+    """A Tensor, made for half the price of calling the class."""
+    x = _new(Tensor)
+    x.array = array
+    x.layout = layout
+    x.tape = tape
+    x.node = node
+    return x
+
+
+class _Watch(Step):
+    """The identity, recorded as a node of its own: an argument of a transform, or a relabelled value."""
+
+    name = "watch"
+
+    def pull(self, node: Node, ct: Any, sweep: Any) -> None:
+        (parent,), (layout,) = node[3], node[4]
+        if parent >= 0:
+            sweep.add(parent, relabel(ct, layout.dual) if sweep.record and layout is not None else ct)
+
+    def push(self, node: Node, tangents: list[Any], start: int, *context: Any) -> Any:
+        (parent,) = node[3]
+        return tangents[parent - start] if parent >= start else None
+
+
+WATCH = _Watch()
+
+
+def relabel(x: Tensor, layout: Any) -> Tensor:
+    """`x` with another layout that it may take freely; recorded as the identity."""
+    if x.layout is layout:
+        return x
+    if x.tape is None:
+        return Tensor(x.array, layout)
+    return Tensor(x.array, layout, x.tape, x.tape.append((WATCH, None, (), (x.node,), (x.layout,), None, None)))

@@ -1,0 +1,153 @@
+"""The layout of a local operation's result, from its operands' layouts and what its declaration says.
+
+Each axis is looked at by itself. Dimensions come first: a sharded one stays sharded, is summed over, which makes the
+result Partial, or may not be sharded there. What is left are whole values, of which few mix (see `combine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import LayoutError
+from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
+from .messages import Refused, explain, rank_dependent
+from .partition import level
+from .rank_values import RankFloat, RankInt
+
+__all__ = ["combine", "infer", "layout_of", "varying"]
+
+
+def infer(
+    op: Any,
+    layouts: Sequence[Layout],
+    shapes: Sequence[tuple[int, ...]],
+    real: Sequence[bool],
+    options: Any,
+    arrays: Sequence[Any],
+) -> Layout:
+    """The layout of the result of `op`; LayoutError with a reason and a fix if its operands do not go together.
+
+    R and I of an operand that is not `real`, so that it has no cotangent, are C. The arrays serve the error's text.
+    """
+    grid = layouts[0].grid
+    for layout in layouts:
+        if layout.grid is not grid:
+            raise LayoutError(f"{op.name}: operands of two meshes, {layouts[0]!r} and {layout!r}; needed: one mesh")
+    letters = op.letters(len(layouts))
+    maps = op.dims(shapes, options) if op.dims is not None else None
+    result = []
+    for k, axis in enumerate(grid.names):
+        labels = [
+            C if (x.labels[k] is R or x.labels[k] is I) and (letter == "S" or not has) else x.labels[k]
+            for x, letter, has in zip(layouts, letters, real, strict=True)
+        ]
+        try:
+            result.append(combine(op, labels, shapes, maps, grid.sizes[k]))
+        except Refused as refused:
+            raise LayoutError(explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine)) from None
+    return grid.layout(result)
+
+
+def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any, size: int) -> Label:
+    """The result's label on one axis of a size. `labels` holds C for operands whose cotangent does not exist."""
+    shard = None
+    contracted = False
+    drawn = D in labels
+    if drawn and V in labels:
+        raise Refused("drawn", labels.index(D), labels.index(V))
+    for i, label in enumerate(labels):
+        if not isinstance(label, Shard):
+            continue
+        entry = Mix if maps is None else maps[i][label.dim]
+        if entry is Mix:
+            raise Refused("mixes", i)
+        along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if e == entry]
+        if isinstance(entry, Sum):
+            for j, d in along:
+                other = labels[j]
+                if not (isinstance(other, Shard) and other.dim == d and _cut_alike(other, label, size)):
+                    raise Refused("unmatched", i, j)
+            contracted = True
+            continue
+        target = _carried(label, entry, i)
+        if shard is not None and not (shard.dim == target.dim and _cut_alike(shard, target, size)):
+            raise Refused("cut differently", shard, target, i)
+        shard = target
+        for j, d in along:
+            other = labels[j]
+            if j == i or shapes[j][d] == 1 or other is V:
+                continue
+            if not isinstance(other, Shard):
+                raise Refused("spans", j, d, i)
+            if other.dim != d:
+                raise Refused("cut along others", j, i)
+    if contracted:
+        if shard is not None or any(x is V or x is P or x is I for x in labels):
+            raise Refused("contraction")
+        return P
+    labels = [C if x is D else x for x in labels]
+    for needy, rule in ((I, _with_invariant), (P, _with_partial)):
+        if needy in labels:
+            return rule(op, labels)
+    rooted = [x for x in labels if isinstance(x, Rooted)]
+    if rooted:
+        if any(x != rooted[0] for x in rooted):
+            raise Refused("roots")
+        return rooted[0]
+    return shard or (V if V in labels else R if R in labels else D if drawn else C)
+
+
+def _carried(label: Shard, entry: Any, i: int) -> Shard:
+    """A sharded dimension's label in the result, where its extents may be a multiple."""
+    dim, factor = entry if isinstance(entry, tuple) else (entry, 1)
+    extent, offset, unit = (label.extent or 0) * factor, (label.offset or 0) * factor, label.unit * factor
+    if extent.denominator != 1 or offset.denominator != 1:
+        raise Refused("splits", i)
+    return Shard(dim, int(extent), int(offset), int(unit) if unit.denominator == 1 else 1)
+
+
+def _cut_alike(a: Shard, b: Shard, size: int) -> bool:
+    """Whether two sharded dimensions are cut in the same places, on every rank."""
+    if a.extent != b.extent or a.offset != b.offset:
+        return False
+    return a.unit == b.unit or a.extent is None or level(a.extent, size, a.unit) == level(a.extent, size, b.unit)
+
+
+def _with_invariant(op: Any, labels: Sequence[Label]) -> Label:
+    """I mixes with I and constants only."""
+    for j, x in enumerate(labels):
+        if x is not I and x is not C:
+            raise Refused("invariant", labels.index(I), j)
+    return I
+
+
+def _with_partial(op: Any, labels: Sequence[Label]) -> Label:
+    """P is legal exactly where it fills one letter and the rest is R or constant."""
+    letters = op.letters(len(labels))
+    at = labels.index(P)
+    for j, x in enumerate(labels):
+        if x is P and letters[j] in "NS":
+            raise Refused("not linear", j)
+        if x is P and letters[j] != letters[at]:
+            raise Refused("both partial", at, j)
+        if x is not P and letters[j] == letters[at]:
+            raise Refused("added", at, j)
+        if x is not P and x is not R and x is not C:
+            raise Refused("partial", at, j)
+    return P
+
+
+def layout_of(x: Any, grid: Grid) -> Layout:
+    """The layout of an operand that is no Tensor: numbers are constants, arrays V, rank-dependent numbers V there."""
+    if isinstance(x, RankInt | RankFloat):
+        return grid.layout([V if name in x.axes else C for name in grid.names])
+    return grid.uniform(C if getattr(x, "shape", ()) == () else V)
+
+
+def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:
+    """Copies that are used with a rank-dependent option are values of their own."""
+    for axis in axes:
+        if layout[axis] is I or layout[axis] is P:
+            raise LayoutError(rank_dependent(name, layout, axis))
+    return layout.replace([axis for axis in axes if layout[axis] in (R, C, D)], V)

@@ -1,0 +1,246 @@
+"""Labels: what the ranks along one mesh axis hold of a value, and what that makes of its cotangent.
+
+=============  ==========================  ==================================================  ==========
+label          the ranks hold              it means                                            cotangent
+=============  ==========================  ==================================================  ==========
+R Replicated   equal copies                one value, used separately by each rank             P
+P Partial      addends                     one value, the sum over the ranks, not yet taken    R
+I Invariant    equal copies                one value and one computation, repeated             I
+V Varying      own values                  as many values as ranks; no promise                 V
+Shard(d)       parts                       V that knows "concatenate on dimension d"           Shard(d)
+Rooted(r)      data on rank r only         one value; absent elsewhere                         Rooted(r)
+C Constant     equal copies                equal everywhere, and without a cotangent           (none)
+D Drawn        equal copies                random numbers from a key that knows not the rank   (none)
+=============  ==========================  ==================================================  ==========
+
+A draw is a constant that does not mix with Varying: the same random numbers on values that differ is how dropout goes
+wrong (see `random`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MeshError
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = [
+    "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Sum", "V", "dual_label",
+    "may_relabel",
+]  # fmt: skip
+
+
+class Label:
+    """One label; the four plain ones and the constant are singletons."""
+
+    __slots__ = ("letter", "word")
+
+    def __init__(self, letter: str, word: str):
+        self.letter = letter
+        self.word = word
+
+    def __repr__(self) -> str:
+        return self.letter
+
+    def __reduce__(self) -> Any:  # copies and pickles stay the singleton
+        return self.letter
+
+
+R = Label("R", "Replicated")
+I = Label("I", "Invariant")  # noqa: E741 - the field's letter
+V = Label("V", "Varying")
+P = Label("P", "Partial")
+C = Label("C", "Constant")
+D = Label("D", "Drawn")
+
+
+class Shard(Label):
+    """Parts of one value, concatenated on dimension `dim`.
+
+    `extent` and `offset`, the whole value's extent there and where this rank's part begins, are filled in when a tensor
+    takes the label; without them it equals every Shard of the same dimension: ``x.layout["dp"] == Shard(0)``. The parts
+    are multiples of `unit`: a reshape that merges dimensions keeps whole rows together, so that the parts of 5 rows of
+    2 on 3 ranks are 4, 4 and 2 long, and not 4, 3 and 3.
+    """
+
+    __slots__ = ("dim", "extent", "offset", "unit")
+
+    def __init__(self, dim: int, extent: int | None = None, offset: int | None = None, unit: int = 1):
+        super().__init__("S", "Shard")
+        self.dim, self.extent, self.offset, self.unit = dim, extent, offset, unit
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Shard) or self.dim != other.dim:
+            return False
+        vague = self.extent is None or other.extent is None
+        return vague or (self.extent == other.extent and self.offset == other.offset)
+
+    def __hash__(self) -> int:
+        return hash(("Shard", self.dim))
+
+    def __repr__(self) -> str:
+        return f"Shard({self.dim})"
+
+    def __reduce__(self) -> Any:
+        return Shard, (self.dim, self.extent, self.offset, self.unit)
+
+
+class Rooted(Label):
+    """One value whose data is on the rank with coordinate `root` of the axis; the others hold no data."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: int):
+        super().__init__("O", "Rooted")
+        self.root = root
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rooted) and self.root == other.root
+
+    def __hash__(self) -> int:
+        return hash(("Rooted", self.root))
+
+    def __repr__(self) -> str:
+        return f"Rooted({self.root})"
+
+    def __reduce__(self) -> Any:
+        return Rooted, (self.root,)
+
+
+def dual_label(label: Label) -> Label:
+    """The label of the cotangent."""
+    return P if label is R else R if label is P else label
+
+
+def may_relabel(have: Label, need: Label) -> bool:
+    """The free relabels a sweep may use: V->P, R->V, Shard<->V, Rooted<->V; a constant serves where copies do."""
+    if have is need or have == need or ((have is C or have is D) and need is not P):
+        return True
+    varying = have is V or have is R or type(have) in (Shard, Rooted)
+    return varying and (need is V or type(need) in (Shard, Rooted) or (need is P and have is not R))
+
+
+class Mix:
+    """The operation mixes along this dimension, so it cannot be sharded."""
+
+
+class Sum:
+    """The operation sums over this dimension; dimensions of one contraction share the object's key."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: object = None):
+        self.key = key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sum) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(("Sum", self.key))
+
+
+class Layout(Mapping[str, Label]):
+    """The labels of one value, one per mesh axis: a read-only mapping, one object per content (see `Grid.layout`)."""
+
+    __slots__ = ("_dual", "drawn", "grid", "labels", "one_number", "rooted", "special")
+
+    def __init__(self, grid: Grid, labels: tuple[Label, ...]):
+        self.grid = grid
+        self.labels = labels
+        self.special = any(type(x) is Shard for x in labels)  # so that shapes take part in inference
+        self.rooted = any(type(x) is Rooted for x in labels)  # so that the value may be absent here
+        self.one_number = all(x is I for x in labels)  # so that it is a plain objective
+        self.drawn = D in labels
+        self._dual: Layout | None = None
+
+    def __getitem__(self, axis: str) -> Label:
+        return self.labels[self.grid.axis(axis)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.grid.names)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    __hash__ = object.__hash__  # one object per content, and this one needs no Python
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Mapping) and not isinstance(other, Layout):
+            return dict(self) == dict(other)
+        return self is other
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{n}: {x!r}" for n, x in zip(self.grid.names, self.labels, strict=True)) + "}"
+
+    def __reduce__(self) -> Any:
+        return self.grid.layout, (self.labels,)
+
+    @property
+    def dual(self) -> Layout:
+        """The layout of the cotangent."""
+        if self._dual is None:
+            self._dual = self.grid.layout([dual_label(x) for x in self.labels])
+        return self._dual
+
+    def replace(self, axes: Sequence[str], label: Label) -> Layout:
+        """This layout with another label on the axes named."""
+        at = {self.grid.axis(axis) for axis in axes}
+        return self.grid.layout([label if k in at else x for k, x in enumerate(self.labels)])
+
+    def absent_beyond(self, axes: Sequence[str]) -> bool:
+        """Whether an axis not named roots the value on another rank, so that a whole line of `axes` is without data."""
+        return self.rooted and any(
+            type(x) is Rooted and x.root != at and name not in axes
+            for name, x, at in zip(self.grid.names, self.labels, self.grid.place, strict=True)
+        )
+
+
+class Grid:
+    """The names and sizes of a mesh's axes and this rank's place on each; what labels need to know of a mesh."""
+
+    __slots__ = ("_layouts", "index", "names", "place", "sizes")
+    _interned: dict[tuple[Any, ...], Grid] = {}
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    place: tuple[int, ...]
+    index: dict[str, int]
+    _layouts: dict[tuple[Any, ...], Layout]
+
+    @classmethod
+    def of(cls, names: Sequence[str], sizes: Sequence[int], place: Sequence[int]) -> Grid:
+        """The one Grid of these names, sizes and place."""
+        key = (tuple(names), tuple(sizes), tuple(place))
+        grid = cls._interned.get(key)
+        if grid is None:
+            grid = cls()
+            grid.names, grid.sizes, grid.place = key
+            grid.index = {name: i for i, name in enumerate(grid.names)}
+            grid._layouts = {}
+            grid = cls._interned.setdefault(key, grid)
+        return grid
+
+    def layout(self, labels: Sequence[Label]) -> Layout:
+        """The one Layout of these labels, in order of the axes."""
+        key = tuple((x.dim, x.extent, x.offset, x.unit) if type(x) is Shard else x for x in labels)
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._layouts.setdefault(key, Layout(self, tuple(labels)))
+        return found
+
+    def uniform(self, label: Label) -> Layout:
+        """The layout with one label on every axis."""
+        return self.layout([label] * len(self.names))
+
+    def axis(self, name: str) -> int:
+        """The axis' place in the mesh; MeshError if there is none of this name."""
+        try:
+            return self.index[name]
+        except (KeyError, TypeError):
+            raise MeshError(f"axis {name!r} was given; this mesh has {', '.join(map(repr, self.names))}") from None
+
+    def __reduce__(self) -> Any:
+        return Grid.of, (self.names, self.sizes, self.place)

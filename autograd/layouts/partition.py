@@ -1,0 +1,60 @@
+"""How a dimension is cut into parts, one a rank, by numpy's array_split rule; and the shape of the whole."""
+
+from __future__ import annotations
+
+from ..errors import LayoutError, call_site
+from .layout import Layout, Shard, V
+from .messages import describe
+from .rank_values import RankInt
+
+__all__ = ["global_shape", "level", "local_shape", "parts"]
+
+
+def parts(extent: int, size: int) -> tuple[list[int], list[int]]:
+    """Extents and offsets of `size` parts by numpy's array_split rule: the first ``extent % size`` are one longer.
+
+    Examples
+    --------
+    >>> parts(5, 3)
+    ([2, 2, 1], [0, 2, 4])
+    """
+    small, longer = divmod(extent, size)
+    extents = [small + (i < longer) for i in range(size)]
+    return extents, [i * small + min(i, longer) for i in range(size)]
+
+
+def level(extent: int, size: int, unit: int) -> list[int]:
+    """The extents of `size` parts that are multiples of a unit.
+
+    Examples
+    --------
+    >>> level(10, 3, 2)
+    [4, 4, 2]
+    """
+    return [n * unit for n in parts(extent // unit, size)[0]]
+
+
+def local_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A part's shape, with the extents of sharded dimensions as integers that know their axes."""
+    result = list(shape)
+    for name, x in layout.items():
+        if isinstance(x, Shard) and x.dim < len(result):
+            known = result[x.dim]
+            result[x.dim] = RankInt(known, {name, *(known.axes if isinstance(known, RankInt) else ())})
+    return tuple(result)
+
+
+def global_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The whole value's shape: sharded dimensions at their extents, the outermost axis' counting."""
+    for axis, x in layout.items():
+        if x is V:
+            raise LayoutError(
+                f"global_shape({describe(None, shape, layout)})\n  axis {axis!r}: the ranks hold values of their own "
+                f"(Varying), which have no one shape\n  fix: layout={{{axis!r}: Shard(0)}} where it is made, if the "
+                "ranks hold parts of one value" + call_site()
+            )
+    result = [int(n) for n in shape]
+    for x in reversed(layout.labels):  # an earlier axis is the outer one, so its extent is the larger
+        if isinstance(x, Shard) and x.extent is not None:
+            result[x.dim] = x.extent
+    return tuple(result)

@@ -1,0 +1,163 @@
+"""What functions of the NumPy face are given: Tensors, arrays, lists of either, and the constants that rules need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from typing import Any
+
+import numpy as np
+
+from ..arrays.device import move
+from ..arrays.shape_only import Shaped
+from ..engine.state import state
+from ..engine.tensor import TENSORS, Tensor
+from ..errors import NotDifferentiable, call_site
+from ..layouts.layout import C
+
+__all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
+           "strong", "tensors_in", "zero_like", "zeros_of"]  # fmt: skip
+
+def raw(x: Any) -> Any:
+    """The array of a Tensor; anything else as it is."""
+    return x.array if x.__class__ in TENSORS else x
+
+
+def labelled(array: Any, of: Any) -> Any:
+    """An array that was found from a Tensor's values, with that Tensor's labels; from anything else as it is."""
+    return Tensor(array, of.layout) if of.__class__ in TENSORS else array
+
+
+def tensors_in(xs: Iterable[Any]) -> bool:
+    """Whether a Tensor is among arguments, or in lists and tuples among them."""
+    for x in xs:
+        kind = x.__class__
+        if kind in TENSORS or ((kind is list or kind is tuple) and tensors_in(x)):
+            return True
+    return False
+
+
+def followed(x: Any) -> bool:
+    """Whether a tape is recording and follows this value, so that to lose it would lose a gradient."""
+    return x.__class__ in TENSORS and state.recording is not None and x.requires_grad
+
+
+def operand(x: Any) -> Any:
+    """An operand as a Tensor or an array: lists that hold Tensors become one Tensor."""
+    if x.__class__ in TENSORS or hasattr(x, "dtype"):
+        return x
+    if isinstance(x, list | tuple) and tensors_in(x):
+        from .creation import array
+
+        return array(x)
+    return np.asarray(x)
+
+
+def operands(*xs: Any) -> list[Any]:
+    """Several operands, with Python numbers as weak beside the others as NumPy has them."""
+    arrays = [x for x in xs if hasattr(x, "dtype")]
+    weak = [x for x in xs if isinstance(x, _NUMBERS) and not hasattr(x, "dtype")]
+    if not arrays or not weak:
+        return [operand(x) for x in xs]
+    dtype = np.result_type(*(x.dtype for x in arrays), *weak)
+    return [_number(x, dtype, arrays[0]) if any(x is w for w in weak) else operand(x) for x in xs]
+
+
+def strong(*xs: Any) -> list[Any]:
+    """Several operands, with Python numbers as arrays of their own dtype, where the others are."""
+    like = next((x for x in xs if hasattr(x, "dtype")), _ON_HOST)
+    return [_number(x, None, like) if isinstance(x, _NUMBERS) and not hasattr(x, "dtype") else operand(x) for x in xs]
+
+
+def _number(x: Any, dtype: Any, like: Any) -> Any:
+    return made_like(partial(np.full, (), x, np.asarray(x).dtype if dtype is None else dtype), like)
+
+
+_ON_HOST = np.zeros(())
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def made_like(make: Callable[..., Any], like: Any) -> Any:
+    """An array that a rule makes, where `like` is: on its device, and under its mesh the same on every rank.
+
+    `make` is called with ``like=``, by which NumPy's makers of arrays (zeros, eye, full) make them on a device.
+    """
+    array = raw(like)
+    if isinstance(array, _HOST):
+        made = make()
+    else:
+        made = _shape_of(make(), array) if type(array) is Shaped else make(like=array)
+    if like.__class__ not in TENSORS:
+        return made
+    return Tensor(made, None if like.layout is None else like.layout.grid.uniform(C))
+
+
+def _shape_of(made: Any, like: Shaped) -> Shaped:
+    return Shaped(made.shape, made.dtype, like.why)
+
+
+def constant_like(array: Any, like: Any) -> Any:
+    """The same for an array of the host, which is moved to the device."""
+    array = move(np.asarray(array), raw(like)) if isinstance(array, _HOST) else array
+    if like.__class__ not in TENSORS:
+        return array
+    return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))
+
+
+_HOST = (np.ndarray, np.generic)
+
+
+def zero_like(x: Any) -> Any:
+    """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
+    if x.__class__ not in TENSORS or x.layout is None:
+        return 0
+    return Tensor(zeros_of((), x.dtype, x), x.layout)
+
+
+def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Declare the differentiable form of one of NumPy's functions.
+
+    Where no Tensor is among the arguments NumPy's own function runs, with whatever it takes. The two have the same
+    leading parameters; what ours lacks (``out=``, ``where=``) is refused.
+    """
+    def made(ours: Callable[..., Any]) -> Any:
+        @wraps(ours)
+        def call(*args: Any, **words: Any) -> Any:
+            for x in args:
+                if x.__class__ in TENSORS:
+                    break
+            else:
+                if not tensors_in(args) and not (words and tensors_in(words.values())):
+                    return plain(*args, **words)
+            if words and words.get("out", ()) is None:
+                del words["out"]
+            try:
+                return ours(*args, **words)
+            except TypeError as error:
+                if "keyword argument" in str(error):
+                    raise refusal(plain.__name__, words) from error
+                raise
+
+        return call
+
+    return made
+
+
+def refusal(name: str, words: Any) -> NotDifferentiable:
+    """What to raise where a function is called on a Tensor with an argument that has no derivative here."""
+    given = ", ".join(f"{k}=" for k in words)
+    why = " (it would write to an array that a tape may have saved)" if "out" in words else ""
+    return NotDifferentiable(
+        f"{name}({given}) of a Tensor: an argument given has no differentiable form{why}. Fix: leave it out, or use "
+        f"x.numpy() where no gradient is wanted" + call_site()
+    )
+
+
+def zeros_of(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    """Zeros of a shape and dtype where `like` is."""
+    array = raw(like)
+    if isinstance(array, _HOST):
+        return np.zeros(shape, dtype)
+    return Shaped(shape, dtype, array.why) if type(array) is Shaped else np.zeros(shape, dtype, like=array)

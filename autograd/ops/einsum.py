@@ -1,0 +1,299 @@
+"""Products of arrays of any dimensions: dot, tensordot, einsum and their kin, all of them matmul in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError
+from .arguments import instead_of, operand, raw
+from .elementwise import conj, multiply
+from .manipulation import diagonal
+from .matmul import matmul
+from .reductions import sum
+from .shape import broadcast_to, expand_dims, moveaxis, ravel, reshape, squeeze, transpose
+from .sorting import take
+
+Shape = tuple[int, ...]
+
+
+@instead_of(np.dot)
+def dot(a: Any, b: Any, out: None = None) -> Any:
+    """The last dimension of `a` against the last but one of `b` (its only one)."""
+    a, b = operand(a), operand(b)
+    m, n = len(raw(a).shape), len(raw(b).shape)
+    if not m or not n:
+        return multiply(a, b)
+    return matmul(a, b) if m == 1 or n <= 2 else tensordot(a, b, ((m - 1,), (n - 2,)))
+
+
+@instead_of(np.vdot)
+def vdot(a: Any, b: Any) -> Any:
+    """The sum of ``conj(a) * b`` over all elements."""
+    return matmul(conj(ravel(operand(a))), ravel(operand(b)))
+
+
+@instead_of(np.vecdot)
+def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
+    """The sum of ``conj(x1) * x2`` along an axis."""
+    return sum(multiply(conj(operand(x1)), operand(x2)), axis)
+
+
+@instead_of(np.inner)
+def inner(a: Any, b: Any) -> Any:
+    """The last dimension of one operand against the last of the other."""
+    a, b = operand(a), operand(b)
+    m, n = len(raw(a).shape), len(raw(b).shape)
+    return tensordot(a, b, ((m - 1,), (n - 1,))) if m and n else multiply(a, b)
+
+
+@instead_of(np.outer)
+def outer(a: Any, b: Any, out: None = None) -> Any:
+    """Every element of one operand times every element of the other."""
+    return multiply(expand_dims(ravel(operand(a)), 1), expand_dims(ravel(operand(b)), 0))
+
+
+@instead_of(np.tensordot)
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """The sum over pairs of dimensions; the others follow in order, those of `a` first."""
+    a, b = operand(a), operand(b)
+    m, n = len(raw(a).shape), len(raw(b).shape)
+    if isinstance(axes, int | np.integer):
+        axes = (range(m - int(axes), m), range(int(axes)))
+    left, right = (
+        [int(i) % max(k, 1) for i in ((given,) if isinstance(given, int | np.integer) else given)]
+        for given, k in zip(axes, (m, n), strict=True)
+    )
+    if [raw(a).shape[i] for i in left] != [raw(b).shape[i] for i in right]:
+        raise ShapeError(f"tensordot of {raw(a).shape} and {raw(b).shape} over axes {left} and {right}: extents differ")
+    names = [chr(ord("a") + i) for i in range(m + n)]
+    one, two = names[:m], names[m:]
+    for i, j in zip(left, right, strict=True):
+        two[j] = one[i]
+    kept = [x for i, x in enumerate(one) if i not in left] + [x for j, x in enumerate(two) if j not in right]
+    return _contract(a, one, b, two, kept)
+
+
+@instead_of(np.kron)
+def kron(a: Any, b: Any) -> Any:
+    """The Kronecker product: every element of `a` times the whole of `b`."""
+    a, b = operand(a), operand(b)
+    n = max(a.ndim, b.ndim)
+    p, q = ((1,) * (n - x.ndim) + tuple(raw(x).shape) for x in (a, b))
+    left = reshape(a, tuple(k for s in p for k in (s, 1)))
+    right = reshape(b, tuple(k for s in q for k in (1, s)))
+    return reshape(multiply(left, right), tuple(s * t for s, t in zip(p, q, strict=True)))
+
+
+@instead_of(np.cross)
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    """The vector product of vectors of three (or two) components along an axis."""
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = moveaxis(operand(a), axisa, -1), moveaxis(operand(b), axisb, -1)
+    m, n = int(raw(a).shape[-1]), int(raw(b).shape[-1])
+    if {m, n} - {2, 3}:
+        raise ShapeError(f"cross of vectors of {m} and {n} components; needed: two or three")
+    if m == n == 2:
+        return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+    from .manipulation import pad
+
+    a, b = (x if k == 3 else pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]) for x, k in ((a, m), (b, n)))
+    one, two = [1, 2, 0], [2, 0, 1]
+    y = take(a, one, -1) * take(b, two, -1) - take(a, two, -1) * take(b, one, -1)
+    return moveaxis(y, -1, axisc)
+
+
+# -- einsum ----------------------------------------------------------------------------------------------------------
+def _parsed(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[Any]]:
+    """Both calling forms as (labels of each operand, labels of the result, operands); an ellipsis spelled out."""
+    if isinstance(operands[0], str):
+        text, xs = operands[0].replace(" ", ""), [operand(x) for x in operands[1:]]
+        head, arrow, tail = text.partition("->")
+        terms: list[list[Any]] = [_labels(t) for t in head.split(",")]
+        result: list[Any] | None = _labels(tail) if arrow else None
+    else:
+        last = None if len(operands) % 2 == 0 else operands[-1]
+        pairs = operands[: len(operands) // 2 * 2]
+        xs = [operand(x) for x in pairs[::2]]
+        terms = [[i if i is Ellipsis else str(int(i)) for i in t] for t in pairs[1::2]]
+        result = None if last is None else [i if i is Ellipsis else str(int(i)) for i in last]
+    if len(terms) != len(xs):
+        raise ShapeError(f"einsum: {len(terms)} lists of subscripts were given for {len(xs)} operands")
+    widest = 0
+    for term, x in zip(terms, xs, strict=True):
+        extra = x.ndim - len([i for i in term if i is not Ellipsis])
+        if extra < 0 or (extra and Ellipsis not in term):
+            raise ShapeError(f"einsum: {len(term)} subscripts were given for an operand of shape {raw(x).shape}")
+        widest = max(widest, extra) if Ellipsis in term else widest
+    dots = [f".{widest - i}" for i in range(widest)]
+
+    def spelled(term: list[Any], extra: int) -> list[str]:
+        if Ellipsis not in term:
+            return term
+        at = term.index(Ellipsis)
+        return term[:at] + (dots[len(dots) - extra :] if extra else []) + term[at + 1 :]
+
+    full = [spelled(t, x.ndim - len([i for i in t if i is not Ellipsis])) for t, x in zip(terms, xs, strict=True)]
+    if result is None:
+        seen = [i for t in full for i in t if not i.startswith(".")]
+        once = [i for i in set(seen) if seen.count(i) == 1]
+        result_labels = dots + sorted(once, key=lambda i: (int(i), i) if i.isdigit() else (0, i))
+    else:
+        result_labels = spelled(result, widest)
+    return full, result_labels, xs
+
+
+def _labels(text: str) -> list[Any]:
+    if "..." in text:
+        a, b = text.split("...")
+        return [*a, Ellipsis, *b]
+    return list(text)
+
+
+def _once(x: Any, labels: list[str]) -> tuple[Any, list[str]]:
+    """An operand whose repeated labels have become diagonals."""
+    labels = list(labels)
+    for name in sorted(set(labels)):
+        while labels.count(name) > 1:
+            i = labels.index(name)
+            j = labels.index(name, i + 1)
+            x = diagonal(x, 0, i, j)
+            labels = [k for at, k in enumerate(labels) if at not in (i, j)] + [name]
+    return x, labels
+
+
+def _arranged(x: Any, labels: list[str], wanted: Sequence[str]) -> Any:
+    """`x` summed over labels that are not wanted, and in the order that is."""
+    over = tuple(i for i, name in enumerate(labels) if name not in wanted)
+    if over:
+        x, labels = sum(x, over), [name for name in labels if name in wanted]
+    order = [labels.index(name) for name in wanted if name in labels]
+    return x if order == list(range(len(order))) else transpose(x, order)
+
+
+def _contract(a: Any, one: list[str], b: Any, two: list[str], kept: Sequence[str]) -> Any:
+    """The product of two operands, summed over the labels that are not kept: one matmul."""
+    extents: dict[str, int] = {}
+    for x, labels in ((a, one), (b, two)):
+        for name, n in zip(labels, raw(x).shape, strict=True):
+            if extents.get(name, 1) == 1:
+                extents[name] = n
+            elif n not in (1, extents[name]):
+                raise ShapeError(f"einsum: subscript {name!r} has extents {extents[name]} and {n}")
+    shared = [x for x in one if x in two]
+    for name in shared:  # an extent of 1 spreads over the other operand's
+        a = _spread(a, one, name, extents[name])
+        b = _spread(b, two, name, extents[name])
+    summed = [x for x in shared if x not in kept]
+    batch = [x for x in kept if x in shared]
+    left = [x for x in kept if x in one and x not in two]
+    right = [x for x in kept if x in two and x not in one]
+    a = _arranged(a, one, (*batch, *left, *summed))
+    b = _arranged(b, two, (*batch, *summed, *right))
+    k = len(batch)
+    if not summed:  # nothing to sum over: an outer product
+        a = reshape(a, (*raw(a).shape, *(1,) * len(right))) if right else a
+        b = reshape(b, (*raw(b).shape[:k], *(1,) * len(left), *raw(b).shape[k:])) if left else b
+        y = multiply(a, b)
+    else:
+        y = matmul(_merged(_merged(a, k + len(left), len(summed)), k, len(left)),
+                   _merged(_merged(b, k + len(summed), len(right)), k, len(summed)))  # fmt: skip
+        y = _unmerged(y, k, [extents[x] for x in left], [extents[x] for x in right])
+    return _arranged(y, [*batch, *left, *right], kept)
+
+
+def _spread(x: Any, labels: list[str], name: str, extent: int) -> Any:
+    shape = list(raw(x).shape)
+    i = labels.index(name)
+    if shape[i] == extent:
+        return x
+    shape[i] = extent
+    return broadcast_to(x, tuple(shape))
+
+
+def _merged(x: Any, at: int, count: int) -> Any:
+    """`count` dimensions from `at` as one."""
+    if count == 1:
+        return x
+    if count == 0:
+        return expand_dims(x, at)
+    shape = raw(x).shape
+    n = int(np.prod(shape[at : at + count]))
+    return reshape(x, (*shape[:at], n, *shape[at + count :]))
+
+
+def _unmerged(y: Any, k: int, left: list[int], right: list[int]) -> Any:
+    if len(left) == len(right) == 1:
+        return y
+    if len(left) + len(right) <= 1 or (len(left) <= 1 and len(right) <= 1):
+        return squeeze(y, tuple(i for i, n in ((k, left), (k + 1, right)) if not n))
+    return reshape(y, (*raw(y).shape[:k], *left, *right))
+
+
+@instead_of(np.einsum)
+def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
+    """Sums of products by subscripts, in both of NumPy's calling forms.
+
+    Two operands at a time, each pair one matmul; with three and more, in the order that NumPy's path finder chooses.
+
+    Examples
+    --------
+    >>> import autograd as ag, autograd.numpy as np
+    >>> x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> ag.grad(lambda a: np.einsum("ij,ji", a, x))(x).tolist()
+    [[1.0, 3.0], [2.0, 4.0]]
+    """
+    terms, result, xs = _parsed(operands)
+    parts = [_once(x, t) for x, t in zip(xs, terms, strict=True)]
+    for labels in (*terms, result):
+        if any(len(name) > 1 and not name.startswith(".") and not name.isdigit() for name in labels):
+            raise ShapeError(f"einsum: subscripts {labels} were given; needed: letters")
+    missing = [name for name in result if all(name not in t for t in terms)]
+    if missing or len(set(result)) != len(result):
+        raise ShapeError(f"einsum: the result's subscripts {result} must be operands' subscripts, each once")
+    for i, j in _order(parts, result):
+        (b, two), (a, one) = parts.pop(j), parts.pop(i)
+        rest = {name for _, t in parts for name in t} | set(result)
+        if not parts:
+            kept: list[str] = result
+        else:
+            kept = [name for name in dict.fromkeys((*one, *two)) if name in rest]
+        parts.append((_contract(a, one, b, two, kept), kept))
+    ((x, labels),) = parts
+    return _arranged(x, labels, result)
+
+
+def _order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> list[tuple[int, int]]:
+    """Which pairs to contract, as places (i < j) of the list that is left; results are put at its end."""
+    n = len(parts)
+    if n < 3:
+        return [(0, 1)] if n == 2 else []
+    letters = {name: chr(97 + k) for k, name in enumerate(dict.fromkeys(x for _, t in parts for x in t))}
+    text = ",".join("".join(letters[x] for x in t) for _, t in parts) + "->" + "".join(letters[x] for x in result)
+    stand_ins = [np.broadcast_to(0.0, raw(x).shape) for x, _ in parts]
+    found = []
+    left = n
+    for step in np.einsum_path(text, *stand_ins, optimize="greedy")[0][1:]:
+        places = sorted(step)
+        while len(places) > 1:  # a step of several operands at once, as pairs: its result is the last of the list
+            i, j = places[0], places[1]
+            found.append((i, j))
+            left -= 1
+            places = [k - 2 for k in places[2:]] + [left - 1]
+    return found
+
+
+def multi_dot(arrays: Sequence[Any]) -> Any:
+    """The product of several matrices, in the order that costs least."""
+    xs = [operand(x) for x in arrays]
+    labels = [chr(97 + i) for i in range(len(xs) + 1)]
+    terms = [[labels[i]] if i == 0 and x.ndim == 1 else [labels[i], labels[i + 1]] for i, x in enumerate(xs)]
+    if xs[0].ndim == 1:
+        terms[0] = [labels[1]]
+    if xs[-1].ndim == 1:
+        terms[-1] = [labels[len(xs) - 1]]
+    result = ([] if xs[0].ndim == 1 else [labels[0]]) + ([] if xs[-1].ndim == 1 else [labels[-1]])
+    return einsum(",".join(map("".join, terms)) + "->" + "".join(result), *xs)

@@ -1,0 +1,414 @@
+"""Moving elements: flips, rolls, repetitions, padding, splits, diagonals and triangles. All are linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine.primitive import Primitive, op
+from ..errors import NotDifferentiable, ShapeError
+from ..layouts.layout import Mix
+from .arguments import instead_of, operand, operands, raw, strong
+from .indexing import getitem, put, taken
+from .reductions import normal_axes, sum
+from .shape import broadcast_to, concatenate, expand_dims, ravel, reshape, swapaxes, transpose
+
+Shape = tuple[int, ...]
+
+
+def _except(shapes: Sequence[Shape], options: Any) -> Any:
+    """The first option names the dimensions that are mixed."""
+    return [tuple(Mix if i in options[0] else i for i in range(len(shapes[0])))]
+
+
+def _last_two(shapes: Sequence[Shape], options: Any) -> Any:
+    n = len(shapes[0])
+    return [tuple(Mix if i >= n - 2 else i for i in range(n))]
+
+
+# -- flips and rolls -------------------------------------------------------------------------------------------------
+_flip_op: Primitive = op(
+    "flip", "a", lambda x, axes: np.flip(x, axes), lambda ct, y, x, axes: _flip_op(ct, options=(axes,)),
+    dims=_except, operands="x",
+)  # fmt: skip
+_roll_op: Primitive = op(
+    "roll", "a", lambda x, axes, shifts: np.roll(x, shifts, axes),
+    lambda ct, y, x, axes, shifts: _roll_op(ct, options=(axes, tuple(-n for n in shifts))),
+    dims=_except, operands="x",
+)  # fmt: skip
+
+
+@instead_of(np.flip)
+def flip(m: Any, axis: Any = None) -> Any:
+    """Elements in reverse order along axes. Adjoint: the same."""
+    return _flip_op(m, options=(normal_axes(axis, m.ndim),))
+
+
+@instead_of(np.flipud)
+def flipud(m: Any) -> Any:
+    """Rows in reverse order."""
+    return flip(m, 0)
+
+
+@instead_of(np.fliplr)
+def fliplr(m: Any) -> Any:
+    """Columns in reverse order."""
+    return flip(m, 1)
+
+
+@instead_of(np.rot90)
+def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
+    """A quarter turn, `k` times, in the plane of two axes."""
+    a, b = (int(i) % m.ndim for i in axes)
+    if k % 4 == 0:
+        return m
+    if k % 4 == 2:
+        return flip(m, (a, b))
+    return swapaxes(flip(m, b), a, b) if k % 4 == 1 else flip(swapaxes(m, a, b), b)
+
+
+@instead_of(np.roll)
+def roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    """Elements shifted along axes, what falls off put at the other end. Adjoint: shifted back."""
+    if axis is None:
+        return reshape(roll(ravel(a), shift, 0), raw(a).shape)
+    axes, shifts = np.broadcast_arrays(np.atleast_1d(axis), np.atleast_1d(shift))
+    return _roll_op(a, options=(tuple(int(i) % a.ndim for i in axes), tuple(int(n) for n in shifts)))
+
+
+@instead_of(np.rollaxis)
+def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+    """Move an axis before the position `start`."""
+    n = a.ndim
+    axis, start = axis % n, start + n if start < 0 else start
+    order = [i for i in range(n) if i != axis]
+    order.insert(start - (axis < start), axis)
+    return transpose(a, order)
+
+
+# -- repetitions -----------------------------------------------------------------------------------------------------
+@instead_of(np.repeat)
+def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
+    """Each element several times, one after the other. Adjoint: the sum over what was repeated."""
+    a = operand(a)
+    if axis is None:
+        a, axis = ravel(a), 0
+    axis %= a.ndim
+    counts = np.asarray(raw(repeats))
+    shape = raw(a).shape
+    if counts.size != 1:
+        index = np.repeat(np.arange(shape[axis]), counts)
+        return taken(a, (slice(None),) * axis + (index,), by=(repeats,))
+    n = int(counts.reshape(()))
+    wide = broadcast_to(expand_dims(a, axis + 1), (*shape[: axis + 1], n, *shape[axis + 1 :]))
+    return reshape(wide, (*shape[:axis], shape[axis] * n, *shape[axis + 1 :]))
+
+
+@instead_of(np.tile)
+def tile(A: Any, reps: Any) -> Any:
+    """The whole array several times along each dimension. Adjoint: the sum over what was repeated."""
+    A = operand(A)
+    counts = tuple(int(n) for n in np.atleast_1d(reps))
+    n = max(A.ndim, len(counts))
+    counts = (1,) * (n - len(counts)) + counts
+    shape = (1,) * (n - A.ndim) + tuple(raw(A).shape)
+    pairs = reshape(A, tuple(k for s in shape for k in (1, s)))
+    wide = broadcast_to(pairs, tuple(k for c, s in zip(counts, shape, strict=True) for k in (c, s)))
+    return reshape(wide, tuple(c * s for c, s in zip(counts, shape, strict=True)))
+
+
+@instead_of(np.resize)
+def resize(a: Any, new_shape: Any) -> Any:
+    """A new shape, filled with the elements over and over."""
+    shape = (new_shape,) if isinstance(new_shape, int | np.integer) else tuple(new_shape)
+    flat = ravel(operand(a))
+    return reshape(taken(flat, np.arange(int(np.prod(shape))) % flat.shape[0]), shape)
+
+
+# -- padding ---------------------------------------------------------------------------------------------------------
+_BY_INDEX = ("edge", "reflect", "symmetric", "wrap")
+
+
+@instead_of(np.pad)
+def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any:
+    """Longer at the ends of each dimension: by constants, or by elements (edge, reflect, symmetric, wrap)."""
+    x, n = array, array.ndim
+    if isinstance(pad_width, dict):
+        pad_width = [pad_width.get(i, pad_width.get(i - n, 0)) for i in range(n)]
+        pad_width = [(w, w) if isinstance(w, int) else tuple(w) for w in pad_width]
+    widths = np.broadcast_to(np.asarray(pad_width), (n, 2)).tolist()
+    shape = raw(x).shape
+    if mode == "constant":
+        whole = tuple(a + s + b for s, (a, b) in zip(shape, widths, strict=True))
+        key = tuple(slice(a, a + s) for s, (a, _) in zip(shape, widths, strict=True))
+        y = put(x, options=(key, whole))
+        if not np.any(words.get("constant_values", 0)):
+            return y
+        from .arguments import constant_like
+
+        return y + constant_like(np.pad(np.zeros(shape, x.dtype), widths, **words), x)
+    if mode not in _BY_INDEX or words.get("reflect_type", "even") != "even":
+        raise NotDifferentiable(f"pad with mode={mode!r} {words or ''} has no derivative here; needed: 'constant' or "
+                                f"one of {', '.join(_BY_INDEX)}")  # fmt: skip
+    for i, (before, after) in enumerate(widths):
+        if before or after:
+            index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]
+            x = taken(x, (slice(None),) * i + (index,))
+    return x
+
+
+# -- splits: slices, so that the cotangents of all parts meet in the operand's ---------------------------------------
+@instead_of(np.array_split)
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
+    """Parts along an axis, of nearly equal extents or cut at places given."""
+    n, axis = int(raw(ary).shape[axis]), axis % ary.ndim
+    if isinstance(indices_or_sections, int | np.integer):
+        sections = int(indices_or_sections)
+        if sections < 1:
+            raise ShapeError(f"array_split into {sections} parts; needed: at least one")
+        small, longer = divmod(n, sections)
+        cuts = np.cumsum([small + (i < longer) for i in range(sections)]).tolist()[:-1]
+    else:
+        cuts = [int(i) for i in np.asarray(raw(indices_or_sections))]
+    ends = [0, *cuts, n]
+    before = (slice(None),) * axis
+    return [getitem(ary, (*before, slice(a, b))) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+
+
+@instead_of(np.split)
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
+    """Parts along an axis, of equal extents or cut at places given."""
+    n = int(raw(ary).shape[axis])
+    if isinstance(indices_or_sections, int | np.integer) and n % int(indices_or_sections):
+        raise ShapeError(f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split")
+    return array_split(ary, indices_or_sections, axis)
+
+
+@instead_of(np.vsplit)
+def vsplit(ary: Any, indices_or_sections: Any) -> Any:
+    """Parts along the first dimension."""
+    return split(ary, indices_or_sections, 0)
+
+
+@instead_of(np.hsplit)
+def hsplit(ary: Any, indices_or_sections: Any) -> Any:
+    """Parts along the second dimension, or the only one."""
+    return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
+
+
+@instead_of(np.dsplit)
+def dsplit(ary: Any, indices_or_sections: Any) -> Any:
+    """Parts along the third dimension."""
+    return split(ary, indices_or_sections, 2)
+
+
+def unstack(x: Any, axis: int = 0) -> Any:
+    """The layers along an axis, as a tuple."""
+    axis %= x.ndim
+    return tuple(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis])))
+
+
+@instead_of(np.delete)
+def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
+    """What is left without some places along an axis."""
+    if axis is None:
+        arr, axis = ravel(arr), 0
+    axis %= arr.ndim
+    left = np.delete(np.arange(int(arr.shape[axis])), raw(obj))
+    return taken(arr, (slice(None),) * axis + (left,), by=(obj,))
+
+
+# -- diagonals and triangles -----------------------------------------------------------------------------------------
+def _diagonal_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    _, a, b, _ = options
+    return [tuple(Mix if i in (a, b) else i - (i > a) - (i > b) for i in range(len(shapes[0])))]
+
+
+def _lay_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    _, a, b, shape = options
+    free = [i for i in range(len(shape)) if i not in (a, b)]
+    return [(*free, Mix)]
+
+
+def _lay(x: Any, offset: int, a: int, b: int, shape: Shape) -> Any:
+    from ..arrays.shape_only import Shaped
+
+    if type(x) is Shaped:
+        return Shaped(shape, x.dtype, x.why)
+    out = np.zeros_like(x, shape=shape)
+    n = x.shape[-1]
+    key: list[Any] = [slice(None)] * len(shape)
+    key[a], key[b] = np.arange(n) + max(-offset, 0), np.arange(n) + max(offset, 0)
+    # two index arrays: NumPy puts their dimension where they are if they are neighbours, else first
+    out[tuple(key)] = np.moveaxis(x, -1, min(a, b) if abs(a - b) == 1 else 0)
+    return out
+
+
+_diagonal_op: Primitive = op(
+    "diagonal", "a", lambda x, offset, a, b, shape: np.diagonal(x, offset, a, b),
+    lambda ct, y, x, *options: _lay_op(ct, options=options), dims=_diagonal_dims, operands="x",
+)  # fmt: skip
+_lay_op: Primitive = op(
+    "make_diagonal", "a", _lay, lambda ct, y, x, *options: _diagonal_op(ct, options=options), dims=_lay_dims,
+    operands="x",
+)  # fmt: skip
+
+
+@instead_of(np.diagonal)
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The diagonal of two dimensions, as the last one. Adjoint: `make_diagonal`."""
+    n = a.ndim
+    shape = tuple(int(k) for k in raw(a).shape)
+    return _diagonal_op(a, options=(int(offset), axis1 % n, axis2 % n, shape))
+
+
+def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The last dimension laid on the diagonal of two new ones, zero elsewhere. Adjoint: `diagonal`.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> np.make_diagonal(np.array([1.0, 2.0]), 0, -1, -2).tolist()
+    [[1.0, 0.0], [0.0, 2.0]]
+    """
+    D = operand(D)
+    n = D.ndim + 1
+    a, b = axis1 % n, axis2 % n
+    extent = int(raw(D).shape[-1]) + abs(offset)
+    shape = [int(k) for k in raw(D).shape[:-1]]
+    for i in sorted((a, b)):
+        shape.insert(i, extent)
+    return _lay_op(D, options=(int(offset), a, b, tuple(shape)))
+
+
+@instead_of(np.diag)
+def diag(v: Any, k: int = 0) -> Any:
+    """The diagonal of a matrix, or the matrix of a diagonal."""
+    return make_diagonal(v, k) if v.ndim == 1 else diagonal(v, k)
+
+
+@instead_of(np.diagflat)
+def diagflat(v: Any, k: int = 0) -> Any:
+    """The matrix that has all elements on its diagonal."""
+    return make_diagonal(ravel(v), k)
+
+
+@instead_of(np.trace)
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
+    """The sum of a diagonal."""
+    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+
+
+def _triangle(name: str, function: Any) -> Primitive:
+    made: Primitive = op(
+        name, "a", function, lambda ct, y, x, k: made(ct, options=(k,)), dims=_last_two, operands="x"
+    )  # fmt: skip
+    return made
+
+
+_tril_op = _triangle("tril", lambda x, k: np.tril(x, k))
+_triu_op = _triangle("triu", lambda x, k: np.triu(x, k))
+
+
+def _square(m: Any) -> Any:
+    return broadcast_to(m, (*raw(m).shape, *raw(m).shape)) if m.ndim == 1 else m
+
+
+@instead_of(np.tril)
+def tril(m: Any, k: int = 0) -> Any:
+    """The lower triangle of the last two dimensions, zero elsewhere."""
+    return _tril_op(_square(m), options=(int(k),))
+
+
+@instead_of(np.triu)
+def triu(m: Any, k: int = 0) -> Any:
+    """The upper triangle of the last two dimensions, zero elsewhere."""
+    return _triu_op(_square(m), options=(int(k),))
+
+
+# -- differences -----------------------------------------------------------------------------------------------------
+def _cut(x: Any, axis: int, a: int | None, b: int | None, step: int | None = None) -> Any:
+    return getitem(x, (slice(None),) * axis + (slice(a, b, step),))
+
+
+@instead_of(np.diff)
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """Differences of neighbours along an axis, `n` times over."""
+    a = operand(a)
+    axis %= a.ndim
+    ends = []
+    for end in (prepend, append):
+        if end is not None:
+            _, end = strong(a, end)
+            shape = list(raw(a).shape)
+            shape[axis] = 1
+            end = broadcast_to(end, tuple(shape)) if end.ndim == 0 else end
+        ends.append(end)
+    if any(end is not None for end in ends):
+        a = concatenate([x for x in (ends[0], a, ends[1]) if x is not None], axis)
+    for _ in range(n):
+        a = _cut(a, axis, 1, None) - _cut(a, axis, None, -1)
+    return a
+
+
+@instead_of(np.ediff1d)
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """Differences of neighbours of all elements, with values before and after."""
+    parts = [x for x in (to_begin, diff(ravel(operand(ary))), to_end) if x is not None]
+    return concatenate([ravel(x) for x in operands(*parts)])
+
+
+@instead_of(np.gradient)
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """Central differences inside and one-sided ones at the ends, along each axis; spacings as NumPy takes them."""
+    f = operand(f)
+    axes = normal_axes(axis, f.ndim) if not isinstance(axis, list | tuple) else tuple(int(a) % f.ndim for a in axis)
+    spacings: list[Any] = list(varargs) * (len(axes) if len(varargs) == 1 and np.ndim(raw(varargs[0])) == 0 else 1)
+    spacings = spacings or [1.0] * len(axes)
+    if len(spacings) != len(axes):
+        raise ShapeError(f"gradient: {len(varargs)} spacings were given for {len(axes)} axes")
+    found = [_gradient_along(f, h, i, edge_order) for h, i in zip(spacings, axes, strict=True)]
+    return found[0] if len(axes) == 1 else tuple(found)
+
+
+def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
+    n = int(raw(f).shape[axis])
+    if n < edge_order + 1:
+        raise ShapeError(f"gradient along an extent of {n} with edge_order={edge_order}; needed: {edge_order + 1}")
+    spread = (-1,) + (1,) * (f.ndim - axis - 1)
+    if np.ndim(raw(spacing)) == 0:
+        inner = (_cut(f, axis, 2, None) - _cut(f, axis, None, -2)) / (2.0 * spacing)
+        first = last = spacing
+        firsts, lasts = (spacing, spacing), (spacing, spacing)
+    else:
+        h = diff(spacing.astype(f.dtype))
+        a, b = reshape(h[:-1], spread), reshape(h[1:], spread)
+        before, at, after = _cut(f, axis, None, -2), _cut(f, axis, 1, -1), _cut(f, axis, 2, None)
+        inner = -b / (a * (a + b)) * before + (b - a) / (a * b) * at + a / (b * (a + b)) * after
+        first, last = h[0], h[-1]
+        firsts, lasts = (h[0], h[1] if n > 2 else h[0]), (h[-1], h[-2] if n > 2 else h[-1])
+    if edge_order == 1:
+        left = (_cut(f, axis, 1, 2) - _cut(f, axis, 0, 1)) / first
+        right = (_cut(f, axis, -1, None) - _cut(f, axis, -2, -1)) / last
+    else:
+        p, q = firsts
+        left = (-(2.0 * p + q) / (p * (p + q)) * _cut(f, axis, 0, 1) + (p + q) / (p * q) * _cut(f, axis, 1, 2)
+                - p / (q * (p + q)) * _cut(f, axis, 2, 3))  # fmt: skip
+        p, q = lasts
+        right = (p / (q * (p + q)) * _cut(f, axis, -3, -2) - (p + q) / (p * q) * _cut(f, axis, -2, -1)
+                 + (2.0 * p + q) / (p * (p + q)) * _cut(f, axis, -1, None))  # fmt: skip
+    return concatenate([left, inner, right], axis)
+
+
+@instead_of(np.trapezoid)
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """The integral by the trapezoidal rule."""
+    y = operand(y)
+    axis %= y.ndim
+    if x is not None:
+        x = operand(x)
+        dx = diff(x) if x.ndim == 1 else diff(x, axis=axis)
+        dx = reshape(dx, (-1,) + (1,) * (y.ndim - axis - 1)) if x.ndim == 1 else dx
+    return sum(dx * (_cut(y, axis, 1, None) + _cut(y, axis, None, -1)), axis) * 0.5

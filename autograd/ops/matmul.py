@@ -1,0 +1,143 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from numpy import empty, ndarray
+
+from ..engine.broadcasting import ones, unbroadcast
+from ..engine.primitive import op
+from ..kernels import blas
+from ..layouts.layout import Mix, Sum
+from .shape import broadcast_to, swapaxes
+
+_K = Sum("k")
+
+
+def _dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+    a, b = shapes
+    batch = max(len(a), len(b), 2) - 2
+    left = tuple(range(batch - (len(a) - 2), batch)) + (batch, _K) if len(a) > 1 else (_K,)
+    columns = batch + (1 if len(a) > 1 else 0)
+    right = tuple(range(batch - (len(b) - 2), batch)) + (_K, columns) if len(b) > 1 else (_K,)
+    return [left, right]
+
+
+def _rows(x: Any) -> Any:
+    """A NumPy array as a matrix of its last dimension."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _left(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    if b.ndim == 2 and ct.ndim == 2 and a.ndim == 2:
+        return ct @ b.T
+    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is b.__class__ is ndarray:
+        return _rows(ct).dot(b.T).reshape(a.shape)
+    if b.ndim == 1:
+        return ct * b if a.ndim == 1 else ct.reshape((*ct.shape, 1)) * b
+    if a.ndim == 1:
+        g = b @ ct.reshape((*ct.shape, 1))
+        g = g.reshape(g.shape[:-1])
+    else:
+        g = ct @ swapaxes(b, -1, -2)
+    return unbroadcast(g, a.shape)
+
+
+def _right(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    if a.ndim == 2 and ct.ndim == 2 and b.ndim == 2:
+        return a.T @ ct
+    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is a.__class__ is ndarray:
+        return _rows(a).T.dot(_rows(ct))  # one product, in the place of one per batch and their sum
+    if a.ndim == 1:
+        if b.ndim == 1:
+            return ct * a
+        g = a.reshape((a.shape[0], 1)) @ ct.reshape((*ct.shape[:-1], 1, ct.shape[-1]))
+        return unbroadcast(g, b.shape)
+    if b.ndim == 1:
+        g = swapaxes(a, -1, -2) @ ct.reshape((*ct.shape, 1))
+        return unbroadcast(g.reshape(g.shape[:-1]), b.shape)
+    return unbroadcast(swapaxes(a, -1, -2) @ ct, b.shape)
+
+
+matmul = op("matmul", "a b", operator.matmul, (_left, _right), saves="01", dims=_dims, operands="x w")
+
+
+# -- a linear layer ------------------------------------------------------------------------------------------
+
+
+_MANY = 256
+"""From so many rows on the bias is there first and the product is added to it, which saves a pass over the result."""
+
+
+def _linear(x: Any, w: Any, b: Any) -> Any:
+    if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape:
+        try:
+            if x.ndim == 2:
+                if len(x) >= _MANY:
+                    return _added_to_bias(x, w, b)
+                y = x.dot(w)  # the same as @, without its machinery
+                y += b
+                return y
+            if x.ndim > 2:  # one product, and not one per batch
+                y = _added_to_bias(_rows(x), w, b)
+                return y.reshape(*x.shape[:-1], y.shape[1])
+        except ValueError:  # the product says what does not fit
+            pass
+    return NotImplemented
+
+
+def _added_to_bias(x: Any, w: Any, b: Any) -> Any:
+    if len(x) >= _MANY and x.dtype == w.dtype == b.dtype and blas.adds_products(x.dtype):
+        y = empty((len(x), len(b)), x.dtype)
+        y[...] = b
+        blas.add_product(x, w, y)
+    else:
+        y = x.dot(w)
+        y += b
+    return y
+
+
+def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+    last = len(shapes[0]) - 1
+    return [(*range(last), Mix), (Mix, last), (last,)]
+
+
+def _left_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    if ct.__class__ is not ndarray:
+        return _left(ct, y, x, w)
+    return ct.dot(w.T) if ct.ndim == 2 else _rows(ct).dot(w.T).reshape(x.shape)
+
+
+def _right_of_linear(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    if ct.__class__ is not ndarray:
+        return _right(ct, y, x, w)
+    return x.T.dot(ct) if ct.ndim == 2 else _rows(x).T.dot(_rows(ct))
+
+
+def _over_rows(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    if ct.__class__ is not ndarray:
+        return ct.sum(axis=tuple(range(ct.ndim - 1)))
+    if ct.ndim != 2:
+        ct = _rows(ct)
+    return ones(len(ct), ct.dtype).dot(ct)
+
+
+linear = op(
+    "linear", "N N N", _linear, (_left_of_linear, _right_of_linear, _over_rows),
+    saves="01", dims=_linear_dims, operands="x w b",
+    instead=lambda x, w, b: matmul(x, w) + b,
+    tangent=(
+        lambda dx, y, x, w, b: dx @ w, lambda dw, y, x, w, b: x @ dw,
+        lambda db, y, x, w, b: broadcast_to(db, (*x.shape[:-1], *db.shape)),
+    ),
+)  # fmt: skip
+"""x @ w + b in one step: one array the less, and one node the less on every layer of every model.
+
+Its word is "N N N": it is linear in none of them alone (b is added once), so no operand may be Partial and no
+contracted dimension sharded. Where labels ask for that it is the product and the sum, which know how; and where
+listeners want to see them.
+"""

@@ -1,0 +1,1 @@
+"""Fused operations of neural networks: softmax, losses, normalization, attention, convolution, pooling, embeddings."""

@@ -1,0 +1,85 @@
+"""The class of operations that have kernels.
+
+`Fused` is declared like any operation, by plain operations throughout: its function is a composition, its rules are
+written in differentiable operations. Where `kernels.find` knows a kernel for the operands' arrays, the forward pass and
+first-order sweeps are that kernel's; one call gives the cotangents of all operands, which mostly share their work.
+Everything else (devices without the kernel, shape-only arrays, forward mode, recorded sweeps, the check of layouts)
+runs the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy import ndarray
+
+from ...engine.checked_pull import prove
+from ...engine.primitive import Primitive
+from ...engine.recording import Node
+from ...engine.tape import Sweep
+from ...engine.tensor import TENSORS, Tensor
+from ...kernels import find
+
+__all__ = ["Fused", "constant_like", "raw"]
+
+
+class Fused(Primitive):
+    """An operation with a kernel of its name; `function` is its composition of plain functions."""
+
+    def __init__(self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Any], **words: Any):
+        self.kernel_name = words.pop("kernel", name)
+        self.composition = function
+        super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
+
+    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The call, and the step of the reverse sweep: the kernel's where the forward pass was the kernel's."""
+        call, self._step = super().made(n)
+        return call, self._sweep
+
+    def _value(self, *args: Any) -> Any:
+        n = len(self.words)
+        kernel = find(self.kernel_name, args[:n])
+        return self.composition(*args) if kernel is None else kernel.forward(args[:n], args[n:], False)[0]
+
+    def _keeping(self, *args: Any) -> tuple[Any, Any]:
+        n = len(self.words)
+        kernel = find(self.kernel_name, args[:n])
+        if kernel is None:
+            return self.composition(*args), None
+        y, kept = kernel.forward(args[:n], args[n:], True)
+        return y, (kernel.backward, kept)
+
+    def _sweep(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        _, kept, xs, places, options, shapes, signature = node
+        if (
+            kept is None
+            or sweep.record
+            or shapes is not None
+            or ct.__class__ is not ndarray
+            or (signature is not None and signature.apart)
+        ):
+            self._step(node, ct, sweep)
+            return
+        if signature is not None and not signature.checked:
+            prove(self, node, ct)
+        backward, kept = kept
+        wanted = [place >= 0 for place in places]
+        last = sweep.left is sweep.recording.nodes  # the sweep takes the tape apart: nobody comes here again
+        for place, g in zip(places, backward(ct, kept, xs, options, wanted, last), strict=True):
+            if place >= 0:
+                sweep.add(place, g)
+
+
+def raw(x: Any) -> Any:
+    """The array of a Tensor; anything else as it is."""
+    return x.array if x.__class__ in TENSORS else x
+
+
+def constant_like(array: Any, like: Any) -> Any:
+    """An array that is the same on every rank, as an operand beside `like`: a Tensor if that is one."""
+    if like.__class__ not in TENSORS:
+        return array
+    from ...layouts.layout import C
+
+    return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))

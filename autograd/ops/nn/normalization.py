@@ -1,0 +1,162 @@
+"""Layer norm and RMS norm over the last dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import ShapeError, call_site
+from ...layouts.layout import Mix
+from ..elementwise import sqrt
+from ..reductions import mean, sum
+from ..shape import broadcast_to
+from .fused import Fused, raw
+
+Shape = tuple[int, ...]
+
+
+def _dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """Rows are separate; along the last dimension the operation mixes."""
+    n = len(shapes[0])
+    return [(*range(n - 1), Mix), *((Mix,) for _ in shapes[1:])]
+
+
+def _scaled(x: Any, eps: float) -> tuple[Any, Any]:
+    """(x - mean) / sigma, and 1 / sigma: differentiable."""
+    centred = x - mean(x, -1, keepdims=True)
+    scale = 1 / sqrt(mean(centred * centred, -1, keepdims=True) + eps)
+    return centred * scale, scale
+
+
+def _over_rows(ct: Any) -> Any:
+    return sum(ct, tuple(range(len(raw(ct).shape) - 1)))
+
+
+def _from_normed(g: Any, normed: Any, scale: Any) -> Any:
+    return (g - mean(g, -1, keepdims=True) - normed * mean(g * normed, -1, keepdims=True)) * scale
+
+
+def _normalize(x: Any, eps: float) -> Any:
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    return centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps)
+
+
+normalize_op = Fused(
+    "normalize", "N", _normalize, (lambda ct, y, x, eps: _from_normed(ct, *_scaled(x, eps)),), saves="0", dims=_dims,
+    operands="x", tangent=(lambda dx, y, x, eps: _from_normed(dx, *_scaled(x, eps)),),  # the Jacobian is symmetric
+)  # fmt: skip
+layer_norm_op = Fused(
+    "layer_norm", "N N N", lambda x, w, b, eps: _normalize(x, eps) * w + b,
+    (
+        lambda ct, y, x, w, b, eps: _from_normed(ct * w, *_scaled(x, eps)),
+        lambda ct, y, x, w, b, eps: _over_rows(ct * _scaled(x, eps)[0]),
+        lambda ct, y, x, w, b, eps: _over_rows(ct),
+    ),
+    saves="01", dims=_dims, operands="x weight bias",
+    tangent=(
+        lambda dx, y, x, w, b, eps: _from_normed(dx, *_scaled(x, eps)) * w,
+        lambda dw, y, x, w, b, eps: _scaled(x, eps)[0] * dw,
+        lambda db, y, x, w, b, eps: broadcast_to(db, raw(x).shape),
+    ),
+)  # fmt: skip
+
+
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension, which may not be sharded.
+
+    Parameters
+    ----------
+    x : [..., n]
+    weight, bias : [n], optional
+    eps : float
+
+    Raises
+    ------
+    ShapeError
+        A weight or bias that does not fit.
+
+    Notes
+    -----
+    Ba et al. 2016, equation 3; the variance is that of the population. Adjoint, with ``g = ct weight`` and the
+    normalised ``h``: ``(g - mean(g) - h mean(g h)) / sigma``, ``sum(ct h)``, ``sum(ct)``.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import ops
+    >>> ops.layer_norm(ag.tensor([[1.0, 3.0]]), eps=0.0).numpy()
+    array([[-1.,  1.]])
+    """
+    _check("layer_norm", x, weight=weight, bias=bias)
+    if weight is not None and bias is not None:
+        return layer_norm_op(x, weight, bias, options=(float(eps),))
+    y = normalize_op(x, options=(float(eps),))
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _rms_scale(x: Any, eps: float) -> Any:
+    return 1 / sqrt(mean(x * x, -1, keepdims=True) + eps)
+
+
+def _from_rms_normed(g: Any, x: Any, eps: float) -> Any:
+    scale = _rms_scale(x, eps)
+    normed = x * scale
+    return (g - normed * mean(g * normed, -1, keepdims=True)) * scale
+
+
+def _rms(x: Any, w: Any, eps: float) -> Any:
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * w
+
+
+rms_norm_op = Fused(
+    "rms_norm", "N b", _rms,
+    (
+        lambda ct, y, x, w, eps: _from_rms_normed(ct * w, x, eps),
+        lambda ct, y, x, w, eps: _over_rows(ct * (x * _rms_scale(x, eps))),
+    ),
+    saves="01", dims=_dims, operands="x weight",
+    tangent=(lambda dx, y, x, w, eps: _from_rms_normed(dx, x, eps) * w,),
+)  # fmt: skip
+
+
+def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """``x / sqrt(mean(x^2) + eps) * weight`` along the last dimension, which may not be sharded.
+
+    Parameters
+    ----------
+    x : [..., n]
+    weight : [n], optional
+    eps : float, optional
+        By default the precision of the dtype.
+
+    Notes
+    -----
+    Zhang & Sennrich 2019, equation 4. Adjoint, with ``g = ct weight`` and ``h = x / rms``: ``(g - h mean(g h)) / rms``,
+    ``sum(ct h)``.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import ops
+    >>> ops.rms_norm(ag.tensor([[3.0, 4.0]]), ag.tensor([5.0, 5.0])).numpy().round(4)
+    array([[4.2426, 5.6569]])
+    """
+    _check("rms_norm", x, weight=weight)
+    eps = float(np.finfo(raw(x).dtype).eps) if eps is None else float(eps)
+    return x * _rms_scale(x, eps) if weight is None else rms_norm_op(x, weight, options=(eps,))
+
+
+def _check(name: str, x: Any, **given: Any) -> None:
+    shape = raw(x).shape
+    if not shape:
+        raise ShapeError(f"{name}: a value without dimensions was given; needed: [..., n]" + call_site())
+    for what, w in given.items():
+        if w is not None and raw(w).shape != shape[-1:]:
+            raise ShapeError(f"{name}: {what} of shape {raw(w).shape} for x of shape {shape}; needed: {shape[-1:]}"
+                             + call_site())  # fmt: skip
+
+
+__all__ = ["layer_norm", "rms_norm"]

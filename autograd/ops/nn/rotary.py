@@ -1,0 +1,99 @@
+"""Rotary positions: pairs of features turned by an angle that grows with the token's place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engine.tensor import TENSORS
+from ...errors import ShapeError, call_site
+from ...layouts.layout import Mix
+from .fused import Fused, raw
+
+Shape = tuple[int, ...]
+
+
+def _halves(x: Any, interleaved: bool) -> tuple[Any, Any]:
+    if interleaved:
+        return x[..., 0::2], x[..., 1::2]
+    half = x.shape[-1] // 2
+    return x[..., :half], x[..., half:]
+
+
+def _turn(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    a, b = _halves(x, interleaved)
+    first, second = a * cos - b * sin, a * sin + b * cos
+    if not interleaved:
+        return np.concatenate([first, second], axis=-1)
+    shape = first.shape
+    return np.concatenate([first.reshape((*shape, 1)), second.reshape((*shape, 1))], axis=-1).reshape(x.shape)
+
+
+def _dims(shapes: Sequence[Shape], options: Any) -> Any:
+    n = len(shapes[0])
+    return [(*range(n - 1), Mix), *((*range(n - len(s), n - 1), Mix) for s in shapes[1:])]
+
+
+_rotary: Fused = Fused(
+    "rotary", "a S S", _turn,
+    (lambda ct, y, x, cos, sin, interleaved: _rotary(ct, cos, -sin, options=(interleaved,)), None, None),
+    saves="12", dims=_dims, operands="x cos sin",
+)  # fmt: skip
+
+
+def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
+    """Turn pairs of features: ``(a cos - b sin, a sin + b cos)``.
+
+    Parameters
+    ----------
+    x : [..., tokens, width], width even
+    cos, sin : broadcastable to [..., tokens, width / 2]
+        See `rotary_angles`. They get no cotangent: one that a tape follows is refused.
+    interleaved : bool
+        Pairs are neighbours, as in the source; else the first half of the features goes with the second half.
+
+    Notes
+    -----
+    Su et al. 2021 (RoFormer), section 3.4.2. Adjoint: the turn back, ``rotary(ct, cos, -sin)``.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import ops
+    >>> cos, sin = ops.rotary_angles(2, 4)
+    >>> ops.rotary(numpy.ones((2, 4)), cos, sin).round(3)
+    array([[ 1.   ,  1.   ,  1.   ,  1.   ],
+           [-0.301,  0.99 ,  1.382,  1.01 ]])
+    """
+    shape = raw(x).shape
+    if not shape or shape[-1] % 2:
+        raise ShapeError(f"rotary: x of shape {shape}; needed: [..., tokens, width] of an even width" + call_site())
+    full = (*shape[:-1], shape[-1] // 2)
+    for name, t in (("cos", cos), ("sin", sin)):
+        given = raw(t).shape
+        if len(given) > len(full) or any(m not in (1, n) for m, n in zip(given[::-1], full[::-1], strict=False)):
+            raise ShapeError(f"rotary: {name} of shape {given}; needed: one that broadcasts to {full}" + call_site())
+        if t.__class__ in TENSORS and t.requires_grad:
+            raise ShapeError(
+                f"rotary: {name} is followed by a tape, and its gradient would be left out. Needed: a table. "
+                f"Fix: stop_gradient({name})" + call_site()
+            )
+    return _rotary(x, cos, sin, options=(bool(interleaved),))
+
+
+def rotary_angles(tokens: int, width: int, base: float = 10000.0, start: int = 0, dtype: Any = np.float64) -> Any:
+    """Tables (cos, sin), [tokens, width / 2], of the angles ``place * base ** (-2 i / width)``, places from `start`.
+
+    Examples
+    --------
+    >>> from autograd import ops
+    >>> ops.rotary_angles(3, 4)[1][:, 0].round(3)
+    array([0.   , 0.841, 0.909])
+    """
+    angles = np.arange(start, start + tokens)[:, None] * base ** (-np.arange(0, width, 2) / width)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+
+
+__all__ = ["rotary", "rotary_angles"]

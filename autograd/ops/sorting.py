@@ -1,0 +1,273 @@
+"""Choosing elements by values: sort, partition, take, select, medians and quantiles. An order has no derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arrays.shape_only import Shaped
+from ..engine.primitive import Primitive, op
+from ..engine.tensor import TENSORS
+from ..errors import NotDifferentiable, ShapeError
+from ..layouts.layout import Mix
+from .arguments import instead_of, labelled, operand, raw, tensors_in
+from .creation import broadcast_arrays
+from .elementwise import where as _where
+from .indexing import taken
+from .reductions import mean, normal_axes
+from .shape import expand_dims, ravel, reshape, squeeze, stack, transpose
+
+Shape = tuple[int, ...]
+_NUMBERS = frozenset({bool, int, float, complex})
+
+
+# -- where -----------------------------------------------------------------------------------------------------------
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    """Elements of `x` where the condition holds, of `y` elsewhere; with one argument, the places where it holds.
+
+    A choice between Python numbers is a Python number, so that it takes the dtype of what it meets.
+    """
+    if x is None and y is None:
+        return np.nonzero(raw(condition))
+    if x is None or y is None:
+        raise ShapeError("where: one of x and y was given; needed: both, or none")
+    if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
+        if not tensors_in((condition, x, y)):
+            chosen = np.where(condition, x, y)
+            numbers = condition.__class__ is bool and x.__class__ in _NUMBERS and y.__class__ in _NUMBERS
+            return chosen.item() if numbers else chosen
+    given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
+    condition = given[0]
+    if condition.__class__ in TENSORS or hasattr(condition, "dtype"):
+        condition = condition if condition.dtype == bool else condition != 0
+    return _where(np.asarray(condition) if isinstance(condition, bool) else condition, *given[1:])
+
+
+@instead_of(np.select)
+def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
+    """Elements of the first choice whose condition holds, else the default."""
+    if len(condlist) != len(choicelist):
+        raise ShapeError(f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: as many")
+    y = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
+        y = where(condition, choice, y)
+    return y
+
+
+@instead_of(np.piecewise)
+def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
+    """Functions, or constants, each where its condition holds; one more is the default. Each sees all of `x`."""
+    conditions = list(condlist) if isinstance(condlist, list | tuple) else [condlist]
+    values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
+    default = values.pop() if len(values) == len(conditions) + 1 else 0
+    y = x * 0 + default
+    for condition, value in zip(conditions, values, strict=True):
+        y = where(condition, value, y)
+    return y
+
+
+# -- along an axis, by an index per element --------------------------------------------------------------------------
+def _along_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    return [tuple(Mix if i == options[0] else i for i in range(len(shape))) for shape in shapes]
+
+
+def _places(index: Any, axis: int) -> tuple[Any, ...]:
+    """A key that takes, along an axis, the places of an index of the result's shape."""
+    key = []
+    for i, n in enumerate(index.shape):
+        shape = [1] * index.ndim
+        shape[i] = n
+        key.append(index if i == axis else np.reshape(np.arange(n), shape))
+    return tuple(key)
+
+
+def _scatter(x: Any, index: Any, axis: int, shape: Shape) -> Any:
+    if type(x) is Shaped:
+        return Shaped(shape, x.dtype, x.why)
+    out = np.zeros_like(x, shape=shape)
+    np.add.at(out, _places(index, axis), x)
+    return out
+
+
+_along_op: Primitive = op(
+    "take_along_axis", "a S", lambda x, index, axis, shape: np.take_along_axis(x, index, axis),
+    (lambda ct, y, x, index, axis, shape: _scatter_op(ct, index, options=(axis, shape)), None),
+    saves=("1", ""), dims=_along_dims, operands="x index",
+)  # fmt: skip
+_scatter_op: Primitive = op(
+    "scatter_along_axis", "a S", _scatter,
+    (lambda ct, y, x, index, axis, shape: _along_op(ct, index, options=(axis, shape)), None),
+    saves=("1", ""), dims=_along_dims, operands="x index",
+)  # fmt: skip
+
+
+@instead_of(np.take_along_axis)
+def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
+    """Elements along an axis by an index of as many dimensions. Adjoint: the cotangent added at those places."""
+    arr, indices = operand(arr), operand(indices)
+    if axis is None:
+        arr, axis = ravel(arr), 0
+    axis %= arr.ndim
+    shape = tuple(int(n) for n in raw(arr).shape)
+    free = np.broadcast_shapes(*(tuple(1 if i == axis else int(n) for i, n in enumerate(raw(x).shape))
+                                 for x in (arr, indices)))  # fmt: skip
+    whole = tuple(shape[axis] if i == axis else n for i, n in enumerate(free))
+    index_shape = tuple(int(raw(indices).shape[axis]) if i == axis else n for i, n in enumerate(free))
+    from .shape import broadcast_to
+
+    arr = arr if shape == whole else broadcast_to(arr, whole)
+    indices = indices if raw(indices).shape == index_shape else broadcast_to(indices, index_shape)
+    return _along_op(arr, indices, options=(axis, whole))
+
+
+_argsort_op = op(
+    "argsort", "S", lambda x, axis, kind: np.argsort(x, axis, kind), (None,), dims=_along_dims, operands="x"
+)
+_argpartition_op = op(
+    "argpartition", "S", lambda x, axis, kth: np.argpartition(x, kth, axis), (None,), dims=_along_dims, operands="x"
+)
+
+
+@instead_of(np.argsort)
+def argsort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *, stable: Any = None) -> Any:
+    """The places of the elements in ascending order; without derivative."""
+    if axis is None:
+        a, axis = ravel(a), 0
+    return _argsort_op(a, options=(axis % a.ndim, "stable" if stable else kind))
+
+
+@instead_of(np.argpartition)
+def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None) -> Any:
+    """The places of the elements, the smallest before place `kth`; without derivative."""
+    if axis is None:
+        a, axis = ravel(a), 0
+    kth = int(kth) if np.ndim(kth) == 0 else tuple(int(k) for k in kth)
+    return _argpartition_op(a, options=(axis % a.ndim, kth))
+
+
+@instead_of(np.sort)
+def sort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *, stable: Any = None) -> Any:
+    """Elements in ascending order; the cotangent goes back to where each came from."""
+    a = operand(a)
+    if axis is None:
+        a, axis = ravel(a), 0
+    return take_along_axis(a, argsort(a, axis, kind, stable=stable), axis)
+
+
+def msort(a: Any) -> Any:
+    """Elements in ascending order along the first axis."""
+    return sort(a, 0)
+
+
+@instead_of(np.partition)
+def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None) -> Any:
+    """The smallest elements before place `kth`; the cotangent goes back to where each came from."""
+    a = operand(a)
+    if axis is None:
+        a, axis = ravel(a), 0
+    return take_along_axis(a, argpartition(a, kth, axis), axis)
+
+
+@instead_of(np.sort_complex)
+def sort_complex(a: Any) -> Any:
+    """Sorted complex numbers."""
+    a = operand(a)
+    return sort(a if a.dtype.kind == "c" else a.astype(complex))
+
+
+# -- by index --------------------------------------------------------------------------------------------------------
+@instead_of(np.take)
+def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Any:
+    """Elements at indices along an axis, or of the flat array."""
+    a = operand(a)
+    if axis is None:
+        a, axis = ravel(a), 0
+    axis %= a.ndim
+    index = np.asarray(raw(indices))
+    n = int(raw(a).shape[axis])
+    index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
+    return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
+
+
+@instead_of(np.compress)
+def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) -> Any:
+    """What is left along an axis where a condition holds."""
+    return take(a, labelled(np.flatnonzero(np.asarray(raw(condition))), condition), axis)
+
+
+@instead_of(np.extract)
+def extract(condition: Any, arr: Any) -> Any:
+    """The elements where a condition holds, flat."""
+    return compress(labelled(np.ravel(np.asarray(raw(condition))), condition), ravel(operand(arr)))
+
+
+@instead_of(np.choose)
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    """For each place, the element there of the choice that an index names."""
+    count = len(choices) if isinstance(choices, list | tuple) else int(raw(choices).shape[0])
+    index, *options = broadcast_arrays(a, *(choices[i] for i in range(count)))
+    at = raw(index)
+    at = at % count if mode == "wrap" else np.clip(at, 0, count - 1) if mode == "clip" else at
+    return squeeze(take_along_axis(stack(options), labelled(np.expand_dims(at, 0), index), 0), 0)
+
+
+# -- medians and quantiles -------------------------------------------------------------------------------------------
+def _flat_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
+    """The reduced axes as one, the last."""
+    axes = normal_axes(axis, a.ndim)
+    free = [i for i in range(a.ndim) if i not in axes]
+    shape = raw(a).shape
+    return reshape(transpose(a, (*free, *axes)), (*(shape[i] for i in free), -1)), axes
+
+
+@instead_of(np.median)
+def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+    """The middle element, or the mean of the two."""
+    flat, axes = _flat_last(operand(a), axis)
+    n = int(raw(flat).shape[-1])
+    y = mean(sort(flat)[..., (n - 1) // 2 : n // 2 + 1], -1)
+    return expand_dims(y, axes) if keepdims else y
+
+
+@instead_of(np.quantile)
+def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
+             method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
+    """Quantiles, between elements by linear interpolation."""
+    if method != "linear" or q.__class__ in TENSORS:
+        raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
+                                "method='linear'")  # fmt: skip
+    flat, axes = _flat_last(operand(a), axis)
+    ordered = sort(flat)
+    at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)
+    low = np.floor(at).astype(int)
+    found = [_between(ordered, int(k), float(t - k), axes, keepdims) for t, k in zip(at.flat, low.flat, strict=True)]
+    if at.ndim == 0:
+        return found[0]
+    y = reshape(stack(found), (*at.shape, *raw(found[0]).shape))
+    return y.astype(np.result_type(y.dtype, np.float64))
+
+
+def _between(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
+    y = ordered[..., k] * (1 - t) + ordered[..., k + 1] * t if t else ordered[..., k]
+    return expand_dims(y, axes) if keepdims else y
+
+
+@instead_of(np.percentile)
+def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
+               method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
+    """Quantiles by per cent."""
+    return quantile(a, np.asarray(q, float) / 100, axis, method=method, keepdims=keepdims)
+
+
+@instead_of(np.interp)
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: None = None) -> Any:
+    """Linear interpolation between points; `x`, `xp` and `fp` have derivatives."""
+    x, xp, fp = operand(x), operand(xp), operand(fp)
+    n = int(raw(xp).shape[0])
+    k = np.clip(np.searchsorted(np.asarray(raw(xp)), np.asarray(raw(x)), side="right") - 1, 0, n - 2)
+    x0, x1, y0, y1 = (taken(v, i, by=(x, xp)) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))
+    y = (y0 + (y1 - y0) / (x1 - x0) * (x - x0)).astype(np.result_type(fp.dtype, np.float64))
+    y = where(x < xp[0], fp[0] if left is None else left, y)
+    return where(x > xp[n - 1], fp[n - 1] if right is None else right, y)

@@ -1,0 +1,182 @@
+"""The methods that Tensors share with NumPy's arrays, from one table: a method is a function of the face."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..engine.parameter import Leaf
+from ..engine.tensor import Tensor
+from ..errors import SavedArrayError
+from . import einsum, elementwise, indexing, manipulation, reductions, shape, sorting, statistics, ufuncs
+from .arguments import raw
+from .matmul import matmul
+from .numpy_protocol import values
+
+__all__ = ["ALIKE", "METHODS", "OPERATORS", "PROPERTIES", "install"]
+
+
+def _reshape(x: Any, *given: Any, order: str = "C", copy: Any = None) -> Any:
+    """The same elements in another shape, given as one tuple or as several numbers."""
+    return shape.reshape(x, given[0] if len(given) == 1 else given, order)
+
+
+def _transpose(x: Any, *axes: Any) -> Any:
+    """The dimensions permuted, given as one tuple or as several numbers; reversed without any."""
+    one = len(axes) == 1 and not isinstance(axes[0], int | np.integer)
+    return shape.transpose(x, (axes[0] if one else axes) or None)
+
+
+def _astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True,
+            copy: bool = True) -> Any:  # fmt: skip
+    """Convert to another dtype."""
+    return elementwise.astype(x, dtype)
+
+
+def _dot(x: Any, b: Any, out: None = None) -> Any:
+    """``numpy.dot(x, b)``."""
+    return einsum.dot(x, b)
+
+
+def _nonzero(x: Any) -> Any:
+    """The places of elements that are not zero, one array per dimension."""
+    return np.nonzero(raw(x))
+
+
+def _searchsorted(x: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any:
+    """Where values would be inserted to keep the order."""
+    return np.searchsorted(raw(x), values(v), side, sorter)
+
+
+def _copy(x: Any) -> Leaf:
+    """A leaf with a copy of the value, off the tape."""
+    return Leaf(x.array.copy(), x.layout)
+
+
+METHODS: dict[str, Any] = {
+    "all": reductions.all,
+    "any": reductions.any,
+    "argmax": reductions.argmax,
+    "argmin": reductions.argmin,
+    "argpartition": sorting.argpartition,
+    "argsort": sorting.argsort,
+    "astype": _astype,
+    "choose": sorting.choose,
+    "clip": ufuncs.clip,
+    "compress": lambda x, condition, axis=None: sorting.compress(condition, x, axis),
+    "conj": elementwise.conj,
+    "conjugate": elementwise.conj,
+    "cumprod": statistics.cumprod,
+    "cumsum": statistics.cumsum,
+    "diagonal": manipulation.diagonal,
+    "dot": _dot,
+    "flatten": shape.ravel,
+    "copy": _copy,
+    "max": reductions.max,
+    "mean": reductions.mean,
+    "min": reductions.min,
+    "nonzero": _nonzero,
+    "prod": statistics.prod,
+    "ptp": ufuncs.ptp,
+    "ravel": shape.ravel,
+    "repeat": manipulation.repeat,
+    "reshape": _reshape,
+    "round": ufuncs.round,
+    "searchsorted": _searchsorted,
+    "squeeze": shape.squeeze,
+    "std": statistics.std,
+    "sum": reductions.sum,
+    "swapaxes": shape.swapaxes,
+    "take": sorting.take,
+    "trace": manipulation.trace,
+    "transpose": _transpose,
+    "var": statistics.var,
+    "tolist": lambda x: x.numpy().tolist(),
+}
+PROPERTIES: dict[str, Any] = {
+    "T": shape.transpose,
+    "mT": shape.matrix_transpose,
+    "real": elementwise.real,
+    "imag": elementwise.imag,
+    "itemsize": lambda x: x.dtype.itemsize,
+    "nbytes": lambda x: x.size * x.dtype.itemsize,
+}
+OPERATORS: dict[str, Any] = {
+    "add": elementwise.add,
+    "sub": elementwise.subtract,
+    "mul": elementwise.multiply,
+    "truediv": elementwise.divide,
+    "matmul": matmul,
+    "pow": elementwise.power,
+    "mod": ufuncs.mod,
+    "floordiv": ufuncs.floor_divide,
+    "divmod": ufuncs.divmod,
+    "and": ufuncs.bitwise_and,
+    "or": ufuncs.bitwise_or,
+    "xor": ufuncs.bitwise_xor,
+    "lshift": ufuncs.left_shift,
+    "rshift": ufuncs.right_shift,
+}
+"""Operators that have a reflected form."""
+ALIKE: dict[str, Any] = {
+    "neg": elementwise.negative,
+    "abs": elementwise.absolute,
+    "eq": elementwise.equal,
+    "ne": elementwise.not_equal,
+    "lt": elementwise.less,
+    "le": elementwise.less_equal,
+    "gt": elementwise.greater,
+    "ge": elementwise.greater_equal,
+    "getitem": indexing.getitem,
+    "invert": ufuncs.invert,
+}
+"""Operators that have none."""
+IN_PLACE = ("fill", "itemset", "partition", "put", "resize", "setfield", "sort")
+
+
+def _refused(name: str) -> Any:
+    def method(self: Any, *args: Any, **words: Any) -> Any:
+        fix = "where(mask, new, x), or write to x.numpy().copy()"
+        fix = f"autograd.numpy.{name}(x)" if name in ("sort", "partition") else fix
+        raise SavedArrayError(
+            f"{name} of a Tensor of shape {self.array.shape} would write to an array that a tape may have saved. "
+            f"Needed: a functional form. Fix: {fix}"
+        )
+
+    return method
+
+
+def _method(function: Any) -> Any:
+    """A function as a method: of an operation the call itself, so that there is no frame between the two."""
+    return getattr(function, "call", function)
+
+
+def _reflected(function: Any, zero_is_neutral: bool) -> Any:
+    def reflected(self: Any, other: Any) -> Any:
+        if zero_is_neutral and other.__class__ is int and other == 0:
+            return self  # sum([...]) begins with 0
+        return function(other, self)
+
+    return reflected
+
+
+def install(operations: Any) -> None:
+    """Give Tensors their methods, properties and operators; `operations` is the module of all of them."""
+    for name, function in METHODS.items():
+        setattr(Tensor, name, _method(function))
+    for name, function in PROPERTIES.items():
+        setattr(Tensor, name, property(function))
+    for name, function in OPERATORS.items():
+        setattr(Tensor, f"__{name}__", _method(function))
+        setattr(Tensor, f"__r{name}__", _reflected(_method(function), zero_is_neutral=name == "add"))
+    for name, function in ALIKE.items():
+        setattr(Tensor, f"__{name}__", _method(function))
+    for name in IN_PLACE:
+        setattr(Tensor, name, _refused(name))
+    plain: Any = Tensor
+    plain._operations = operations
+    plain.__pos__ = lambda self: self
+    plain.__complex__ = lambda self: complex(self.numpy())
+    plain.__round__ = lambda self, decimals=0: ufuncs.round(self, decimals)
+    plain.__index__ = lambda self: self.numpy().__index__()

@@ -1,0 +1,180 @@
+"""What ranks tell each other about a call under ``RINGTAPE_CHECK=ranks``, and what they make of it.
+
+A rank's *statement* about a call is its fingerprint, the operand's layout on all axes, the call site, the number of
+the call, and the *copies* that it has seen since the last statement on the same group: a digest of every value that
+was Replicated, Invariant or constant along the group when it went into a collective, was cast, was declared (a tensor
+with such a label) or was made by `constant`. The statements of a group's ranks are compared in one exchange, the one
+of the fingerprint: over MPI an all-reduce of one hash, and only where hashes differ the statements themselves.
+
+- Calls, layouts, numbers or call sites that differ are a `CollectiveMismatch`. Sites are not compared where the ranks
+  have different parts, so that the program may well say ``if rank == root``: broadcast, reduce, scatter and gather.
+- Copies that differ are a `ReplicaMismatch`. Copies are matched by the line of the program that made or used them, so
+  ranks may pass such a line a different number of times. A value that is equal along an axis other than the call's is
+  compared at the next call along that axis.
+
+Every rank of the group judges the same statements, so all raise, with the same text. Digests are of bytes: copies that
+were computed with different rounding count as different.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.arrays.device import to_host
+from autograd.arrays.shape_only import Shaped
+from autograd.engine import events
+from autograd.engine.state import state
+from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_site, short_site
+from autograd.layouts.layout import C, D, I, Layout, R
+from autograd.layouts.messages import describe
+
+from ..transports.protocol import Copy
+from . import modes
+from .modes import rank_list
+
+__all__ = ["Statement", "compare", "digest_of", "statement", "witness"]
+
+_EQUAL = frozenset((R, I, C, D))  # labels of what is the same on all ranks
+_MOST = 4096  # copies kept for an axis on which nothing is called
+
+
+class Statement(NamedTuple):
+    """What a rank says about one call. Off ``ranks`` mode it is the fingerprint alone."""
+
+    call: str
+    layout: str = ""
+    site: str = ""
+    number: int = 0
+    copies: tuple[Copy, ...] = ()
+    is_full: bool = False  # whether the rank was in ``ranks`` mode
+    compares_site: bool = False
+
+    def encode(self) -> bytes:
+        """As bytes, for the transports; a site that was not asked for before is looked up now."""
+        return json.dumps(self._replace(site=self.site or short_site(*find_site()))).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Statement:
+        """The other way round."""
+        told = Statement(*json.loads(data))
+        return told._replace(copies=tuple(Copy(*copy) for copy in told.copies))
+
+
+def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[Copy]) -> Statement:
+    """This rank's statement in the present mode; it takes what `seen` holds. Called below the user's program."""
+    if not modes.watching:
+        return Statement(call)
+    copies = tuple(seen)
+    seen.clear()
+    return Statement(call, layout, short_site(*find_site()), number, copies, True, modes.sites and not is_rooted)
+
+
+def digest_of(array: Any) -> int:
+    """A hash of an array's dtype, shape and bytes."""
+    host = np.ascontiguousarray(to_host(array))
+    return zlib.crc32(host.reshape(-1).view(np.uint8).data, zlib.crc32(f"{host.dtype}{array.shape}".encode()))
+
+
+def witness(how: str, x: Any) -> None:
+    """Note the copies of a Tensor for every group along which all ranks should hold the same."""
+    mesh, layout = state.mesh, x.layout
+    if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
+        return
+    if not any(map(_EQUAL.__contains__, layout.labels)):
+        return
+    copy = None
+    for axis in mesh.known_axes():
+        seen = axis.group.copies
+        if axis.size > 1 and len(seen) < _MOST and all(_is_equal(layout, name) for name in axis.names):
+            if copy is None:
+                name = getattr(x, "name", "") or "x"
+                shown = f"{how}({name}: {describe(x.array, x.array.shape, layout)})"
+                copy = Copy(f"{how} at {short_site(*find_site())}", shown, digest_of(x.array))
+            seen.append(copy)
+
+
+def _is_equal(layout: Layout, axis: str) -> bool:
+    return layout[axis] in _EQUAL
+
+
+def compare(name: str, ranks: Sequence[int], told: Sequence[Statement]) -> CommunicationError | None:
+    """What the members of a group made of one call: None where nothing is wrong, else what every one of them raises.
+
+    Parameters
+    ----------
+    name : str
+        The communicator's name.
+    ranks : sequence of int
+        The world ranks of its members.
+    told : sequence of Statement
+        In the same order.
+    """
+    is_full = all(each.is_full for each in told)  # else a rank was still in another mode
+    where = [each.site for each in told]
+    calls = [f"{t.call} layout={t.layout}" if is_full and t.layout else t.call for t in told]
+    if len(set(calls)) > 1:
+        return CollectiveMismatch(modes.mismatch_text(name, ranks, calls, where))
+    if not is_full:
+        return None
+    if len({t.number for t in told}) > 1:
+        counted = [f"{each.call} as call #{each.number} of '{name}'" for each in told]
+        return CollectiveMismatch(modes.mismatch_text(name, ranks, counted, where))
+    if len(set(where)) > 1 and all(each.compares_site for each in told):
+        return CollectiveMismatch(_other_lines(name, ranks, calls[0], where))
+    return _unequal_copies(name, ranks, told)
+
+
+def _other_lines(name: str, ranks: Sequence[int], call: str, where: Sequence[str]) -> str:
+    text = modes.mismatch_text(name, ranks, [f"{call}\n    at {site}" for site in where])
+    first, *lines, _ = text.replace("the call of", "the same call at the line of").splitlines()
+    lines.append("  needed: the same line of the program on all ranks, or equal values may be exchanged for each other")
+    lines.append('  fix: call it at one place; or, where the lines are meant, cc.check("ranks", sites=False)')
+    return "\n".join([first, *lines])
+
+
+def _unequal_copies(name: str, ranks: Sequence[int], told: Sequence[Statement]) -> ReplicaMismatch | None:
+    by_place: list[dict[str, list[Copy]]] = []
+    for each in told:
+        mine: dict[str, list[Copy]] = {}
+        for copy in each.copies:
+            mine.setdefault(copy.place, []).append(copy)
+        by_place.append(mine)
+    for place in dict.fromkeys(copy.place for each in told for copy in each.copies):
+        passed = [mine.get(place, []) for mine in by_place]
+        for nth in range(max(map(len, passed))):
+            who = {rank: copies[nth] for rank, copies in zip(ranks, passed, strict=True) if len(copies) > nth}
+            if len({copy.digest for copy in who.values()}) > 1:
+                return ReplicaMismatch(_copies_text(name, place, who, told[0].site))
+    return None
+
+
+def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
+    groups: dict[tuple[int, str], list[int]] = {}
+    for rank, copy in who.items():
+        groups.setdefault((copy.digest, copy.text), []).append(rank)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1]))
+    odd = sorted(rank for _, members in ordered[1:] for rank in members)
+    lines = [f"  {rank_list(members)}: {text} has digest {digest:08x}" for (digest, text), members in ordered]
+    return "\n".join(
+        [
+            f"the copies of {rank_list(odd)} differ from those of {rank_list(ordered[0][1])}, "
+            f"and should be equal along '{name}': {place}",
+            *lines,
+            f"  found when the ranks came to {now}",
+            "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to "
+            "differ, say so by its label (V)",
+        ]
+    )
+
+
+def _declared(how: str, x: Any) -> None:
+    if modes.watching:
+        witness(how, x)
+
+
+events.declarations.append(_declared)

@@ -1,0 +1,1 @@
+"""Looking at communication: plans, dry runs, timelines."""

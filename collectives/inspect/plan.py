@@ -1,0 +1,385 @@
+"""The plan: all ranks' tapes as one distributed graph, before anything is differentiated.
+
+Each rank describes its tape: which operations, on what, and what each sends in either direction. The descriptions are
+exchanged and merged: the k-th collective of a channel is one communication on all ranks of its group, the k-th letter
+from one rank to another is one send and one recv. The same lists are then replayed by a small simulator, forwards and
+in reverse, which says whether every rank comes to its end or who waits for whom.
+
+What a communication sends is not written down anywhere a second time: its own rules run on zeros, on a `Probe` in the
+place of its group.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.arrays.shape_only import Shaped
+from autograd.engine.recording import IMPORT, LEAF
+from autograd.engine.tape import Tape
+from autograd.errors import TapeError, call_site
+from autograd.layouts.layout import Rooted
+
+from ..call import Call
+from ..collective import Collective
+from ..mesh import Mesh
+from .probe import Probe, Sent
+from .simulator import simulate
+
+__all__ = ["Communication", "Operation", "Plan", "Probe", "Sent", "plan", "simulate"]
+
+
+@dataclass
+class Operation:
+    """One node of one rank's tape.
+
+    Attributes
+    ----------
+    place : int
+        In the rank's list.
+    name : str
+    parents : list of int
+        Places of the operands that something depends on.
+    shape, dtype, layout
+        Of the result on this rank, where the node knows them.
+    parameter : str
+        A leaf's name.
+    holders : list of int
+        A leaf's: the world ranks that hold data of the value, where its layout says so.
+    communication : int
+        Index of the communication that it is part of, or -1.
+    """
+
+    place: int
+    name: str
+    parents: list[int]
+    shape: list[int] | None = None
+    dtype: str = ""
+    layout: str = ""
+    parameter: str = ""
+    holders: list[int] = field(default_factory=list)
+    communication: int = -1
+
+
+@dataclass
+class Communication:
+    """One communication: the same event on all its ranks.
+
+    Attributes
+    ----------
+    name, axes
+        What was called, along what.
+    ranks : list of int
+        The world ranks that take part.
+    places : list of int
+        Its place in the list of each of them.
+    group : list of int
+        The world ranks of its channel, which should all take part; of a send and its recv, these two.
+    forward, backward : list of Sent lists, one per rank
+        What each rank calls on its transport in either direction.
+    root : int or None
+        The root's world rank; of a send, the receiver's, of a recv, the sender's.
+    """
+
+    name: str
+    axes: list[str]
+    ranks: list[int]
+    places: list[int]
+    group: list[int]
+    forward: list[list[Sent]]
+    backward: list[list[Sent]]
+    root: int | None = None
+
+
+class _Seen(NamedTuple):
+    """What one rank says of one communication."""
+
+    name: str
+    axes: tuple[str, ...]
+    channel: tuple[str, tuple[int, ...]]
+    forward: list[Sent]
+    backward: list[Sent]
+    root: int | None
+
+
+def plan(tape: Tape, mesh: Mesh) -> Plan:
+    """Merge the ranks' tapes; all ranks of the mesh call it. See `autograd.Tape.plan`.
+
+    Raises
+    ------
+    TapeError
+        A tape that `backward` has released.
+    """
+    operations: list[Operation] = []
+    seen: dict[int, _Seen] = {}
+    recording = tape.recording
+    if recording is None:
+        raise TapeError("plan of a tape that was never entered; needed: `with Tape() as tape:` first" + call_site())
+    end = len(recording.nodes) if tape.end is None else tape.end
+    for place in range(tape.start, end):
+        if recording.released(place):
+            raise TapeError(
+                "plan of a tape that backward has released. Fix: plan it before, or retain=True" + call_site()
+            )
+        node: Any = recording.nodes[place]
+        operations.append(_describe(place, node, mesh))
+        said = _communication(node)
+        if said is not None:
+            seen[place] = said
+    told = mesh.ranks.exchange(_pack(operations, seen))
+    return _merge([_unpack(data) for data in told])
+
+
+def _describe(place: int, node: Any, mesh: Mesh) -> Operation:
+    op, y, _, parents, options, _, signature = node
+    found = Operation(place, op.name, [int(p) for p in parents if p >= 0])
+    if op is LEAF:
+        (leaf,) = node[2]
+        found.parameter = leaf.name
+        _state_of(found, leaf.array, leaf.layout)
+        found.holders = _holders(leaf.layout, mesh)
+    elif isinstance(op, Collective):
+        shape, dtype, _ = options[3]
+        found.shape, found.dtype, found.layout = [int(n) for n in shape], str(dtype), repr(options[2])
+    elif op is not IMPORT and y is not None and hasattr(y, "dtype"):
+        _state_of(found, y, None if signature is None else signature.out)
+    elif signature is not None:
+        found.layout = repr(signature.out)
+    return found
+
+
+def _state_of(found: Operation, array: Any, layout: Any) -> None:
+    found.shape, found.dtype = [int(n) for n in array.shape], str(array.dtype)
+    found.layout = "" if layout is None else repr(layout)
+
+
+def _holders(layout: Any, mesh: Mesh) -> list[int]:
+    """The ranks that hold data of a value: those at the root's place on every axis that roots it."""
+    places = np.array(list(np.ndindex(*mesh.sizes))).reshape(-1, len(mesh.sizes))
+    holds = np.ones(len(places), bool)
+    for k, label in enumerate(() if layout is None else layout.labels):
+        if isinstance(label, Rooted):
+            holds &= places[:, k] == label.root
+    return [int(r) for r in np.flatnonzero(holds)]
+
+
+def _communication(node: Any) -> _Seen | None:
+    """What a node sends, by running its rules on zeros; None for one that never communicates."""
+    op = node[0]
+    if isinstance(op, Collective):
+        call: Call = node[4][0]
+        if op.free or call.elsewhere:
+            return None
+        _, _, _, result, operand = node[4]
+        forward, backward = Probe(call.group), Probe(call.group)
+        op._forward(_zeros(operand), call.but(group=forward))
+        op._adjoint(_zeros(result), call.but(group=backward), *op.saved(node, False))
+        channel = call.group.name, tuple(call.group.ranks)
+        root = call.group.ranks[call.root] if op.name in _ROOTED else None
+        return _Seen(op.name, call.axes, channel, forward.sent, backward.sent, root)
+    describe = getattr(op, "communication", None)  # operations of the layers above say it themselves
+    if describe is None:
+        return None
+    told = describe(node)
+    if told is None:
+        return None
+    axes, group, sent = told
+    return _Seen(op.name, tuple(axes), (group.name, tuple(group.ranks)), [], sent, None)
+
+
+_ROOTED = ("broadcast", "reduce", "scatter", "gather", "send", "recv", "keep on the root")
+
+
+def _zeros(state: Any) -> Any:
+    if state is None:
+        return None
+    shape, dtype, absent = state
+    return Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype)
+
+
+def _pack(operations: list[Operation], seen: dict[int, _Seen]) -> bytes:
+    return json.dumps([[asdict(o) for o in operations], {k: tuple(v) for k, v in seen.items()}]).encode()
+
+
+def _unpack(data: bytes) -> tuple[list[Operation], dict[int, _Seen]]:
+    operations, seen = json.loads(data)
+    return [Operation(**o) for o in operations], {int(k): _restored(v) for k, v in seen.items()}
+
+
+def _restored(said: list[Any]) -> _Seen:
+    name, axes, (channel, ranks), forward, backward, root = said
+    return _Seen(name, tuple(axes), (channel, tuple(ranks)), [Sent(*s) for s in forward], [Sent(*s) for s in backward],
+                 root)
+
+
+# -- merging -----------------------------------------------------------------------------------------------------------
+
+
+def _merge(told: list[tuple[list[Operation], dict[int, _Seen]]]) -> Plan:
+    communications: list[Communication] = []
+    problems: list[str] = []
+    meetings: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
+    letters: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
+    for rank, (_, seen) in enumerate(told):
+        met: Counter[Any] = Counter()
+        for place, said in seen.items():
+            if said.name in ("send", "recv"):
+                pair = (rank, said.root) if said.name == "send" else (said.root, rank)
+                key = said.channel, said.name, pair
+                letters[said.channel, pair, met[key]].append((rank, place, said))
+                met[key] += 1
+            else:
+                meetings[said.channel, met[said.channel]].append((rank, place, said))
+                met[said.channel] += 1
+    for (channel, number), members in meetings.items():
+        missing = sorted(set(channel[1]) - {rank for rank, _, _ in members})
+        if missing:
+            who = ", ".join(map(str, missing))
+            problems.append(f"communication {number} of '{channel[0]}' ({members[0][2].name}): rank {who} has none")
+        names = {f"{s.name} along {'*'.join(s.axes)}" for _, _, s in members}
+        if len(names) > 1:
+            said_by = "; ".join(f"rank {r}: {s.name} along {'*'.join(s.axes)}" for r, _, s in members)
+            problems.append(f"communication {number} of '{channel[0]}' is not the same on all ranks: {said_by}")
+        _enlist(communications, members, told)
+    for (channel, (source, target), number), members in letters.items():
+        if len(members) != 2:
+            rank, _, said = members[0]
+            problems.append(
+                f"{said.name} {number} from rank {source} to rank {target} on '{channel[0]}': rank {rank} calls it, "
+                f"rank {target if rank == source else source} does not"
+            )
+        _enlist(communications, sorted(members, key=lambda m: m[2].name, reverse=True), told)
+    return Plan([operations for operations, _ in told], communications, problems)
+
+
+def _enlist(communications: list[Communication], members: list[tuple[int, int, _Seen]], told: Any) -> None:
+    first = members[0][2]
+    for rank, place, _ in members:
+        start = told[rank][0][0].place
+        told[rank][0][place - start].communication = len(communications)
+    communications.append(
+        Communication(
+            " -> ".join(dict.fromkeys(s.name for _, _, s in members)), list(first.axes), [r for r, _, _ in members],
+            [p for _, p, _ in members], _group(first, members), [s.forward for _, _, s in members],
+            [s.backward for _, _, s in members], first.root,
+        )
+    )  # fmt: skip
+
+
+def _group(said: _Seen, members: list[tuple[int, int, _Seen]]) -> list[int]:
+    if said.name in ("send", "recv"):
+        assert said.root is not None
+        return [members[0][0], said.root] if said.name == "send" else [said.root, members[0][0]]
+    return list(said.channel[1])
+
+
+@dataclass
+class Plan:
+    """All ranks' tapes as one graph.
+
+    Attributes
+    ----------
+    operations : list of lists of Operation
+        One list per rank, in order of execution.
+    communications : list of Communication
+    problems : list of str
+        Communications that do not match between the ranks, and deadlocks in either direction; empty for a sound one.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc, numpy
+    >>> def program():
+    ...     with cc.Mesh(dp=2) as mesh:
+    ...         w, x = ag.Parameter(numpy.ones(3), name="w"), ag.tensor(numpy.ones(3))
+    ...         with ag.Tape() as tape:
+    ...             loss = cc.all_reduce((cc.cast(w, "dp", to=cc.R) * x).sum(), "dp", to=cc.I)
+    ...         return tape.plan()
+    >>> plan = cc.run(program, ranks=2)[0]
+    >>> [(c.name, c.forward[0], c.backward[0]) for c in plan.communications]  # doctest: +NORMALIZE_WHITESPACE
+    [('cast I->R', [], [Sent(call='all_reduce', peer=None, bytes=24)]),
+     ('all_reduce', [Sent(call='all_reduce', peer=None, bytes=8)], [])]
+    >>> plan.problems
+    []
+    """
+
+    operations: list[list[Operation]]
+    communications: list[Communication]
+    problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for way in ("forward", "backward"):
+            waiting = simulate(self._calls(way))
+            if waiting:
+                self.problems.append(f"{way}: deadlock: " + "; ".join(waiting))
+
+    def _calls(self, way: str) -> list[list[tuple[Any, Sent]]]:
+        """Every rank's transport calls in the order in which it makes them, each with its channel."""
+        found: list[list[tuple[Any, Sent]]] = []
+        for rank, operations in enumerate(self.operations):
+            mine: list[tuple[Any, Sent]] = []
+            for o in operations if way == "forward" else reversed(operations):
+                if o.communication >= 0:
+                    c = self.communications[o.communication]
+                    sent = (c.forward if way == "forward" else c.backward)[c.ranks.index(rank)]
+                    mine += [((tuple(c.axes), tuple(c.group)), s) for s in sent]
+            found.append(mine)
+        return found
+
+    def bytes_by_axis(self, way: str = "forward") -> dict[str, int]:
+        """Bytes of operands handed to the transport by all ranks, by axis ("dp", or "dp*tp" for a flattened one)."""
+        found: Counter[str] = Counter()
+        for c in self.communications:
+            for sent in c.forward if way == "forward" else c.backward:
+                found["*".join(c.axes)] += sum(s.bytes for s in sent if s.call != "recv")
+        return dict(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole graph as plain data."""
+        return {
+            "ranks": len(self.operations),
+            "operations": [[asdict(o) for o in mine] for mine in self.operations],
+            "communications": [_plain(c) for c in self.communications],
+            "problems": self.problems,
+        }
+
+    def write(self, path: str) -> None:
+        """Write it as JSON, or drawn as SVG, as the name's end says; one rank does."""
+        if not path.endswith((".json", ".svg")):
+            raise ValueError(f"plan.write({path!r}): needed: a name that ends in .json or .svg")
+        if path.endswith(".json"):
+            text = json.dumps(self.to_json(), indent=1)
+        else:
+            from .plan_drawing import drawn
+
+            text = drawn(self)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.operations)} ranks, {sum(map(len, self.operations))} operations, "
+                 f"{len(self.communications)} communications"]  # fmt: skip
+        for i, c in enumerate(self.communications):
+            ranks = ",".join(map(str, c.ranks))
+            lines.append(
+                f"  {i:3} {c.name:16} {'*'.join(c.axes):8} ranks {ranks:12} forward {_said(c.forward):24} "
+                f"backward {_said(c.backward)}"
+            )
+        lines += [f"  problem: {p}" for p in self.problems]
+        return "\n".join(lines)
+
+
+def _plain(c: Communication) -> dict[str, Any]:
+    data = asdict(c)
+    for way in ("forward", "backward"):
+        data[way] = [[s._asdict() for s in sent] for sent in getattr(c, way)]
+    return data
+
+
+def _said(sent: list[list[Sent]]) -> str:
+    """What the ranks call, in short: the calls of all, and the most bytes that one of them hands over."""
+    calls = list(dict.fromkeys(s.call for mine in sent for s in mine))
+    return f"{'+'.join(calls)} {max(sum(s.bytes for s in mine) for mine in sent)} B" if calls else "-"

@@ -1,0 +1,214 @@
+"""When every rank did what: operations, waits and transfers, by one clock, for Perfetto and as a table.
+
+A rank hears its own operations (`autograd.events`) and its own communicators (`observing`), and notes times by its own
+clock. Only at the end do the ranks talk about it: rank 0 gets everything, corrects the clocks (`clocks`), and matches
+the calls, the n-th of a channel on one rank with the n-th on the others. Who came last to a call is the one that the
+others waited for; what is left of a call after that is transfer.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from autograd.engine import events
+from autograd.errors import MeshError
+
+from ..transports.protocol import Communicator
+from ..world import world
+from .clocks import Clock, Offset, measure_offsets
+from .observing import Watched, observing
+from .timeline_report import MESSAGES, CallRecord, OperationRecord, RankRecord, Report, merged
+
+__all__ = ["Timeline", "timeline"]
+
+
+def timeline(path: str | os.PathLike[str] | None = None, *, clock: Clock = time.perf_counter_ns) -> Timeline:
+    """Record what all ranks do in a ``with`` block; at its end rank 0 writes the trace.
+
+    All ranks enter and leave the block together: both ends communicate, over a channel of their own. Meshes made before
+    the block are heard too. Outside the block nothing is slower; inside, every operation pays for two notes.
+
+    Parameters
+    ----------
+    path : path, optional
+        Where rank 0 writes the trace: JSON for ui.perfetto.dev or chrome://tracing, one process a rank.
+    clock : callable, optional
+        The time on this rank in nanoseconds, for tests.
+
+    Returns
+    -------
+    Timeline
+        After the block: its `report` on every rank (the summary), printed as a table; `plot` draws it.
+
+    Raises
+    ------
+    MeshError
+        In a dry world, where nothing takes time.
+
+    Notes
+    -----
+    If the block raises, nothing is merged and nothing written: the other ranks may be gone.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2), cc.timeline() as t:
+    ...         cc.all_reduce(ag.tensor([1.0, 2.0]), "dp")
+    ...     return [(row.axis, row.call, row.calls, row.bytes) for row in t.report.rows if row.call == "all_reduce"]
+    >>> cc.run(program, ranks=2)[0]
+    [('dp', 'all_reduce', 1, 16), ('dp', 'all_reduce', 1, 16)]
+    """
+    return Timeline(path, clock)
+
+
+class Timeline:
+    """What `timeline` returns.
+
+    Attributes
+    ----------
+    report : Report or None
+        The summary, once the block has ended.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, clock: Clock):
+        self.path = path
+        self.report: Report | None = None
+        self._clock = clock
+        self._calls: list[CallRecord] = []
+        self._operations: list[OperationRecord] = []
+        self._open: list[tuple[str, str, int]] = []
+        self._counts: dict[Any, int] = {}
+        self._exit: ExitStack | None = None
+        self._channel: Communicator | None = None
+        self._start: list[Offset] = []
+
+    def __enter__(self) -> Timeline:
+        if self._exit is not None:
+            raise MeshError("this timeline was entered before; needed: a new cc.timeline(...) for each block")
+        everyone = world()
+        if everyone.dry:
+            raise MeshError("a timeline of a dry run was asked for, in which nothing takes time; needed: a real world")
+        self._channel = everyone.duplicate("timeline")
+        self._start = measure_offsets(self._channel, self._clock)
+        self._channel.barrier()
+        self._exit = ExitStack()
+        self._exit.enter_context(observing(self._observe))
+        self._exit.enter_context(events.listening(self._hear))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        assert self._exit is not None and self._channel is not None
+        self._exit.close()
+        if kind is not None:
+            return
+        channel = self._channel
+        ends = measure_offsets(channel, self._clock)
+        mine = RankRecord(channel.rank, socket.gethostname(), self._calls, self._operations)
+        records = _gathered(channel, mine)
+        if records is not None:
+            self.report = merged(records, self._start, ends)
+            if self.path is not None:
+                self.report.write(self.path)
+        self.report = _told(channel, self.report)
+
+    def __str__(self) -> str:
+        return "a timeline whose block has not ended" if self.report is None else str(self.report)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw it as a PNG, on rank 0; elsewhere nothing. Needs matplotlib."""
+        if self.report is None:
+            raise MeshError("plot of a timeline whose block has not ended; needed: a call after it")
+        if self.report.records:
+            self.report.plot(path)
+
+    # -- what is heard -----------------------------------------------------------------------------------------
+    def _hear(self, phase: str, direction: str, name: str) -> None:
+        if phase == "begin":
+            self._open.append((direction, name, self._clock()))
+            return
+        end, depth = self._clock(), len(self._open)
+        while depth:  # what an error left open ends with what is around it
+            depth -= 1
+            direction_open, name_open, begin = self._open.pop()
+            if (direction_open, name_open) == (direction, name):
+                self._operations.append(OperationRecord(name, direction, begin, end, depth))
+                return
+
+    def _observe(self, group: Communicator, call: str, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        started = call == "start"
+        if started:
+            call, args = args[0], args[1:]
+        record = self._new(group, call, args)
+        self._calls.append(record)
+        record.begin = record.wait = self._clock()
+        result = run()
+        record.returned = self._clock()
+        if not started:
+            record.end = record.returned
+            return result
+
+        def began() -> None:
+            record.wait = self._clock()
+
+        def ended() -> None:
+            record.end = self._clock()
+
+        record.pending = True
+        return Watched(result, began, ended)
+
+    def _new(self, group: Communicator, call: str, args: tuple[Any, ...]) -> CallRecord:
+        """The record of a call, with what it will be matched by."""
+        root = None
+        peers: tuple[int, int] | None = None
+        if call in MESSAGES:
+            other = int(args[1])
+            peers = (other, group.rank) if call == "recv" else (group.rank, other)
+        elif call in ("broadcast", "reduce"):
+            root = int(args[1])
+        elif call in ("gather", "scatter"):
+            root = int(args[2])
+        way = call if peers is None else "recv" if call == "recv" else "send"
+        counted = (group.name, group.ranks, peers, way)
+        number = self._counts[counted] = self._counts.get(counted, 0) + 1
+        key = (group.name, group.ranks, peers, "message" if peers else call)
+        given = args[0] if args else None
+        size = len(given) if isinstance(given, bytes) else getattr(given, "nbytes", 0)
+        backward = any(direction == "backward" for direction, _, _ in self._open)
+        return CallRecord(
+            call, group.name.partition("@")[0], key, number, int(size),
+            None if root is None else group.ranks[root], backward, self._open[-1][1] if self._open else call,
+        )  # fmt: skip
+
+
+# -- bringing it together ----------------------------------------------------------------------------------------------
+
+
+def _gathered(channel: Communicator, mine: RankRecord) -> list[RankRecord] | None:
+    """Every rank's record on rank 0, None elsewhere."""
+    data = np.frombuffer(pickle.dumps(mine), np.uint8)
+    sizes = channel.all_gather(np.array([data.size], np.int64), [1] * channel.size).tolist()
+    whole = channel.gather(data, sizes, 0)
+    if whole is None:
+        return None
+    ends = np.cumsum(sizes).tolist()
+    return [pickle.loads(whole[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _told(channel: Communicator, report: Report | None) -> Report:
+    """The summary on every rank; the records stay on rank 0."""
+    data = np.frombuffer(pickle.dumps(report.summary()) if report is not None else b"", np.uint8)
+    size = channel.broadcast(np.array([data.size], np.int64), 0)
+    told = channel.broadcast(data if report is not None else np.empty(int(size[0]), np.uint8), 0)
+    if report is not None:
+        return report
+    summary: Report = pickle.loads(told.tobytes())
+    return summary

@@ -1,0 +1,179 @@
+"""A rank's side of the referee, which names the rank that was killed: see `referee`.
+
+The first rank of a host to bind the socket's name starts the referee. The name is in Linux's abstract namespace, so
+that nothing is left in a file system; elsewhere there is no referee, and a killed rank is not named.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+from . import supervisor
+from .supervisor import LATER, WATCHED
+
+__all__ = ["RefereeClient", "connect"]
+
+
+class RefereeClient:
+    """A rank's connections to the referee of its host. Its methods never raise: reports must not break a program."""
+
+    def __init__(self, lives: list[socket.socket], talk: socket.socket, process: subprocess.Popen[bytes] | None):
+        self._lives = lives
+        self._talk = talk
+        self._process = process
+
+    def say_doing(self, text: str) -> None:
+        """Tell what this rank is doing; it is printed if a rank is killed."""
+        _send(self._talk, f"doing {text}")
+
+    def say_ending(self) -> bool:
+        """Tell that this rank ends the job, so that the deaths which follow are not reported as the cause.
+
+        Returns
+        -------
+        bool
+            Whether this rank is the first of its host to say so.
+        """
+        _send(self._lives[0], "ending")
+        while (answer := self._hear(0)) == WATCHED:
+            pass
+        return answer != LATER
+
+    def wait_until_watched(self) -> None:
+        """Return when the referee runs and knows of this rank: from now on it can tell whether this rank dies first."""
+        for number in range(len(self._lives)):
+            self._hear(number)
+
+    def open_to_hosts(self) -> str:
+        """Have this host's referee listen for those of the other hosts.
+
+        Returns
+        -------
+        str
+            Where it listens, for `join`; "" if it does not.
+        """
+        _send(self._talk, "open")
+        text = b""
+        try:
+            self._talk.settimeout(1.0)
+            while not text.endswith(b"\n") and (data := self._talk.recv(4096)):
+                text += data
+        except OSError:
+            return ""
+        return text.decode().strip()
+
+    def join(self, where: str) -> None:
+        """Link this host's referee to the one that listens there; returns when it is, or cannot be."""
+        _send(self._talk, f"join {where}")
+        try:
+            self._talk.settimeout(5.0)
+            self._talk.recv(1)
+            self._talk.settimeout(0.1)
+        except OSError:
+            pass
+
+    def _hear(self, number: int) -> bytes:
+        try:
+            self._lives[number].settimeout(0.5)
+            return self._lives[number].recv(1)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        """Leave in good order, and collect the referee if this rank started it, so that no zombie is left."""
+        for life in self._lives:
+            _send(life, "done")
+            life.close()
+        self._talk.close()
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=0.5)
+            except (subprocess.TimeoutExpired, OSError):
+                pass
+
+
+def _send(connection: socket.socket, line: str) -> None:
+    try:
+        connection.sendall((line.replace("\n", " ") + "\n").encode())
+    except OSError:
+        pass
+
+
+def _job_address() -> str:
+    """The same name for all ranks of a job on this host, another one for other jobs: their parent and its birth."""
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/stat") as file:
+            born = file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        born = "0"
+    return f"\0ringtape-{os.getuid()}-{parent}-{born}"
+
+
+def connect(rank: int, size: int, near: int) -> RefereeClient | None:
+    """Connect to this host's referee, starting it if there is none; None where the platform has no way to.
+
+    `near` is the number of ranks on this host.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    address = _job_address()
+    process = None
+    try:
+        for _ in range(100):
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                listener.bind(address)
+                listener.listen(1024)
+                process = _start(listener)
+            except OSError:
+                pass  # another rank was first
+            finally:
+                listener.close()
+            connections = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+            try:
+                for connection in connections:
+                    connection.connect(address)
+            except OSError:
+                for connection in connections:
+                    connection.close()  # bound and not listening yet, or just leaving
+                time.sleep(0.005)
+                continue
+            low, high, talk = connections
+            high = _with_high_number(high)
+            for life in (low, high):
+                _send(life, f"hello {rank} {size} {os.getpid()} {near}")
+            talk.settimeout(0.1)
+            _send(talk, f"talk {rank}")
+            return RefereeClient([low, high], talk, process)
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return None
+
+
+def _with_high_number(connection: socket.socket) -> socket.socket:
+    import fcntl  # not everywhere, as abstract sockets
+
+    try:
+        number = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 240)
+    except OSError:
+        return connection  # few files are allowed
+    connection.close()
+    return socket.socket(fileno=number)
+
+
+def _start(listener: socket.socket) -> subprocess.Popen[bytes]:
+    # A session of its own, so that signals to the rank's process group leave it alone; no file of the rank but stderr.
+    number = listener.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__), str(number), str(os.getppid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(number,),
+        start_new_session=True,
+        cwd="/",
+    )

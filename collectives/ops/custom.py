@@ -1,0 +1,60 @@
+"""Calling a collective of one's own on a Tensor: `apply`, and `call`, which names the axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autograd.engine.tensor import Tensor
+from autograd.errors import MeshError, call_site
+
+from ..call import Call
+from ..collective import Collective
+from ..mesh import current_mesh
+from . import basic
+
+__all__ = ["apply", "call"]
+
+
+def call(axis: str | Sequence[str], **fields: Any) -> Call:
+    """What a collective needs beside its operand, for an axis (or a tuple of axes) of the current mesh.
+
+    Parameters
+    ----------
+    axis : str or tuple of str
+    **fields
+        Of `Call`: ``to=``, ``root=``, ``dim=``, ``extents=`` and so on, as the collective's rules read them.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> with cc.Mesh(dp=1):
+    ...     cc.call("dp", to=cc.R).axes
+    ('dp',)
+    """
+    unknown = [name for name in fields if name not in Call._fields or name in ("axes", "group")]
+    if unknown:
+        known = ", ".join(name for name in Call._fields if name not in ("axes", "group"))
+        raise MeshError(f"call({axis!r}): {unknown[0]!r} was given; needed: one of {known}" + call_site())
+    on = current_mesh().axis(axis)
+    return Call(on.names, on.group, **fields)
+
+
+def apply(collective: Collective, x: Any, axis: str | Sequence[str], **fields: Any) -> Tensor:
+    """Call a collective on a Tensor, or on a plain array, which is V; `fields` as in `call`.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> double = cc.Collective("double (example)", takes=(cc.V,))
+    >>> @double.forward
+    ... def _(x, call):
+    ...     return x * 2.0
+    >>> @double.adjoint
+    ... def _(ct, call):
+    ...     return double(ct, call)
+    >>> with cc.Mesh(dp=1):
+    ...     print(cc.apply(double, [1.0, 2.0], "dp"))
+    Tensor([2., 4.], layout={dp: V})
+    """
+    return collective(basic._operand(x, collective.name), call(axis, **fields))

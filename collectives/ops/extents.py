@@ -1,0 +1,155 @@
+"""Cutting and joining along a dimension: whose part lies where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays.shape_only import Shaped
+from autograd.engine.tensor import Tensor
+from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.layouts.layout import Layout, Shard
+from autograd.layouts.messages import describe
+from autograd.layouts.partition import level
+
+from ..checks import modes
+from ..collective import compared_layout
+from ..mesh import Axis, Mesh
+
+__all__ = [
+    "check_inner", "check_outer", "checked_counts", "coming", "extents_along", "joined", "nested_parts", "normal_dim",
+    "split",
+]  # fmt: skip
+
+
+def normal_dim(dim: int, shape: Sequence[int], name: str) -> int:
+    """A dimension as a non-negative number."""
+    if not isinstance(dim, int | np.integer) or not -len(shape) <= dim < len(shape):
+        raise ShapeError(f"{name}: dim={dim!r} was given for an array of shape {tuple(shape)}" + call_site())
+    return int(dim) % len(shape)
+
+
+def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -> tuple[int, ...]:
+    """Every rank's extent where a dimension is cut by several axes, the outer one first.
+
+    Each cuts by the rule of array_split, in multiples of its unit.
+    """
+    found = [extent]
+    for size, unit in zip(sizes, units or [1] * len(sizes), strict=True):
+        found = [n for whole in found for n in level(whole, size, unit)]
+    return tuple(found)
+
+
+def split(x: Any, extents: Sequence[int], dim: int, rank: int) -> Any:
+    """One rank's part of a whole array, as an array of its own."""
+    start = sum(extents[:rank])
+    part = x[(slice(None),) * dim + (slice(start, start + extents[rank]),)]
+    return part if type(part) is Shaped else part.copy()
+
+
+def joined(flat: np.ndarray, shapes: Sequence[tuple[int, ...]], dim: int) -> np.ndarray:
+    """Parts that lie one after the other in a flat array, concatenated along a dimension."""
+    pieces, start = [], 0
+    for shape in shapes:
+        n = int(np.prod(shape, dtype=np.int64))
+        pieces.append(flat[start : start + n].reshape(shape))
+        start += n
+    return np.concatenate(pieces, axis=dim)
+
+
+def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, name: str) -> tuple[int, ...]:
+    """Every rank's extent of `dim`: known where the operand is Shard there, else the ranks tell each other."""
+    mine = int(x.array.shape[dim])
+    labels = [layout[a] for a in axis.names]
+    for a, label in zip(axis.names, labels, strict=True):
+        if isinstance(label, Shard) and label.dim != dim:
+            raise LayoutError(
+                f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {a!r}, dim={dim})\n"
+                f"  axis {a!r}: x is {label!r}: its parts lie along dimension {label.dim}, not along {dim}\n"
+                f"  fix: {name}(x, {a!r}, dim={label.dim})" + call_site()
+            )
+    if axis.size == 1:
+        return (mine,)
+    if all(isinstance(label, Shard) and label.extent is not None for label in labels):
+        sizes, units = [mesh.sizes[mesh.grid.axis(a)] for a in axis.names], [label.unit for label in labels]  # type: ignore[attr-defined]
+        found = nested_parts(labels[0].extent, sizes, units)  # type: ignore[attr-defined]
+        if found[axis.group.rank] == mine:
+            return found
+    if layout.absent_beyond(axis.names):
+        return (mine,) * axis.size  # nobody along the axis holds any of it, and its label does not tell
+    if axis.group.checking:  # another call of another rank must not meet this exchange
+        dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
+        compared = compared_layout(layout, axis.names) if modes.watching else ""
+        axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, name == "gather")
+    told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
+    return tuple(int(n) for n in told)
+
+
+def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """How much of a dimension goes to each rank: one number a rank, which sum to its extent."""
+    found = tuple(int(n) for n in counts)
+    if len(found) != axis.size or min(found) < 0 or sum(found) != x.array.shape[dim]:
+        raise ShapeError(
+            f"all_to_all: counts={list(found)} was given for dimension {dim} of shape {tuple(x.array.shape)} and the "
+            f"{axis.size} ranks of axis {'*'.join(axis.names)!r}; needed: {axis.size} numbers >= 0 that sum to "
+            f"{x.array.shape[dim]}" + call_site()
+        )
+    return found
+
+
+def coming(x: Tensor, layout: Layout, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """How much every rank sends to this one, of which each knows what it sends. In a dry run all send alike."""
+    group = axis.group
+    for name in axis.names:
+        label = layout[name]
+        if isinstance(label, Shard) and label.dim != dim:
+            raise LayoutError(
+                f"all_to_all({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis "
+                f"{'*'.join(axis.names)!r}, split_dim={dim}, concat_dim={dim})\n  axis {name!r}: x is {label!r}: parts "
+                f"along dimension {label.dim} do not fit together along {dim}\n  fix: all_to_all(x, {name!r}, "
+                f"split_dim={dim}, concat_dim={label.dim})" + call_site()
+            )
+    if axis.size == 1:
+        return tuple(counts)
+    if group.dry or layout.absent_beyond(axis.names):
+        return (counts[group.rank],) * axis.size
+    if group.checking:  # another call of another rank must not meet this exchange
+        dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
+        compared = compared_layout(layout, axis.names) if modes.watching else ""
+        group.announce(f"all_to_all(axis={'*'.join(axis.names)!r} {dims} along it)", compared, False)
+    ones = [1] * axis.size
+    return tuple(int(n) for n in group.all_to_all(np.array(counts, np.int64), ones, ones))
+
+
+def check_outer(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:
+    """Before parts are joined: no inner axis may still cut the same dimension."""
+    grid = layout.grid
+    first = min(grid.axis(a) for a in axis.names)  # an axis between those of a tuple is inner to the first of them
+    for k in range(first + 1, len(grid.names)):
+        label = layout.labels[k]
+        if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
+            raise LayoutError(
+                f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
+                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r} there too, and it is the inner axis: "
+                f"joining the "
+                f"outer parts first would interleave them\n  fix: {name} over {grid.names[k]!r} first, or over "
+                f"the tuple "
+                f"of both axes" + call_site()
+            )
+
+
+def check_inner(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:
+    """Before a dimension is cut: no inner axis may have cut it already."""
+    grid = layout.grid
+    first = min(grid.axis(a) for a in axis.names)
+    for k in range(first + 1, len(grid.names)):
+        label = layout.labels[k]
+        if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
+            raise LayoutError(
+                f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
+                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r}: the inner axis has cut this dimension "
+                f"already, and "
+                f"the mesh's earlier axis is the outer one\n  fix: cut along {axis.names[0]!r} first" + call_site()
+            )

@@ -1,0 +1,273 @@
+"""The largest, the smallest and the product over the ranks: the nonlinear collectives.
+
+Where several ranks hold the extreme value of an element, they share its cotangent equally, as the winners of a local
+`max` do. A product's adjoint multiplies with the product of the *other* ranks' values, which is taken without a
+division, so that zeros are legal; it is made of permutes and products, so that it has derivatives of every order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autograd.engine.tensor import TENSORS, Tensor
+from autograd.errors import DtypeError, call_site
+from autograd.layouts.layout import I, Label, P, R, Shard, V
+
+from ..call import Call
+from ..collective import Asked, Collective, in_shape
+from ..staging import back, host_flat
+from .basic import AxisName, _begin, _check_to
+from .pairs import all_reduce, enter, permute
+
+__all__ = ["all_max", "all_min", "all_prod"]
+
+
+# -- the pairs -------------------------------------------------------------------------------------------------
+
+
+def _separately(ct: Any, call: Call) -> Any:
+    """The result's cotangent as each rank's operand needs it: the sum over separate uses, or the one there is."""
+    if call.to is R:
+        return all_reduce(ct, call, source=P, to=R)
+    return enter(ct, call, source=I, to=R)
+
+
+def _share(x: Any, y: Any, call: Call) -> Any:
+    """What each element's rank gets of its cotangent: 1 / (number of winners) where it won, else 0. A constant."""
+    a, b = (x.array, y.array) if x.__class__ in TENSORS else (x, y)
+    won = (a == b).astype(a.dtype)
+    winners = all_reduce(won, call.but(to=R))
+    with np.errstate(invalid="ignore"):  # a nan equals nothing: no winner, and a nan for a cotangent
+        share = won / winners
+    return Tensor(share, x.layout.replace(call.axes, V)) if x.__class__ in TENSORS else share
+
+
+def _extreme_adjoint(ct: Any, call: Call, x: Any, y: Any) -> Any:
+    return _separately(ct, call) * _share(x, y, call)
+
+
+def _extreme_derivative(t: Any, call: Call, x: Any, y: Any) -> Any:
+    return all_reduce(t * _share(x, y, call), call)
+
+
+largest = Collective("all_max", (V, Shard), word="N")
+smallest = Collective("all_min", (V, Shard), word="N")
+
+
+@largest.asks
+def _(x: Any, call: Call) -> Asked:
+    return _extreme(x, call, True)
+
+
+@smallest.asks
+def _(x: Any, call: Call) -> Asked:
+    return _extreme(x, call, False)
+
+
+for _pair in (largest, smallest):
+    _pair.adjoint(_extreme_adjoint)
+    _pair.derivative(_extreme_derivative)
+
+
+def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
+    """The largest of numbers that the transport can order, which are in the operand's order or in the opposite one."""
+    flat = host_flat(x)
+    if call.group.dry:
+        return "maximum", (flat,), in_shape
+    dtype = flat.dtype
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        there = _ordered(flat, is_largest)
+        return "maximum", (there,), lambda y, x, call: back(_from_ordered(y, dtype, is_largest), x.shape, x)
+    turn = np.negative if dtype.kind == "f" else np.invert  # a long double: no integer is as wide
+    there = flat if is_largest else turn(flat)
+
+    def finish(y: np.ndarray, x: Any, call: Call) -> Any:
+        y = y.view(dtype)
+        return back(y if is_largest else turn(y), x.shape, x)
+
+    return "maximum", (_as_bytes(there),), finish
+
+
+def _as_bytes(x: np.ndarray) -> np.ndarray:
+    """Booleans as the integers 0 and 1."""
+    return x.view(np.uint8) if x.dtype.kind == "b" else x
+
+
+def _ordered(x: np.ndarray, is_largest: bool) -> np.ndarray:
+    """Integers in the order of the floats, or in the opposite one, with nan above all.
+
+    The bits of an IEEE float are ordered like an integer once those of the negative ones, but for the sign, are
+    inverted. So every transport reduces float16, and nan wins on all of them as it does in NumPy.
+    """
+    kind = np.dtype(f"i{x.dtype.itemsize}")
+    most = np.iinfo(kind).max
+    bits = x.view(kind)
+    keys = bits ^ ((bits >> (8 * kind.itemsize - 1)) & most)
+    if not is_largest:
+        keys = ~keys
+    keys[np.isnan(x)] = most
+    return keys
+
+
+def _from_ordered(keys: np.ndarray, dtype: np.dtype, is_largest: bool) -> np.ndarray:
+    most = np.iinfo(keys.dtype).max
+    is_nan = keys == most
+    keys = keys if is_largest else ~keys
+    found = (keys ^ ((keys >> (8 * keys.dtype.itemsize - 1)) & most)).view(dtype)
+    found[is_nan] = np.nan
+    return found
+
+
+product = Collective("all_prod", (V, Shard), word="N")
+
+
+@product.asks
+def _(x: Any, call: Call) -> Asked:
+    return "product", (_as_bytes(host_flat(x)),), lambda y, x, call: back(y.view(x.dtype), x.shape, x)
+
+
+@product.adjoint
+def _(ct: Any, call: Call, x: Any, y: Any) -> Any:
+    return _separately(ct, call) * _others(x, call)
+
+
+@product.derivative
+def _(t: Any, call: Call, x: Any, y: Any) -> Any:
+    return all_reduce(t * _others(x, call), call)
+
+
+def _others(x: Any, call: Call) -> Any:
+    """The product over the other ranks: of those before this one times that of those after it."""
+    return _running(x, call, 1) * _running(x, call, -1)
+
+
+def _running(x: Any, call: Call, step: int) -> Any:
+    """The product over all ranks before this one (step 1) or after it (step -1), in log2 p rounds."""
+    y, reach = _shifted(x, call, step), 1
+    while reach < call.group.size - 1:  # y is the product over `reach` ranks, or up to the border
+        y = y * _shifted(y, call, step * reach)
+        reach *= 2
+    return y
+
+
+def _shifted(x: Any, call: Call, by: int) -> Any:
+    """The value of the rank `by` places before; 1 where there is none."""
+    size, at = call.group.size, call.group.rank
+    there = permute(x, call, to=V, pairs=tuple((r, r + by) for r in range(size) if 0 <= r + by < size))
+    return there if 0 <= at - by < size else there + 1
+
+
+# -- what users call -------------------------------------------------------------------------------------------
+
+
+def _nonlinear(pair: Collective, x: Any, axis: AxisName, to: Label) -> Tensor:
+    if to is not R and to is not I:
+        _check_to(to, (R, I), pair.name)
+    x, on, _ = _begin(x, axis, pair.name)
+    if x.array.dtype.kind == "c" and pair is not product:
+        raise DtypeError(
+            f"{pair.name}: x has dtype {x.array.dtype}, and complex numbers have no order. Needed: real numbers. "
+            "Fix: the extreme of the absolute value, or of the real part" + call_site()
+        )
+    return pair(x, Call(on.names, on.group, to=to))
+
+
+def all_max(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+    """V -> R or I: the largest over the ranks of an axis, element by element.
+
+    Formula: ``y = max_r x_r``. Adjoint: the cotangent goes to the ranks that hold the largest value; where several do,
+    in equal shares (the rule of a local `max`). With ``to=R`` the cotangents are summed first (P -> V), with ``to=I``
+    there is one (I -> V). The second derivative is zero. A nan wins and has no derivative (nan).
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Real, any shape, the same on all ranks; an array is V.
+    axis : str or tuple of str
+    to : R or I
+        R where the ranks go on separately with the result, I where they repeat one computation.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R or I (it is its own largest) or P on any axis (the sum must be taken first).
+    DtypeError
+        `x` is complex.
+
+    Notes
+    -----
+    One all-reduce forward; backward one to count the winners and, with ``to=R``, one of the cotangents. On floats the
+    reduction runs on integers of the same order, so float16 and nan mean the same on every transport.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=3):
+    ...         x = ag.tensor([1.0, float(cc.world().rank)], requires_grad=True)
+    ...         with ag.Tape() as tape:
+    ...             loss = cc.all_max(x, "dp", to=cc.I).sum()
+    ...         tape.backward(loss)
+    ...         return x.grad.numpy().round(3).tolist()
+    >>> cc.run(program, ranks=3)
+    [[0.333, 0.0], [0.333, 0.0], [0.333, 1.0]]
+    """
+    return _nonlinear(largest, x, axis, to)
+
+
+def all_min(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+    """V -> R or I: the smallest over the ranks of an axis, element by element; everything else as in `all_max`.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         return cc.all_min(ag.tensor([2.0 - cc.world().rank]), "dp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[1.0], [1.0]]
+    """
+    return _nonlinear(smallest, x, axis, to)
+
+
+def all_prod(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+    """V -> R or I: the product over the ranks of an axis, element by element.
+
+    Formula: ``y = prod_r x_r``. Adjoint: ``ct_x_r = ct * prod_{s != r} x_s``, with the cotangents summed first where
+    ``to=R`` (P -> V). The product of the others is that of the ranks before times that of the ranks after: nothing is
+    divided, so zeros are legal, and it is differentiable again, so all higher derivatives are true.
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape and dtype, the same on all ranks; an array is V. Products of float16 are taken in float32 and
+        rounded once, those of the adjoint at every step.
+    axis : str or tuple of str
+    to : R or I
+
+    Raises
+    ------
+    LayoutError
+        `x` is R or I, or P on any axis (the sum must be taken first).
+
+    Notes
+    -----
+    One all-reduce forward; backward ``2 log2 p`` messages of n elements a rank (Hillis & Steele 1986, in both
+    directions), and one all-reduce with ``to=R``.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=3):
+    ...         x = ag.tensor([float(cc.world().rank), 2.0], requires_grad=True)
+    ...         with ag.Tape() as tape:
+    ...             loss = cc.all_prod(x, "dp", to=cc.I).sum()
+    ...         tape.backward(loss)
+    ...         return float(loss), x.grad.numpy().tolist()
+    >>> cc.run(program, ranks=3)
+    [(8.0, [2.0, 4.0]), (8.0, [0.0, 4.0]), (8.0, [0.0, 4.0])]
+    """
+    return _nonlinear(product, x, axis, to)

@@ -1,0 +1,132 @@
+"""Code of others, written with NumPy and raw mpi4py, as a collective: its function and its adjoint, wrapped as one.
+
+The functions get a plain array and the mpi4py communicator of the axis, one of their own, so that nothing of theirs is
+mistaken for a message of ringtape's. `collectives.testing.check` proves the pair right, under mpiexec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays.device import move, to_host
+from autograd.engine.tensor import Tensor
+from autograd.errors import LayoutError, MeshError, ShapeError, call_site
+from autograd.layouts.layout import I, Label, P, R, V, dual_label
+
+from ..call import Call
+from ..collective import Collective
+from ..transports.protocol import Communicator
+from . import basic
+from .custom import call
+
+__all__ = ["Wrapped", "wrap"]
+
+Function = Callable[[Any, Any], Any]
+
+
+def wrap(forward: Function, adjoint: Function, *, takes: Label, gives: Label, name: str = "") -> Wrapped:
+    """A linear function that communicates by raw mpi4py, and its adjoint, as one differentiable operation.
+
+    Parameters
+    ----------
+    forward : callable
+        ``forward(x, comm) -> y`` on this rank's part, a read-only NumPy array, and the axis' ``mpi4py.MPI.Comm``.
+        Linear; called by all ranks of the axis.
+    adjoint : callable
+        ``adjoint(ct, comm) -> cotangent of x``, of the shape of x. All ranks call it in every sweep.
+    takes, gives : R, I, V or P
+        What the ranks hold of operand and result along the axis. Cotangents have the dual layouts.
+    name : str
+        What errors call it; the forward's name without it.
+
+    Returns
+    -------
+    Wrapped
+        ``wrapped(x, axis) -> Tensor``. The operand has the same shape on all ranks.
+
+    Raises
+    ------
+    LayoutError
+        A label that is none of the four.
+    MeshError
+        When called where ranks are threads: there is no mpi4py communicator of threads.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> def total(x, comm):
+    ...     return comm.allreduce(x)                  # whatever it does: here the sum
+    >>> all_sum = cc.wrap(total, total, takes=cc.P, gives=cc.R)
+    >>> all_sum
+    <wrapped total: P -> R>
+    """
+    return Wrapped(forward, adjoint, takes, gives, name or getattr(forward, "__name__", "wrapped"))
+
+
+class Wrapped:
+    """What `wrap` returns; call it as ``wrapped(x, axis)``."""
+
+    needs_processes = True
+
+    def __init__(self, forward: Function, adjoint: Function, takes: Label, gives: Label, name: str):
+        for label, what in ((takes, "takes"), (gives, "gives")):
+            if not any(label is known for known in (R, I, V, P)):
+                raise LayoutError(f"wrap({name}): {what}={label!r} was given; needed: R, I, V or P" + call_site())
+        self.name = name
+        self.takes = (takes,)
+        self._labels = (takes, gives)
+        there = Collective(name, (takes,), lambda *_: gives)
+        back = Collective(f"adjoint of {name}", (dual_label(gives),), lambda *_: dual_label(takes))
+        there.forward(lambda x, call: _run(name, forward, x, call))
+        back.forward(lambda ct, call: _run_adjoint(f"adjoint of {name}", adjoint, ct, call))
+        there.adjoint(lambda ct, call: back(ct, call))
+        back.adjoint(lambda ct, call: there(ct, call))
+        self.collective = there
+
+    def __repr__(self) -> str:
+        return f"<wrapped {self.name}: {self._labels[0]!r} -> {self._labels[1]!r}>"
+
+    def __call__(self, x: Any, axis: str | Sequence[str]) -> Tensor:
+        x = basic._operand(x, self.name)
+        return self.collective(x, call(axis, shape=x.array.shape))
+
+    def use(self, x: Any, axis: Any) -> Tensor:
+        """How the check calls it."""
+        return self(x, axis)
+
+
+def _run(name: str, function: Function, x: Any, call: Call) -> Any:
+    """Hand over a read-only array and the raw communicator; take back an array of its own."""
+    given = np.ascontiguousarray(to_host(x)).reshape(x.shape).view()
+    given.flags.writeable = False
+    y = _among(call.group, name, function, given)
+    y = np.asarray(y)
+    y = y.copy() if np.may_share_memory(y, given) else y
+    y = y if y.dtype == x.dtype else y.astype(x.dtype)
+    return move(y, x)
+
+
+def _run_adjoint(name: str, function: Function, ct: Any, call: Call) -> Any:
+    g = _run(name, function, ct, call)
+    if g.shape != call.shape:
+        raise ShapeError(f"{name} returned shape {g.shape}; needed: {call.shape}, the operand's")
+    return g
+
+
+def _among(group: Communicator, name: str, function: Function, given: Any) -> Any:
+    """Run a function with the group's own mpi4py communicator."""
+    foreign = getattr(group, "foreign", None)
+    if foreign is not None:
+        return foreign(name, function, given)
+    if len(group.ranks) > 1 or getattr(getattr(group, "_world", None), "size", 1) > 1:
+        raise MeshError(
+            f"{name}: its function needs an mpi4py communicator, and the ranks of '{group.name}' are threads of one "
+            "process, which have none. Needed: ranks that are processes\n  fix: mpiexec -n N python ..., without "
+            "collectives.run" + call_site()
+        )
+    from mpi4py import MPI  # one process: there is nobody else
+
+    return function(given, MPI.COMM_SELF)

@@ -1,0 +1,593 @@
+"""A collective that is started at one place of the tape and waited for at another: what stands behind `nonblocking`.
+
+Two nodes stand on the tape, START where the call was made and WAIT where its result was first needed. The adjoint of
+the pair is the pair turned round: a sweep comes to WAIT first and *starts* the adjoint there, replays what stood
+between, and *waits* at START. So what overlapped in the forward pass overlaps in backward too.
+
+Order. Started calls have a channel of their own, so that blocking ones cannot come between. Ranks may wait in another
+order than they start in, each in its own; the adjoints of one channel therefore start in the reverse order of the
+starts, which is the same on all ranks, and never in the order in which cotangents happened to arrive. An adjoint whose
+turn has not come at its WAIT starts as soon as it has, at the latest at its START.
+
+Ownership. A transport copies what it is given to start with, so the operand may be changed once the tape allows it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import get_ident, local
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays.device import is_inexact
+from autograd.arrays.shape_only import Shaped
+from autograd.engine import events
+from autograd.engine.deferred import Deferred
+from autograd.engine.events import listeners
+from autograd.engine.recording import Node, Recording
+from autograd.engine.state import state
+from autograd.engine.tape import Sweep
+from autograd.engine.tensor import TENSORS, Tensor
+from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site
+from autograd.layouts.layout import Label, Layout, R, V
+
+from ..call import Call
+from ..collective import Collective, arrived, made_up, starting
+from ..mesh import Axis, current_mesh
+from ..transports.protocol import Communicator, Pending
+from . import basic, headers
+from . import pairs as pair
+
+__all__ = [
+    "Flight", "HEADER", "START", "WAIT", "all_gather_async", "all_reduce_async", "all_to_all_async", "await_header",
+    "begin_in_program", "beginning", "broadcast_async", "irecv", "isend", "permute_async", "reduce_async",
+    "reduce_scatter_async", "take_off",
+]  # fmt: skip
+
+
+HEADER = "isend/irecv"
+
+
+class Flight:
+    """A collective on raw arrays that is under way; `wait` gives its result."""
+
+    __slots__ = ("_finish", "_pending", "_result", "name")
+
+    def __init__(
+        self, name: str, pending: Pending[Any] | None, finish: Callable[[Any], Any] | None, result: Any = None
+    ):
+        self.name = name
+        self._pending = pending
+        self._finish = finish
+        self._result = result
+
+    def test(self) -> bool:
+        return self._pending is None or self._pending.test()
+
+    def wait(self) -> Any:
+        if self._pending is not None:
+            if listeners:
+                events.emit("begin", "forward", f"wait for {self.name}")
+            found = self._pending.wait()
+            self._result = found if self._finish is None else self._finish(found)
+            self._pending = self._finish = None
+            if listeners:
+                events.emit("end", "forward", f"wait for {self.name}")
+        return self._result
+
+
+def _fly(collective: Collective, x: Any, call: Call) -> Flight:
+    """Start a collective on a raw array; one that has nothing to start is made at once."""
+    if not collective.starts(call):
+        return Flight(collective.name, None, None, collective.run(x, call, None))
+    if listeners:
+        events.emit("begin", "forward", f"start of {collective.name}")
+    pending, finish = collective.start(x, call)
+    if listeners:
+        events.emit("end", "forward", f"start of {collective.name}")
+    return Flight(collective.name, pending, finish)
+
+
+# -- on the tape -------------------------------------------------------------------------------------------------------
+
+
+class _Returning:
+    """A cotangent on its way through the adjoint of a started call: at hand until its turn comes, then under way."""
+
+    __slots__ = ("call", "collective", "ct", "flight")
+
+    def __init__(self, collective: Collective, ct: Any, call: Call):
+        self.collective = collective
+        self.ct = ct
+        self.call = call
+        self.flight: Any = None  # a Flight, a Deferred, or what was there at once
+
+    def start(self) -> None:
+        if self.flight is None:
+            self.flight = _start_adjoint(self.collective, self.ct, self.call)
+            self.ct = None
+
+    def wait(self) -> Any:
+        self.start()
+        return self.flight.wait() if hasattr(self.flight, "wait") else self.flight
+
+    def __add__(self, other: _Returning) -> _Returning:
+        # two sweeps of an inner tape have left theirs here; neither starts before the tape that holds START is swept
+        return _Returning(self.collective, self.ct + other.ct, self.call)
+
+
+def _start_adjoint(collective: Collective, ct: Any, call: Call) -> Any:
+    """Start what the adjoint rule makes. No fingerprint: the forward starts were compared, and these mirror them."""
+    lifted = ct.__class__ in TENSORS
+    if collective is pair.send:
+        call = call.but(group=_sweeps(call))
+        return await_message(call, ct.layout) if lifted else _fly(pair.recv, None, call)
+    if collective is pair.recv:
+        call = call.but(group=_sweeps(call))
+        return take_off(pair.send, ct, call) if lifted else _fly(pair.send, ct, call)
+    return beginning(_begin_in_sweep, collective._adjoint, ct, call)
+
+
+class _Start:
+    """The node at which a communication was started. Its sweep waits here for what the node of the wait has started."""
+
+    name = "start"
+    communicates = True
+
+    def pull(self, node: Node, entry: Any, sweep: Sweep) -> None:
+        if entry is not None:  # it is None only if the wait is not part of what is swept, on any rank
+            (place,), (collective, call, layout, operand, _) = node[3], node[4]
+            collective.hand_on(entry.wait(), place, layout, operand, call, sweep)
+
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
+        (place,), (collective, call, layout, operand, _) = node[3], node[4]
+        if collective is pair.send or collective is pair.recv:
+            call = call.but(group=_sweeps(call))
+        if collective is pair.recv:
+            return await_message(call, layout) if record else _fly(pair.recv, None, call)
+        t = carried[place - start] if place >= start else None
+        if t is None:
+            shape, dtype, absent = operand
+            t = Shaped(shape, dtype, "it is rooted elsewhere") if absent else made_up(shape, dtype, call)
+            t = Tensor(t, layout) if record else t
+        return beginning(_begin_in_sweep, collective.tangent, t, call, None, record)
+
+
+class _Wait:
+    """The node at which a started communication was waited for. A sweep starts the adjoint here, if it is its turn."""
+
+    name = "wait"
+    communicates = True
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        (place,), (collective, call, out, result, lane) = node[3], node[4]
+        sweep.add(place, _Returning(collective, arrived(ct, out, result, call, sweep), call))
+        at = bisect_left(lane, sweep.place)  # the starts that this sweep has yet to come to
+        while at:
+            at -= 1
+            i = lane[at] - sweep.start
+            if i < 0:
+                return  # started before the interval: the tape that holds it will do it
+            entry = sweep.cts[i]
+            if entry is not None:
+                entry.start()
+            elif sweep.recording.nodes[lane[at]] is not None:
+                return  # its cotangent is not known yet, and those before it wait for their turn
+
+    def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
+        (place,) = node[3]
+        entry: Any = carried[place - start] if place >= start else None
+        return entry.wait() if hasattr(entry, "wait") else entry
+
+
+START, WAIT = _Start(), _Wait()
+
+
+class _Maker:
+    """How a `Deferred` is finished: wait, and take the place of WAIT on the tape."""
+
+    def __init__(self, what: str, flight: Any, collective: Collective, call: Call, out: Layout | None,
+                 recording: Recording | None, place: int, lane: list[int]):  # fmt: skip
+        file, line = find_site()
+        self.what, self.site = what, f"{file}:{line}"
+        self.flight, self.collective, self.call, self.out = flight, collective, call, out
+        self.recording, self.place, self.lane = recording, place, lane
+        self.mesh = state.mesh
+        _keep_poking()
+
+    def test(self) -> bool:
+        return self.flight.test()
+
+    def finish(self) -> tuple[Any, Layout | None, int]:
+        y = self.flight.wait()
+        recording, call = self.recording, self.call
+        if recording is None:
+            return y, self.out, -1
+        if recording.released(self.place):
+            raise TapeError(
+                f"{self.what}, started at {self.site}, is waited for after a backward pass over the tape that recorded "
+                "its start. Needed: the wait before tape.backward(...)" + call_site()
+            )
+        result = (y.shape, y.dtype, type(y) is Shaped)
+        options = (self.collective, call, self.out, result, self.lane)
+        return y, self.out, recording.append((WAIT, None, (), (self.place,), options, None, None))
+
+
+def _record(collective: Collective, x: Tensor | None, layout: Layout | None, call: Call) -> tuple[Any, int, list[int]]:
+    """Append START; the recording, its place, and the starts of its channel."""
+    recording = state.recording
+    assert recording is not None
+    place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
+    key: tuple[Any, ...] = (id(call.group),)
+    if collective is pair.send or collective is pair.recv:
+        key = (id(call.group), collective.name, call.root)  # messages to one rank have an order of their own
+    lane = recording.lanes.setdefault(key, [])
+    operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
+    recording.communicates = True
+    at = recording.append((START, None, (), (place,), (collective, call, layout, operand, lane), None, None))
+    lane.append(at)
+    return recording, at, lane
+
+
+def take_off(collective: Collective, x: Tensor, call: Call, agree: bool = False) -> Deferred:
+    """Start a collective on a Tensor: labels first, then the transport, then the record."""
+    layout = x.labelled(state.grid) if x.layout is None else x.layout  # type: ignore[arg-type]
+    out = collective.label(x, layout, call)
+    array = x.array
+    recorded = state.recording is not None and is_inexact(array.dtype)
+    if layout.rooted and layout.absent_beyond(call.axes):
+        call = call.but(elsewhere=True)
+    if agree:
+        if call.group.size > 1 and not call.elsewhere and call.group.checking:
+            call.group.agree("start of " + collective.fingerprint(array, call, recorded))
+        call = call.but(group=side(current_mesh().axis(call.axes), collective, call.group.algorithm))
+        if call.group.size == 1 and type(array) is not Shaped:
+            array = array.copy()  # as it would be on two ranks: the caller may change its own
+    if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):
+        call = call.but(like=np.empty_like(array, shape=(0,)))
+    shape = list(call.shape or array.shape)
+    shape = shape if collective.shape is None else collective.shape(shape, call)
+    recording, place, lane = _record(collective, x, layout, call) if recorded else (None, -1, [])
+    what = f"{collective.name} of {array.dtype}{list(array.shape)} on axis {'*'.join(call.axes)!r}"
+    maker = _Maker(what, _fly(collective, array, call), collective, call, out, recording, place, lane)
+    return Deferred(maker, Shaped(shape, array.dtype), out, recording)
+
+
+def begin_in_program(collective: Collective, x: Any, call: Call) -> Deferred:
+    state.begin = None
+    return take_off(collective, x, call, agree=True)
+
+
+def _begin_in_sweep(collective: Collective, x: Any, call: Call) -> Any:
+    state.begin = None
+    if x.__class__ not in TENSORS:
+        return _fly(collective, x, call)
+    return collective(x, call) if collective._asks is None else take_off(collective, x, call)
+
+
+def beginning(how: Callable[..., Any], function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call `function` so that the first collective that it makes is begun in the place of being made."""
+    state.begin = how
+    starting.append(how)
+    try:
+        return function(*args, **options)
+    finally:
+        starting.pop()
+        state.begin = None
+
+
+def side(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
+    """The channel of the calls that are started on an axis; made at the first of them, by all its ranks.
+
+    The calls on it are the transport's own. An algorithm over messages goes on only while its rank waits for it, so
+    ranks that wait in orders of their own would wait for each other; and in shared memory the ranks meet.
+    """
+    if algorithm not in ("native", "auto") and axis.size > 1 and _has_algorithms(collective.name):
+        raise MeshError(
+            f"{collective.name}_async on axis {'*'.join(axis.names)!r} with algorithm={algorithm!r}: it goes on only "
+            "while all ranks wait for it, so it cannot be started and left. Needed: the transport's own, which goes "
+            f"on by itself\n  fix: {collective.name}_async(..., algorithm='native'), or the blocking "
+            f"{collective.name}" + call_site()
+        )
+    group = axis.calls.get("started")
+    if group is None:
+        native = axis.using("native")
+        group = axis.calls["started"] = native.duplicate("started") if axis.size > 1 else native
+    return group
+
+
+def _has_algorithms(operation: str) -> bool:
+    from ..algorithms.table import OPERATIONS
+
+    return operation in OPERATIONS
+
+
+def _sweeps(call: Call) -> Communicator:
+    """Where messages of sweeps go: a neighbour's program may send its next value before or after its sweep."""
+    return call.group if call.group.name.endswith("/sweeps") else call.group.lane("sweeps")
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+def _keep_poking() -> None:
+    """While something is pending, poke the transport after each operation of the forward pass as well.
+
+    Sweeps poke by themselves. An operation pays nothing for this as long as nothing is pending.
+    """
+    poke = state.poke
+    if poke is None or _here.is_poking:
+        return
+
+    def listener(phase: str, direction: str, name: str) -> None:
+        if not state.pending:
+            _here.is_poking = False
+            listeners.remove(entry)
+        elif phase == "end" and direction == "forward":
+            poke()
+
+    entry = (get_ident(), listener)
+    listeners.append(entry)
+    _here.is_poking = True
+
+
+class _Here(local):
+    is_poking = False
+
+
+_here = _Here()
+
+
+# -- receives ---------------------------------------------------------------------------------------------------------
+
+
+def await_message(call: Call, layout: Layout | None) -> Deferred:
+    """Start to receive in a recorded sweep: what comes is known."""
+    assert layout is not None
+    call = call.but(elsewhere=layout.absent_beyond(call.axes))
+    recording, place, lane = _record(pair.recv, None, layout, call) if state.recording is not None else (None, -1, [])
+    what = f"cotangent from rank {call.root} of axis {'*'.join(call.axes)!r}"
+    maker = _Maker(what, _fly(pair.recv, None, call), pair.recv, call, layout, recording, place, lane)
+    return Deferred(maker, Shaped(call.shape, call.dtype), layout, recording)
+
+
+def await_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
+    """Start to receive in the program: a header comes on its own lane, the data on that of `call`."""
+    recorded = state.recording is not None and (call.dtype is None or is_inexact(call.dtype))
+    outline = None
+    if layout is not None:
+        call = call.but(elsewhere=layout.absent_beyond(call.axes))
+        outline = Shaped(call.shape, call.dtype)
+    header = on.group.lane("headers").start("recv", np.empty(headers.HEADER_BYTES, np.uint8), call.root)
+    recording, place, lane = _record(pair.recv, None, layout, call) if recorded else (None, -1, [])
+    queue = on.calls.setdefault(("irecv", call.root), deque())
+    maker = _Receiver(header, queue, call, layout, recording, place, lane)
+    return Deferred(maker, outline, layout, recording)
+
+
+class _Receiver(_Maker):
+    """Finishes a receive: the header may be the first to tell shape, dtype and labels.
+
+    Data is received in the order in which it is sent, so one whose shape is not known yet holds up those behind it;
+    `queue` holds these.
+    """
+
+    def __init__(self, header: Pending[Any], queue: deque[_Receiver], call: Call, out: Layout | None, *where: Any):
+        what = f"irecv from rank {call.root} of axis {'*'.join(call.axes)!r}"
+        super().__init__(what, None, pair.recv, call, out, *where)
+        self.header = header
+        self.queue = queue
+        self.is_read = False
+        self.recorded = state.recording is not None
+        queue.append(self)
+        if out is not None and queue[0] is self:
+            self._post()
+
+    def test(self) -> bool:
+        return self.header.test() and self.flight is not None and self.flight.test()
+
+    def finish(self) -> tuple[Any, Layout | None, int]:
+        while self.flight is None:
+            first = self.queue[0]
+            first._read()
+            first._post()
+        self._read()
+        if self.recording is not None and not is_inexact(self.call.dtype):  # only the header could tell
+            self.recording.nodes[self.place] = None
+            self.recording = None
+        return super().finish()
+
+    def _post(self) -> None:
+        """Start to receive the data, and that of those behind whose turn it is now."""
+        self.flight = _fly(pair.recv, None, self.call)
+        self.queue.popleft()
+        if self.queue and self.queue[0].out is not None:
+            self.queue[0]._post()
+
+    def _read(self) -> None:
+        """Wait for the header."""
+        if self.is_read:
+            return
+        self.is_read = True
+        call = self.call
+        sender = f"rank {call.root}"
+        shape, dtype, labels = headers.read(self.header.wait(), self.recorded, HEADER, sender)
+        grid = self.mesh.grid
+        layout = grid.layout([labels.get(a, V) for a in grid.names]).replace(call.axes, V)
+        if self.out is None:
+            self.out = layout
+            self.call = call = call.but(shape=shape, dtype=dtype, elsewhere=layout.absent_beyond(call.axes))
+            if self.recording is not None:
+                options = (pair.recv, call, layout, None, self.lane)
+                self.recording.nodes[self.place] = (START, None, (), (-1,), options, None, None)
+        elif (shape, dtype, layout) != (call.shape, call.dtype, self.out):
+            raise CollectiveMismatch(
+                f"{self.what}, started at {self.site}, was told like={np.dtype(call.dtype)}{list(call.shape)} "
+                f"{self.out!r}; {sender} sent {dtype}{list(shape)} {layout!r}\n  fix: like= of what is sent, or none"
+            )
+
+
+AxisName = str | Sequence[str]
+
+
+def all_reduce_async(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None = None) -> Tensor:
+    """P (or V) -> R or I: starts `all_reduce` and returns at once; the result is waited for where it is used.
+
+    The handle is a Tensor: to use it as an operand waits for it, as ``handle.wait()`` does. ``handle.test()`` asks.
+    Its adjoint is started where the result was first used and waited for where this call stood.
+
+    Parameters
+    ----------
+    x, axis, to, algorithm
+        As in `all_reduce`. `x` may be changed after the call: what is sent is a copy. The algorithm must come to
+        ``native`` (which ``auto`` is for a call that is started): where the mesh has another one, say so here.
+
+    Returns
+    -------
+    Deferred
+        To be used or waited for, on every rank, before the tape's block or the mesh's block ends.
+
+    Raises
+    ------
+    CommunicationError
+        At the end of either block, naming this call, if nothing has waited for it.
+    MeshError
+        Another algorithm: it would go on only while its rank waits for it, and ranks may wait in different orders.
+
+    Notes
+    -----
+    Started calls have a channel of their own on each axis, made at the first one. They are still compared with what the
+    other ranks call next on this axis, so while calls are compared (see `check`) the start waits for all ranks to
+    arrive, though never for the data. MPI makes little progress by itself: the tape pokes it after each operation.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         x, w = ag.tensor([1.0], requires_grad=True), ag.tensor([3.0], layout={"dp": cc.R})
+    ...         with ag.Tape() as tape:
+    ...             handle = cc.all_reduce_async(x, "dp")
+    ...             scale = w * w                         # meanwhile
+    ...             loss = cc.cast((handle * scale).sum(), "dp", to=cc.I)
+    ...         tape.backward(loss)
+    ...         return loss.item(), x.grad.item()
+    >>> cc.run(program, ranks=2)
+    [(18.0, 9.0), (18.0, 9.0)]
+    """
+    return beginning(begin_in_program, basic.all_reduce, x, axis, to, algorithm=algorithm)
+
+
+def all_gather_async(
+    x: Any, axis: AxisName, dim: int = 0, to: Label = R, *, algorithm: str | None = None
+) -> Tensor:
+    """V -> R or I: starts `all_gather`; see `all_reduce_async`.
+
+    Where `x` is Varying the ranks first tell each other their extents, blocking; a Shard knows them.
+    """
+    return beginning(begin_in_program, basic.all_gather, x, axis, dim, to, algorithm=algorithm)
+
+
+def reduce_scatter_async(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str | None = None) -> Tensor:
+    """P (or V) -> Shard(dim): starts `reduce_scatter`; see `all_reduce_async`."""
+    return beginning(begin_in_program, basic.reduce_scatter, x, axis, dim, algorithm=algorithm)
+
+
+def all_to_all_async(
+    x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1, *, counts: Sequence[int] | None = None
+) -> Tensor:
+    """V -> V: starts `all_to_all`; see `all_reduce_async`, and `all_gather_async` for the extents."""
+    return beginning(begin_in_program, basic.all_to_all, x, axis, split_dim, concat_dim, counts=counts)
+
+
+def permute_async(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """V -> V: starts `permute`; see `all_reduce_async`."""
+    return beginning(begin_in_program, basic.permute, x, axis, pairs)
+
+
+def broadcast_async(
+    x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None, algorithm: str | None = None
+) -> Tensor:
+    """Rooted -> R or I: starts `broadcast`; see `all_reduce_async`.
+
+    Without `like`, shape, dtype and labels are broadcast first, blocking.
+    """
+    return beginning(begin_in_program, basic.broadcast, x, axis, root, to, like=like, algorithm=algorithm)
+
+
+def reduce_async(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = None) -> Tensor:
+    """P (or V) -> Rooted: starts `reduce`; see `all_reduce_async`."""
+    return beginning(begin_in_program, basic.reduce, x, axis, root, algorithm=algorithm)
+
+
+# -- one rank to another -----------------------------------------------------------------------------------------------
+
+
+def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
+    """V -> (there): start to send this rank's value to rank `dst`, which calls `irecv`.
+
+    Adjoint: the cotangent's receive is started where the handle was waited for, and waited for where this call stood.
+
+    Returns
+    -------
+    Deferred
+        Without a value; ``handle.wait()`` returns once the array may be changed, which is at once: a copy is sent.
+
+    Notes
+    -----
+    Pairs with `irecv` only: their messages are told from those of `send` and `recv`.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(pp=2) as mesh:
+    ...         other = 1 - mesh.axis("pp").rank
+    ...         there, here = cc.isend(ag.tensor([float(other)]), "pp", other), cc.irecv("pp", other)
+    ...         there.wait()
+    ...         return here.numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[0.0], [1.0]]
+    """
+    x, on, _ = basic._begin(x, axis, "isend")
+    _check_other(dst, on, "isend", "dst")
+    assert x.layout is not None
+    pair.send.check(x, on)
+    header = headers.write(x.array, x.layout.replace(on.names, V), state.recording is not None, HEADER)
+    on.group.lane("headers").send(header, int(dst))
+    group = on.group.lane("messages")
+    return take_off(pair.send, x, Call(on.names, group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
+
+
+def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
+    """(there) -> V: start to receive the value that rank `src` sends by `isend`; see there.
+
+    Parameters
+    ----------
+    like : Tensor or array, optional
+        Shape, dtype and labels of what will come (an array is V), so that its data can be received meanwhile. Without
+        it only the header is, and the data from the wait on.
+
+    Raises
+    ------
+    CollectiveMismatch
+        At the wait: what came is not what `like` says, or one of the two ranks records and the other does not.
+    """
+    mesh = current_mesh()
+    on = mesh.axis(axis)
+    _check_other(src, on, "irecv", "src")
+    call, layout = Call(on.names, on.group.lane("messages"), root=int(src), like=basic._sample(like)), None
+    if like is not None:
+        known = like.layout if like.__class__ in TENSORS and like.layout is not None else mesh.grid.uniform(V)
+        layout = known.replace(on.names, V)
+        call = call.but(shape=tuple(map(int, like.shape)), dtype=np.dtype(like.dtype))
+    return await_header(call, layout, on)
+
+
+def _check_other(rank: Any, on: Axis, name: str, what: str) -> None:
+    basic._check_rank(rank, on, name, what)
+    if rank == on.group.rank:
+        raise MeshError(f"{name}: {what}={rank} is this rank itself; needed: another rank" + call_site())

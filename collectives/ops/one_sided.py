@@ -1,0 +1,259 @@
+"""One-sided reading of other ranks' parts, and its adjoint, one-sided adding to them.
+
+Every rank says for itself what it reads of whom, and the owner is not asked. All ranks of the axis make the call
+(their parts must be open at that time), so its adjoint is theirs too: in a sweep each rank adds the cotangent of what
+it has read to the parts where it read, zeros where no cotangent arrived.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.engine.tensor import TENSORS, Tensor
+from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.layouts.layout import C, I, P, R, Shard, V
+from autograd.layouts.messages import describe
+from autograd.layouts.rank_values import rank_axes
+
+from ..call import Call
+from ..collective import Asked, Collective
+from ..mesh import Axis, Mesh
+from ..staging import back, host_flat
+from ..transports.protocol import Runs
+from .basic import AxisName, _begin, _check_rank, cast
+from .extents import extents_along
+from .pairs import _varying
+
+__all__ = ["get"]
+
+Shape = tuple[int, ...]
+
+
+class Places(NamedTuple):
+    """What this rank reads, where; the shape of it, and of this rank's own part."""
+
+    runs: Runs
+    taken: Shape
+    part: Shape
+
+
+# -- the pair --------------------------------------------------------------------------------------------------
+
+
+class _OneSided(Collective):
+    """What ranks ask for, and how much, is each one's own affair."""
+
+    def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
+        how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
+        return f"{self.name}(axis={'*'.join(call.axes)!r} dtype={x.dtype}) {how}"
+
+
+reading = _OneSided(
+    "get", (V, Shard), _varying, shape=lambda shape, call: call.options.taken, alone=None,
+    resizes=lambda call, labels: range(len(call.options.part)),
+)  # fmt: skip
+adding = _OneSided("accumulate", (V,), _varying, shape=lambda shape, call: call.options.part, alone=None)
+
+
+@reading.asks
+def _(x: Any, call: Call) -> Asked:
+    return "get", (host_flat(x), call.options.runs), lambda y, x, call: back(y, call.options.taken, x)
+
+
+@reading.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return adding(ct, call)
+
+
+@adding.asks
+def _(ct: Any, call: Call) -> Asked:
+    count = math.prod(call.options.part)
+    return "accumulate", (host_flat(ct), call.options.runs, count), lambda y, ct, call: back(y, call.options.part, ct)
+
+
+@adding.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return reading(ct, call)
+
+
+# -- what users call -------------------------------------------------------------------------------------------
+
+
+def get(x: Any, axis: AxisName, source: Any, index: Any = ...) -> Tensor:
+    """V -> V: read part of what another rank of the axis holds; each rank may ask for another place.
+
+    Formula: ``y = x_source[index]``. Adjoint: the cotangent is added to the source's at `index`, for all ranks that
+    read there (one-sided accumulate, V -> V).
+
+    Parameters
+    ----------
+    x : Tensor or array
+        This rank's part, which the others may read. The same number of dimensions and dtype on all ranks; an array
+        is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    source : int, or array of int
+        The rank to read from (this one's own is legal). With an array of rows, one source per row.
+    index : int, slice, Ellipsis, a tuple of them, or array of int
+        In the source's part, of the source's shape: as NumPy indexes it. An array of integers (no tuple) takes rows,
+        of the shape of the array; an empty one reads nothing. Without `index` it is the whole part.
+
+    Raises
+    ------
+    MeshError
+        A source that the axis does not have.
+    ShapeError
+        An index outside the source's part.
+    LayoutError
+        `x` is R, I or P on the axis; or `source` or `index` differs between the ranks of another axis, on which `x`
+        is I or P.
+
+    Notes
+    -----
+    The bytes read, and one message for each run of elements that lie one after the other. Over MPI: a window, passive
+    targets, Get and Accumulate (MPI standard 4.1, chapter 12). The adjoint's order of addition is not fixed there, so
+    sums of three or more addends may differ in the last bit; on threads it is the order of the ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=3) as mesh:
+    ...         rank = mesh.axis("dp").rank
+    ...         table = ag.tensor(10.0 * int(rank) + np.arange(3.0))
+    ...         return cc.get(table, "dp", (rank + 1) % 3, slice(1, 3)).numpy().tolist()
+    >>> cc.run(program, ranks=3)
+    [[11.0, 12.0], [21.0, 22.0], [1.0, 2.0]]
+    """
+    x, on, mesh = _begin(x, axis, "get")
+    reading.check(x, on)
+    x = _apart(x, on, source, index)
+    shapes = _shapes(x, on, mesh)
+    source, index = (a.array if a.__class__ in TENSORS else a for a in (source, index))
+    rows = np.asarray(index) if isinstance(index, list | np.ndarray) else None
+    if rows is None and np.ndim(source) == 0:
+        _check_rank(int(source) if isinstance(source, np.ndarray) else source, on, "get", "source")
+        runs, taken = _basic(int(source), shapes[int(source)], index)
+    else:
+        runs, taken = _rows(source, index if rows is None else rows, shapes, on)
+    return reading(x, Call(on.names, on.group, options=Places(runs, taken, tuple(x.array.shape))))
+
+
+def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
+    """On other axes, copies of which each rank reads another place are values of their own."""
+    axes = set(rank_axes((source, index)))
+    for given in (source, index):
+        if given.__class__ in TENSORS and given.layout is not None:
+            axes |= {a for a, label in given.layout.items() if label is not R and label is not I and label is not C}
+    assert x.layout is not None
+    for axis in axes - set(on.names):
+        have = x.layout[axis]
+        if have is I or have is P:
+            raise LayoutError(
+                f"get({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}) with "
+                f"a source or index that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x is {have.word},"
+                f" and each rank would read something else of it. Needed: Replicated or Varying\n  fix: "
+                f"{'cast(x, ' if have is I else 'all_reduce(x, '}{axis!r}, to=R)" + call_site()
+            )
+        if have is R:
+            x = cast(x, axis, V)
+    return x
+
+
+def _shapes(x: Tensor, on: Axis, mesh: Mesh) -> list[Shape]:
+    """The shape of every rank's part: known where they are Shard, else the ranks tell each other."""
+    shape, layout = tuple(int(n) for n in x.array.shape), x.layout
+    assert layout is not None
+    if on.size == 1:
+        return [shape]
+    label = layout[on.names[0]]
+    if isinstance(label, Shard) and all(isinstance(layout[a], Shard) for a in on.names):
+        extents = extents_along(x, layout, on, mesh, label.dim, "get")
+        return [(*shape[: label.dim], n, *shape[label.dim + 1 :]) for n in extents]
+    if on.group.checking:
+        on.group.agree(f"get(axis={'*'.join(on.names)!r} dimensions={len(shape)})")
+    told = on.group.all_gather(np.array(shape, np.int64), [len(shape)] * on.size).reshape(on.size, len(shape))
+    return [tuple(map(int, each)) for each in told]
+
+
+def _basic(source: int, shape: Shape, index: Any) -> tuple[Runs, Shape]:
+    """The runs of integers and slices in one part."""
+    key = index if isinstance(index, tuple) else (index,)
+    if any(k is not Ellipsis and not isinstance(k, int | np.integer | slice) or isinstance(k, bool) for k in key):
+        raise ShapeError(
+            f"get: index={index!r} was given; needed: integers, slices and an Ellipsis, or one array of integers, "
+            "which takes rows" + call_site()
+        )
+    given = sum(k is not Ellipsis for k in key)
+    if given > len(shape) or len(key) - given > 1:
+        raise ShapeError(f"get: index={index!r} was given for a part of shape {shape} on rank {source}" + call_site())
+    at = next((i for i, k in enumerate(key) if k is Ellipsis), len(key))
+    key = (*key[:at], *(slice(None),) * (len(shape) - given), *key[at + 1 :])
+    chosen, taken = [], []
+    for k, n in zip(key, shape, strict=True):
+        if isinstance(k, slice):
+            chosen.append(np.arange(*k.indices(n)))
+            taken.append(len(chosen[-1]))
+        else:
+            chosen.append(np.array([_checked(int(k), n, source, shape)]))
+    block = 1  # elements that lie together whatever is chosen before: trailing dimensions that are taken whole
+    while chosen and len(chosen[-1]) == shape[len(chosen) - 1] and np.array_equal(
+        chosen[-1], np.arange(shape[len(chosen) - 1])
+    ):  # fmt: skip
+        block *= len(chosen.pop())
+    starts = np.zeros((), np.int64)
+    stride = block
+    for dim in reversed(range(len(chosen))):
+        starts = chosen[dim].reshape(-1, *(1,) * starts.ndim) * stride + starts
+        stride *= shape[dim]
+    return _merged(np.full(starts.size, source), starts.ravel(), block), tuple(taken)
+
+
+def _rows(source: Any, index: Any, shapes: list[Shape], on: Axis) -> tuple[Runs, Shape]:
+    """The runs of one row after the other, each of its own source."""
+    sources, rows = np.asarray(source), np.asarray(index)
+    if rows.size == 0:
+        rows = rows.astype(np.int64)
+    if rows.dtype.kind not in "iu" or sources.dtype.kind not in "iu":
+        raise ShapeError(
+            f"get: source={source!r}, index={index!r} were given; needed: integers, as one array of rows and one source"
+            " for all or for each of them" + call_site()
+        )
+    sources, rows = np.broadcast_arrays(sources, rows)
+    for rank in np.unique(sources).tolist():
+        _check_rank(rank, on, "get", "a source")
+    used = [shapes[r] for r in np.unique(sources)] or [shapes[on.group.rank]]
+    if any(len(shape) == 0 for shape in used) or len({shape[1:] for shape in used}) > 1:
+        raise ShapeError(f"get: rows of parts of shapes {used}; needed: rows of one shape" + call_site())
+    rest = used[0][1:]
+    extents = np.array([shape[0] if shape else 0 for shape in shapes])[sources]
+    wrong = np.flatnonzero((rows.ravel() < -extents.ravel()) | (rows.ravel() >= extents.ravel()))
+    if wrong.size:
+        rank = int(sources.ravel()[wrong[0]])
+        _checked(int(rows.ravel()[wrong[0]]), shapes[rank][0], rank, shapes[rank])
+    block = int(np.prod(rest, dtype=np.int64))
+    starts = (np.where(rows < 0, rows + extents, rows) * block).ravel()
+    return _merged(sources.ravel(), starts, block), (*rows.shape, *rest)
+
+
+def _checked(k: int, n: int, source: int, shape: Shape) -> int:
+    if not -n <= k < n:
+        raise ShapeError(
+            f"get: index {k} was given for a dimension of extent {n}; rank {source} holds a part of shape {shape}"
+            + call_site()
+        )
+    return k % n
+
+
+def _merged(sources: np.ndarray, starts: np.ndarray, block: int) -> Runs:
+    """Blocks that follow each other in one part, as one run."""
+    if block == 0 or starts.size == 0:
+        return ()
+    breaks = np.flatnonzero((np.diff(starts) != block) | (np.diff(sources) != 0)) + 1
+    begins = np.concatenate([[0], breaks])
+    counts = np.diff(np.concatenate([begins, [starts.size]])) * block
+    return tuple(zip(sources[begins].tolist(), starts[begins].tolist(), counts.tolist(), strict=True))

@@ -1,0 +1,90 @@
+"""Arrays in memory that the ranks of one host share: made along a mesh axis, and summed where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from .mesh import current_mesh
+from .transports.protocol import Array
+from .transports.shared_memory.communicator import SharedMemory, shared_memory
+
+__all__ = ["all_reduce_in_place", "along", "empty"]
+
+
+@contextmanager
+def along(axis: str | Sequence[str]) -> Iterator[SharedMemory]:
+    """Inside the block, collectives along an axis of the current mesh go through shared memory. All its ranks enter.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> from collectives import shared_arrays
+    >>> def program():
+    ...     with cc.Mesh(dp=2), shared_arrays.along("dp"):
+    ...         return cc.all_reduce(ag.tensor([1.0]), "dp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[2.0], [2.0]]
+    """
+    on = current_mesh().axis(axis)
+    before, calls = on.group, on.calls
+    memory = shared_memory(before)
+    on.group, on.calls = memory, {}
+    try:
+        yield memory
+    finally:
+        on.group, on.calls = before, calls
+
+
+def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> Array:
+    """An array that the ranks of a mesh axis reduce without copying it, if they share a host; uninitialised.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        This rank's; the others' may differ.
+    dtype : dtype
+        A native numeric or boolean one.
+    axis : str or tuple of str
+        The axis of the current mesh along which it will be reduced. All its ranks call `empty`, in the same order.
+
+    Returns
+    -------
+    array
+        An ordinary one. Its memory is used again when all ranks have dropped it and its views.
+
+    Raises
+    ------
+    MeshError
+        The ranks along the axis are on several hosts.
+
+    Examples
+    --------
+    >>> import collectives as cc, numpy as np
+    >>> from collectives import shared_arrays
+    >>> with cc.Mesh(dp=1):
+    ...     bucket = shared_arrays.empty(4, np.float32, "dp")
+    ...     bucket[:] = 1
+    ...     shared_arrays.all_reduce_in_place(bucket, "dp")
+    array([1., 1., 1., 1.], dtype=float32)
+    """
+    return shared_memory(current_mesh().axis(axis).group).empty(shape, dtype)
+
+
+def all_reduce_in_place(x: Array, axis: str | Sequence[str]) -> Array:
+    """The sum over the ranks of an axis, written over `x` on all of them; off the tape, for gradient buckets.
+
+    Parameters
+    ----------
+    x : array
+        C-contiguous and writeable, the same shape and dtype on all ranks. One that `empty` made, or a view of it, is
+        added where it lies; any other is copied in and out.
+    axis : str or tuple of str
+
+    Returns
+    -------
+    array
+        `x` itself.
+    """
+    return shared_memory(current_mesh().axis(axis).group).all_reduce_in_place(x)

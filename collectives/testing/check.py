@@ -1,0 +1,371 @@
+"""Collectives of one's own: how they are called on Tensors, and what `check_collective` proves of them.
+
+    shift = cc.Collective("ring shift", takes=(V,))
+    @shift.forward
+    def _(x, call): ...                                  # raw arrays and call.group, a transport
+    @shift.adjoint
+    def _(ct, call): return shift_back(ct, call)         # a collective again, so that it can be recorded
+
+    y = cc.apply(shift, x, "dp")                         # or shift(x, cc.call("dp")), on a Tensor
+    cc.testing.check(shift).require()
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+import autograd as ag
+from autograd.errors import CommunicationError
+from autograd.layouts.layout import C, I, Label, P, R, Rooted, Shard, V, dual_label
+
+from ..collective import Collective
+from ..mesh import Mesh
+from ..ops.custom import apply
+from ..world import run, world
+from . import proof
+from .proof import Failure, Setting, check_cases
+
+__all__ = ["CheckFailed", "Report", "check", "check_collective"]
+
+
+Values = list[Any]
+
+
+# -- the check ---------------------------------------------------------------------------------------------------------
+
+
+class CheckFailed(AssertionError):
+    """What `Report.require` raises."""
+
+
+@dataclass
+class Report:
+    """What `check_collective` found: the cases that ran, what failed, and what was left out and why."""
+
+    collective: str
+    cases: int = 0
+    failures: list[Any] = field(default_factory=list)
+    skips: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether cases ran and none failed."""
+        return self.cases > 0 and not self.failures
+
+    @property
+    def failed(self) -> set[str]:
+        """The names of the checks that failed; see `collectives.testing` and `check_collective`."""
+        return {failure.check for failure in self.failures}
+
+    def __str__(self) -> str:
+        head = f"{self.collective}: {self.cases} cases, {len(self.failures)} failures"
+        lines = [f"  {f.check}: {f.case}: {f.detail}" for f in self.failures[:20]]
+        return "\n".join([head, *lines, *(f"  skipped: {reason}" for reason in self.skips)])
+
+    def require(self) -> Report:
+        """Raise `CheckFailed` with the whole report unless all is well."""
+        if not self.ok:
+            raise CheckFailed(str(self))
+        return self
+
+
+def check_collective(
+    collective: Any,
+    *,
+    use: Callable[[Any, Any], Any] | None = None,
+    takes: Sequence[Label] | None = None,
+    shapes: Callable[[int], Sequence[tuple[int, ...]]] | None = None,
+    forward: Callable[[Values], Values] | None = None,
+    adjoint: Callable[[Values], Values] | None = None,
+    ranks: Sequence[int] = (1, 2, 3, 4, 5),
+    beside: bool = True,
+    dtype: Any = np.float64,
+    **fields: Any,
+) -> Report:
+    """Prove that a collective keeps the pairing, with the checks of ringtape's own; see `collectives.testing`.
+
+    It runs in local worlds of several sizes, or, under mpiexec, on the ranks there are: all of them call it, and all
+    get the same report. At 3 ranks it also runs along either axis of two, so that a rank of the world is not taken for
+    a rank of the axis. Without a dense `forward` its matrix is found by giving it one basis vector after the other,
+    and two more checks stand in for the reference:
+
+    - ``linear``: of random operands it gives what its matrix gives;
+    - ``copies``: what is labelled R or I is equal on the ranks (a result; the cotangent of an operand that is P or I).
+
+    Parameters
+    ----------
+    collective : Collective, or what `wrap` returned
+    use : callable
+        ``use(x, axis)``: how it is called on a Tensor; ``apply(collective, x, axis, **fields)`` without it.
+    takes : sequence of Label
+        The operand's labels to try; all that the collective takes without it.
+    shapes : callable
+        From the number of ranks to the shape of each rank's operand; ``(3, 2)`` for all without it.
+    forward, adjoint : callable
+        Dense references on lists with one array per rank along the axis, None where absent. Without `adjoint` it is
+        the transpose of `forward`.
+    ranks : sequence of int
+        Sizes of the local worlds.
+    beside : bool
+        Whether to run along one axis of two as well.
+    **fields
+        Of the call; see `call`.
+
+    Returns
+    -------
+    Report
+        ``report.require()`` raises with its text unless everything holds.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> from collectives.collective import collectives
+    >>> cc.testing.check(collectives["all_reduce"], takes=[cc.P], ranks=[1, 3], to=cc.R).ok
+    True
+    """
+    report = Report(collective.name)
+    tried = list(takes) if takes is not None else _labels(collective)
+    how = use if use is not None else getattr(collective, "use", None)
+    if how is None:
+        def how(x: Any, axis: Any) -> Any:
+            return apply(collective, x, axis, **fields)
+
+    everywhere = world().size > 1
+    sizes = [world().size] if everywhere else list(ranks)
+    if not everywhere and getattr(collective, "needs_processes", False):
+        report.skips.append("worlds of more than one rank: it needs processes; run the check under mpiexec")
+        sizes = [1]
+    for size in sizes:
+        for label in tried:
+            given = tuple((3, 2) for _ in range(size)) if shapes is None else tuple(shapes(size))
+            subject = _Subject(collective.name, how, label(size) if callable(label) else label, given, dtype)
+            subject.run(size, everywhere, beside, forward, adjoint, report)
+    return report
+
+
+def _labels(collective: Collective) -> list[Any]:
+    """The operand's labels to try; a Rooted depends on the number of ranks."""
+    found: list[Any] = []
+    for label in collective.takes:
+        if label is Shard:
+            found.append(Shard(0))
+        elif label is Rooted:
+            found.append(lambda size: Rooted(0))
+        elif isinstance(label, Label) and label is not C:
+            found.append(label)
+    return found
+
+
+@dataclass
+class _Subject:
+    """A collective on operands of one label and shape."""
+
+    name: str
+    use: Callable[[Any, Any], Any]
+    takes: Label
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: Any
+
+    def run(self, size: int, everywhere: bool, beside: bool, forward: Any, adjoint: Any, report: Report) -> None:
+
+        title = f"{self.name} {self.takes!r}"
+        setting = proof.Setting({"a": size}, ["a"])
+        try:
+            seen = _on_all(lambda: self.probe(setting, forward is None), size, everywhere)
+        except Exception as error:
+            report.cases += 1
+            report.failures.append(_raised(title, setting, error))
+            return
+        gives = seen[0][0]
+        dense = forward if forward is not None else _Dense(self, [columns for _, columns in seen])
+        back = adjoint if adjoint is not None else _Transpose(self, gives, dense)
+        case = proof.Case(f"{title}->{gives!r}", (self.name,), self.takes, gives, self.use, dense, back, self.shapes,
+                            self.dtype)  # fmt: skip
+        for where in _settings(size, beside and not everywhere, setting):
+            report.cases += 1
+            this = case if where is setting else replace(case, order=1)
+            try:
+                plan = proof.prepare(this, where)
+                found = _on_all(lambda: proof.run_cases([(this, where)], [plan])[0],  # noqa: B023 - called at once
+                                where.ranks, everywhere)  # fmt: skip
+            except Exception as error:
+                report.failures.append(_raised(case.name, where, error))
+                if isinstance(error, CommunicationError) and everywhere:
+                    raise  # the ranks may be out of step
+                continue
+            report.failures += _judge(case, where, plan, found, forward is None)
+
+    def probe(self, setting: Any, columns: bool) -> tuple[Label, list[Any]]:
+        """On every rank: the result's label, and (unless a reference is given) what this rank gets of each basis."""
+        rank = world().rank
+        with Mesh(**setting.sizes) as mesh, ag.no_grad():
+            def result(values: Values) -> Any:
+                array = values[rank]
+                whole = None
+                if isinstance(self.takes, Shard):
+                    whole = [*self.shapes[rank]]
+                    whole[self.takes.dim] = sum(s[self.takes.dim] for s in self.shapes)
+                if array is None:
+                    array = np.zeros(self.shapes[rank], self.dtype)  # a leaf that is rooted elsewhere drops it
+                return self.use(ag.tensor(array, layout={"a": self.takes}, global_shape=whole), ("a",))
+
+            zeros = [np.zeros(shape, self.dtype) for shape in self.shapes]
+            y = result(zeros)
+            assert y.layout is not None
+            label = y.layout[mesh.names[0]]
+            if isinstance(label, Shard):
+                label = Shard(label.dim)
+            found = [(_plain(y))] + [_plain(result(e)) for e in self.basis()] if columns else []
+        return label, found
+
+    def basis(self) -> Iterator[Values]:
+        """Operands with one element set: on one rank, or in all copies; nowhere but on a root."""
+        copies = self.takes is R or self.takes is I
+        at = [0] if copies else [self.takes.root] if isinstance(self.takes, Rooted) else range(len(self.shapes))
+        for rank in at:
+            for k in range(int(np.prod(self.shapes[rank], dtype=np.int64))):
+                values = [np.zeros(shape, self.dtype) for shape in self.shapes]
+                for r in range(len(self.shapes)) if copies else [rank]:
+                    values[r].reshape(-1)[k] = 1
+                yield values
+
+    def parts(self, values: Values) -> np.ndarray:
+        """The coefficients of an operand in that basis."""
+        if self.takes is R or self.takes is I:
+            return values[0].reshape(-1)
+        return np.concatenate([v.reshape(-1) for v in values if v is not None])
+
+
+def _plain(y: Any) -> Any:
+    return None if y.absent else np.array(y.array)
+
+
+@dataclass
+class _Dense:
+    """The forward reference that is the collective's own matrix: what each rank gets of every basis vector."""
+
+    subject: _Subject
+    columns: list[list[Any]]  # by rank; the first is what it makes of zeros
+
+    def __call__(self, values: Values) -> Values:
+        weights = self.subject.parts(values)
+        result: Values = []
+        for found in self.columns:
+            if found[0] is None:
+                result.append(None)
+                continue
+            zero, *rest = found
+            result.append(sum((w * column for w, column in zip(weights, rest, strict=True)), zero * 0))
+        return result
+
+
+@dataclass
+class _Transpose:
+    """The adjoint reference: <ct, F e> for every basis vector e, counted once where the result is I."""
+
+    subject: _Subject
+    gives: Label
+    dense: Callable[[Values], Values]
+
+    def __call__(self, cts: Values) -> Values:
+        subject = self.subject
+        found = []
+        for e in subject.basis():
+            given: Values = e
+            if isinstance(subject.takes, Rooted):
+                given = [v if r == subject.takes.root else None for r, v in enumerate(e)]
+            pairs = [(ct, y) for ct, y in zip(cts, self.dense(given), strict=True) if ct is not None and y is not None]
+            pairs = pairs[:1] if self.gives is I else pairs
+            found.append(sum((ct * y).sum() for ct, y in pairs))
+        flat, at = np.array(found, subject.dtype), 0
+        result: Values = []
+        for rank, shape in enumerate(subject.shapes):
+            n = int(np.prod(shape, dtype=np.int64))
+            if subject.takes is R:  # addends, of which only the sum matters: all on the first rank
+                result.append(flat.reshape(shape) if rank == 0 else np.zeros(shape, subject.dtype))
+            elif subject.takes is I:
+                result.append(flat.reshape(shape))
+            elif isinstance(subject.takes, Rooted) and rank != subject.takes.root:
+                result.append(None)
+            else:
+                result.append(flat[at : at + n].reshape(shape))
+                at += n
+        return result
+
+
+def _on_all(function: Callable[[], Any], size: int, everywhere: bool) -> list[Any]:
+    """What every rank found: of a local world, or of the ranks of mpiexec."""
+    if not everywhere:
+        return run(function, size)
+    return [pickle.loads(data) for data in world().exchange(pickle.dumps(function()))]
+
+
+def _settings(size: int, beside: bool, setting: Any) -> Iterator[Any]:
+    """Along the only axis; along the inner and the outer one of two, the operand V, R or P on the other."""
+
+    yield setting
+    if beside and size == 3:
+        for axis, other in (("a", "b"), ("b", "a")):
+            for label in (V, R, P):
+                yield Setting({"a": 2 if axis == "b" else size, "b": size if axis == "b" else 2}, [axis],
+                              {other: label})  # fmt: skip
+
+
+def _raised(title: str, setting: Any, error: Exception) -> Any:
+
+    return Failure(f"{title} {setting}", "error", f"{type(error).__name__}: {error}")
+
+
+def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) -> list[Any]:
+    """`testing.judge`, where addends are compared by their sum, and copies with each other."""
+
+    takes, gives = setting.labels(case.takes), setting.labels(case.gives)
+    open_axes = [k for k, label in enumerate(takes) if dual_label(label) is P]
+    summed = {"g": "adjoint", "second": "second", "mixed": "mixed"} if open_axes else {}
+    found = [f for f in proof.judge(case, setting, plan, seen) if f.check not in summed.values()]
+    name = f"{case.name} {setting}"
+    tolerance = 1e-5 if np.finfo(case.dtype).eps > 1e-10 else 1e-12
+    for key, kind in summed.items():
+        if not all(key in of_rank.found for of_rank in seen):
+            continue
+        want, scale = (plan.g, proof._norm(plan.ct)) if key == "g" else (plan.hv, plan.second_scale)
+        want = proof._summed(setting, want, open_axes)
+        got = proof._summed(setting, [of_rank.found[key] for of_rank in seen], open_axes)
+        fault = proof._compare(got, want, tolerance * max(scale, proof._norm(want)) * setting.ranks)
+        if fault:
+            found.append(proof.Failure(name, kind, f"the sum over the ranks: {fault}"))
+    if linear:
+        found = [proof.Failure(f.case, "linear", f.detail) if f.check == "forward" else f for f in found]
+    for key, labels, what in (("y", gives, "the result"), ("g", [dual_label(x) for x in takes], "the cotangent")):
+        values = [of_rank.found.get(key) for of_rank in seen]
+        along = [k for k, label in enumerate(labels) if label is R or label is I]
+        for group in setting.groups(along) if along else []:
+            first = values[group[0]]
+            for r in group[1:]:
+                if first is not None and values[r] is not None and not np.allclose(first, values[r], 1e-9, 1e-12):
+                    label = case.gives if key == "y" else dual_label(case.takes)
+                    detail = f"{what} is {label.word} and differs between ranks {group[0]} and {r}"
+                    found.append(proof.Failure(name, "copies", detail))
+                    break
+    return found
+
+
+def check(work: Any, ranks: Any = (1, 2, 3, 4, 5), **options: Any) -> Any:
+    """Run cases in a world of threads, one per rank, and return what failed; or check a collective of your own.
+
+    Parameters
+    ----------
+    work : sequence of (Case, Setting), or a Collective, or what `wrap` returned
+        The settings' meshes all have `ranks` ranks.
+    ranks : int, or a sequence of int for a collective
+    **options
+        For a collective: see `check_collective`, whose report is returned.
+    """
+    if isinstance(work, Collective) or hasattr(work, "needs_processes"):
+        return check_collective(work, ranks=(ranks,) if isinstance(ranks, int) else ranks, **options)
+    return check_cases(work, ranks)

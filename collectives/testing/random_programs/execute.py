@@ -1,0 +1,266 @@
+"""Running a program in ringtape, and the verdict: every rank's gradient beside the dense one."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import autograd as ag
+import autograd.numpy as anp
+from autograd.arrays.shape_only import Shaped
+from autograd.engine.parameter import tensor
+from autograd.engine.state import state
+from autograd.engine.tensor import Tensor
+from autograd.layouts.layout import I, Label, P, R, Rooted, Shard, V, dual_label
+from autograd.layouts.partition import level
+
+from ...mesh import Mesh, current_mesh
+from ...ops import basic
+from ...world import run, world
+from .form import LeafForm, Program
+from .rules import Kind, kinds
+from .serial import Answer, addends, dense, part
+
+__all__ = ["Seen", "draw", "execute", "faults", "faults_everywhere", "hand_over", "judge", "run_program"]
+
+
+def draw(
+    name: str, shape: tuple[int, ...], layout: dict[str, Label], *, role: str = "parameter", seed: int = 0,
+    unequal: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
+    """A leaf with this rank's part of random values that follow from the seed and the name alone.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+        Of the whole value (along a V axis, of each rank's own).
+    layout : dict of axis -> label
+        Every axis of the current mesh. Along P axes the ranks get different addends.
+    role : "parameter", "watched" or "data"
+    unequal : tuple of str
+        Axes along which the ranks get different values whatever the label says.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(tp=2):
+    ...         return draw("w", (3, 2), {"tp": cc.Shard(0)}).shape
+    >>> cc.run(program, ranks=2)
+    [(2, 2), (1, 2)]
+    """
+    mesh = current_mesh()
+    labels = tuple(layout[a] for a in mesh.names)
+    held = tuple(V if a in unequal else x for a, x in zip(mesh.names, labels, strict=True))
+    values = addends(LeafForm(name, shape, held, role), mesh.sizes, seed)
+    own = part(values, [V if isinstance(x, Rooted) else x for x in held], mesh.sizes, mesh.place)
+    whole = shape if any(isinstance(x, Shard) for x in labels) else None
+    if role == "parameter":
+        return ag.Parameter(own, layout, global_shape=whole, name=name)
+    return tensor(own.copy(), layout, global_shape=whole, requires_grad=role == "watched", name=name)
+
+
+def hand_over(x: Any, axis: str | Sequence[str], source: int, target: int) -> Any:
+    """V -> V: rank `source` sends its value and rank `target` receives it; the others go on with zeros.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(pp=3):
+    ...         return hand_over(ag.tensor([cc.world().rank + 1.0]), "pp", 0, 2).numpy().tolist()
+    >>> cc.run(program, ranks=3)
+    [[0.0], [0.0], [1.0]]
+    """
+    on = current_mesh().axis(axis)
+    here = on.rank
+    if here == source:
+        basic.send(x, axis, target)
+    if here == target:
+        return basic.recv(axis, source)
+    zeros = x.array * 0 if type(x.array) is Shaped else np.zeros_like(x.array)
+    return Tensor(zeros, x.layout.replace(on.names, V))
+
+
+class Seen(NamedTuple):
+    """What one rank saw: its place, the objective, each leaf's gradient (None without), and every value."""
+
+    place: tuple[int, ...]
+    objective: float | None
+    gradients: dict[str, np.ndarray | None]
+    values: dict[str, Any]
+    leaves: dict[str, Any]
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(lines: tuple[str, ...]) -> Any:
+    text = "".join(f"{line}\n" for line in lines)
+    name = f"<program {abs(hash(lines)) % 10**8}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)  # so that errors show the line
+    if len(linecache.cache) > 4096:
+        for old in [n for n in linecache.cache if n.startswith("<program ") and n != name]:
+            del linecache.cache[old]
+    return compile(text, name, "exec")
+
+
+def execute(program: Program, mesh: Mesh, statements: Sequence[Any] | None = None) -> Seen:
+    """Run a program on this rank, inside ``with mesh:``, forward and backward; all ranks of the mesh call it.
+
+    `statements` takes the place of the program's own on this rank.
+    """
+    names: dict[str, Any] = {"ag": ag, "np": anp, "cc": _cc(), "I": I, "P": P, "R": R, "V": V, "Rooted": Rooted,
+                             "Shard": Shard, "draw": draw, "hand_over": hand_over}  # fmt: skip
+    exec(_compiled(tuple(program.leaf_lines())), names)
+    known = {x.name: names[x.name] for x in program.leaves}
+    statements = program.statements if statements is None else statements
+    with ag.Tape() as tape:
+        exec(_compiled(tuple(map(str, statements))), names)
+    loss = names[statements[-1].name]
+    values = {s.name: names[s.name] for s in statements}
+    objective = None if type(loss.array) is Shaped else float(loss.array)
+    tape.backward(loss)
+    gradients = {}
+    for x in program.leaves:
+        if x.role != "data":
+            g = known[x.name].grad
+            gradients[x.name] = None if g is None or type(g.array) is Shaped else np.array(g.array)
+    return Seen(mesh.place, objective, gradients, values, known)
+
+
+def _cc() -> Any:
+    import collectives
+
+    return collectives
+
+
+def run_program(program: Program) -> list[Seen]:
+    """Run a program in a local world, one thread a rank."""
+    return run(lambda: _on_mesh(program), program.ranks)
+
+
+def _on_mesh(program: Program) -> Seen:
+    with Mesh(**dict(zip(program.axes, program.sizes, strict=True))) as mesh:
+        seen = execute(program, mesh)
+    assert state.recording is None
+    return seen
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------
+
+TOLERANCE = 1e-9
+
+
+def faults(program: Program) -> list[str]:
+    """Run a program and compare it with its dense meaning: what is wrong, one line each; nothing if all is right.
+
+    Examples
+    --------
+    >>> from collectives.testing.random_programs import faults, generate
+    >>> faults(generate(seed=5))
+    []
+    """
+    return judge(program, dense(program), run_program(program))
+
+
+def faults_everywhere(program: Program) -> list[str]:
+    """`faults` for ranks that are processes: every rank of the current world calls it, and gets all faults."""
+    seen = _on_mesh(program)
+    mine = pickle.dumps((_label_faults(program, seen), seen._replace(values={}, leaves={})))
+    told = [pickle.loads(data) for data in world().exchange(mine)]
+    answer, ranks = dense(program), [each for _, each in told]
+    wrong = [f"rank {rank}: {fault}" for rank, (found, _) in enumerate(told) for fault in found]
+    return wrong + gradient_faults(program, answer, ranks) + objective_faults(program, answer, ranks)
+
+
+def judge(program: Program, answer: Answer, ranks: Sequence[Seen]) -> list[str]:
+    """What is wrong of all ranks' labels, shapes, objective and gradients."""
+    wrong = [f"rank {rank}: {fault}" for rank, seen in enumerate(ranks) for fault in _label_faults(program, seen)]
+    return wrong + gradient_faults(program, answer, ranks) + objective_faults(program, answer, ranks)
+
+
+def _label_faults(program: Program, seen: Seen) -> list[str]:
+    """Values of one rank whose labels or shapes are not those of the rules."""
+    known = kinds(program)
+    found = {name: _unlike(known[name], x, program.sizes, seen.place) for name, x in seen.values.items()}
+    return [f"{name} {fault}" for name, fault in found.items() if fault]
+
+
+def objective_faults(program: Program, answer: Answer, ranks: Sequence[Seen]) -> list[str]:
+    """Where the objective is not the dense one."""
+    labels = kinds(program)[program.objective].labels
+    partial = [k for k, label in enumerate(labels) if label is P]
+    total = _summed([seen.objective for seen in ranks], [seen.place for seen in ranks], partial)
+    allowed = TOLERANCE * max(1.0, abs(answer.objective), *(abs(s.objective or 0) for s in ranks))
+    return [f"the objective on rank {rank} is {y}; needed: {answer.objective}" for rank, y in enumerate(total)
+            if y is not None and not abs(y - answer.objective) <= allowed]  # fmt: skip
+
+
+def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], roles: Any = None) -> list[str]:
+    """Where a gradient is not the dense one: on each rank its own part, the sum where gradients are Partial."""
+    places = [seen.place for seen in ranks]
+    everything = float(np.sqrt(sum((g**2).sum() for g in answer.gradients.values())))
+    # a gradient that vanishes by cancellation (of a softmax summed) is rounding, of terms as large as the objective
+    rounding = 1e-5 * max(1.0, abs(answer.objective))
+    wrong = []
+    for x in program.leaves:
+        if x.role == "data" or (roles and x.role not in roles):
+            continue
+        want_all = answer.gradients[x.name]
+        scale = max(float(np.linalg.norm(want_all)), 1e-3 * everything, rounding)
+        open_axes = [k for k, label in enumerate(x.labels) if dual_label(label) is P]
+        given = [seen.gradients[x.name] for seen in ranks]
+        total = _summed(given, places, open_axes)
+        for rank, place in enumerate(places):
+            want = part(want_all, x.labels, program.sizes, place)
+            got = total[rank]
+            if want is None:
+                if given[rank] is not None:
+                    wrong.append(f"the gradient of {x.name} on rank {rank} has a value where {x.name} has none")
+                continue
+            got = np.zeros_like(want) if got is None else got
+            if got.shape != want.shape:
+                wrong.append(f"the gradient of {x.name} on rank {rank} has shape {got.shape}; needed: {want.shape}")
+            elif want.size and not np.linalg.norm(got - want) <= TOLERANCE * scale:
+                wrong.append(f"the gradient of {x.name} on rank {rank} is {got.tolist()}; needed: {want.tolist()}")
+    return wrong
+
+
+def _summed(values: Sequence[Any], places: Sequence[tuple[int, ...]], along: Sequence[int]) -> list[Any]:
+    """The sum over some axes, on every rank of them; None counts as nothing."""
+    if not along:
+        return list(values)
+    groups: dict[Any, Any] = {}
+    keys = [tuple(at for k, at in enumerate(place) if k not in along) for place in places]
+    for key, value in zip(keys, values, strict=True):
+        if value is not None:
+            groups[key] = value if key not in groups else groups[key] + value
+    return [groups.get(key) for key in keys]
+
+
+def _unlike(kind: Kind, value: Tensor, sizes: Sequence[int], place: Sequence[int]) -> str:
+    """How a value's label and shape differ from what the rules say; empty if they do not."""
+    assert value.layout is not None
+    need, outer = list(kind.labels), list(kind.shape)
+    for k, label in enumerate(need):  # an earlier axis is the outer one
+        if isinstance(label, Shard):
+            extents = level(outer[label.dim], sizes[k], label.unit)
+            need[k] = Shard(label.dim, outer[label.dim], sum(extents[: place[k]]))
+            outer[label.dim] = extents[place[k]]
+    have = list(value.layout.labels)
+    if have != need:
+        cuts = [[(x.extent, x.offset) for x in labels if isinstance(x, Shard)] for labels in (have, need)]
+        return f"is {value.layout!r}, cut at {cuts[0]}; needed: {need}, {cuts[1]}"
+    like = np.empty((1,) * len(sizes) + kind.shape)
+    own = part(like, [V if isinstance(x, Rooted) else x for x in kind.labels], sizes, place)
+    if tuple(value.array.shape) != own.shape:
+        return f"has shape {value.array.shape}; needed: {own.shape}"
+    absent = any(isinstance(x, Rooted) and x.root != at for x, at in zip(kind.labels, place, strict=True))
+    if absent != (type(value.array) is Shaped):
+        return "holds a value where it is rooted elsewhere" if absent else "holds no value"
+    return ""

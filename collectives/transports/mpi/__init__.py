@@ -1,0 +1,1 @@
+"""Ranks as processes under mpiexec, over mpi4py."""

@@ -1,0 +1,104 @@
+"""One-sided calls over MPI windows, with passive targets: who owns the memory takes no part in a transfer.
+
+Each call makes a window over the caller's array, transfers, and frees it. Freeing is collective, so when a call returns
+all ranks have what they asked for and nobody reads or writes the memory any more. There is one transfer per source,
+whatever number of runs it has: they become a datatype. MPI leaves open in which order the ranks' accumulates meet at
+one element: sums of three or more floating-point numbers may differ in the last bit from run to run. See the MPI
+standard 4.1, chapters 5 (datatypes) and 12 (one-sided communications).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..protocol import Array, Runs
+from . import library
+from .calls import Kind
+
+__all__ = ["accumulate", "get"]
+
+
+def get(comm: Any, kind: Kind, x: Array, runs: Runs) -> Array:
+    """What `runs` name of all ranks' arrays; `comm` is None for a single rank, which makes no MPI calls."""
+    out = np.empty(sum(n for _, _, n in runs), x.dtype)
+    if comm is None:
+        for _, here, there, counts in _by_source(runs):
+            for start, at, n in zip(here, there, counts, strict=True):
+                out[start : start + n] = x[at : at + n]
+        return out
+    window = _opened(comm, x)
+    for source, here, there, counts in _by_source(runs):
+        with _Typed(kind.move, here, counts) as mine, _Typed(kind.move, there, counts) as theirs:
+            window.Get([out, 1, mine], source, (0, 1, theirs))
+    window.Unlock_all()
+    window.Free()
+    return out
+
+
+def accumulate(comm: Any, kind: Kind, values: Array, runs: Runs, count: int) -> Array:
+    """`count` zeros, with all that the ranks' runs add to them; float16 is added in float32 and rounded once."""
+    dtype = values.dtype
+    values = values if kind.wide is None else values.astype(kind.wide)
+    total = np.zeros(count, values.dtype)
+    if comm is None:
+        for _, here, there, counts in _by_source(runs):
+            for start, at, n in zip(here, there, counts, strict=True):
+                total[at : at + n] += values[start : start + n]
+        return total.astype(dtype, copy=False)
+    window = _opened(comm, total)
+    kept = []  # an accumulate may read its array until the window is unlocked
+    for target, here, there, counts in _by_source(runs):
+        given, here, there, counts = _added_up(values, here, there, counts)
+        kept.append(given)
+        with _Typed(kind.add, here, counts) as mine, _Typed(kind.add, there, counts) as theirs:
+            window.Accumulate([given, 1, mine], target, (0, 1, theirs), kind.operation)
+    window.Unlock_all()
+    window.Free()
+    return total.astype(dtype, copy=False)
+
+
+def _opened(comm: Any, x: Array) -> Any:
+    """A window over the bytes of an array, all of whose ranks may be read and written."""
+    MPI = library.MPI
+    window = MPI.Win.Create(x.view(np.uint8) if x.size else None, x.itemsize, MPI.INFO_NULL, comm)
+    window.Lock_all(MPI.MODE_NOCHECK)
+    return window
+
+
+class _Typed:
+    """Runs as a datatype, freed when the transfer that uses it was started (MPI keeps what it needs)."""
+
+    def __init__(self, element: Any, starts: Array, counts: Array):
+        self._type = element.Create_indexed(counts.tolist(), starts.tolist()).Commit()
+
+    def __enter__(self) -> Any:
+        return self._type
+
+    def __exit__(self, *error: Any) -> None:
+        self._type.Free()
+
+
+def _by_source(runs: Runs) -> Iterator[tuple[int, Array, Array, Array]]:
+    """For every source, where its runs lie in this rank's array and in its own, and their counts."""
+    table = np.array(runs, np.int64).reshape(-1, 3)
+    table = np.column_stack([table, np.cumsum(table[:, 2]) - table[:, 2]])[table[:, 2] > 0]
+    for source in np.unique(table[:, 0]):
+        _, there, counts, here = table[table[:, 0] == source].T
+        yield int(source), here, there, counts
+
+
+def _added_up(values: Array, here: Array, there: Array, counts: Array) -> tuple[Array, Array, Array, Array]:
+    """The same additions with no element named twice, which a datatype of a target may not do."""
+    order = np.argsort(there, kind="stable")
+    if not np.any(there[order][1:] < (there + counts)[order][:-1]):
+        return values, here, there, counts
+    mine, theirs = (np.concatenate([np.arange(a, a + n) for a, n in zip(start, counts, strict=True)])
+                    for start in (here, there))  # fmt: skip
+    places, inverse = np.unique(theirs, return_inverse=True)
+    sums = np.zeros(len(places), values.dtype)
+    np.add.at(sums, inverse, values[mine])
+    begins = np.concatenate([[0], np.flatnonzero(np.diff(places) != 1) + 1])
+    return sums, begins, places[begins], np.diff(np.concatenate([begins, [len(places)]]))

@@ -1,0 +1,1 @@
+"""collectives.transports.shared_memory."""

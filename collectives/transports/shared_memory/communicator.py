@@ -1,0 +1,521 @@
+"""Shared memory: ranks of one host reduce where the operands lie, without messages.
+
+`SharedMemory` is the algorithm "shared" of a group on one host. Every rank sees every other's memory in a window
+(MPI-3, `windows`), and they meet by flags in it (`flags`). `empty` makes an array that lies in the
+window, so that nothing is copied; any other operand is copied in and out, a slot at a time.
+
+- To the size of a slot every rank copies its operand into its slot, and after one meeting every rank adds all of them.
+  Two slots take turns, so that a second meeting is not needed.
+- Beyond it, operands in the window are added where they lie. In place every rank adds up its slice and writes the sum
+  into every rank's buffer, in blocks that stay in the cache, between two meetings.
+- Operands outside go through the slots; with more than two ranks, slices of a slot's sum are made once and shared.
+
+Sums are in order of rank, the same bits on every rank and by every one of these ways; float16 is added in float32 and
+rounded once. The model is Sistare, vandeVaart, Loh: Optimization of MPI Collectives on Clusters of Large-Scale SMPs
+(SC 1999), sections 3 and 4: slices of one shared buffer, reduced by their owners.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.errors import CollectiveMismatch, DtypeError, MeshError, ShapeError
+
+from ...checks import modes
+from ..protocol import Array, Communicator, Pending
+from .arena import ALIGNMENT_BYTES
+from .buffers import CODES, DTYPES, Buffers
+from .flags import CALL, PLACE, Flags
+from .windows import Host, open_host
+
+__all__ = ["SharedMemory", "as_steps", "shared_memory"]
+
+
+SLOT_BYTES = 256 << 10
+BLOCK_BYTES = 512 << 10  # what is added at a time: long enough for the calls not to count, short enough for the caches
+IN_PLACE_BYTES = 4 << 10  # to here one meeting and a copy cost less than the two meetings that adding in place takes
+EVERYONE_BYTES = 16 << 10  # to here every rank adds everything, however many there are; two ranks always do
+_LINE_BYTES = 64  # slices begin on a cache line
+_KEPT = 128  # plans of calls
+
+_OPERATIONS = ("barrier", "all_reduce", "all_reduce_in_place", "reduce_scatter", "all_gather", "broadcast")
+_HALF = np.dtype(np.float16)
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------------------
+def add_up(parts: Sequence[Array], out: Array) -> None:
+    """The sum of equally long parts, in their order. `out` may be one of the first two, or none of them."""
+    if out.dtype == _HALF:
+        total = parts[0].astype(np.float32)
+        for part in parts[1:]:
+            np.add(total, part, out=total)
+        out[...] = total
+        return
+    np.add(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        np.add(out, part, out=out)
+
+
+def slices(count: int, ranks: int, item_bytes: int) -> list[tuple[int, int]]:
+    """Every rank's slice of `count` elements: as even as cache lines allow, some empty if there are few.
+
+    Examples
+    --------
+    >>> slices(100, 3, 4)
+    [(0, 48), (48, 80), (80, 100)]
+    """
+    unit = max(1, _LINE_BYTES // item_bytes)
+    units = -(-count // unit)
+    ends = [min(count, -(-units * (r + 1) // ranks) * unit) for r in range(ranks)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def pieces(start: int, stop: int, step: int) -> list[tuple[int, int]]:
+    """An interval in pieces of at most `step`; one empty piece for an empty interval."""
+    return [(a, min(a + step, stop)) for a in range(start, stop, step)] or [(start, start)]
+
+
+class _Small(NamedTuple):
+    """A call whose operand fits a slot, made ready: by the parity of the meeting this rank's slot and all ranks'."""
+
+    call: int
+    call_in_place: int
+    is_pair: bool  # two operands that are added as they are
+    mine: tuple[Array, Array]
+    parts: tuple[tuple[Array, ...], tuple[Array, ...]]
+
+
+_Plan = list[tuple[list[Array], Array, list[Array]]]  # blocks: what is added, where to, and where the sum is copied
+
+
+class _Known(NamedTuple):
+    """An operand that is added where it lies, looked at before: looking again would take longer than adding it."""
+
+    array: weakref.ref[Array]
+    size: int
+    dtype: np.dtype[Any]
+    call: int
+    place: int
+    plans: dict[tuple[int, ...], _Plan]  # by where all ranks' operands lie
+
+
+class SharedMemory(Communicator):
+    """The collectives of a group whose ranks share a host; see the module.
+
+    It stands in the place of the group that it wraps, whose other calls, and whose forms of start and wait, are its
+    own. `shared_memory` makes one per group and keeps it. All ranks of the group make it together.
+
+    Parameters
+    ----------
+    base : Communicator
+        Over processes of one host. Threads of one process share memory anyway: there, and for a single rank, every
+        call is the group's own.
+
+    Raises
+    ------
+    MeshError
+        The group's ranks are on several hosts.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> import numpy as np
+    >>> def program():
+    ...     memory = SharedMemory(cc.world())
+    ...     x = memory.empty((3,), np.float32)
+    ...     x[:] = cc.world().rank + 1
+    ...     memory.all_reduce_in_place(x)
+    ...     return x.tolist()
+    >>> cc.run(program, 2)
+    [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+    """
+
+    algorithm = "shared"
+    is_plain: bool
+    """Whether there is no window: one rank, or threads of one process."""
+
+    def __init__(self, base: Communicator):
+        self.base = base
+        self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
+        host = open_host(base)
+        self._small: dict[Any, _Small] = {}
+        self._known: dict[int, _Known] = {}  # operands of all_reduce_in_place, by their id
+        self._buffers: Buffers  # only where there is a window
+        self.is_plain = host is None
+        if host is not None:
+            self._buffers = Buffers(host, self.rank, self.size, self._known.clear)
+            self._open(host)
+
+    def _open(self, host: Host) -> None:
+        first = -(-Flags.bytes(self.size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        # two slots a rank, and two for the sum that slices make up
+        self._control = host.window(first + 2 * SLOT_BYTES * (self.size + 1))
+        slots = self._control.bytes[first:].reshape(self.size + 1, 2, SLOT_BYTES)
+        self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
+        self._sums = [slots[self.size, parity] for parity in (0, 1)]
+        self._flags = Flags(host, self._control, self.rank, self.size, self._mismatch)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "base":  # not set yet
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+        """Compared by itself: the call that follows may not be one of the transport."""
+        self.base.agree(call, layout, is_rooted)
+
+    def __repr__(self) -> str:
+        return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
+
+    @property
+    def checking(self) -> bool:
+        return self.base.checking
+
+    # -- buffers -------------------------------------------------------------------------------------------------------
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> Array:
+        """An array in the window, uninitialised. All ranks of the group call it; shapes may differ.
+
+        Its memory is used again once every rank has dropped the array and all views of it, at the next `empty` or
+        `trim`. Nothing has to be freed by hand.
+        """
+        return np.empty(shape, dtype) if self.is_plain else self._buffers.empty(shape, np.dtype(dtype))
+
+    def trim(self) -> None:
+        """Give back the windows in which no rank has an array left. All ranks of the group call it."""
+        if not self.is_plain:
+            self._buffers.agree(0, keep=0)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What buffers take of this rank's share of the windows, as far as all ranks know of it."""
+        return 0 if self.is_plain else self._buffers.arena.taken_bytes
+
+    def holds(self, x: Array) -> bool:
+        """Whether an array lies in this group's window, so that nothing is copied."""
+        return self.is_plain or self._buffers.place(x) != 0
+
+    def close(self) -> None:
+        """Free all windows. All ranks call it; arrays that lie in them must not be used afterwards."""
+        if self.is_plain:
+            return
+        self.base.barrier()
+        self._small.clear()
+        self._known.clear()
+        self._buffers.close()
+        del self._slots, self._sums
+        self._flags.words.release()
+        self._control.free()
+        self.is_plain = True
+
+    # -- meetings ------------------------------------------------------------------------------------------------------
+    def _call(self, operation: str, x: Array, count: int, more: int = 0) -> int:
+        """A call as one word, which must be the same on all ranks."""
+        code = CODES.get(x.dtype)
+        if code is None:
+            raise DtypeError(f"dtype {x.dtype} cannot be communicated; needed: a native numeric or boolean dtype")
+        if x.ndim != 1 or not x.flags.c_contiguous:
+            raise ShapeError(
+                f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first"
+            )
+        return count << 22 | (more & 0xFFF) << 10 | code << 4 | _OPERATIONS.index(operation)
+
+    def _mismatch(self, n: int) -> None:
+        calls = [_words_of(call) for call in self._flags.said(n, CALL)]
+        raise CollectiveMismatch(modes.mismatch_text(self.name, self.ranks, calls))
+
+    def _places(self, n: int) -> tuple[int, ...]:
+        return self._flags.said(n, PLACE)
+
+    def _slot(self, n: int, rank: int, dtype: np.dtype[Any], count: int) -> Array:
+        return self._slots[n & 1][rank][: count * dtype.itemsize].view(dtype)
+
+    def barrier(self) -> None:
+        """Return when all ranks have come."""
+        if self.is_plain:
+            self.base.barrier()
+        else:
+            self._flags.meet(0)
+
+    # -- sums ----------------------------------------------------------------------------------------------------------
+    def all_reduce(self, x: Array) -> Array:
+        """The sum of all ranks' arrays, as a new array."""
+        small = self._small.get((x.dtype, x.size))
+        if small is None or x.ndim != 1:
+            if self.is_plain:
+                return self.base.all_reduce(x)
+            small = self._prepare_small(x)
+            if small is None:
+                return self._all_reduce(x, np.empty_like(x))
+        call, _, is_pair, mine, parts = small
+        odd = (self._flags.meeting + 1) & 1
+        mine[odd][...] = x
+        self._flags.meet(call)
+        if is_pair:
+            a, b = parts[odd]
+            return np.add(a, b)
+        out = np.empty_like(x)
+        add_up(parts[odd], out)
+        return out
+
+    def _prepare_small(self, x: Array) -> _Small | None:
+        if x.ndim != 1 or x.nbytes > (SLOT_BYTES if self.size == 2 else EVERYONE_BYTES) or x.dtype not in CODES:
+            return None
+        slots = [tuple(self._slot(n, r, x.dtype, x.size) for r in range(self.size)) for n in (0, 1)]
+        found = _Small(
+            self._call("all_reduce", x, x.size),
+            self._call("all_reduce_in_place", x, x.size),
+            self.size == 2 and x.dtype != _HALF,
+            (slots[0][self.rank], slots[1][self.rank]),
+            (slots[0], slots[1]),
+        )
+        if len(self._small) >= _KEPT:
+            self._small.clear()
+        self._small[x.dtype, x.size] = found
+        return found
+
+    def _all_reduce(self, x: Array, out: Array) -> Array:
+        """Beyond a slot: where an operand lies if that is in the window, else a slot at a time."""
+        call = self._call("all_reduce", x, x.size)
+        # what others read where it lies must not be written over meanwhile
+        place = 0 if out is x else self._buffers.place(x)
+        places: tuple[int, ...] = ()
+        for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
+            if not place:
+                self._slot(self._flags.meeting + 1, self.rank, x.dtype, stop - start)[...] = x[start:stop]
+            n = self._flags.meet(call, place)
+            places = places or self._places(n)
+            if self.size == 2 and all(places):
+                for a, b in pieces(0, x.size, BLOCK_BYTES // x.itemsize):
+                    add_up([self._buffers.at(at, r, x.dtype, a, b) for r, at in enumerate(places)], out[a:b])
+                break
+            parts = [
+                self._buffers.at(at, r, x.dtype, start, stop) if at else self._slot(n, r, x.dtype, stop - start)
+                for r, at in enumerate(places)
+            ]
+            parts[self.rank] = x[start:stop]
+            self._add_together(call, parts, out[start:stop])
+        if any(places):
+            self._flags.meet(call)  # before it nobody may write to an operand that others read
+        return out
+
+    def _add_together(self, call: int, parts: list[Array], out: Array) -> None:
+        """The sum of parts that all ranks see: all of it on each of two ranks, a slice on each of more."""
+        if self.size == 2:
+            add_up(parts, out)
+            return
+        a, b = slices(out.size, self.size, out.itemsize)[self.rank]
+        total = self._sums[(self._flags.meeting + 1) & 1][: out.nbytes].view(out.dtype)
+        add_up([part[a:b] for part in parts], total[a:b])
+        self._flags.meet(call)
+        out[...] = total
+
+    def all_reduce_in_place(self, x: Array) -> Array:
+        """The sum of all ranks' arrays, written over each of them; nothing is copied where all lie in the window.
+
+        Unlike the other calls it takes any contiguous shape, and changes its operand.
+        """
+        if not (x.flags.c_contiguous and x.flags.writeable):
+            raise ShapeError("all_reduce_in_place was given an array that is read-only or not contiguous")
+        known = self._known.get(id(x))
+        if known is None or known.array() is not x or known.size != x.size or known.dtype is not x.dtype:
+            flat = x if x.ndim == 1 else x.reshape(-1)
+            if self.is_plain:
+                flat[...] = self.base.all_reduce(flat)
+                return x
+            if x.nbytes <= IN_PLACE_BYTES:
+                small = self._small.get((x.dtype, x.size)) or self._prepare_small(flat)
+                if small is not None:
+                    return self._small_in_place(small, x, flat)
+            known = self._know(x, flat)
+        call = known.call
+        places = self._flags.said(self._flags.meet(call, known.place), PLACE)
+        plan = known.plans.get(places)
+        if plan is None:
+            flat = x if x.ndim == 1 else x.reshape(-1)
+            if not all(places):
+                self._all_reduce(flat, flat)
+                return x
+            plan = known.plans[places] = self._prepare_direct(flat, places)
+        for parts, out, copies in plan:
+            add_up(parts, out)
+            for copy in copies:
+                copy[...] = out
+        plan.reverse()  # what this call came to last is in the cache still, and the next one begins with it
+        self._flags.meet(call)
+        return x
+
+    def _small_in_place(self, small: _Small, x: Array, flat: Array) -> Array:
+        odd = (self._flags.meeting + 1) & 1
+        small.mine[odd][...] = flat
+        self._flags.meet(small.call_in_place)
+        if small.is_pair:
+            a, b = small.parts[odd]
+            np.add(a, b, out=flat)
+        else:
+            add_up(small.parts[odd], flat)
+        return x
+
+    def _know(self, x: Array, flat: Array) -> _Known:
+        """Look at an operand once: as long as the array lives, its place is the same."""
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        call = self._call("all_reduce_in_place", flat, flat.size)
+        known = self._known[id(x)] = _Known(weakref.ref(x), x.size, x.dtype, call, self._buffers.place(x), {})
+        return known
+
+    def _prepare_direct(self, x: Array, places: Sequence[int]) -> _Plan:
+        """Blocks of this rank's slice: what is added, where to, and where the sum is copied."""
+        whole = [self._buffers.at(place, r, x.dtype, 0, x.size) for r, place in enumerate(places)]
+        into = min(self.rank, 1)  # the sum may overwrite either of the first two
+        plan = []
+        for a, b in pieces(*slices(x.size, self.size, x.itemsize)[self.rank], BLOCK_BYTES // x.itemsize):
+            parts = [array[a:b] for array in whole]
+            plan.append((parts, parts[into], parts[:into] + parts[into + 1 :]))
+        return plan
+
+    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
+        """This rank's part of the sum; `counts` are the parts' sizes."""
+        if self.is_plain:
+            return self.base.reduce_scatter(x, counts)
+        offsets = self._offsets(x, counts, is_part=False)
+        call, place = self._call("reduce_scatter", x, x.size, hash(tuple(counts))), self._buffers.place(x)
+        out = np.empty(counts[self.rank], x.dtype)
+        step = SLOT_BYTES // self.size // x.itemsize  # a slot has room for a piece of every rank's part
+        places: tuple[int, ...] = ()
+        for start, stop in pieces(0, max(counts), step):
+            if not place:
+                slot = self._slot(self._flags.meeting + 1, self.rank, x.dtype, step * self.size)
+                for r, (count, offset) in enumerate(zip(counts, offsets, strict=True)):
+                    part = x[offset + min(start, count) : offset + min(stop, count)]
+                    if r != self.rank:
+                        slot[r * step : r * step + part.size] = part
+            n = self._flags.meet(call, place)
+            places = places or self._places(n)
+            a, b = min(start, out.size), min(stop, out.size)
+            mine = offsets[self.rank]
+            parts = [
+                self._buffers.at(at, r, x.dtype, mine + a, mine + b) if at
+                else self._slot(n, r, x.dtype, step * self.size)[self.rank * step : self.rank * step + b - a]
+                for r, at in enumerate(places)
+            ]  # fmt: skip
+            parts[self.rank] = x[mine + a : mine + b]
+            add_up(parts, out[a:b])
+        if any(places):
+            self._flags.meet(call)
+        return out
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
+        """All ranks' parts in order of rank; `counts` are their sizes."""
+        if self.is_plain:
+            return self.base.all_gather(x, counts)
+        offsets = self._offsets(x, counts, is_part=True)
+        call, place = self._call("all_gather", x, sum(counts), hash(tuple(counts))), self._buffers.place(x)
+        out = np.empty(sum(counts), x.dtype)
+        places: tuple[int, ...] = ()
+        for start, stop in pieces(0, max(counts), SLOT_BYTES // x.itemsize):
+            mine = x[start:stop]
+            if not place:
+                self._slot(self._flags.meeting + 1, self.rank, x.dtype, mine.size)[...] = mine
+            n = self._flags.meet(call, place)
+            places = places or self._places(n)
+            for r, (count, offset, at) in enumerate(zip(counts, offsets, places, strict=True)):
+                a, b = min(start, count), min(stop, count)
+                if r == self.rank:
+                    part = mine
+                elif at:
+                    part = self._buffers.at(at, r, x.dtype, a, b)
+                else:
+                    part = self._slot(n, r, x.dtype, b - a)
+                out[offset + a : offset + b] = part
+        if any(places):
+            self._flags.meet(call)
+        return out
+
+    def broadcast(self, x: Array, root: int) -> Array:
+        """The root's array: a copy on the root, written into `x` elsewhere."""
+        if self.is_plain:
+            return self.base.broadcast(x, root)
+        if not 0 <= root < self.size:
+            raise MeshError(f"root {root} is no rank of '{self.name}', whose ranks are 0 to {self.size - 1}")
+        is_root = self.rank == root
+        if not is_root and not x.flags.writeable:
+            raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
+        call = self._call("broadcast", x, x.size, root)
+        place = self._buffers.place(x) if is_root else 0
+        at = 0
+        for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
+            if is_root and not place:
+                self._slot(self._flags.meeting + 1, root, x.dtype, stop - start)[...] = x[start:stop]
+            n = self._flags.meet(call, place)
+            at = at or self._places(n)[root]
+            if not is_root:
+                x[start:stop] = (
+                    self._buffers.at(at, root, x.dtype, start, stop)
+                    if at
+                    else self._slot(n, root, x.dtype, stop - start)
+                )
+        if at:
+            self._flags.meet(call)
+        return x.copy() if is_root else x
+
+    def _offsets(self, x: Array, counts: Sequence[int], is_part: bool) -> list[int]:
+        if len(counts) != self.size or min(counts) < 0:
+            raise ShapeError(f"counts on '{self.name}' must be {self.size} numbers >= 0, not {list(map(int, counts))}")
+        needed = int(counts[self.rank] if is_part else sum(counts))
+        if x.size != needed:
+            raise ShapeError(f"the array has {x.size} elements where counts say {needed}")
+        return [int(sum(counts[:r])) for r in range(self.size)]
+
+
+def _delegated(name: str) -> Callable[..., Any]:
+    return lambda self, *args, **options: getattr(self.base, name)(*args, **options)
+
+
+def _attribute(name: str) -> property:
+    return property(lambda self: getattr(self.base, name))
+
+
+# Every other call of the protocol is the transport's.
+for _name, _value in list(vars(Communicator).items()):
+    if not _name.startswith("_") and _name not in vars(SharedMemory):
+        is_method = callable(_value) and not isinstance(_value, property)
+        setattr(SharedMemory, _name, _delegated(_name) if is_method else _attribute(_name))
+
+
+def _words_of(call: int) -> str:
+    """A call's word, for a message."""
+    if call == 0:
+        return "barrier"
+    operation, code, more, count = call & 15, call >> 4 & 63, call >> 10 & 0xFFF, call >> 22
+    name = _OPERATIONS[operation]
+    root = f", root={more}" if name == "broadcast" else f", counts #{more:03x}" if more else ""
+    return f"{name}({DTYPES[code]}[{count}]{root})"
+
+
+# -- by axis ----------------------------------------------------------------------------------------------------------
+_memories: weakref.WeakKeyDictionary[Communicator, SharedMemory] = weakref.WeakKeyDictionary()
+
+
+def shared_memory(group: Communicator) -> SharedMemory:
+    """The shared memory of a group, made at the first call, by all ranks of the group together."""
+    group = getattr(group, "base", group)  # of a group with an algorithm, the transport's
+    found = _memories.get(group)
+    if found is None:
+        found = _memories[group] = SharedMemory(group)
+    return found
+
+
+def as_steps(call: str) -> Callable[..., Iterator[Pending[Any]]]:
+    """A call as an algorithm of one step, which blocks when it is waited for: what hierarchical takes inside a host."""
+
+    def steps(group: Communicator, *args: Any) -> Any:
+        pending: Pending[Any] = Pending(None, lambda: getattr(shared_memory(group), call)(*args))
+        yield pending
+        return pending.wait()
+
+    return steps

@@ -1,0 +1,150 @@
+"""Which ranks that are threads wait, and for what; waking them; deadlocks, found exactly.
+
+A rank blocks only in `WaitingRanks.block`, where it is counted. When all ranks are blocked or have finished nobody is
+left who could wake one of them: that is a deadlock, found at once and without a time limit. A time limit, if there is
+one, is for ranks that compute for ever. There is one lock per world, held for bookkeeping only (never while data
+moves), and one bell per rank, rung only when that rank can go on.
+"""
+
+from __future__ import annotations
+
+import traceback
+from threading import TIMEOUT_MAX, Lock, get_ident
+
+from autograd.errors import CommunicationError, DeadlockError, MeshError, RankFailed, site_of_thread
+
+from ...checks import modes
+from .meetings import Letter, Meeting
+
+__all__ = ["WaitingRanks"]
+
+
+class WaitingRanks:
+    """Ranks 0 to `size` - 1 as threads of this process; knows which of them wait, and for what.
+
+    Parameters
+    ----------
+    size : int
+        The number of ranks.
+    """
+
+    def __init__(self, size: int):
+        if size < 1:
+            raise MeshError(f"a world has one rank or more, not {size}")
+        self.size = size
+        self.lock = Lock()
+        self.failed_rank: int | None = None
+        self._failure: str | None = None
+        self._idle = 0  # ranks that are blocked or have ended
+        self._waits: list[Meeting | Letter | None] = [None] * size
+        self._threads: list[int | None] = [None] * size
+        self._has_finished = [False] * size
+        self._errors: list[CommunicationError | None] = [None] * size
+        self._bells = [Lock() for _ in range(size)]
+        for bell in self._bells:
+            bell.acquire()
+
+    def block(self, rank: int, wait: Meeting | Letter) -> None:
+        """Put world rank `rank` to sleep until `wait` is done.
+
+        Raises
+        ------
+        RankFailed
+            Another rank has raised.
+        DeadlockError
+            Every rank waits or has finished; or the time limit has passed.
+        """
+        limit_s = modes.time_limit_s()
+        with self.lock:
+            if wait.done:
+                return
+            self._waits[rank] = wait
+            self._threads[rank] = get_ident()
+            wait.waiters.append(rank)
+            self._idle += 1
+            if self._failure is not None:
+                self._stop(rank, self._failed_error(rank))
+            elif self._idle == self.size:
+                self._deadlock()
+        if not self._bells[rank].acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
+            with self.lock:
+                if self._waits[rank] is wait:  # else it was woken just now
+                    self._stop_all(f"a rank has waited for {limit_s:g} s (RINGTAPE_TIMEOUT_S)")
+            self._bells[rank].acquire()
+        error, self._errors[rank] = self._errors[rank], None
+        if error is not None:
+            raise error
+
+    def release(self, wait: Meeting | Letter) -> None:
+        """Mark `wait` as done and wake those who wait for it. The caller holds the lock."""
+        wait.done = True
+        for rank in wait.waiters:
+            self._wake(rank)
+
+    def finish(self, rank: int) -> None:
+        """World rank `rank` has come to the end of its program."""
+        with self.lock:
+            self._idle += 1
+            self._has_finished[rank] = True
+            if self._idle == self.size:
+                self._deadlock()
+
+    def fail(self, rank: int | None, error: BaseException) -> None:
+        """World rank `rank`, or whoever watches all of them (None), raised `error`: no rank will block any more."""
+        with self.lock:
+            if self._failure is None:
+                self.failed_rank = rank
+                who = "the main thread" if rank is None else f"rank {rank} of {self.size}"
+                self._failure = _failure_text(who, error)
+            self._idle += rank is not None
+            for other in self._blocked():
+                self._stop(other, self._failed_error(other))
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has raised, so that a wait returns at once or raises."""
+        return self._failure is not None
+
+    # The rest is called with the lock held.
+    def _blocked(self) -> list[int]:
+        return [rank for rank, wait in enumerate(self._waits) if wait is not None]
+
+    def _wake(self, rank: int) -> None:
+        self._waits[rank] = None
+        self._idle -= 1
+        self._bells[rank].release()
+
+    def _stop(self, rank: int, error: CommunicationError) -> None:
+        self._waits[rank].waiters.remove(rank)  # type: ignore[union-attr]
+        self._errors[rank] = error
+        self._wake(rank)
+
+    def _failed_error(self, rank: int) -> RankFailed:
+        text = self._waits[rank].wait_text(rank)  # type: ignore[union-attr]
+        return RankFailed(f"{self._failure}; rank {rank} waited in {text}{self._at(rank)}")
+
+    def _at(self, rank: int) -> str:
+        site = site_of_thread(self._threads[rank])
+        return f" at {site}" if site else ""
+
+    def _state(self, rank: int) -> str:
+        wait = self._waits[rank]
+        if wait is not None:
+            return f"rank {rank} waits in {wait.wait_text(rank)}{self._at(rank)}"
+        if self._has_finished[rank]:
+            return f"rank {rank} has finished"
+        return f"rank {rank} computes{self._at(rank)}"
+
+    def _deadlock(self) -> None:
+        self._stop_all("no rank can go on")
+
+    def _stop_all(self, why: str) -> None:
+        text = f"{why}: " + "; ".join(map(self._state, range(self.size)))
+        for rank in self._blocked():
+            self._stop(rank, DeadlockError(text))
+
+
+def _failure_text(who: str, error: BaseException) -> str:
+    text = f"{who} raised {type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text
