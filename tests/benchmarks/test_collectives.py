@@ -1,8 +1,7 @@
-"""The bench tool: what it prints is complete, its ratios are the right way round, and a broken peer is named."""
+"""`benchmarks/collectives.py`: what it prints is complete, its ratios the right way round, a broken peer named."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -12,10 +11,11 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from collectives.tools import bench
-
 from ..collectives.launch import ROOT, find_mpiexec
+from .scripts import load
 
+bench = load("collectives")
+SCRIPT = str(ROOT / "benchmarks" / "collectives.py")
 START_S = 100.0
 
 
@@ -38,7 +38,7 @@ def _run(*command: str, limit_s: float = START_S) -> subprocess.CompletedProcess
 
 def test_in_a_world(tmp_path: Path) -> None:
     image = tmp_path / "bench.png"
-    tool = (sys.executable, "-m", "collectives", "bench", "--rounds", "3", "--sizes", "4,64")
+    tool = (sys.executable, SCRIPT, "--rounds", "3", "--sizes", "4,64")
     done = _run(find_mpiexec(), "-n", "2", *tool, "--json", "--plot", str(image))
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
@@ -54,7 +54,7 @@ def test_in_a_world(tmp_path: Path) -> None:
 def test_beside_peers(tmp_path: Path) -> None:
     find_mpiexec()
     image = tmp_path / "bench.png"
-    tool = (sys.executable, "-m", "collectives", "bench", "--rounds", "3", "--sizes", "4,256", "--json")
+    tool = (sys.executable, SCRIPT, "--rounds", "3", "--sizes", "4,256", "--json")
     done = _run(*tool, "--plot", str(image), limit_s=300.0)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
@@ -105,12 +105,38 @@ def test_sums_of_sums_stay_finite() -> None:
 
 
 def test_too_few_rounds(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    assert bench.main(parser.parse_args(["--rounds", "2"])) == 2
+    assert bench.main(["--rounds", "2"]) == 2
     assert "at least 3" in capsys.readouterr().err
 
 
-def test_the_tool_loads_neither_mpi_nor_matplotlib() -> None:
-    code = "import sys, collectives.tools.bench; print([m for m in ('mpi4py', 'matplotlib') if m in sys.modules])"
+def test_the_script_loads_neither_mpi_nor_matplotlib() -> None:
+    code = ("import sys, tests.benchmarks.scripts as scripts; scripts.load('collectives');"
+            "print([m for m in ('mpi4py', 'matplotlib') if m in sys.modules])")  # fmt: skip
     assert _run(sys.executable, "-c", code).stdout.strip() == "[]"
+
+
+def test_scripts_find_the_package_and_not_the_script_of_that_name() -> None:
+    for name in ("collectives", "drift", "algorithms", "overlap"):
+        done = _run(sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--help")
+        assert done.returncode == 0 and "usage" in done.stdout, done.stderr
+
+
+def test_comparison_with_another_tree() -> None:
+    """Here the other tree is this one. The worker refuses to measure what it was not asked for."""
+    find_mpiexec()
+    with bench.socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        args = bench.options().parse_args(["--before", str(ROOT), "--starts", "2", "--rounds", "3"])
+        calls = [("all_reduce", 4096), ("all_gather, with backward", 4096)]
+        figures = bench._compare(args, listener, "operations", 2, calls, "over MPI")
+    assert list(figures) == [f"{name}: 4 KiB, over MPI, 2 ranks" for name, _ in calls]
+    assert all(0 < row["low"] <= row["ratio"] <= row["high"] for row in figures.values())
+    with pytest.raises(SystemExit):
+        bench.options().parse_args(["--before", str(ROOT / "tests" / "autograd")])
+
+
+def test_figures_of_a_comparison() -> None:
+    now, then = [[1.0, 2.0, 1.0], [1.0, 1.0, 1.0]], [[2.0, 2.0, 3.0], [1.5, 1.5, 9.0]]
+    row = bench.before.figure(now, then)
+    assert row == {"ours": 1.0, "peer": 2.0, "ratio": 1.75, "low": 1.5, "high": 2.0}
+    assert "slower" not in bench.before.table({"a": row})
+    assert "slower" in bench.before.table({"a": bench.before.figure(then, now)})

@@ -6,7 +6,6 @@ The whole run needs an interpreter that has HIPS autograd, SciPy and pytest (RIN
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -14,16 +13,12 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from .scripts import ROOT, load
 
 
 @pytest.fixture(scope="module")
 def suite() -> Any:
-    spec = importlib.util.spec_from_file_location("hips_suite", ROOT / "benchmarks" / "hips_suite.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("hips_suite")
 
 
 TESTS = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import numpy
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS / "_peers"))
-_spec = importlib.util.spec_from_file_location("rosetta", BENCHMARKS / "rosetta.py")
-assert _spec is not None and _spec.loader is not None
-rosetta: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(rosetta)
+from .scripts import ROOT, load
+
+sys.path.insert(0, str(ROOT / "benchmarks" / "_peers"))
+rosetta = load("rosetta")
 CASES, RANKS, data = rosetta.CASES, rosetta.RANKS, rosetta.data
 
 

@@ -2,12 +2,17 @@
 
 Under mpiexec it measures the world it is in: every algorithm that the world offers, all_reduce of float32.
 
-    mpiexec -n 4 python -m collectives bench
+    mpiexec -n 4 python benchmarks/collectives.py
 
 Without mpiexec it starts worlds of its own on this host, 2 ranks each: ringtape in shared windows, raw mpi4py (in-place
 Allreduce; the MPI beside this interpreter, and Open MPI's where its interpreter is given), and gloo of PyTorch.
 
-    python -m collectives bench --python-openmpi PATH --python-torch PATH --json
+    python benchmarks/collectives.py --python-openmpi PATH --python-torch PATH --json
+
+With ``--before`` it compares this tree of ringtape with another one: recorded operations over MPI on 1 and 2 ranks, and
+shared memory on 2.
+
+    python benchmarks/collectives.py --before /path/of/another/checkout --python-before PATH
 
 Every world runs in processes of its own, one thread each, all alive at the same time; they take turns, so that whatever
 else the machine does meets all of them. A ratio is the peer's time over ours, above 1 ours is faster: the median over
@@ -34,12 +39,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..job.launcher import launched_size
-from ..transports.protocol import Communicator
+HERE = Path(__file__).resolve().parent
+ROOT, PEERS = HERE.parent, HERE / "_peers"
+# Python puts a script's own folder first on sys.path. There `import collectives` would find this file, not the package.
+sys.path = [str(ROOT), str(PEERS), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
-__all__ = ["SUMMARY", "add_arguments", "main"]
+import before  # noqa: E402 - from PEERS
 
-SUMMARY = "latency and bandwidth of all algorithms; without mpiexec, shared memory beside raw MPI and gloo"
+import collectives as cc  # noqa: E402
+from autograd.errors import MeshError  # noqa: E402
 
 KIB = 1 << 10
 SIZES = tuple(KIB * n for n in (4, 16, 64, 256, 1024, 4096, 16384, 32768, 65536))
@@ -49,14 +57,25 @@ EXTRA_S = 5e-6  # what recording may cost
 _PAIR = ("transport", "recorded")
 _PAIR_BATCHES, _PAIR_CALLS = 50, 20  # in a round; a batch is over in a quarter of a millisecond
 MEMORY_BYTES = 32 * KIB * KIB
-_WORKER = Path(__file__).resolve().parent / "_bench" / "worker.py"
+_WORKER = PEERS / "collectives_worker.py"
 _STREAM_MOVES = {"copy": 2, "add": 3, "scale": 2}
 _ROWS = {"window": "in the window", "transport": "array outside it"}
 _LIMIT_S = 120.0
 
+# What `--before` compares: recorded operations over MPI at one size, where the cost of a call shows, and shared memory.
+OPERATION_BYTES = 4 * KIB
+OPERATIONS = (
+    "all_reduce", "all_reduce, checked always", "all_reduce, checked ranks", "all_reduce, with backward",
+    "all_gather", "all_gather, with backward", "reduce_scatter", "reduce_scatter, with backward", "broadcast", "reduce",
+    "all_to_all", "permute", "scan", "cast, with backward", "all_reduce_async",
+)  # fmt: skip
+SHARED_CALLS = {"window": "in the window", "transport": "outside the window", "recorded": "recorded"}
+SHARED_SIZES = tuple(KIB * n for n in (4, 256, 4096))
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``python -m collectives bench``."""
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (us), ratio")
     parser.add_argument("--plot", metavar="PNG", help="draw time and bandwidth over size")
     parser.add_argument("--rounds", type=int, default=15, help="rounds; each world once in each (at least 3)")
@@ -65,14 +84,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python-openmpi", metavar="PATH", help="interpreter with mpi4py over Open MPI")
     parser.add_argument("--python-torch", metavar="PATH", help="interpreter with torch")
     parser.add_argument("--no-oversubscribed", action="store_true", help="leave out the worlds of 4 ranks")
+    before.add_options(parser)
+    return parser
 
 
-def main(args: argparse.Namespace) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; 0 if it went well."""
+    args = options().parse_args(arguments)
     if args.rounds < 3:
-        print("bench: --rounds: at least 3", file=sys.stderr)
+        print("collectives.py: --rounds: at least 3", file=sys.stderr)
         return 2
-    return _this_world(args) if launched_size() > 1 else _peers(args)
+    if cc.world().size > 1:
+        return _this_world(args)
+    return _before(args) if args.before else _peers(args)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -105,7 +129,9 @@ def batches_per_round(size_bytes: int, is_crowded: bool) -> int:
 class World:
     """Ranks that answer: a world of ringtape or of a peer, in processes of its own."""
 
-    def __init__(self, name: str, kind: str, python: str, ranks: int, listener: socket.socket):
+    def __init__(
+        self, name: str, kind: str, python: str, ranks: int, listener: socket.socket, tree: str | Path = ROOT
+    ):
         self.name = name
         self.ranks = ranks
         self.is_crowded = ranks > (os.cpu_count() or 1)
@@ -114,9 +140,8 @@ class World:
         environment.pop("RINGTAPE_RANK_PID", None)
         host, port = listener.getsockname()
         command = [python, str(_WORKER), kind, f"{host}:{port}", token]
-        if kind == "ringtape":
-            root = str(Path(__file__).resolve().parents[2])
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+        if kind in ("ringtape", "operations"):
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tree), environment.get("PYTHONPATH")]))
         else:
             environment.pop("PYTHONPATH", None)
         if kind == "gloo":
@@ -145,7 +170,7 @@ class World:
             ended = [process.returncode for process in self._processes if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 why = f"its processes ended with status {ended[0]}" if ended else f"it did not start in {_LIMIT_S:g} s"
-                raise SystemExit(f"bench: {self.name}: {why}; see above")
+                raise SystemExit(f"collectives.py: {self.name}: {why}; see above")
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
@@ -155,7 +180,7 @@ class World:
             lines = connection.makefile("rw")
             hello = json.loads(lines.readline() or "{}")
             if hello.get("token") != token or hello.get("size") != self.ranks:
-                raise SystemExit(f"bench: {self.name}: not the ranks that were started: {hello}")
+                raise SystemExit(f"collectives.py: {self.name}: not the ranks that were started: {hello}")
             found[hello["rank"]] = lines
             self.about = hello["about"]
         self._connections = [found[rank] for rank in range(self.ranks)]
@@ -177,7 +202,9 @@ class World:
                 answer = ""
             if not answer:
                 what = " and ".join(calls)
-                raise SystemExit(f"bench: {self.name}: rank {rank} did not answer for {what} of {shown(size_bytes)}")
+                raise SystemExit(
+                    f"collectives.py: {self.name}: rank {rank} did not answer for {what} of {shown(size_bytes)}"
+                )
             answers.append(json.loads(answer))
         return [[max(times) for times in zip(*of_ranks, strict=True)] for of_ranks in zip(*answers, strict=True)]
 
@@ -207,7 +234,9 @@ def _mpiexec(python: str, ranks: int, environment: dict[str, str]) -> list[str]:
     beside = Path(python).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise SystemExit(f"bench: no mpiexec beside {python} nor on PATH. Fix: install mpich or openmpi beside it")
+        raise SystemExit(
+            f"collectives.py: no mpiexec beside {python} nor on PATH. Fix: install mpich or openmpi beside it"
+        )
     version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
     command = [found, "-n", str(ranks)]
     if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version:
@@ -236,9 +265,10 @@ def take_turns(entries: Sequence[Entry], size_bytes: int, rounds: int) -> list[S
     taken: list[list[list[float]]] = [[] for _ in entries]
     for world, call in entries:
         world.measure(call, size_bytes, 2)  # buffers are made, pages touched
-    for _ in range(rounds):
-        for (world, call), found in zip(entries, taken, strict=True):
-            found.append(world.measure(call, size_bytes, batches_per_round(size_bytes, world.is_crowded)))
+    for turn in range(rounds):
+        for i in range(len(entries))[:: -1 if turn % 2 else 1]:  # the order alternates: no world always comes first
+            world, call = entries[i]
+            taken[i].append(world.measure(call, size_bytes, batches_per_round(size_bytes, world.is_crowded)))
     return [Series([statistics.median(b) for b in found], min(min(b) for b in found)) for found in taken]
 
 
@@ -285,14 +315,14 @@ def _measure_beside(
     for name, given in (("Open MPI", args.python_openmpi), ("gloo", args.python_torch)):
         if not given and ranks == 2:
             option = "--python-openmpi" if name == "Open MPI" else "--python-torch"
-            print(f"bench: {name} is left out; give {option} PATH to have it measured", file=sys.stderr)
+            print(f"collectives.py: {name} is left out; give {option} PATH to have it measured", file=sys.stderr)
     worlds: list[World] = []
     cores = os.cpu_count() or 1
     where = f"{ranks} ranks" if ranks <= cores else f"{ranks} ranks on {cores} cores"
     try:
         for name, kind, python in wanted:
             worlds.append(World(name, kind, python, ranks, listener))
-            print(f"bench: {where}: {name}: {worlds[-1].about}", file=sys.stderr)
+            print(f"collectives.py: {where}: {name}: {worlds[-1].about}", file=sys.stderr)
             if kind == "mpi" and name.replace(" ", "").lower() not in worlds[-1].about.replace(" ", "").lower():
                 worlds[-1].name = worlds[-1].about.split(",")[0].split(" v")[0]  # what it is, whatever was expected
         ours, peers = worlds[0], worlds[1:]
@@ -365,21 +395,62 @@ def _print_figures(figures: dict[str, dict[str, float]]) -> None:
         )
 
 
+# -- another tree ----------------------------------------------------------------------------------------------------
+def _before(args: argparse.Namespace) -> int:
+    figures: dict[str, dict[str, float]] = {}
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        for ranks in (1, 2):
+            calls = [(name, OPERATION_BYTES) for name in OPERATIONS]
+            figures |= _compare(args, listener, "operations", ranks, calls, "over MPI")
+        calls = [(name, size) for size in SHARED_SIZES for name in SHARED_CALLS]
+        figures |= _compare(args, listener, "ringtape", 2, calls, "in shared memory")
+    print(json.dumps(figures) if args.json else before.table(figures))
+    return 0
+
+
+def _compare(
+    args: argparse.Namespace,
+    listener: socket.socket,
+    kind: str,
+    ranks: int,
+    calls: Sequence[tuple[str, int]],
+    where: str,
+) -> dict[str, dict[str, float]]:
+    """The figures of these calls in two worlds that take turns, one of each tree."""
+    now: dict[str, list[list[float]]] = {}
+    then: dict[str, list[list[float]]] = {}
+    for start in range(args.starts):
+        print(f"collectives.py: {where}, ranks: {ranks}, start {start + 1} of {args.starts}", file=sys.stderr)
+        worlds: list[World] = []
+        try:
+            worlds.append(World("this tree", kind, sys.executable, ranks, listener))
+            worlds.append(World("the tree before", kind, args.python_before, ranks, listener, args.before))
+            for call, size in calls:
+                ours, theirs = take_turns([(world, call) for world in worlds], size, args.rounds)
+                name = call if kind == "operations" else f"all_reduce {SHARED_CALLS[call]}"
+                name = f"{name}: {shown(size)}, {where}, {ranks} rank{'s' if ranks > 1 else ''}"
+                now.setdefault(name, []).append([t * 1e6 for t in ours.rounds])
+                then.setdefault(name, []).append([t * 1e6 for t in theirs.rounds])
+        finally:
+            for world in worlds:
+                world.close()
+    return {name: before.figure(now[name], then[name]) for name in now}
+
+
 # -- the world that it is in ----------------------------------------------------------------------------------------
 def _this_world(args: argparse.Namespace) -> int:
-    from .. import Mesh, check, world
-
-    check("off")
-    everyone = world()
-    axis: Any = Mesh(all=-1).axis("all")
-    groups: dict[str, Communicator] = {"native": axis.group}
+    cc.check("off")
+    everyone = cc.world()
+    mesh = cc.Mesh(all=-1)
+    axis: Any = mesh.axis("all")
+    groups: dict[str, cc.Communicator] = {"native": axis.group}
     notes: list[str] = []
     if hasattr(axis, "using"):
         algorithms: Any = importlib.import_module("collectives.algorithms")
         names = [name for name in algorithms.algorithms_of("all_reduce") if name != "shared"]
         groups.update({name: axis.using(name) for name in (*names, "auto")})
     calls: dict[str, Callable[[Any], Callable[[], Any]]] = {name: _made(group) for name, group in groups.items()}
-    _add_shared(everyone, calls, notes)
+    _add_shared(mesh, calls, notes)
     table: dict[str, dict[int, float]] = {name: {} for name in calls}
     for size in args.sizes:
         runs = {name: make(np.ones(size // 4, np.float32)) for name, make in calls.items()}
@@ -409,17 +480,16 @@ def _this_world(args: argparse.Namespace) -> int:
     return 0
 
 
-def _made(group: Communicator) -> Callable[[Any], Callable[[], Any]]:
+def _made(group: cc.Communicator) -> Callable[[Any], Callable[[], Any]]:
     return lambda x: lambda: group.all_reduce(x)
 
 
-def _add_shared(everyone: Communicator, calls: dict[str, Any], notes: list[str]) -> None:
-    from autograd.errors import MeshError
-
-    from ..transports.shared_memory.communicator import shared_memory
+def _add_shared(mesh: cc.Mesh, calls: dict[str, Any], notes: list[str]) -> None:
+    from collectives.shared_arrays import along
 
     try:
-        memory = shared_memory(everyone)
+        with mesh, along("all") as memory:
+            pass
     except MeshError as error:
         notes.append(f"shared is left out: {str(error).splitlines()[0]}")
         return
@@ -479,3 +549,7 @@ def plot(table: dict[str, dict[int, float]], path: str, title: str) -> None:
     figure.suptitle(title)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

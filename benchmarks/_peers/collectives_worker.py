@@ -1,11 +1,14 @@
-"""One rank of a world that `python -m collectives bench` measures: ringtape, raw mpi4py, or gloo of PyTorch.
+"""One rank of a world that `benchmarks/collectives.py` measures: ringtape, raw mpi4py, or gloo of PyTorch.
 
-    worker.py ringtape|mpi|gloo HOST:PORT TOKEN
+    collectives_worker.py ringtape|operations|mpi|gloo HOST:PORT TOKEN
 
 It runs in the environment of what it measures and needs NumPy beside it. All ranks of all worlds live at the same time
 and take turns: each waits for its next line on a socket, which takes no processor. A line asks for some batches of some
 calls at one size, a batch of each in turn; the answer is, for each of these calls, the time of one in each batch, in
 seconds, between barriers.
+
+``ringtape`` measures shared memory, ``operations`` the recorded operations over MPI. Both use public names only,
+so that they also measure another tree of ringtape.
 """
 
 from __future__ import annotations
@@ -68,19 +71,23 @@ class Ringtape:
     """Shared memory: ``window`` in place in a window, ``transport`` and ``recorded`` on arrays outside it."""
 
     def __init__(self) -> None:
+        from before import check_tree
+
         import autograd
         import collectives
 
-        from ...shared_arrays import along
-        from ...transports.shared_memory.communicator import shared_memory
+        try:
+            from collectives.shared_arrays import along
+        except ModuleNotFoundError:  # in trees from before October 2026, which `--before` may name
+            from collectives.shared import along
 
+        check_tree()
         self._ag, self._cc = autograd, collectives
         collectives.check("off")
         world = collectives.world()
-        self._memory = shared_memory(world)
-        collectives.Mesh(dp=-1).__enter__()  # both for good
+        collectives.Mesh(dp=-1).__enter__()  # both for the life of the process
         self._along = along("dp")
-        self._along.__enter__()
+        self._memory = self._along.__enter__()
         self.rank, self.size = world.rank, world.size
         self.about = "ringtape"
         self.barrier = self._memory.barrier
@@ -113,7 +120,70 @@ class Ringtape:
         return lambda: all_reduce(state["y"], "dp"), begin
 
 
-# how many times its arrays' bytes go over the memory bus, and what does it
+class Operations:
+    """Recorded operations over MPI: forward on an open tape, or a tape with its backward."""
+
+    def __init__(self) -> None:
+        from before import check_tree
+
+        import autograd
+        import collectives
+
+        check_tree()
+        self._ag, self._cc = autograd, collectives
+        world = collectives.world()
+        collectives.Mesh(dp=-1).__enter__()  # for the life of the process
+        self.rank, self.size = world.rank, world.size
+        self.about = "ringtape"
+        self.barrier = world.barrier
+
+    def call(self, name: str, size_bytes: int) -> Call:
+        ag, cc = self._ag, self._cc
+        operation, _, how = name.partition(", ")
+        layout, function, dual = self._operation(operation)
+        x = ag.tensor(np.ones((2 * self.size, size_bytes // 8 // self.size)), {"dp": layout}, requires_grad=True)
+        mode = how.removeprefix("checked ") if how.startswith("checked") else "off"
+        if how == "with backward":
+            y = function(x)
+            cotangent = ag.tensor(np.ones(y.shape), {"dp": dual})
+
+            def run() -> None:
+                with ag.Tape() as tape:
+                    y = function(x)
+                tape.backward(y, cotangent, wanted=[x])
+
+            return run, lambda: cc.check(mode)
+        state: dict[str, Any] = {}
+
+        def begin() -> None:
+            if "tape" in state:
+                state.pop("tape").__exit__(None, None, None)
+            cc.check(mode)
+            state["tape"] = ag.Tape()
+            state["tape"].__enter__()
+
+        return lambda: function(x), begin
+
+    def _operation(self, name: str) -> tuple[Any, Callable[[Any], Any], Any]:
+        """The operand's layout, the operation, and the layout of its result's cotangent."""
+        cc, size = self._cc, self.size
+        ring = [(rank, (rank + 1) % size) for rank in range(size)]
+        table: dict[str, tuple[Any, Callable[[Any], Any], Any]] = {
+            "all_reduce": (cc.P, lambda x: cc.all_reduce(x, "dp"), cc.P),
+            "all_reduce_async": (cc.P, lambda x: cc.all_reduce_async(x, "dp").numpy(), None),
+            "all_gather": (cc.V, lambda x: cc.all_gather(x, "dp"), cc.P),
+            "reduce_scatter": (cc.P, lambda x: cc.reduce_scatter(x, "dp"), cc.Shard(0)),
+            "broadcast": (cc.Rooted(0), lambda x: cc.broadcast(x, "dp"), cc.P),
+            "reduce": (cc.P, lambda x: cc.reduce(x, "dp"), cc.Rooted(0)),
+            "all_to_all": (cc.V, lambda x: cc.all_to_all(x, "dp", 0, 0), cc.V),
+            "permute": (cc.V, lambda x: cc.permute(x, "dp", ring), cc.V),
+            "scan": (cc.V, lambda x: cc.scan(x, "dp"), cc.V),
+            "cast": (cc.I, lambda x: cc.cast(x, "dp", to=cc.R), cc.P),
+        }
+        return table[name]
+
+
+# name -> how many times the bytes of an array cross the memory bus, and the function that moves them
 _STREAMS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "copy": (2, np.copyto),
     "add": (3, lambda a, b: np.add(a, b, out=a)),
@@ -133,7 +203,7 @@ def main(kind: str, address: str, token: str) -> None:
     """Serve until the connection closes."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         assert os.environ.get(name) == "1", f"{name} must be 1 before anything is loaded"
-    world: Any = {"ringtape": Ringtape, "mpi": Mpi, "gloo": Gloo}[kind]()
+    world: Any = {"ringtape": Ringtape, "operations": Operations, "mpi": Mpi, "gloo": Gloo}[kind]()
     host, port = address.split(":")
     connection = socket.create_connection((host, int(port)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -4,6 +4,8 @@ The addends stand for the gradients of microbatches: N arrays of random numbers,
 the ranks in contiguous shares. An ordinary sum adds each rank's share one after the other and all-reduces the result,
 bucket by bucket. A reproducible one takes the balanced tree over the global numbers of the addends. The exact sum is
 `math.fsum`'s. One thing changes at a time, everything else stays as in the baseline; the ranks are threads.
+
+    python benchmarks/drift.py --algorithm ring --ranks 4 --plot drift.png
 """
 
 from __future__ import annotations
@@ -11,18 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..algorithms.selected import Channel, Selected
-from ..algorithms.table import algorithms_of, check_name
-from ..transports.protocol import Array
-from ..world import run, world
+HERE = Path(__file__).resolve().parent
+# Python puts a script's own folder first on sys.path, where `import collectives` would find `collectives.py`.
+sys.path = [str(HERE.parent), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
-SUMMARY = "the error of a sum, in ulps, as order, algorithm, number of ranks and bucket size change"
+import collectives as cc  # noqa: E402
+from collectives.algorithms.selected import Channel, Selected  # noqa: E402
+from collectives.algorithms.table import algorithms_of, check_name  # noqa: E402
 
+Array = np.ndarray[Any, Any]
 ORDERS = ("as given", "reversed", "shuffled", "small first", "large first")
 
 
@@ -48,8 +54,9 @@ class Row(NamedTuple):
     reproducible_changed: int
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``python -m collectives drift``."""
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--addends", type=int, default=48, help="how many arrays are summed (default 48)")
     parser.add_argument("--elements", type=int, default=2000, help="the length of each (default 2000)")
     parser.add_argument("--dtype", choices=("float16", "float32", "float64"), default="float32")
@@ -58,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object in the place of the table")
     parser.add_argument("--plot", metavar="PNG", help="draw the table (needs matplotlib)")
+    return parser
 
 
 def ordinary_sum(addends: Array, setup: Setup) -> Array:
@@ -65,7 +73,7 @@ def ordinary_sum(addends: Array, setup: Setup) -> Array:
     placed = addends[order_of(addends, setup.order)]
 
     def program() -> Array:
-        group = Selected(Channel(world()), setup.algorithm)
+        group = Selected(Channel(cc.world()), setup.algorithm)
         share = np.array_split(placed, group.size)[group.rank]
         mine = np.zeros(addends.shape[1], addends.dtype)
         for addend in share:
@@ -73,7 +81,7 @@ def ordinary_sum(addends: Array, setup: Setup) -> Array:
         size = setup.bucket or max(mine.size, 1)
         return np.concatenate([group.all_reduce(mine[at : at + size]) for at in range(0, mine.size, size)])
 
-    return run(program, setup.ranks)[0]
+    return cc.run(program, setup.ranks)[0]
 
 
 def reproducible_sum(addends: Array, setup: Setup, base: Setup) -> Array:
@@ -82,22 +90,21 @@ def reproducible_sum(addends: Array, setup: Setup, base: Setup) -> Array:
     Of the ways in which its nodes can travel it takes the one for short arrays where the ordinary sum changes its
     algorithm.
     """
-    from .. import Mesh
-    from .. import reproducible_sum as sum_of
-
     order = order_of(addends, setup.order)
     way = "reproducible" if setup.algorithm == base.algorithm else "reproducible:tree"
 
     def program() -> Array:
-        group = world()
+        group = cc.world()
         mine = np.array_split(order, group.size)[group.rank]
         size = setup.bucket or max(addends.shape[1], 1)
-        with Mesh(ranks=-1):
-            buckets = [sum_of(addends[mine, at : at + size], mine.tolist(), "ranks", algorithm=way).numpy()
-                       for at in range(0, addends.shape[1], size)]  # fmt: skip
+        with cc.Mesh(ranks=-1):
+            buckets = [
+                cc.reproducible_sum(addends[mine, at : at + size], mine.tolist(), "ranks", algorithm=way).numpy()
+                for at in range(0, addends.shape[1], size)
+            ]
         return np.concatenate(buckets)
 
-    return run(program, setup.ranks)[0]
+    return cc.run(program, setup.ranks)[0]
 
 
 def order_of(addends: Array, order: str) -> np.ndarray:
@@ -214,10 +221,11 @@ def plot(rows: Sequence[Row], title: str, path: str) -> None:
     plt.close(figure)
 
 
-def main(args: argparse.Namespace) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table, or JSON, and draw the plot if one is asked for."""
+    args = options().parse_args(arguments)
     if min(args.addends, args.elements, args.ranks) < 1:
-        raise SystemExit("drift: --addends, --elements and --ranks must be at least 1")
+        raise SystemExit("drift.py: --addends, --elements and --ranks must be at least 1")
     base = Setup(algorithm=check_name(args.algorithm, "all_reduce"), ranks=args.ranks)
     rows = measure(make_addends(args.addends, args.elements, args.dtype, args.seed), base)
     title = f"{args.addends} addends of {args.elements} {args.dtype}"
@@ -231,6 +239,10 @@ def main(args: argparse.Namespace) -> int:
         try:
             plot(rows, title, args.plot)
         except ImportError:
-            print("drift: --plot needs matplotlib: pip install matplotlib")
+            print("drift.py: --plot needs matplotlib: pip install matplotlib")
             return 1
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
