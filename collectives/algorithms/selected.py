@@ -17,7 +17,7 @@ import numpy as np
 from autograd.errors import ShapeError
 
 from ..transports.arguments import checked_array, checked_counts, checked_rank
-from ..transports.protocol import Array, Communicator, Pending
+from ..transports.protocol import Array, Communicator, Pending, Request, named
 from .fit import Fit, measure
 from .hierarchical import Hosts
 from .steps import Steps
@@ -141,6 +141,8 @@ class Selected(Communicator):
         self.channel = channel
         self.traffic = base.traffic
 
+    run = Communicator.run  # by name, so that what stands here is taken
+
     def __repr__(self) -> str:
         return f"Selected({self.base!r}, {self.algorithm!r})"
 
@@ -206,7 +208,9 @@ class Selected(Communicator):
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
         return self._call("reduce_scatter", x, counts)
 
-    def start(self, call: str, *args: Any) -> Pending[Any]:
+    def start(self, call: Any, *args: Any) -> Pending[Any]:
+        if isinstance(call, Request):
+            call, args = named(call)
         if call in OPERATIONS and self.size > 1:
             # the caller may write to its array before the end; only the buffer of a broadcast is lent
             if call != "broadcast" or args[1] == self.rank:

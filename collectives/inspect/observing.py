@@ -14,7 +14,7 @@ from functools import wraps
 from inspect import isfunction
 from typing import Any
 
-from ..transports.protocol import Communicator, Pending
+from ..transports.protocol import Communicator, Pending, Request, named
 
 __all__ = ["Observer", "observing", "quietly"]
 
@@ -23,7 +23,8 @@ Observer = Callable[[Communicator, str, tuple[Any, ...], Callable[[], Any]], Any
 
 _CALLS = [
     name for name, value in vars(Communicator).items()
-    if isfunction(value) and not name.startswith("_") and name not in ("subgroup", "duplicate", "announce", "lane")
+    if isfunction(value) and not name.startswith("_")
+    and name not in ("subgroup", "duplicate", "announce", "lane", "run")
 ]  # fmt: skip
 
 
@@ -52,6 +53,9 @@ def _told(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         observer = _here.observer
         if observer is None:
             return plain(self, *args, **words)
+        if name == "start" and isinstance(args[0], Request):
+            called, given = named(args[0])
+            args = (called, *given)
         return observer(self, name, args, lambda: quietly(lambda: plain(self, *args, **words)))
 
     return method

@@ -44,13 +44,50 @@ import numpy as np
 
 from .traffic import Traffic
 
-__all__ = ["ByName"]
+__all__ = ["Array", "ByName", "Communicator", "Copy", "Pending", "Request", "Runs"]
 
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 Runs = Sequence[tuple[int, int, int]]
 """Parts of the ranks' arrays: source rank, offset there, count; in elements."""
+
+
+class Request(NamedTuple):
+    """One call of a communicator: everything that the transport is told.
+
+    Attributes
+    ----------
+    call : str
+        Its name: one of the module's table.
+    x : array, bytes or None
+        This rank's operand: flat and contiguous. None where this rank contributes nothing (`recv`, `scatter` and
+        `broadcast` off the root, `barrier`). The bytes of `exchange`.
+    op : {"sum", "max", "prod"}
+        The reduction of `all_reduce`; the others are sums.
+    counts, receive_counts : sequence of int
+        Numbers of elements, one per rank: of the parts that are sent, and in `all_to_all` of those that arrive.
+    root, peer : int
+        The root, or the other rank of a message, as a place in the group.
+    dtype : dtype
+        The result's, where no operand tells it (`scatter`).
+    out : array
+        The buffer that receives, in `recv` and in `broadcast` off the root: the result is this array.
+    options : tuple
+        What one family needs: ``(exclusive, backwards)`` of `scan`, ``(runs,)`` of `get`, ``(runs, count)`` of
+        `accumulate`.
+    """
+
+    call: str
+    x: Any = None
+    op: str = "sum"
+    counts: Sequence[int] | None = None
+    receive_counts: Sequence[int] | None = None
+    root: int = 0
+    peer: int = 0
+    dtype: Any = None
+    out: Any = None
+    options: tuple[Any, ...] = ()
 
 
 class Pending(Generic[T]):
@@ -135,6 +172,14 @@ class Communicator:
         Made without communication, since two ranks may be all that ever use it. Asked again, it is the same object.
         """
         return self.duplicate(purpose)
+
+    @property
+    def control(self) -> Communicator:
+        """The channel of control messages: fingerprints, headers, extents, exchanges of bytes, subgroups.
+
+        It takes host memory, whatever the data's channel takes. A transport that can carry both is its own.
+        """
+        return self
 
     # -- agreement ---------------------------------------------------------------------------------------------
     @property
@@ -224,13 +269,34 @@ class Communicator:
     poke: Callable[[], None] | None = None
     """Makes progress on sends that are under way, where the transport makes none by itself; the tape calls it."""
 
-    # -- start/wait --------------------------------------------------------------------------------------------
-    def start(self, call: str, *args: Any) -> Pending[Any]:
-        """Start the named call and return at once. The order of starts is part of the channel's order.
+    # -- requests ----------------------------------------------------------------------------------------------
+    def run(self, request: Request) -> Any:
+        """Make a call and return its result."""
+        name, args = named(request)
+        return getattr(self, name)(*args)
+
+    def start(self, call: Any, *args: Any) -> Pending[Any]:
+        """Start a call (a `Request`) and return at once. The order of starts is part of the channel's order.
 
         A transport without a nonblocking form completes the call before it returns.
         """
+        if isinstance(call, Request):
+            name, args = named(call)
+            return self.start(name, *args)
         return Pending.done(getattr(self, call)(*args))
+
+
+def named(request: Request) -> tuple[str, tuple[Any, ...]]:
+    """A request as a method's name and its arguments, while the transports are not written in requests."""
+    call, x, op, counts, receive_counts, root, peer, dtype, out, options = request
+    arguments: dict[str, tuple[Any, ...]] = {
+        "broadcast": (x if out is None else out, root), "reduce": (x, root), "all_reduce": (x,),
+        "gather": (x, counts, root), "all_gather": (x, counts), "scatter": (x, counts, root, dtype),
+        "reduce_scatter": (x, counts), "all_to_all": (x, counts, receive_counts), "send": (x, peer),
+        "recv": (out, peer), "scan": (x, *options), "get": (x, *options), "accumulate": (x, *options),
+        "lend": (x, peer), "exchange": (x,), "barrier": (),
+    }  # fmt: skip
+    return {"max": "maximum", "prod": "product"}.get(op, call), arguments[call]
 
 
 class ByName(Communicator):

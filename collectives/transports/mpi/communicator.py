@@ -20,12 +20,13 @@ from ...checks.sanitizer import Statement
 from ...job import failure
 from ...job.shutdown import Channel, Farewell
 from ..arguments import checked_array, checked_rank
-from ..protocol import Array, ByName, Pending, Runs
+from ..protocol import Array, ByName, Pending, Request, Runs, named
 from ..traffic import Traffic
 from . import library, windows
 from .calls import PLANS, Plan, kind_of
 from .groups import Handle, count_made, create, digest_of
-from .waiting import Request, process, while_waiting
+from .waiting import Request as Started
+from .waiting import process, while_waiting
 
 __all__ = ["MpiCommunicator", "mpi_world"]
 
@@ -174,14 +175,16 @@ class MpiCommunicator(ByName):
         started = self._comm.Isend([checked_array(x), kind_of(x.dtype).move], dst, self._tag)
         sent[target] = number = sent.get(target, 0) + 1
         self.traffic.count(target, x.nbytes)
-        request = Request(started, (self._channel, "lend", number, target))
+        request = Started(started, (self._channel, "lend", number, target))
         return Pending(request.test, request.wait)
 
     def recv(self, buffer: Array, src: int) -> Array:
         return self._start_recv(buffer, src).wait()
 
     # -- start/wait --------------------------------------------------------------------------------------------
-    def start(self, call: str, *args: Any) -> Pending[Any]:
+    def start(self, call: Any, *args: Any) -> Pending[Any]:
+        if isinstance(call, Request):
+            call, args = named(call)
         if call == "recv":
             return self._start_recv(*args)
         plan_of = PLANS.get(call)
@@ -196,7 +199,7 @@ class MpiCommunicator(ByName):
         channel.calls = number = channel.calls + 1
         function = plan.function
         started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
-        request = Request(started, (channel, call, number, None))
+        request = Started(started, (channel, call, number, None))
 
         def finish() -> Any:
             request.wait()
@@ -214,7 +217,7 @@ class MpiCommunicator(ByName):
         received[source] = number = received.get(source, 0) + 1
         datatype = kind_of(buffer.dtype).move
         started = self._comm.Irecv([buffer, datatype], src, self._tag)
-        request = Request(started, (self._channel, "recv", number, source))
+        request = Started(started, (self._channel, "recv", number, source))
 
         def finish() -> Array:
             request.wait()
@@ -259,7 +262,7 @@ class MpiCommunicator(ByName):
                 raise DeadlockError(channel.broken)
             function = plan.function
             started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
-            Request(started, (channel, call, number, None)).wait()
+            Started(started, (channel, call, number, None)).wait()
         else:
             while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
         return plan.result if plan.finish is None else plan.finish(plan.result)

@@ -168,6 +168,8 @@ class SharedMemory(Communicator):
         """Compared by itself: the call that follows may not be one of the transport."""
         self.base.agree(call, layout, is_rooted)
 
+    run = Communicator.run  # by name, so that what stands here is taken
+
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
 

@@ -22,7 +22,7 @@ from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
 from ..arguments import checked_array, checked_rank
-from ..protocol import Array, ByName, Pending, Runs
+from ..protocol import Array, ByName, Pending, Request, Runs, named
 from ..traffic import Traffic
 from .calls import CALLS
 from .meetings import Channel, Letter, Meeting
@@ -129,7 +129,9 @@ class LocalCommunicator(ByName):
     def recv(self, buffer: Array, src: int) -> Array:
         return self._take(self._expect(buffer, src), buffer)
 
-    def start(self, call: str, *args: Any) -> Pending[Any]:
+    def start(self, call: Any, *args: Any) -> Pending[Any]:
+        if isinstance(call, Request):
+            call, args = named(call)
         if call == "send":
             self.send(*args)
             return Pending.done(None)
