@@ -19,18 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..arrays.device import is_inexact
 from ..arrays.shape_only import Shaped
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
 from ..layouts.messages import unfit
-from . import events
 from .checked_pull import hand_on, labelled, lift_operands, prove_with
+from .dispatch import announce
 from .events import listeners
-from .primitive import Dims, Primitive, Rule, Signature
-from .promotion import alike, unlike
+from .primitive import Dims, Primitive, Rule, Signature, shapes_and_kinds
+from .promotion import mixed, promoted
 from .recording import FREE, Node, Recording
 from .state import state
 from .tape import Sweep, Tape
@@ -109,25 +107,20 @@ class Several(Primitive):
         self.outputs = outputs
 
     # -- the call ------------------------------------------------------------------------------------------------
-    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The call, and the step of the reverse sweep."""
-        return self._told, self._sweep
+    def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The call, and the step of a reverse sweep."""
+        return self._call, self._pull
 
-    def _told(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
-        if not any(x.__class__ in TENSORS for x in xs):
-            return self.function(*xs, *options)
-        if not listeners:
-            return self._called(*xs, options=options)
-        events.emit("begin", "forward", self.name)
-        ys = self._called(*xs, options=options)
-        events.emit("end", "forward", self.name, self, xs, ys, options)
-        return ys
-
-    def _called(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
-        """A tuple of Tensors (a named one where the function returns one)."""
+    def _call(self, *xs: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
+        """Run it: a tuple of Tensors (a named one where the function returns one)."""
+        if listeners and not announced:
+            return announce(self, xs, options)
         dtypes = [x.array.dtype for x in xs if x.__class__ in TENSORS]
-        if len(dtypes) < len(xs) or (self.promotes and unlike(*dtypes)):
-            return alike(self, self._called, xs, options)
+        if not dtypes:
+            return self.function(*xs, *options)
+        if len(dtypes) < len(xs) or (self.promotes and mixed(*dtypes)):
+            found = promoted(self, xs)
+            return found if found is NotImplemented else self._call(*found, options=options, announced=announced)
         arrays = tuple(x.array for x in xs)
         try:
             ys, kind = self.run(arrays, options)
@@ -179,8 +172,7 @@ class Several(Primitive):
 
     def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
         """A signature whose `out` is a tuple of layouts, one per output."""
-        shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
-        real = [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
+        shapes, real = shapes_and_kinds(arrays)
         outs = tuple(infer(view, layouts, shapes, real, options, arrays) for view in self.views(arrays, options))
         signature = Signature(tuple(layouts), outs[0])
         signature.out = outs  # type: ignore[assignment]
@@ -190,7 +182,7 @@ class Several(Primitive):
     def _given(self, node: Node, ct: Cotangents) -> tuple[Any, ...]:
         return tuple(ct.found.get(i) for i in range(len(node[5])))
 
-    def _sweep(self, node: Node, ct: Any, sweep: Sweep) -> None:
+    def _pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         ys, xs, signature = node[1], node[2], node[6]
         cts = self._given(node, ct)
         if signature is not None and not signature.checked:

@@ -32,9 +32,9 @@ class Fused(Primitive):
         self.composition = function
         super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
 
-    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The call, and the step of the reverse sweep: the kernel's where the forward pass was the kernel's."""
-        call, self._step = super().made(n)
+    def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The call, and the step of a reverse sweep: the kernel's where the forward pass was the kernel's."""
+        call, self._step = super().bind()
         return call, self._sweep
 
     def _value(self, *args: Any) -> Any:
