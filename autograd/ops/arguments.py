@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import move
+from ..arrays.device import move, zeros_on
 from ..arrays.shape_only import Shaped
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -16,7 +16,7 @@ from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import C
 
 __all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
-           "strong", "tensors_in", "zero_like", "zeros_of"]  # fmt: skip
+           "strong", "tensors_in", "zero_like"]  # fmt: skip
 
 def raw(x: Any) -> Any:
     """The array of a Tensor; anything else as it is."""
@@ -113,7 +113,7 @@ def zero_like(x: Any) -> Any:
     """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
     if x.__class__ not in TENSORS or x.layout is None:
         return 0
-    return Tensor(zeros_of((), x.dtype, x), x.layout)
+    return Tensor(zeros_on(x.array, (), x.dtype), x.layout)
 
 
 def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -153,11 +153,3 @@ def refusal(name: str, words: Any) -> NotDifferentiable:
         f"{name}({given}) of a Tensor: an argument given has no differentiable form{why}. Fix: leave it out, or use "
         f"x.numpy() where no gradient is wanted" + call_site()
     )
-
-
-def zeros_of(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    """Zeros of a shape and dtype where `like` is."""
-    array = raw(like)
-    if isinstance(array, _HOST):
-        return np.zeros(shape, dtype)
-    return Shaped(shape, dtype, array.why) if type(array) is Shaped else np.zeros(shape, dtype, like=array)
