@@ -28,6 +28,8 @@ from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.inference import infer, layout_of
 from ..layouts.layout import Layout
+from ..ops.elementwise import astype
+from ..ops.shape import broadcast_to, reshape
 
 __all__ = ["Call", "Extension"]
 
@@ -302,8 +304,6 @@ class Extension:
         elif not record:
             g = g.array
         if g.shape != x.shape:
-            from ..ops import broadcast_to, reshape  # the operations stand above this file
-
             if g.size == x.size:
                 g = reshape(g, x.shape)
             elif not g.shape:
@@ -314,8 +314,6 @@ class Extension:
                     "Needed: the argument's shape. Fix: sum it over the dimensions along which the argument is repeated"
                 )
         if g.dtype != x.dtype:
-            from ..ops import astype
-
             g = astype(g, x.dtype)  # of a complex cotangent for a real operand: the real part
         if not record:
             return g

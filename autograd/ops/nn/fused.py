@@ -18,10 +18,9 @@ from ...engine.checked_pull import prove
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
 from ...engine.tape import Sweep
-from ...engine.tensor import TENSORS, Tensor
 from ...kernels import find
 
-__all__ = ["Fused", "constant_like", "raw"]
+__all__ = ["Fused"]
 
 
 class Fused(Primitive):
@@ -69,17 +68,3 @@ class Fused(Primitive):
         for place, g in zip(places, backward(ct, kept, xs, options, wanted, last), strict=True):
             if place >= 0:
                 sweep.add(place, g)
-
-
-def raw(x: Any) -> Any:
-    """The array of a Tensor; anything else as it is."""
-    return x.array if x.__class__ in TENSORS else x
-
-
-def constant_like(array: Any, like: Any) -> Any:
-    """An array that is the same on every rank, as an operand beside `like`: a Tensor if that is one."""
-    if like.__class__ not in TENSORS:
-        return array
-    from ...layouts.layout import C
-
-    return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))
