@@ -14,7 +14,7 @@ from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before anything of a half-overwritten package is imported, hence the imports below
 
-from . import errors, nn, optim, random, transforms  # noqa: E402
+from . import errors, nn, numpy, optim, random, transforms  # noqa: E402 - numpy: NumPy's functions look there
 from .engine import events  # noqa: E402
 from .engine.parameter import Leaf, Parameter, constant, tensor  # noqa: E402
 from .engine.primitive import op, registry  # noqa: E402
@@ -41,7 +41,7 @@ from .transforms import (  # noqa: E402
     vjp,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
     from . import testing
     from .testing.anomaly import detect_anomaly
     from .transforms import (

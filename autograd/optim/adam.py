@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.parameter import Leaf
+from ..kernels.adam import adam
 from .base import Optimizer, decrease
 
 __all__ = ["Adam", "AdamW"]
@@ -77,8 +78,6 @@ class Adam(Optimizer):
         self.counts[i] += 1
         first, second = self.first[i], self.second[i]
         if g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
-            from ..kernels.adam import adam
-
             adam(
                 array, g, first, second, step=self.counts[i], lr=self.lr, betas=self.betas,
                 eps=self.eps, weight_decay=self.weight_decay, decoupled=self.decoupled,

@@ -12,7 +12,8 @@ from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import I, Label, P, R, V
 from autograd.layouts.messages import describe
-from autograd.ops.shape import broadcast_to, stack
+from autograd.ops.arguments import stack
+from autograd.ops.shape import broadcast_to
 
 from ..algorithms.reproducible import check_indices, sum_addends
 from ..algorithms.selected import Selected
