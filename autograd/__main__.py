@@ -76,12 +76,15 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Operations",
         "",
-        "Written by `python -m autograd registry --markdown > docs/operations.md`; a test says when it is stale.",
+        "This page is written by `python -m autograd registry --markdown > docs/operations.md`. A test fails when it is "
+        "out of date.",
         "",
-        "The word has one letter per operand: the same letter where they are jointly linear, different letters where "
-        "it is linear in each, N for nonlinear, S for an operand without cotangent; `*` repeats the last. Then what is "
-        "kept for backward, and what the result is where every operand has one label along a mesh axis. ct is the "
-        "cotangent, y the result.",
+        "- **word**: one letter per operand. The same letter: jointly linear. Different letters: linear in each. `N`: "
+        "nonlinear. `S`: no cotangent. `*` repeats the last letter.",
+        "- **keeps**: the operands and results that are saved for backward.",
+        "- **R, I, P, V, Shard(0)**: the label of the result on a mesh axis on which all operands have this label. "
+        "*refused* means that the operation raises a `LayoutError`.",
+        "- **adjoint**: the rule of each operand, from the cotangent `ct`, the result `y` and the operands.",
         "",
         "| operation | word | keeps | R | I | P | V | Shard(0) | adjoint |",
         "|---|---|---|---|---|---|---|---|---|",
