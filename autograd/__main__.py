@@ -76,14 +76,14 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Operations",
         "",
-        "This page is written by `python -m autograd registry --markdown > docs/operations.md`. A test fails when it is "
-        "out of date.",
+        "This page is written by `python -m autograd registry --markdown > docs/operations.md`. A test fails when it "
+        "is out of date.",
         "",
         "- **word**: one letter per operand. The same letter: jointly linear. Different letters: linear in each. `N`: "
         "nonlinear. `S`: no cotangent. `*` repeats the last letter.",
         "- **keeps**: the operands and results that are saved for backward.",
         "- **R, I, P, V, Shard(0)**: the label of the result on a mesh axis on which all operands have this label. "
-        "*refused* means that the operation raises a `LayoutError`.",
+        "*refused* means that the operation raises a `LayoutError`, `-` that its operands cannot all have the label.",
         "- **adjoint**: the rule of each operand, from the cotangent `ct`, the result `y` and the operands.",
         "",
         "| operation | word | keeps | R | I | P | V | Shard(0) | adjoint |",
