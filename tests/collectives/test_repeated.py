@@ -25,6 +25,7 @@ from collectives.inspect.observing import observing
 from collectives.ops import pairs as pair
 from collectives.shared_arrays import along
 from collectives.testing.proof import mutated
+from collectives.transports.protocol import Request
 
 
 @pytest.fixture(autouse=True)
@@ -196,8 +197,8 @@ def test_observers_see_the_transport() -> None:
     def program(mesh: Any, leaf: Any) -> None:
         seen: list[str] = []
 
-        def observer(group: Any, call: str, arguments: Any, run: Callable[[], Any]) -> Any:
-            seen.append(call)
+        def observer(group: Any, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+            seen.append(request.call)
             return run()
 
         with ag.Tape(), observing(observer):
@@ -268,8 +269,8 @@ def test_every_axis_and_algorithm_has_its_own() -> None:
                 assert cc.all_reduce(x, ("dp", "tp")).numpy().tolist() == [1111.0] * 3
             native, seen = mesh.axis("dp").group, list[bool]()
 
-            def observer(group: Any, call: str, arguments: Any, run: Callable[[], Any]) -> Any:
-                if call == "all_reduce":
+            def observer(group: Any, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+                if request.call == "all_reduce":
                     seen.append(group is native)
                 return run()
 
@@ -292,7 +293,7 @@ def test_another_group_at_the_axis_is_taken() -> None:
     def program(mesh: Any, leaf: Any) -> None:
         seen: list[Any] = []
 
-        def observer(group: Any, call: str, arguments: Any, run: Callable[[], Any]) -> Any:
+        def observer(group: Any, request: Request, started: bool, run: Callable[[], Any]) -> Any:
             seen.append(group)
             return run()
 
@@ -330,8 +331,8 @@ from collectives.inspect.observing import observing
 
 def program():
     heard = []
-    def observer(group, call, arguments, run):
-        heard.append(call)
+    def observer(group, request, started, run):
+        heard.append(request.call)
         return run()
     with cc.Mesh(dp=2) as mesh, observing(observer):
         cc.all_reduce(ag.tensor(numpy.ones(3)), "dp", algorithm="ring")
