@@ -27,8 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+# Python puts a script's own folder first on sys.path, where `import collectives` would find `collectives.py`.
+sys.path = [str(ROOT), *(path for path in sys.path if Path(path).resolve() != HERE)]
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 HOSTS, RATE = 4, "500mbit"

@@ -55,11 +55,12 @@ def run(python: str, suite: Path, limit_s: float, ours: bool) -> tuple[str, dict
     environment["PYTHONPATH"] = str(ROOT) if ours else ""
     with tempfile.TemporaryDirectory() as folder:  # so that the checkout's own package is not on the path
         found = subprocess.run(
-            [python, "-c", "import autograd; print(autograd.__file__)"],
+            [python, "-c", "import autograd; print(autograd.__file__, hasattr(autograd, 'Tape'))"],
             check=False, cwd=folder, env=environment, text=True, capture_output=True,
         )  # fmt: skip
-        where = found.stdout.strip()
-        if found.returncode or (str(ROOT / "autograd") in where) is not ours:
+        where, _, is_ringtape = found.stdout.strip().rpartition(" ")
+        is_right = Path(where).parent == ROOT / "autograd" if ours else is_ringtape == "False"
+        if found.returncode or not is_right:
             needed = "this checkout's" if ours else "HIPS autograd's (pip install autograd scipy pytest)"
             raise SystemExit(f"{python} imports {where or found.stderr.strip()}; needed: {needed}")
         report = Path(folder) / "report.xml"

@@ -23,9 +23,15 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+HERE = Path(__file__).resolve().parent
+# Python puts a script's own folder first on sys.path, where `import collectives` would find `collectives.py`.
+sys.path = [str(HERE.parent), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 for name in THREADS:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy
+from before import check_tree
 from engine_worker import (
     BATCH,
     CHAIN,
@@ -145,4 +146,5 @@ def adam(sizes: tuple[int, ...], mode: str) -> Work:
     return Work(optimizer.step, lambda _: {"parameter": norm(p.numpy())})
 
 
+check_tree()
 serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, adam=adam)
