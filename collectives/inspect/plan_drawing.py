@@ -1,4 +1,4 @@
-"""A plan as a picture: a lane for each rank, forward and then backward to the right, communications across lanes."""
+"""Draw a plan as SVG: one row per rank, forward on the left and backward on the right, communications between rows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["drawn"]
 
 _LANE, _STEP, _LEFT, _TOP, _BOX = 64, 26, 84, 70, 18
 _COLOURS = {
-    "leaf": "#4c78a8", "local": "#b8bcc2", "silent": "#e0d6f2", "communication": "#e45756",
+    "leaf": "#4c78a8", "local": "#b8bcc2", "idle": "#e0d6f2", "communication": "#e45756",
     "ink": "#24292f", "faint": "#d8dee4",
 }  # fmt: skip
 _LEGEND = [
     ("leaf", "leaf"), ("local", "local operation"), ("communication", "communication"),
-    ("silent", "communication that is silent in this direction"),
+    ("idle", "communication that sends nothing in this direction"),
 ]  # fmt: skip
 
 
 def columns(plan: Plan) -> list[list[int]]:
-    """The column of every operation of every rank: after what the rank did before, and the same for all of an event."""
+    """The column of every operation of every rank, in program order; a communication has one column on all ranks."""
     at = [0] * len(plan.operations)
     found: list[list[int]] = [[] for _ in plan.operations]
     placed: dict[int, int] = {}
@@ -44,7 +44,7 @@ def columns(plan: Plan) -> list[list[int]]:
                 found[rank].append(column)
                 at[rank] = max(at[rank], column) + 1
                 moved = True
-    for rank, operations in enumerate(plan.operations):  # what does not match is drawn all the same
+    for rank, operations in enumerate(plan.operations):  # operations whose communication has no match are drawn too
         while len(found[rank]) < len(operations):
             found[rank].append(at[rank])
             at[rank] += 1
@@ -57,7 +57,7 @@ def _next(plan: Plan, found: list[list[int]], rank: int) -> Operation | None:
 
 
 def drawn(plan: Plan) -> str:
-    """The picture as the text of an SVG file."""
+    """The drawing as the text of an SVG file."""
     where = columns(plan)
     width = 1 + max((max(c) for c in where if c), default=0)
     ranks = len(plan.operations)
@@ -98,7 +98,7 @@ def drawn(plan: Plan) -> str:
 
 
 def _event(plan: Plan, c: Communication, way: str, xs: list[list[int]]) -> list[str]:
-    """What joins the ranks of a communication: a line, an arrow where the data has one direction, and its name."""
+    """A communication: lines between its ranks, or an arrow for each message, and the names of its calls."""
     sent = c.forward if way == "forward" else c.backward
     if not any(sent):
         return []
@@ -110,16 +110,16 @@ def _event(plan: Plan, c: Communication, way: str, xs: list[list[int]]) -> list[
     (_, x0, y0) = points[0]
     lines = []
     at = {rank: (x, y) for rank, x, y in points}
-    letters = [(r, s.peer) for (r, mine) in zip(c.ranks, sent, strict=True) for s in mine if s.call == "send"]
-    for source, target in letters:
+    messages = [(r, s.peer) for (r, mine) in zip(c.ranks, sent, strict=True) for s in mine if s.call == "send"]
+    for source, target in messages:
         if target in at:
             (xa, ya), (xb, yb) = at[source], at[target]
-            bow, edge = (10 if ya < yb else -10), (10 if ya < yb else -10)  # there and back do not lie on each other
+            bow, edge = (10 if ya < yb else -10), (10 if ya < yb else -10)  # opposite messages bend apart
             lines.append(f'<path d="M{xa},{ya + edge} Q{(xa + xb) / 2 + bow},{(ya + yb) / 2} {xb},{yb - edge}" '
                          f'fill="none" stroke="{_COLOURS["ink"]}" marker-end="url(#head)"/>')  # fmt: skip
-    if not letters:
+    if not messages:
         for (ra, xa, ya), (rb, xb, yb) in pairwise(points):
-            bow = 0 if rb == ra + 1 else 16  # around the ranks between them, which have no part in it
+            bow = 0 if rb == ra + 1 else 16  # the line bends around ranks that do not take part
             lines.append(f'<path d="M{xa},{ya} Q{(xa + xb) / 2 + bow},{(ya + yb) / 2} {xb},{yb}" fill="none" '
                          f'stroke="{_COLOURS["communication"]}" stroke-width="3"/>')  # fmt: skip
     calls = " ".join(dict.fromkeys(s.call for mine in sent for s in mine))
@@ -134,7 +134,7 @@ def _operation(plan: Plan, o: Operation, rank: int, x: float, way: str) -> list[
     if o.communication >= 0:
         c = plan.communications[o.communication]
         sent = (c.forward if way == "forward" else c.backward)[c.ranks.index(rank)]
-        kind = "communication" if sent else "silent"
+        kind = "communication" if sent else "idle"
         said[0] += f" along {'*'.join(c.axes)}"
         said += [f"{s.call}{'' if s.peer is None else f' with rank {s.peer}'}: {s.bytes} bytes" for s in sent]
     elif o.name in ("leaf", "import"):

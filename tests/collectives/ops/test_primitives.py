@@ -21,7 +21,7 @@ from autograd.errors import CollectiveMismatch, DtypeError, LayoutError, MeshErr
 from collectives import I, Mesh, P, R, Shard, V
 from collectives.inspect.observing import observing
 from collectives.testing import Case, Setting, check
-from collectives.testing.primitive_cases import halo_case, looked_up, products, windows
+from collectives.testing.primitive_cases import halo_case, halo_reference, products, windows
 from collectives.transports.mpi.windows import _added_up
 from collectives.transports.protocol import Communicator, Request
 
@@ -137,7 +137,7 @@ def test_three_dimensions_with_all_corners() -> None:
     assert check([(case, Setting({"a": 2, "b": 2, "c": 2}, ["a", "b", "c"]))], 8) == []
 
     own = windows(parts, [(0, 0)] * 3, [False] * 3)
-    forward, _ = looked_up(windows(parts, widths, wraps), own, dims)
+    forward, _ = halo_reference(windows(parts, widths, wraps), own, dims)
     cells = np.random.default_rng(1).standard_normal(101)
     locals_ = [np.moveaxis(cells[numbers], range(3), dims) for numbers in own]
     labels = {"a": Shard(0), "b": Shard(2), "c": Shard(1)}
