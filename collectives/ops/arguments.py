@@ -65,7 +65,8 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
 
     @wraps(resolve)
     def function(x: Any, axis: Any, *args: Any, **options: Any) -> Tensor:
-        mesh, key = state.mesh, None
+        mesh = state.mesh
+        key: Any = None
         if mesh is not None and x.__class__ in TENSORS:
             array = x.array
             key = (resolve, axis, x.layout, array.__class__, array.shape, array.dtype)
@@ -114,7 +115,8 @@ def _is_hashable(key: tuple[Any, ...]) -> bool:
 
 def _can_be_kept(key: tuple[Any, ...]) -> bool:
     """Whether equal keys mean equal calls: not so for a leaf without a layout, nor for a Shard without extents."""
-    return _is_hashable(key) and key[2] is not None and key[3] is not Shaped and not any(isinstance(k, Shard) for k in key)
+    is_exact = not any(isinstance(k, Shard) for k in key)
+    return is_exact and key[2] is not None and key[3] is not Shaped and _is_hashable(key)
 
 
 def to_tensor(x: Any, name: str) -> Tensor:

@@ -32,7 +32,7 @@ def over_mpi(mode: str) -> dict[str, tuple[Count, Count]]:
 
 @pytest.mark.parametrize(("mode", "most"), [("first", 14), ("off", 7)])
 def test_over_mpi(mode: str, most: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """At most half of what it was before, and of an all_reduce as many as were promised."""
+    """At most half of what it was before; where a header goes before the data, at most two thirds."""
     found = over_mpi(mode)
     with capsys.disabled():
         print("\n" + table(found, f"over MPI, check {mode!r}"))
@@ -40,7 +40,8 @@ def test_over_mpi(mode: str, most: int, capsys: pytest.CaptureFixture[str]) -> N
     assert forward.calls <= most and forward.files <= 8
     for name, both in found.items():
         for now, before in zip(both, BEFORE[name][mode], strict=True):
-            assert now.calls <= max(before / 2, most), (name, now, before)
+            share = 2 / 3 if name == "broadcast" else 1 / 2
+            assert now.calls <= max(before * share, most), (name, now, before)
 
 
 @pytest.mark.parametrize("mode", ["first", "off"])
