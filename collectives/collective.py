@@ -3,7 +3,7 @@
     gathering = Collective("all_gather", takes=(V, Shard), gives=...)
     @gathering.asks
     def _(x, call):                                          # raw arrays
-        return Request("all_gather", host_flat(x), counts=call.extents), InShape(shape)
+        return Request("all_gather", flat(x), counts=call.extents), InShape(shape)
     @gathering.adjoint
     def _(ct, call): return scattering(ct, call, to=V)       # other collectives, so that it can be recorded too
 
