@@ -20,7 +20,7 @@ from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
 from ...job import failure
 from ...job.shutdown import Channel, Farewell
-from ..protocol import Array, Pending, Request
+from ..protocol import Array, Communicator, Pending, Request
 from ..staged import HostTransport
 from ..traffic import Traffic
 from . import library, windows
@@ -98,6 +98,8 @@ class MpiCommunicator(HostTransport):
     def checking(self) -> bool:
         return self._agreed < modes.limit and self.size > 1
 
+    announce = Communicator.agree  # MPI has no call that an agreement could be joined to
+
     def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         if self._agreed >= modes.limit or self.size == 1:
             return
@@ -108,7 +110,7 @@ class MpiCommunicator(HostTransport):
             both = _two_ways(repr(mine if mine.compares_site else mine._replace(site="")))
         else:
             both = _two_ways(call)
-        most = np.empty_like(both)
+        most = both.copy()
         # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
         # order, and the agreement stands directly before its call on all ranks: a rank that makes another call meets
         # theirs with its own agreement. A communicator for control alone would double their number, of which MPI
