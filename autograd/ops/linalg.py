@@ -1,11 +1,14 @@
-"""Matrices: inverses, determinants, linear systems, norms. Leading dimensions are batches, which may be sharded.
+"""Linear algebra: inverses, determinants, linear systems, norms. Leading dimensions are batches and may be sharded.
+
+Adjoints of complex matrices follow the bilinear pairing (no conjugate).
 
 Sources: M. Giles, "An extended collection of matrix derivative results" (2008), section 2; for the pseudo-inverse
-G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), equation 4.12. Complex numbers by the bilinear pairing.
+G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), equation 4.12.
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +23,7 @@ from ..errors import NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, operand, raw
 from .elementwise import absolute, conj, imag, power, real
-from .reductions import _dims, _spread, max, min, normal_axes, sum
+from .reductions import broadcast_back, max, min, normal_axes, reduction_dims, sum
 from .shape import expand_dims, matrix_transpose, moveaxis, reshape, squeeze
 from .ufuncs import nonzero
 
@@ -38,35 +41,29 @@ def H(x: Any) -> Any:
 
 
 def eye_like(x: Any, n: int) -> Any:
-    """The identity where x is, of its dtype."""
+    """The n by n identity matrix, on the device of `x` and of its dtype."""
     return made_like(partial(np.eye, n, dtype=x.dtype), x)
 
 
 def inexact(x: Any) -> Any:
-    """The dtype of numpy.linalg's results for an operand."""
+    """The dtype of the results of numpy.linalg: that of `x`, or float64 for integers."""
     return x.dtype if x.dtype.kind in "fc" else np.dtype(float)
 
 
 def matrix_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """A matrix is mixed, the dimensions before it are batches."""
-    batch = max_ndim(shapes) - 2
+    """Dimension rule: the two dimensions of a matrix are mixed, those before them are batches.
+
+    It also serves operations that return one number per matrix.
+    """
+    batch = builtins.max(len(s) for s in shapes) - 2
     return [
         tuple(range(batch - (len(s) - 2), batch)) + (Mix, Mix) if len(s) >= 2 else tuple([Mix] * len(s)) for s in shapes
     ]
 
 
-def number_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """The same, of an operation that gives one number per matrix."""
-    return matrix_dims(shapes, options)
-
-
-def max_ndim(shapes: Sequence[Shape]) -> int:
-    """The dimensions of the operand that has most."""
-    return sorted(len(s) for s in shapes)[-1]
-
 
 def by_shape(function: Any, shape: Any) -> Any:
-    """A function of matrices that, of an array without values, gives the shape only."""
+    """Wrap a function of matrices to return, for shape-only arrays, a shape-only array of shape ``shape(*xs)``."""
 
     def run(*xs: Any) -> Any:
         for x in xs:
@@ -87,16 +84,16 @@ _inv_op = op(
 
 @instead_of(np.linalg.inv)
 def inv(a: Any) -> Any:
-    """The inverse. Adjoint: ``-y.T @ ct @ y.T``."""
+    """Return the inverse y of each matrix. Adjoint: ``-y.T @ ct @ y.T``."""
     return _inv_op(a)
 
 
-def _solved(a: Any, b: Any, *shapes: Shape) -> Shape:
+def _solution_shape(a: Any, b: Any, *shapes: Shape) -> Shape:
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
 
 
 _solve_op: Primitive = op(
-    "solve", "N a", by_shape(lambda a, b, *shapes: np.linalg.solve(a, b), _solved),
+    "solve", "N a", by_shape(lambda a, b, *shapes: np.linalg.solve(a, b), _solution_shape),
     (lambda ct, y, a, b, s, t: unbroadcast(-(solved(T(a), ct) @ T(y)), s),
      lambda ct, y, a, b, s, t: unbroadcast(solved(T(a), ct), t)),
     saves="y0", dims=matrix_dims, operands="a b", tangent=(lambda da, y, a, b, s, t: -solved(a, da @ y), None),
@@ -104,13 +101,16 @@ _solve_op: Primitive = op(
 
 
 def solved(a: Any, b: Any) -> Any:
-    """The `x` of ``a @ x == b``, of matrices. The options are the operands' shapes."""
+    """Return the `x` with ``a @ x == b``, all of them matrices. The options are the shapes of the operands."""
     return _solve_op(a, b, options=(tuple(raw(a).shape), tuple(raw(b).shape)))
 
 
 @instead_of(np.linalg.solve)
 def solve(a: Any, b: Any) -> Any:
-    """The `x` of ``a @ x == b``; `b` of one dimension is one vector, else matrices."""
+    """Return the `x` with ``a @ x == b``, where `b` is one vector (one dimension) or matrices.
+
+    Adjoint: with ``g = solve(a.T, ct)``, `b` gets g and `a` gets ``-g @ x.T``.
+    """
     a, b = operand(a), operand(b)
     return squeeze(solved(a, expand_dims(b, -1)), -1) if b.ndim == 1 else solved(a, b)
 
@@ -132,7 +132,7 @@ _pinv_op = op(
 
 @instead_of(np.linalg.pinv)
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
-    """The pseudo-inverse, where the rank does not change."""
+    """Return the Moore-Penrose pseudo-inverse. The derivative assumes that the rank does not change."""
     cut = rcond if rtol is None else rtol
     if cut is None:
         cut = float(np.finfo(a.dtype).eps) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
@@ -142,13 +142,13 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
 # -- determinants ----------------------------------------------------------------------------------------------------
 _det_op = op(
     "det", "N", by_shape(np.linalg.det, lambda x: x.shape[:-2]),
-    lambda ct, y, x: expand_dims(ct * y, (-2, -1)) * T(_inv_op(x)), saves="y0", dims=number_dims, operands="a",
+    lambda ct, y, x: expand_dims(ct * y, (-2, -1)) * T(_inv_op(x)), saves="y0", dims=matrix_dims, operands="a",
 )  # fmt: skip
 
 
 @instead_of(np.linalg.det)
 def det(a: Any) -> Any:
-    """The determinant; its derivative needs a matrix that has an inverse."""
+    """Return the determinant of each matrix. Adjoint: ``ct * det(a) * inv(a).T``, so the matrix must be invertible."""
     return _det_op(a)
 
 
@@ -156,21 +156,21 @@ def _slogdet_rule(cts: Any, ys: Any, x: Any) -> Any:
     of_sign, of_log = cts
     inverse = T(_inv_op(x))
     g = inverse * 0 if of_log is None else expand_dims(of_log, (-2, -1)) * inverse
-    if of_sign is not None and x.dtype.kind == "c":  # of real matrices it is constant
+    if of_sign is not None and x.dtype.kind == "c":  # the sign of a real determinant is piecewise constant
         g = g + expand_dims(imag(of_sign * ys[0]), (-2, -1)) * (inverse * 1j)
     return g
 
 
 _slogdet_op = Several(
     "slogdet", "N", np.linalg.slogdet, _slogdet_rule, saves="y0", operands="a",
-    dims=lambda shapes, options: [number_dims(shapes, options)] * 2,
+    dims=lambda shapes, options: [matrix_dims(shapes, options)] * 2,
     outputs=lambda x: [(x.shape[:-2], inexact(x)), (x.shape[:-2], inexact(x).type(0).real.dtype)],
 )  # fmt: skip
 
 
 @instead_of(np.linalg.slogdet)
 def slogdet(a: Any) -> Any:
-    """The sign of the determinant and the logarithm of its size."""
+    """Return the sign of the determinant and the logarithm of its absolute value."""
     return _slogdet_op(a)
 
 
@@ -186,8 +186,8 @@ def _norm_tangent(dx: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Any
 
 _norm_op = op(
     "norm", "N", _norm,
-    lambda ct, y, x, axes, keepdims, shape: _spread(ct / nonzero(y), axes, shape) * conj(x),
-    saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_norm_tangent,),
+    lambda ct, y, x, axes, keepdims, shape: broadcast_back(ct / nonzero(y), axes, shape) * conj(x),
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_norm_tangent,),
 )  # fmt: skip
 
 
@@ -197,20 +197,28 @@ def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
 
 @instead_of(np.linalg.norm)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """The norm of vectors or matrices, of every order that NumPy has; at zero the derivative is taken as zero."""
+    """Return the norm of vectors or matrices, of every order that NumPy has.
+
+    At zero, where the norm has no derivative, it is taken as 0.
+
+    Raises
+    ------
+    ShapeError
+        An order is given for an array of more than two dimensions without `axis`.
+    """
     x = operand(x)
     if x.dtype.kind not in "fc":
         x = x.astype(float)
     if axis is None and (ord is None or (ord == "fro" and x.ndim == 2) or (ord == 2 and x.ndim == 1)):
         return _euclidean(x, tuple(range(x.ndim)), keepdims)
     if axis is None and x.ndim > 2:
-        raise ShapeError(f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= of one or two of them")
+        raise ShapeError(f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= with one or two of them")
     axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     axes = tuple(int(a) % x.ndim for a in axes)
-    return _vector(x, ord, axes, keepdims) if len(axes) == 1 else _matrix(x, ord, axes, keepdims)
+    return _vector_norm(x, ord, axes, keepdims) if len(axes) == 1 else _matrix_norm(x, ord, axes, keepdims)
 
 
-def _vector(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
+def _vector_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     if ord is None or ord == 2:
         return _euclidean(x, axes, keepdims)
     size = absolute(x)
@@ -227,7 +235,7 @@ def _vector(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     return power(sum(power(size, ord), axes, keepdims=keepdims), 1.0 / ord)
 
 
-def _matrix(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
+def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     rows, columns = axes
     if ord is None or ord == "fro":
         return _euclidean(x, tuple(sorted(axes)), keepdims)
@@ -246,36 +254,36 @@ def _matrix(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
 
 @instead_of(np.linalg.vector_norm)
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """The norm of vectors along axes, of all elements without one."""
+    """Return the norm of vectors along axes, or of all elements without `axis`."""
     x = operand(x)
     axes = normal_axes(axis, x.ndim)
     if len(axes) == 1 or ord in (2, None):
-        return _vector(x, ord, axes, keepdims)
-    from .sorting import _flat_last
+        return _vector_norm(x, ord, axes, keepdims)
+    from .sorting import reduced_axes_last
 
-    y = _vector(_flat_last(x, axes)[0], ord, (x.ndim - len(axes),), False)
+    y = _vector_norm(reduced_axes_last(x, axes)[0], ord, (x.ndim - len(axes),), False)
     return expand_dims(y, axes) if keepdims else y
 
 
 @instead_of(np.linalg.matrix_norm)
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """The norm of the matrices in the last two dimensions."""
+    """Return the norm of the matrices in the last two dimensions."""
     return norm(x, ord, (-2, -1), keepdims)
 
 
 @instead_of(np.linalg.cond)
 def cond(x: Any, p: Any = None) -> Any:
-    """The condition number with respect to inversion."""
+    """Return the condition number with respect to inversion, in the norm `p` (2 by default)."""
     if p in (None, 2, -2):
         s = svdvals(x)
         return s[..., 0] / s[..., -1] if p != -2 else s[..., -1] / s[..., 0]
     return norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
 
 
-# -- made of these ---------------------------------------------------------------------------------------------------
+# -- composed of the operations above --------------------------------------------------------------------------------
 @instead_of(np.linalg.matrix_power)
 def matrix_power(a: Any, n: int) -> Any:
-    """A power of square matrices by an integer, by squaring."""
+    """Return the n-th power of square matrices, for an integer n of either sign, by repeated squaring."""
     if n < 0:
         a, n = inv(a), -n
     if n == 0:
@@ -290,7 +298,7 @@ def matrix_power(a: Any, n: int) -> Any:
 
 @instead_of(np.linalg.tensorinv)
 def tensorinv(a: Any, ind: int = 2) -> Any:
-    """The inverse of ``tensordot(a, ., ind)``."""
+    """Return the inverse of the linear map ``x -> tensordot(a, x, ind)``."""
     shape = raw(a).shape
     n = int(np.prod(shape[ind:]))
     return reshape(inv(reshape(a, (n, -1))), (*shape[ind:], *shape[:ind]))
@@ -298,7 +306,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
 
 @instead_of(np.linalg.tensorsolve)
 def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
-    """The `x` of ``tensordot(a, x, x.ndim) == b``."""
+    """Return the `x` with ``tensordot(a, x, x.ndim) == b``."""
     a, b = operand(a), operand(b)
     if axes is not None:
         a = moveaxis(a, tuple(axes), tuple(range(a.ndim - len(axes), a.ndim)))
@@ -307,4 +315,4 @@ def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
     return reshape(solve(reshape(a, (-1, n)), reshape(b, (-1,))), shape)
 
 
-from .decompositions import svdvals  # noqa: E402  - the singular values that some norms are made of
+from .decompositions import svdvals  # noqa: E402  - used by some norms

@@ -1,7 +1,7 @@
-"""NumPy's own functions called on Tensors: ``numpy.exp(x)``, ``array * x``, ``numpy.concatenate([x, y])``.
+"""NumPy's functions called on Tensors: ``numpy.exp(x)``, ``array * x``, ``numpy.concatenate([x, y])``.
 
-Which of ours stands for which of NumPy's is not written down: it is the face itself, `autograd.numpy` and its `linalg`
-and `fft`, read the other way round when the first such call is made.
+They run the function of the same name in `autograd.numpy` (or its `linalg` and `fft`). The table from NumPy's
+functions to ours is built from these modules at the first such call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONSTANT = frozenset((
     "shares_memory", "size", "tril_indices_from", "triu_indices_from", "typename", "unique", "unique_all",
     "unique_counts", "unique_inverse", "unique_values", "unpackbits", "unravel_index",
 ))  # fmt: skip
-"""Functions of NumPy whose results are constant, discrete or text: on a Tensor they run on its values."""
+"""NumPy's functions whose results are piecewise constant, discrete or text. On a Tensor they run on its values."""
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
             "logical_or": "any"}  # fmt: skip
@@ -37,7 +37,7 @@ _ours: dict[Any, Any] = {}
 
 
 def table() -> dict[Any, Any]:
-    """NumPy's function -> ours, for every name of the face that is not NumPy's own object."""
+    """Return the map from NumPy's functions to ours: every name in `autograd.numpy` that is not NumPy's own object."""
     if not _ours:
         from .. import numpy as face
 
@@ -50,7 +50,7 @@ def table() -> dict[Any, Any]:
 
 
 def values(x: Any) -> Any:
-    """Arguments with arrays in the place of Tensors, in lists and tuples too."""
+    """Return `x` with every Tensor replaced by its array, in nested lists and tuples too."""
     if x.__class__ in TENSORS:
         return x.array
     if isinstance(x, list | tuple) and type(x) in (list, tuple):
@@ -58,23 +58,29 @@ def values(x: Any) -> Any:
     return x
 
 
-def _first_followed(xs: Iterable[Any]) -> Any:
+def _first_recorded(xs: Iterable[Any]) -> Any:
     for x in xs:
         if followed(x):
             return x
         if isinstance(x, list | tuple):
-            found = _first_followed(x)
+            found = _first_recorded(x)
             if found is not None:
                 return found
     return None
 
 
 def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
-    """What has no derivative here: refused where a tape follows an operand, else computed on the values."""
-    x = _first_followed((*xs, *options.values()))
+    """Run a function without derivative on plain arrays.
+
+    Raises
+    ------
+    NotDifferentiable
+        A tape records an operand, and the function is not in `CONSTANT`.
+    """
+    x = _first_recorded((*xs, *options.values()))
     if x is not None and name not in CONSTANT:
         raise NotDifferentiable(
-            f"numpy.{name} has no derivative here, and a tape follows its operand "
+            f"numpy.{name} has no derivative here, and a tape records its operand "
             f"{describe(x.array, x.array.shape, x.layout)}. Fix: x.numpy() or stop_gradient(x) where no gradient is "
             "wanted, or a function of autograd.numpy that has one" + call_site()
         )
@@ -82,7 +88,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
 
 
 def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
-    """``Tensor.__array_ufunc__``: a call, a reduction, a running or an outer application of a universal function."""
+    """``Tensor.__array_ufunc__``: a call of a ufunc, or its `reduce`, `accumulate` or `outer` method."""
     name = ufunc.__name__
     out = options.get("out")
     if out is not None and any(target is not None for target in out):
@@ -107,7 +113,7 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
 
 
 def from_function(function: Any, args: Any, words: Any) -> Any:
-    """``Tensor.__array_function__``: any other function of NumPy."""
+    """``Tensor.__array_function__``: a call of a NumPy function that is not a ufunc."""
     ours = table().get(function)
     if ours is not None:
         return ours(*args, **words)
