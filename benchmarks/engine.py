@@ -13,7 +13,12 @@ cross-entropy             of 1,024 rows and 8,192 classes, both ways
 adam                      the update of 1,000,000 parameters; the peer has two forms
 
 Each engine runs in a process of its own, from the same numbers, and they take turns, so that what else the machine does
-meets all of them; what they computed is compared. A ratio is the peer's time over ours, above 1 ours is faster: the
+meets all of them; what they computed is compared. With ``--before`` ringtape is compared with another tree of ringtape
+instead:
+
+    python benchmarks/engine.py --before /path/of/another/checkout --python-before PATH
+
+A ratio is the peer's time over ours, above 1 ours is faster: the
 median of the rounds' ratios, each of times that were taken within the same half second. The bare NumPy loop, with
 derivatives by hand and no engine at all, is what an engine on NumPy could reach at best.
 """
@@ -33,6 +38,7 @@ from typing import NamedTuple
 PEERS = Path(__file__).resolve().parent / "_peers"
 sys.path.insert(0, str(PEERS))
 
+import before  # noqa: E402 - from PEERS
 from engine_worker import BATCH, CASES, THREADS  # noqa: E402 - beside the workers, which run by themselves
 
 
@@ -77,11 +83,11 @@ TITLES = {
 class Worker:
     """One engine on one case, in a process of its own."""
 
-    def __init__(self, engine: Engine, python: str, case: str, steps: int):
+    def __init__(self, engine: Engine, python: str, case: str, steps: int, tree: str = str(PEERS.parent.parent)):
         self.engine = engine
         environment = dict(os.environ, **THREADS)
-        if engine.script == "engine_ringtape.py":  # the tree that this file belongs to, installed or not
-            paths = [str(PEERS.parent.parent), os.environ.get("PYTHONPATH", "")]
+        if engine.script == "engine_ringtape.py":  # by default the tree that this file belongs to, installed or not
+            paths = [tree, os.environ.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
         else:  # HIPS autograd has our package's name: nothing of ours may stand in a peer's way
             environment.pop("PYTHONPATH", None)
@@ -166,6 +172,36 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     return figures
 
 
+def compare(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """The figures of one case in this tree and in the one before."""
+    figures = {}
+    for engine in (MESH, PLAIN) if CASES[case].kind == "mlp" else (OURS,):
+        now: list[list[float]] = []
+        then: list[list[float]] = []
+        for _ in range(args.starts):
+            workers: list[Worker] = []
+            try:
+                workers.append(Worker(engine, sys.executable, case, args.steps))
+                found = json.loads(workers[0].answer())
+                workers.append(Worker(engine, args.python_before, case, args.steps, args.before))
+                expected = json.loads(workers[1].answer())
+                for what, value in found.items():
+                    if not math.isclose(value, expected[what], rel_tol=1e-3):
+                        raise SystemExit(f"{case}: not the same step: {what} is {value}, was {expected[what]} before")
+                for times in (now, then):
+                    times.append([])
+                for turn in range(args.rounds):
+                    pairs = list(zip(workers, (now[-1], then[-1]), strict=True))
+                    for worker, times_of_start in pairs[:: -1 if turn % 2 else 1]:  # neither always comes first
+                        times_of_start.append(worker.round())
+            finally:
+                for worker in workers:
+                    worker.close()
+        title = TITLES.get(case, f"step {BATCH} x {case}")
+        figures[title if engine is OURS else f"{title}, {engine.name}"] = before.figure(now, then)
+    return figures
+
+
 def main() -> None:
     """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -177,15 +213,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="steps of a round; by default what the case says")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (us), ratio")
     parser.add_argument("--reference-only", action="store_true", help="bare numpy and torch only")
+    before.add_options(parser)
     args = parser.parse_args()
     if args.rounds < 5:
         parser.error("--rounds: at least 5")
     figures: dict[str, dict[str, float]] = {}
     for case in args.only:
-        if chosen(case, args):
+        if args.before:
+            print(f"engine.py: {case}", file=sys.stderr)
+            figures |= compare(case, args)
+        elif chosen(case, args):
             figures |= measure(case, args)
     if args.json:
         print(json.dumps(figures))
+        return
+    if args.before:
+        print(before.table(figures))
         return
     width = max((len(name) for name in figures), default=0)
     print(f"{'':{width}}  {'us':>9}  {'peer us':>9}  {'ratio':>6}")

@@ -1,12 +1,12 @@
-"""What a step needs in memory: ringtape beside PyTorch eager, and ringtape after ten thousand steps.
+"""Memory of a training step: ringtape compared with PyTorch eager, and ringtape after ten thousand steps.
 
     python benchmarks/memory.py --python-torch /path/to/an/environment/with/torch/bin/python
 
-Each figure is of a process of its own: its peak of resident memory less what was resident after the import. The cases
-are those of `benchmarks/engine.py`: a transformer block's step (float32, width 256, 4 heads, causal; the peer with
-scaled_dot_product_attention and with plain attention), and the small network's training step, whose memory is looked at
-after 1,000 and after 10,000 steps, both without a mesh and on one. A ratio is the peer's bytes over ours; that of the
-loop is the earlier peak over the later one, 1 where nothing grows.
+Each figure is measured in its own process: the peak of resident memory minus the resident memory after the import. The
+cases are those of `benchmarks/engine.py`. For the step of a transformer block (float32, width 256, 4 heads, causal) the
+peer runs with scaled_dot_product_attention and with plain attention. For the training step of the small network, memory
+is measured after 1,000 and after 10,000 steps, without a mesh and on a mesh. A ratio is the peer's bytes divided by
+ours; for the loop it is the earlier peak divided by the later one, so 1 means that nothing grows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS = 5
 
 
 def look(python: str, engine: str, case: str, mode: str, *steps: int) -> list[dict[str, Any]]:
-    """Peak and resident bytes of one process after so many steps."""
+    """Peak and resident bytes of one process after each of the given numbers of steps."""
     environment = dict(os.environ, **THREADS)
     environment.pop("PYTHONPATH", None)
     if engine == "ringtape":

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-TOOLS = ("doctor", "bench", "check", "drift")
+TOOLS = ("doctor", "check")
 
 
 def _tool(name: str) -> ModuleType | None:

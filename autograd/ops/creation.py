@@ -10,7 +10,7 @@ from ..engine.tensor import TENSORS
 from ..errors import ShapeError
 from .arguments import constant_like, instead_of, operand, operands, raw, strong
 from .elementwise import power
-from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, stack, swapaxes
+from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, swapaxes
 
 
 # -- array() ---------------------------------------------------------------------------------------------------------
@@ -25,9 +25,7 @@ def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None
     >>> [float(g) for g in ag.grad(lambda x, y: np.sum(np.array([[x, y], [y, 1.0]])), (0, 1))(2.0, 3.0)]
     [1.0, 2.0]
     """
-    y = object
-    if isinstance(object, list | tuple):
-        y = stack([array(x) if isinstance(x, list | tuple) else x for x in object])
+    y = operand(object)
     if dtype is not None:
         y = y.astype(np.dtype(dtype))
     return reshape(y, (1,) * (ndmin - y.ndim) + tuple(y.shape)) if y.ndim < ndmin else y
@@ -232,6 +230,5 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     n = len(xi)
     xs = [reshape(operand(x), (1,) * i + (-1,) + (1,) * (n - 1 - i)) for i, x in enumerate(xi)]
     if indexing == "xy" and n > 1:
-
         xs = [swapaxes(x, 0, 1) for x in xs]
     return tuple(xs) if sparse else broadcast_arrays(*xs)

@@ -22,18 +22,12 @@ from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
 from .arguments import followed, instead_of, raw
 from .elementwise import astype, conj, imag, real, where
+from .linalg import H, T, by_shape, inexact, solved
 from .manipulation import diagonal, make_diagonal, tril, triu
-from .shape import concatenate, expand_dims, matrix_transpose
+from .shape import concatenate, expand_dims
 
 Shape = tuple[int, ...]
 
-
-def _T(x: Any) -> Any:
-    return matrix_transpose(x)
-
-
-def _H(x: Any) -> Any:
-    return conj(matrix_transpose(x))
 
 
 def _row(x: Any) -> Any:
@@ -64,9 +58,6 @@ def _add(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else a + b
 
 
-def _inexact(x: Any) -> Any:
-    return x.dtype if x.dtype.kind in "fc" else np.dtype(float)
-
 
 def _real(dtype: Any) -> Any:
     return dtype.type(0).real.dtype
@@ -84,19 +75,19 @@ def _batches(*ndims: int) -> Any:
 
 # -- Hermitian matrices ----------------------------------------------------------------------------------------------
 def _eigh_rule(cts: Any, ys: Any, x: Any, uplo: str) -> Any:
-    (of_w, of_v), (w, v) = cts, ys
-    inner = None if of_w is None else _diagonal_matrix(of_w)
-    if of_v is not None:
-        inner = _add(inner, _inverse_gaps(w) * (_T(v) @ of_v))
-    g = conj(v) @ inner @ _T(v)
+    (ct_w, ct_v), (w, v) = cts, ys
+    inner = None if ct_w is None else _diagonal_matrix(ct_w)
+    if ct_v is not None:
+        inner = _add(inner, _inverse_gaps(w) * (T(v) @ ct_v))
+    g = conj(v) @ inner @ T(v)
     # eigh reads one triangle, takes the other as its conjugate, and ignores the imaginary part of the diagonal
-    both = g + _H(g)
+    both = g + H(g)
     return (tril(both, -1) if uplo == "L" else triu(both, 1)) + _diagonal_matrix(astype(real(_diagonal(g)), g.dtype))
 
 
 _eigh_op = Several(
     "eigh", "N", lambda x, uplo: np.linalg.eigh(x, uplo), _eigh_rule, saves="y", operands="a", dims=_batches(1, 2),
-    outputs=lambda x, uplo: [(x.shape[:-1], _real(_inexact(x))), (x.shape, _inexact(x))],
+    outputs=lambda x, uplo: [(x.shape[:-1], _real(inexact(x))), (x.shape, inexact(x))],
 )  # fmt: skip
 
 
@@ -117,23 +108,21 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
 
 # -- square matrices -------------------------------------------------------------------------------------------------
 def _eig_rule(cts: Any, ys: Any, x: Any) -> Any:
-    (of_w, of_u), (w, u) = cts, ys
-    inner = None if of_w is None else _diagonal_matrix(of_w)
-    if of_u is not None:
-        m = _T(u) @ of_u
+    (ct_w, ct_u), (w, u) = cts, ys
+    inner = None if ct_w is None else _diagonal_matrix(ct_w)
+    if ct_u is not None:
+        m = T(u) @ ct_u
         # eigenvectors have length 1, so the component that would change the length is removed
-        length = (_T(u) @ conj(u)) * _row(real(_diagonal(m)))
+        length = (T(u) @ conj(u)) * _row(real(_diagonal(m)))
         inner = _add(inner, _inverse_gaps(w) * (m - length))
-    from .linalg import solved
-
-    g = solved(_T(u), inner @ _T(u))
+    g = solved(T(u), inner @ T(u))
     return astype(g, x.dtype) if x.dtype.kind != "c" else g
 
 
 _eig_op = Several(
     "eig", "N", np.linalg.eig, _eig_rule, saves="y0", operands="a", dims=_batches(1, 2),
-    outputs=lambda x: [(x.shape[:-1], np.result_type(_inexact(x), np.complex64)),
-                       (x.shape, np.result_type(_inexact(x), np.complex64))],
+    outputs=lambda x: [(x.shape[:-1], np.result_type(inexact(x), np.complex64)),
+                       (x.shape, np.result_type(inexact(x), np.complex64))],
 )  # fmt: skip
 
 
@@ -151,33 +140,33 @@ def eigvals(a: Any) -> Any:
 
 # -- singular values -------------------------------------------------------------------------------------------------
 def _svd_rule(cts: Any, ys: Any, x: Any, full: bool) -> Any:
-    (of_u, of_s, of_vh), (u, s, vh) = cts, ys
-    v = _H(vh)
+    (ct_u, ct_s, ct_vh), (u, s, vh) = cts, ys
+    v = H(vh)
     gaps = _inverse_gaps(s * s)
-    inner = None if of_s is None else astype(_diagonal_matrix(of_s), x.dtype)
-    if of_u is not None:
-        m = _T(u) @ of_u
-        inner = _add(inner, (gaps * (m - _H(m))) * _row(s))
+    inner = None if ct_s is None else astype(_diagonal_matrix(ct_s), x.dtype)
+    if ct_u is not None:
+        m = T(u) @ ct_u
+        inner = _add(inner, (gaps * (m - H(m))) * _row(s))
         if x.dtype.kind == "c":  # the common phase of a pair of singular vectors is set by the left one
             inner = inner + _diagonal_matrix(imag(_diagonal(m)) / s) * 1j
-    if of_vh is not None:
-        of_v = _H(of_vh)
-        m = _T(v) @ of_v
-        inner = _add(inner, _column(s) * (gaps * (m - _H(m))))
-    g = conj(u) @ inner @ _T(v)
+    if ct_vh is not None:
+        ct_v = H(ct_vh)
+        m = T(v) @ ct_v
+        inner = _add(inner, _column(s) * (gaps * (m - H(m))))
+    g = conj(u) @ inner @ T(v)
     rows, columns = x.shape[-2:]
-    if of_u is not None and rows > columns:
-        scaled = (of_u / _row(s)) @ _T(v)
-        g = g + scaled - conj(u) @ (_T(u) @ scaled)
-    if of_vh is not None and rows < columns:
-        scaled = (conj(u) / _row(s)) @ of_vh
-        g = g + scaled - (scaled @ conj(v)) @ _T(v)
+    if ct_u is not None and rows > columns:
+        scaled = (ct_u / _row(s)) @ T(v)
+        g = g + scaled - conj(u) @ (T(u) @ scaled)
+    if ct_vh is not None and rows < columns:
+        scaled = (conj(u) / _row(s)) @ ct_vh
+        g = g + scaled - (scaled @ conj(v)) @ T(v)
     return g
 
 
 def _svd_outputs(x: Any, full: bool) -> Any:
     m, n = x.shape[-2:]
-    k, batch, dtype = (m if m < n else n), x.shape[:-2], _inexact(x)
+    k, batch, dtype = (m if m < n else n), x.shape[:-2], inexact(x)
     return [((*batch, m, m if full else k), dtype), ((*batch, k), _real(dtype)), ((*batch, n if full else k, n), dtype)]
 
 
@@ -221,27 +210,20 @@ def _lower_half(x: Any) -> Any:
 
 
 def _cholesky_rule(ct: Any, y: Any, x: Any) -> Any:
-    from .linalg import solved
-
-    inner = _lower_half(_T(y) @ ct)
+    inner = _lower_half(T(y) @ ct)
     inner = inner - _diagonal_matrix(astype(imag(_diagonal(inner)), inner.dtype)) * 1j if x.dtype.kind == "c" else inner
-    g = _T(solved(_H(y), _T(solved(_T(y), inner))))
-    return (g + _H(g)) * 0.5
+    g = T(solved(H(y), T(solved(T(y), inner))))
+    return (g + H(g)) * 0.5
 
 
 def _cholesky_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return _batches(2)(shapes, options)[0]
 
 
-def _cholesky(x: Any) -> Any:
-    from .linalg import by_shape
-
-    return by_shape(np.linalg.cholesky, lambda x: x.shape)(x)
-
-
 _cholesky_op = op(
-    "cholesky", "N", _cholesky, _cholesky_rule, saves="y0", dims=_cholesky_dims, operands="a"
-)
+    "cholesky", "N", by_shape(np.linalg.cholesky, lambda x: x.shape), _cholesky_rule, saves="y0", dims=_cholesky_dims,
+    operands="a",
+)  # fmt: skip
 
 
 @instead_of(np.linalg.cholesky)
@@ -251,30 +233,28 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     The matrices are Hermitian, and so is the cotangent that they get.
     """
     factor = _cholesky_op(a)
-    return _H(factor) if upper else factor
+    return H(factor) if upper else factor
 
 
 def _qr_rule(cts: Any, ys: Any, x: Any) -> Any:
-    (of_q, of_r), (q, r) = cts, ys
+    (ct_q, ct_r), (q, r) = cts, ys
     n = x.shape[-1]
-    inner: Any = None if of_r is None else of_r @ _T(r)
+    inner: Any = None if ct_r is None else ct_r @ T(r)
     w: Any = None if inner is None else -inner
-    if of_q is not None:
-        w = _add(w, _T(q) @ of_q)
-    rotation = tril(w - _H(w), -1)
+    if ct_q is not None:
+        w = _add(w, T(q) @ ct_q)
+    rotation = tril(w - H(w), -1)
     if x.dtype.kind == "c":
         rotation = rotation + _diagonal_matrix(astype(imag(_diagonal(w)), w.dtype)) * 1j
     g = conj(q) @ _add(inner, rotation)
-    if of_q is not None and x.shape[-2] > n:
-        g = g + of_q - conj(q) @ (_T(q) @ of_q)
-    from .linalg import solved
-
-    return _T(solved(r, _T(g)))
+    if ct_q is not None and x.shape[-2] > n:
+        g = g + ct_q - conj(q) @ (T(q) @ ct_q)
+    return T(solved(r, T(g)))
 
 
 _qr_op = Several(
     "qr", "N", lambda x: np.linalg.qr(x), _qr_rule, saves="y0", operands="a", dims=_batches(2, 2),
-    outputs=lambda x: [(x.shape, _inexact(x)), ((*x.shape[:-2], x.shape[-1], x.shape[-1]), _inexact(x))],
+    outputs=lambda x: [(x.shape, inexact(x)), ((*x.shape[:-2], x.shape[-1], x.shape[-1]), inexact(x))],
 )  # fmt: skip
 
 
@@ -294,5 +274,5 @@ def qr(a: Any, mode: str = "reduced") -> Any:
         q, r = _qr_op(a)
     else:  # the first columns determine q; the others are projected on it
         q, first = _qr_op(a[..., :rows])
-        r = concatenate([first, _H(q) @ a[..., rows:]], -1)
+        r = concatenate([first, H(q) @ a[..., rows:]], -1)
     return r if mode == "r" else np.linalg._linalg.QRResult(q, r)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..errors import NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
@@ -155,7 +156,6 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
         y = put(x, options=(key, whole))
         if not np.any(words.get("constant_values", 0)):
             return y
-
         return y + constant_like(np.pad(np.zeros(shape, x.dtype), widths, **words), x)
     if mode not in _INDEX_MODES or words.get("reflect_type", "even") != "even":
         raise NotDifferentiable(f"pad with mode={mode!r} {words or ''} has no derivative here; needed: 'constant' or "
@@ -247,8 +247,6 @@ def _make_diagonal_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 def _make_diagonal(x: Any, offset: int, a: int, b: int, shape: Shape) -> Any:
-    from ..arrays.shape_only import Shaped
-
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     out = np.zeros_like(x, shape=shape)
@@ -345,7 +343,7 @@ def triu(m: Any, k: int = 0) -> Any:
 
 
 # -- differences -----------------------------------------------------------------------------------------------------
-def _part(x: Any, axis: int, a: int | None, b: int | None, step: int | None = None) -> Any:
+def _slice(x: Any, axis: int, a: int | None, b: int | None, step: int | None = None) -> Any:
     return getitem(x, (slice(None),) * axis + (slice(a, b, step),))
 
 
@@ -365,7 +363,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if any(end is not None for end in ends):
         a = concatenate([x for x in (ends[0], a, ends[1]) if x is not None], axis)
     for _ in range(n):
-        a = _part(a, axis, 1, None) - _part(a, axis, None, -1)
+        a = _slice(a, axis, 1, None) - _slice(a, axis, None, -1)
     return a
 
 
@@ -400,26 +398,26 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
         )
     spread = (-1,) + (1,) * (f.ndim - axis - 1)
     if np.ndim(raw(spacing)) == 0:
-        inner = (_part(f, axis, 2, None) - _part(f, axis, None, -2)) / (2.0 * spacing)
+        inner = (_slice(f, axis, 2, None) - _slice(f, axis, None, -2)) / (2.0 * spacing)
         first = last = spacing
         firsts, lasts = (spacing, spacing), (spacing, spacing)
     else:
         h = diff(spacing.astype(f.dtype))
         a, b = reshape(h[:-1], spread), reshape(h[1:], spread)
-        before, at, after = _part(f, axis, None, -2), _part(f, axis, 1, -1), _part(f, axis, 2, None)
+        before, at, after = _slice(f, axis, None, -2), _slice(f, axis, 1, -1), _slice(f, axis, 2, None)
         inner = -b / (a * (a + b)) * before + (b - a) / (a * b) * at + a / (b * (a + b)) * after
         first, last = h[0], h[-1]
         firsts, lasts = (h[0], h[1] if n > 2 else h[0]), (h[-1], h[-2] if n > 2 else h[-1])
     if edge_order == 1:
-        left = (_part(f, axis, 1, 2) - _part(f, axis, 0, 1)) / first
-        right = (_part(f, axis, -1, None) - _part(f, axis, -2, -1)) / last
+        left = (_slice(f, axis, 1, 2) - _slice(f, axis, 0, 1)) / first
+        right = (_slice(f, axis, -1, None) - _slice(f, axis, -2, -1)) / last
     else:
         p, q = firsts
-        left = (-(2.0 * p + q) / (p * (p + q)) * _part(f, axis, 0, 1) + (p + q) / (p * q) * _part(f, axis, 1, 2)
-                - p / (q * (p + q)) * _part(f, axis, 2, 3))  # fmt: skip
+        left = (-(2.0 * p + q) / (p * (p + q)) * _slice(f, axis, 0, 1) + (p + q) / (p * q) * _slice(f, axis, 1, 2)
+                - p / (q * (p + q)) * _slice(f, axis, 2, 3))  # fmt: skip
         p, q = lasts
-        right = (p / (q * (p + q)) * _part(f, axis, -3, -2) - (p + q) / (p * q) * _part(f, axis, -2, -1)
-                 + (2.0 * p + q) / (p * (p + q)) * _part(f, axis, -1, None))  # fmt: skip
+        right = (p / (q * (p + q)) * _slice(f, axis, -3, -2) - (p + q) / (p * q) * _slice(f, axis, -2, -1)
+                 + (2.0 * p + q) / (p * (p + q)) * _slice(f, axis, -1, None))  # fmt: skip
     return concatenate([left, inner, right], axis)
 
 
@@ -432,4 +430,4 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         x = operand(x)
         dx = diff(x) if x.ndim == 1 else diff(x, axis=axis)
         dx = reshape(dx, (-1,) + (1,) * (y.ndim - axis - 1)) if x.ndim == 1 else dx
-    return sum(dx * (_part(y, axis, 1, None) + _part(y, axis, None, -1)), axis) * 0.5
+    return sum(dx * (_slice(y, axis, 1, None) + _slice(y, axis, None, -1)), axis) * 0.5

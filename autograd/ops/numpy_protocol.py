@@ -1,7 +1,7 @@
 """NumPy's functions called on Tensors: ``numpy.exp(x)``, ``array * x``, ``numpy.concatenate([x, y])``.
 
-They run the function of the same name in `autograd.numpy` (or its `linalg` and `fft`). The table from NumPy's
-functions to ours is built from these modules at the first such call.
+They run the function of the same name in `autograd.numpy` (or its `linalg` and `fft`). These modules register
+themselves here; the table from NumPy's functions to ours is built at the first such call.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from ..engine.primitive import registry
 from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, call_site
 from ..layouts.messages import describe
-from .arguments import followed, refusal
+from .arguments import followed, operand, refusal
+from .shape import reshape
 
-__all__ = ["CONSTANT", "from_function", "from_ufunc", "values"]
+__all__ = ["CONSTANT", "from_function", "from_ufunc", "register", "values"]
 
 CONSTANT = frozenset((
     "allclose", "argwhere", "array2string", "array_equal", "array_equiv", "array_repr", "array_str",
@@ -34,15 +35,20 @@ _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"
             "logical_or": "any"}  # fmt: skip
 _ACCUMULATED = {"add": "cumsum", "multiply": "cumprod"}
 _ours: dict[Any, Any] = {}
+_namespaces: list[tuple[dict[str, Any], Any]] = []
+
+
+def register(ours: dict[str, Any], theirs: Any) -> None:
+    """Use the functions in the namespace `ours` for those of the same name in NumPy's module `theirs`."""
+    _namespaces.append((ours, theirs))
+    _ours.clear()
 
 
 def table() -> dict[Any, Any]:
-    """Return the map from NumPy's functions to ours: every name in `autograd.numpy` that is not NumPy's own object."""
+    """Return the map from NumPy's functions to ours, for every registered name that is not NumPy's own object."""
     if not _ours:
-        from .. import numpy as face
-
-        for here, there in ((face, np), (face.linalg, np.linalg), (face.fft, np.fft)):
-            for name, ours in vars(here).items():
+        for here, there in _namespaces:
+            for name, ours in here.items():
                 theirs = getattr(there, name, None)
                 if callable(theirs) and ours is not theirs and not isinstance(theirs, type) and name[0] != "_":
                     _ours[theirs] = ours
@@ -99,16 +105,14 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
         ours = registry[name]
     if method == "__call__" and ours is not None and not options:
         return ours(*xs)
-    from .. import numpy as face
-
     if method == "reduce" and name in _REDUCED and not options.keys() - {"axis", "keepdims", "dtype"}:
         options = {k: v for k, v in options.items() if v is not None or k == "axis"}
-        return getattr(face, _REDUCED[name])(*xs, **{"axis": 0, **options})
+        return table()[getattr(np, _REDUCED[name])](*xs, **{"axis": 0, **options})
     if method == "accumulate" and name in _ACCUMULATED and not options.keys() - {"axis", "dtype"}:
-        return getattr(face, _ACCUMULATED[name])(*xs, **{"axis": 0, **options})
+        return table()[getattr(np, _ACCUMULATED[name])](*xs, **{"axis": 0, **options})
     if method == "outer" and ours is not None and not options:
-        a, b = (face.asarray(x) for x in xs)
-        return ours(face.reshape(a, (*a.shape, *(1,) * b.ndim)), b)
+        a, b = map(operand, xs)
+        return ours(reshape(a, (*a.shape, *(1,) * b.ndim)), b)
     return _on_values(name if method == "__call__" else f"{name}.{method}", getattr(ufunc, method), xs, options)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engine.primitive import op
 from ..engine.tensor import TENSORS, Tensor
+from ..errors import ShapeError
 from ..layouts.layout import Mix, Sum
 from .arguments import operand, refusal, tensors_in
 from .shape import broadcast_to, expand_dims
@@ -28,8 +29,6 @@ def normal_axes(axis: int | Sequence[int] | None, ndim: int) -> Axes:
     ShapeError
         An axis is out of range (ShapeError is a ValueError).
     """
-    from ..errors import ShapeError
-
     if axis is None:
         return tuple(range(ndim))
     found = []

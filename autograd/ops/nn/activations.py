@@ -10,6 +10,7 @@ import numpy as np
 from ...engine.broadcasting import broadcast
 from ...engine.primitive import op
 from ...errors import ShapeError, call_site
+from ...kernels import normal
 from ..elementwise import exp, sigmoid, tanh
 from .fused import Fused
 
@@ -18,14 +19,8 @@ _CUBIC = 0.044715
 _DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)
 
 
-def _normal_cdf(x: Any) -> Any:
-    from ...kernels.normal import normal_cdf as function  # imported at first use: few programs need it
-
-    return function(x)
-
-
 normal_cdf = op(
-    "normal_cdf", "N", _normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY_AT_0), saves="0",
+    "normal_cdf", "N", normal.normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY_AT_0), saves="0",
     dims=broadcast, operands="x",
 )  # fmt: skip
 
@@ -33,7 +28,7 @@ normal_cdf = op(
 def _gelu(x: Any, form: str) -> Any:
     if form == "tanh":
         return x * (0.5 + 0.5 * np.tanh((x * _TANH_SCALE) * (x * x * _CUBIC + 1)))
-    return x * _normal_cdf(x)
+    return x * normal.normal_cdf(x)
 
 
 def _gelu_rule(ct: Any, y: Any, x: Any, form: str) -> Any:

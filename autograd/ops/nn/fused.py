@@ -1,10 +1,10 @@
-"""The class of operations that have kernels.
+"""`Fused`, the class of operations with optional fused kernels.
 
-`Fused` is declared like any operation, by plain operations throughout: its function is a composition, its rules are
-written in differentiable operations. Where `kernels.find` knows a kernel for the operands' arrays, the forward pass and
-first-order sweeps are that kernel's; one call gives the cotangents of all operands, which mostly share their work.
-Everything else (devices without the kernel, shape-only arrays, forward mode, recorded sweeps, the check of layouts)
-runs the declaration.
+A fused operation is declared like any other: its function is a composition of plain functions, and its rules are
+written in differentiable operations. If `kernels.find` returns a kernel for the operands' arrays, the kernel runs the
+forward pass and first-order reverse sweeps. One call of it computes the cotangents of all operands, which share most of
+their work. In all other cases (devices without the kernel, shape-only arrays, forward mode, recorded sweeps, the check
+of layouts) the declaration runs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from ...engine.checked_pull import prove
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
 from ...engine.tape import Sweep
-from ...engine.tensor import TENSORS, Tensor
 from ...kernels import find
 
-__all__ = ["Fused", "constant_like", "raw"]
+__all__ = ["Fused"]
 
 
 class Fused(Primitive):
-    """An operation with a kernel of its name; `function` is its composition of plain functions."""
+    """An operation that may have a kernel, found by its name or by ``kernel=``.
+
+    `function` is a composition of plain functions that computes the same.
+    """
 
     def __init__(self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Any], **words: Any):
         self.kernel_name = words.pop("kernel", name)
         self.composition = function
         super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
 
-    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The call, and the step of the reverse sweep: the kernel's where the forward pass was the kernel's."""
-        call, self._step = super().made(n)
+    def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """Return the call, and the step of a reverse sweep, which uses the kernel if the forward pass did."""
+        call, self._step = super().bind()
         return call, self._sweep
 
     def _value(self, *args: Any) -> Any:
@@ -65,21 +67,7 @@ class Fused(Primitive):
             prove(self, node, ct)
         backward, kept = kept
         wanted = [place >= 0 for place in places]
-        last = sweep.left is sweep.recording.nodes  # the sweep takes the tape apart: nobody comes here again
+        last = sweep.left is sweep.recording.nodes  # the sweep releases the tape, so the kernel may reuse its arrays
         for place, g in zip(places, backward(ct, kept, xs, options, wanted, last), strict=True):
             if place >= 0:
                 sweep.add(place, g)
-
-
-def raw(x: Any) -> Any:
-    """The array of a Tensor; anything else as it is."""
-    return x.array if x.__class__ in TENSORS else x
-
-
-def constant_like(array: Any, like: Any) -> Any:
-    """An array that is the same on every rank, as an operand beside `like`: a Tensor if that is one."""
-    if like.__class__ not in TENSORS:
-        return array
-    from ...layouts.layout import C
-
-    return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))
