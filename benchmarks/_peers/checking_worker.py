@@ -25,21 +25,6 @@ LATER = "first, after its 1000 calls"  # over MPI; on threads every call is comp
 MODES = ("off", "first", "always", "ranks")
 
 
-<<<<<<< HEAD
-def run_unchecked(self: Any, x: Any, call: Any, recorded: Any, operand: Any = None) -> Any:
-    """`Collective.run` without checking."""
-    return self._forward(x, call)
-
-
-def again_unchecked() -> Callable[..., Any]:
-    """`Repeated.again` without its line about checking."""
-    lines = textwrap.dedent(inspect.getsource(Repeated.again)).splitlines()
-    left = [line for line in lines if "checking.limit" not in line]
-    assert len(left) == len(lines) - 1
-    made: dict[str, Any] = {}
-    exec("\n".join(left), vars(collective), made)
-    return made["again"]  # type: ignore[no-any-return]
-=======
 def run_unchecked(self: Any, x: Any, recorded: Any, operand: Any = None) -> Any:
     """`Prepared.run` as it would be if there were no checking at all."""
     if listeners:
@@ -53,7 +38,6 @@ def run_unchecked(self: Any, x: Any, recorded: Any, operand: Any = None) -> Any:
             y = self.group.run_again(request, self._answer) if self._is_checked else self.group.run(request)
             return y if self._result_shape is None else y.reshape(self._result_shape)
     return self._run_rule(x)
->>>>>>> ops
 
 
 def chunk(name: str, group: Any, flat: Any, x: Any, calls: int) -> float:
