@@ -1,16 +1,16 @@
-"""All-reduce algorithms on several hosts, beside the bound, beside the MPI library's own, and beside each other.
+"""All-reduce algorithms on several hosts, compared with the bound, with the MPI library's own, and with each other.
 
     python benchmarks/algorithms.py [--json] [--cluster TOOL] [--rounds N]
 
-Root only: it makes 4 hosts joined at 500 Mbit/s (`benchmarks/cluster`), and removes them afterwards. float32; all
-candidates of a size are interleaved round by round in one run, a time is that of the slowest rank, and medians are
-compared. What it shows:
+Needs root: it makes 4 hosts joined at 500 Mbit/s (`benchmarks/cluster`), and removes them afterwards. float32. All
+candidates of a size are interleaved round by round in one run. A time is that of the slowest rank, and medians are
+compared. It measures:
 
-- ring and halving-doubling at 32 MiB beside the bound ``2n(p-1)/p`` over the bandwidth that is measured from one rank
-  to another in the same rounds;
-- hierarchical at 4 hosts x 2 ranks: payload between hosts beside its formula, bytes on the wire beside the payload;
-- `auto` beside the best of all algorithms at every size from 1 KiB to 32 MiB (it runs the algorithm that it has chosen,
-  so the times of both are taken together).
+- ring and halving-doubling at 32 MiB, compared with the bound ``2n(p-1)/p`` over the bandwidth that is measured from
+  one rank to another in the same rounds;
+- hierarchical on 4 hosts x 2 ranks: payload between hosts and its formula, bytes on the wire and the payload;
+- `auto` and the best of all algorithms at every size from 1 KiB to 32 MiB (`auto` runs the algorithm that it has
+  chosen, so the times of both are taken together).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MARK = "RESULT "
 
 
 class Bench:
-    """What the measurements of one job share."""
+    """The state that the measurements of one job share."""
 
     def __init__(self, rounds: int):
         import numpy as np
@@ -86,7 +86,7 @@ class Bench:
 
 
 def flat(rounds: int) -> dict[str, Any]:
-    """One rank a host: the bound, and `auto`."""
+    """One rank on each host: the bound, and `auto`."""
     from collectives.algorithms.costs import candidates
 
     bench = Bench(rounds)
@@ -117,7 +117,7 @@ def flat(rounds: int) -> dict[str, Any]:
                 if at:
                     seen[name].append(seconds)
                 elif size >= 1 << 22 and seconds > 3 * 2 * size * (p - 1) / p / rate and name != "auto":
-                    del seen[name]  # hopeless, and slow: two rounds of it tell nothing
+                    del seen[name]  # far behind, and slow: two rounds are enough to see that
         result["sizes"][size] = {
             "choice": fit.choose("all_reduce", size),
             "predicted_s": fit.times("all_reduce", size),
@@ -129,7 +129,7 @@ def flat(rounds: int) -> dict[str, Any]:
 
 
 def hosts(rounds: int) -> dict[str, Any]:
-    """Two ranks a host: what crosses between hosts."""
+    """Two ranks on each host: the bytes sent between hosts."""
     bench = Bench(rounds)
     world, traffic = bench.world, bench.world.traffic
     algorithm = "hierarchical:shared,ring"
@@ -165,7 +165,7 @@ def hosts(rounds: int) -> dict[str, Any]:
 
 
 def sent_bytes() -> int:
-    """What this host has sent over its link."""
+    """The bytes that this host has sent over its link."""
     return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 

@@ -1,11 +1,11 @@
-"""What checking costs: a recorded all_reduce of 4 KiB in every mode, beside the bare transport.
+"""Cost of the check modes: a recorded all_reduce of 4 KiB in every mode, and the transport's bare call.
 
     python benchmarks/checking.py
 
-Two ranks, as threads of one process and as processes under mpiexec (where there is one), float32, one thread each. The
-modes take turns in one process, so that what else the machine does meets all of them; times are medians of the
-rounds. The peer of a mode is the transport's own call on the same array, without tape, labels or fingerprint. One more
-line leaves the check out of the code altogether: ``off`` must not be measurably slower, and its own ratio says so.
+Two ranks, as threads of one process and as processes under mpiexec (where there is one); float32, one thread each. The
+modes take turns in one process, so that other load on the machine affects all of them alike. Times are medians over the
+rounds. The peer of a mode is the transport's call on the same array, without tape, labels or fingerprint. One more line
+measures a build without any check; mode ``off`` must not be measurably slower than that, as its own ratio shows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def worker(world: str, rounds: int, calls: int) -> dict[str, list[float]] | None
 
 
 def ratio(peer: list[float], ours: list[float]) -> float:
-    """The median of the rounds' ratios: each of times that were taken close to each other."""
+    """The median over the rounds of the ratio of two times that were taken close to each other."""
     return statistics.median(p / o for p, o in zip(peer, ours, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What the engine costs and what its kernels give: ringtape beside PyTorch eager, HIPS autograd, JAX and bare NumPy.
+"""Time of training steps and kernels: ringtape, PyTorch eager, HIPS autograd, JAX and bare NumPy.
 
     python benchmarks/engine.py --python-torch /path/to/an/environment/with/torch/bin/python
     python benchmarks/engine.py --only gpt-8x128 adam --python-torch ... --json
@@ -9,18 +9,18 @@ float32 on one thread. Cases:
 chain                     1,000 operations on one number, and their derivative
 gpt-8x128, gpt-1x1024     a transformer block, batch x tokens: width 256, 4 heads, 4x MLP with tanh GELU, causal;
                           forward, and backward to all parameters and the input. The peer has two forms of attention
-cross-entropy             of 1,024 rows and 8,192 classes, both ways
+cross-entropy             of 1,024 rows and 8,192 classes, forward and backward
 adam                      the update of 1,000,000 parameters; the peer has two forms
 
-Each engine runs in a process of its own, from the same numbers, and they take turns, so that what else the machine does
-meets all of them; what they computed is compared. With ``--before`` ringtape is compared with another tree of ringtape
+Each engine runs in a process of its own on the same data. They take turns, so that other load on the machine affects
+all of them alike, and their results are compared. With ``--before`` ringtape is compared with another tree of ringtape
 instead:
 
     python benchmarks/engine.py --before /path/of/another/checkout --python-before PATH
 
-A ratio is the peer's time over ours, above 1 ours is faster: the
-median of the rounds' ratios, each of times that were taken within the same half second. The bare NumPy loop, with
-derivatives by hand and no engine at all, is what an engine on NumPy could reach at best.
+A ratio is the peer's time over ours, so above 1 ours is faster. It is the median over the rounds; the times of one
+round are taken within the same half second. The bare NumPy loop has derivatives by hand and no engine. It is a bound
+for every engine that is built on NumPy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from engine_worker import BATCH, CASES, THREADS  # noqa: E402 - beside the worke
 
 
 class Engine(NamedTuple):
-    """One engine in one form: what the table calls it, whose interpreter it wants, its script and mode."""
+    """One engine in one form: its name in the table, the option that names its interpreter, its script and mode."""
 
     name: str
     python: str
@@ -63,7 +63,7 @@ MANUAL = Engine("torch, plain attention", "torch", "engine_torch.py", "manual")
 DEFAULT = Engine("torch, default", "torch", "engine_torch.py", "default")
 FUSED = Engine("torch, fused", "torch", "engine_torch.py", "fused")
 
-# By kind of case: which pairs are set beside each other.
+# The pairs that are compared, by kind of case.
 PAIRS = {
     "mlp": [(MESH, TORCH), (PLAIN, TORCH), (BARE, TORCH), (PLAIN, BARE), (PLAIN, HIPS), (PLAIN, JAX)],
     "chain": [(OURS, TORCH)],
@@ -139,7 +139,7 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     engines = list(dict.fromkeys([ours for ours, _ in pairs] + [peer for _, peer in pairs]))
     workers: list[Worker] = []
     try:
-        # One starts after the other: none warms up while another does.
+        # They start one after the other, so that none warms up while another does.
         found = {}
         for engine in engines:
             python = getattr(args, f"python_{engine.python}") if engine.python else sys.executable
@@ -161,7 +161,7 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     title = TITLES.get(case, f"step {BATCH} x {case}")
     figures = {}
     for ours, peer in pairs:
-        # the names of what was measured first are those of earlier reports
+        # The shorter names are kept, so that figures can be compared with those of earlier reports.
         name = f"{title}, {ours.name}" if peer is TORCH and ours is not OURS else (
             f"{title}, against {peer.name}")
         figures[name] = {

@@ -1,12 +1,12 @@
-"""What a step needs in memory: ringtape beside PyTorch eager, and ringtape after ten thousand steps.
+"""Peak memory of a step in ringtape and in PyTorch eager, and of ringtape after ten thousand steps.
 
     python benchmarks/memory.py --python-torch /path/to/an/environment/with/torch/bin/python
 
-Each figure is of a process of its own: its peak of resident memory less what was resident after the import. The cases
-are those of `benchmarks/engine.py`: a transformer block's step (float32, width 256, 4 heads, causal; the peer with
-scaled_dot_product_attention and with plain attention), and the small network's training step, whose memory is looked at
-after 1,000 and after 10,000 steps, both without a mesh and on one. A ratio is the peer's bytes over ours; that of the
-loop is the earlier peak over the later one, 1 where nothing grows.
+Each figure is from a process of its own: the peak of its resident memory, less the resident memory after the import.
+The cases are those of `benchmarks/engine.py`: the step of a transformer block (float32, width 256, 4 heads, causal; the
+peer with scaled_dot_product_attention and with plain attention), and the training step of the small network after 1,000
+and after 10,000 steps, without a mesh and with one. A ratio is the peer's bytes over ours. For the 10,000 steps it is
+the earlier peak over the later one, which is 1 where memory does not grow.
 """
 
 from __future__ import annotations

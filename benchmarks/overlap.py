@@ -1,4 +1,4 @@
-"""How much of an all-reduce hides behind compute: started before it and waited for after it, over MPI.
+"""How much of an all-reduce over MPI is hidden by computation between its start and its wait.
 
     mpiexec -n 4 python benchmarks/overlap.py             # on several hosts with a slow network, where it matters
 

@@ -1,9 +1,9 @@
-"""Every collective's backward at three ranks, in ringtape and in its peers, beside the dense gradient.
+"""The backward of every collective on three ranks, in ringtape and in its peers, compared with the dense gradient.
 
     python benchmarks/rosetta.py --python-torch PATH --python-jax PATH --python-mpi4jax PATH --python-mpi4torch PATH
 
 Operands and cotangents differ on every rank. Each case of each system runs in processes of its own, under a time
-limit. What a cell says:
+limit. The cells of the table:
 
     right           equal to the gradient of the sum over the ranks of <ct_r, y_r>
     right as I      equal to it if the result is read as one value, computed once and repeated (identity backward)
@@ -13,7 +13,7 @@ limit. What a cell says:
     refuses         an error, in forward or in backward; its text is listed below the table
     hangs           no answer within the limit
 
-A peer without an interpreter, or that its environment does not hold, is left out with the reason.
+A peer is left out, with the reason, where no interpreter is given or the interpreter does not have it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GRACE_S = 3.0
 
 
 class System(NamedTuple):
-    """A column: the worker's script, the option that names its interpreter, how many processes, under what."""
+    """A column: the worker's script, the option that names its interpreter, the number of processes, their launcher."""
 
     script: str
     option: str
@@ -62,7 +62,7 @@ SYSTEMS = {
 
 
 def answers(system: System, python: str, case: str, limit_s: float) -> tuple[list[dict[str, Any]], bool]:
-    """What the ranks said of one case, and whether the time was up."""
+    """The answers of the ranks for one case, and whether the time limit was reached."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", **system.environment)
     root = str(PEERS.parent.parent)
     environment["PYTHONPATH"] = root if not system.option else ""
@@ -98,7 +98,7 @@ def answers(system: System, python: str, case: str, limit_s: float) -> tuple[lis
 
 
 def verdict(case: str, said: list[dict[str, Any]], late: bool) -> tuple[str, str]:
-    """The cell, and what is to be said of it below the table."""
+    """The cell, and the note on it below the table."""
     refused = [a["refused"] for a in said if "refused" in a]
     if refused:
         return "refuses", refused[0]

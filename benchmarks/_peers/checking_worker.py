@@ -1,4 +1,4 @@
-"""One world of `checking.py`: times calls in every mode, in turns, and prints one JSON object on rank 0.
+"""One world of `checking.py`: times the calls of all modes in turn, and prints one JSON object on rank 0.
 
     checking_worker.py local|mpi ROUNDS CALLS
 """
@@ -44,7 +44,7 @@ def again_unchecked() -> Callable[..., Any]:
 
 
 def chunk(name: str, group: Any, flat: Any, x: Any, calls: int) -> float:
-    """Microseconds a call."""
+    """Microseconds per call."""
     group.barrier()
     if name == BARE:
         start = time.perf_counter()
@@ -59,7 +59,7 @@ def chunk(name: str, group: Any, flat: Any, x: Any, calls: int) -> float:
 
 
 def measure(rounds: int, calls: int, *more: str) -> dict[str, list[float]]:
-    """Microseconds a call, by name and round. Every rank calls it."""
+    """Microseconds per call, by name and round. Every rank calls it."""
     times: dict[str, list[float]] = {name: [] for name in (BARE, UNCHECKED, *MODES, *more)}
     original, again, unchecked = Collective.run, Repeated.again, again_unchecked()
     with cc.Mesh(dp=-1) as mesh:

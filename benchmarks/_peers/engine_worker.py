@@ -1,11 +1,11 @@
-"""What the workers of `benchmarks/engine.py` share: the cases, the data, and the protocol.
+"""The cases, the data and the protocol of the workers of `benchmarks/engine.py`.
 
 A worker imports one engine, builds one step of one case, checks that it has one thread, and prints one line of JSON:
-what the first and the last step of the warm-up computed (losses, norms of gradients), by which the driver sees that all
-engines do the same work. Then, for every line ``round`` on its standard input, it runs N steps and prints the median
-time of one in microseconds. So the processes stay alive and take turns.
+the results of the first and the last step of the warm-up (losses, norms of gradients). The driver compares them, to see
+that all engines do the same work. Then, for every line ``round`` on its standard input, it runs N steps and prints the
+median time of one in microseconds. So the processes stay alive and take turns.
 
-It needs NumPy only: the peer's interpreter may have nothing else of ours.
+It needs NumPy only, because ringtape may be missing from the peer's interpreter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH = 32
 RATE = 0.01
 MOMENTUM = 0.9
 
-# One thread for whatever library does the matrix products; read when it is loaded.
+# One thread for the matrix products, whichever library computes them. The library reads this when it is loaded.
 THREADS = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 
 
@@ -52,7 +52,7 @@ CASES = {
 
 
 class Work(NamedTuple):
-    """A step, and what it computed, as numbers to compare; `look` takes the step's result."""
+    """A step, and `look`, which turns the result of a step into numbers to compare."""
 
     step: Callable[[], Any]
     look: Callable[[Any], Mapping[str, float]]
@@ -127,7 +127,7 @@ def norm(x: Any) -> float:
 
 
 def loss_only(loss: Any) -> Mapping[str, float]:
-    """What a training step computed: its loss tells of all steps before it."""
+    """The result of a training step: its loss depends on all steps before it."""
     return {"loss": float(loss)}
 
 
@@ -140,7 +140,7 @@ def serve(**builders: Callable[[tuple[int, ...], str], Work]) -> None:
     args = parser.parse_args()
     for name, value in THREADS.items():
         assert os.environ.get(name) == value, f"{name} must be {value} before the engine is loaded"
-    # What libraries print must not come between the answers.
+    # Output of libraries must not be mixed with the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
     case = CASES[args.case]
     step, look = builders[case.kind](case.sizes, args.mode)
@@ -160,6 +160,6 @@ def serve(**builders: Callable[[tuple[int, ...], str], Work]) -> None:
             step()
             times.append(clock() - start)
         wall, cpu = clock() - wall, time.process_time_ns() - cpu
-        # Whatever a library says of its threads: one thread cannot use more processor time than there was.
+        # Checked by the clock, since one thread cannot use more processor time than has passed.
         assert cpu < 1.2 * wall + 2e7, f"{cpu / wall:.1f} threads were at work; needed: one"
         print(statistics.median(times) / 1e3, file=answers, flush=True)

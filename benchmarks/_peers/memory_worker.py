@@ -1,8 +1,8 @@
 """One process of `benchmarks/memory.py`: imports an engine, runs steps of a case, prints its peak memory as JSON.
 
-The peak is the kernel's own record of this process (VmHWM), reset after the import, less what is resident then. So it
-counts what a step needs on top of the engine: parameters, data, activations, gradients, buffers. What ringtape compiles
-is loaded before, like the compiled code of the peer, and counted for itself.
+The peak is the kernel's record of this process (VmHWM), reset after the import, less the memory that is resident then.
+So it counts what a step needs on top of the engine: parameters, data, activations, gradients, buffers. Compiled code of
+ringtape is loaded before the steps, as the peer's is, and is counted separately.
 """
 
 from __future__ import annotations

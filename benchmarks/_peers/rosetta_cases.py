@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
 
 
 def data(name: str) -> tuple[Arrays, Arrays]:
-    """Operands and cotangents by rank: positive, none like another; no cotangent where there is no result."""
+    """Operands and cotangents by rank: positive and all different; no cotangent where there is no result."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     case = CASES[name]
     xs = [rng.uniform(0.5, 2.0, shape) for shape in case.shapes]
@@ -142,7 +142,7 @@ def data(name: str) -> tuple[Arrays, Arrays]:
 
 
 class Refused(Exception):
-    """The peer has no such operation; the text says why."""
+    """The peer has no such operation, for the reason in the text."""
 
 
 def serve(gradients: Callable[[str], dict[int, Any]]) -> None:
