@@ -1,20 +1,21 @@
-"""ringtape's core: reverse-mode automatic differentiation on a tape that knows layouts.
+"""Reverse-mode automatic differentiation on a tape whose values have layouts.
 
-Nothing here talks to another rank. ``import autograd as ag, autograd.numpy as np``.
+This package does not communicate; `collectives` does. Typical use: ``import autograd as ag, autograd.numpy as np``.
 
-Start at `engine` (Tensors, tape, dispatch, how an operation is declared) and `ops` (the operations). `layouts` has the
-labels and what operations make of them, `docs/architecture.md` a map of all rooms.
+To read the code, start with `engine` (tensors, tape, dispatch, declaration of operations) and `ops` (the operations).
+`layouts` has the layout labels and their inference. ``docs/architecture.md`` is a map of all packages.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ._installed import refuse_two_owners
 
-refuse_two_owners()  # before anything of a half-overwritten package is imported, hence the imports below
+refuse_two_owners()  # before the other imports: files of a package that was overwritten may not fit together
 
-from . import errors, nn, optim, random, transforms  # noqa: E402
+from . import errors, nn, numpy, optim, random, transforms  # noqa: E402 - numpy: NumPy's functions look there
 from .engine import events  # noqa: E402
 from .engine.parameter import Leaf, Parameter, constant, tensor  # noqa: E402
 from .engine.primitive import op, registry  # noqa: E402
@@ -41,7 +42,7 @@ from .transforms import (  # noqa: E402
     vjp,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `__getattr__` loads these names at first use, so that `import autograd` stays fast
     from . import testing
     from .testing.anomaly import detect_anomaly
     from .transforms import (
@@ -68,14 +69,11 @@ __all__ = [
 ]  # fmt: skip
 __all__ += errors.__all__
 
-
-_OF_PYTHON = ("dict", "isinstance", "list", "tuple", "type")  # from `autograd.builtins`; not for import *
+_BUILTINS = ("dict", "isinstance", "list", "tuple", "type")  # of `autograd.builtins`; `import *` leaves them out
 
 
 def __getattr__(name: str) -> Any:
-    """What few programs use is loaded when it is first asked for: rarer transforms, checks, Python's own names."""
-    from importlib import import_module
-
+    """Load a name at first use: the rarer transforms, `testing`, and HIPS autograd's replacements of builtins."""
     if name == "testing":
         return import_module(".testing", __name__)
     if name in transforms.LATER:
@@ -84,7 +82,7 @@ def __getattr__(name: str) -> Any:
         found = import_module(".testing.anomaly", __name__).detect_anomaly
     elif name == "primitive":
         found = import_module(".core", __name__).primitive
-    elif name in _OF_PYTHON:
+    elif name in _BUILTINS:
         found = getattr(import_module(".builtins", __name__), name)
     else:
         raise AttributeError(f"module 'autograd' has no attribute {name!r}")

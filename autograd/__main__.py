@@ -1,4 +1,4 @@
-"""``python -m autograd registry``: every operation, as a table, as JSON or as Markdown."""
+"""``python -m autograd registry`` lists all operations as a table, as JSON or as Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLUMNS = ("operation", "word", "operands", "saves", "R", "I", "P", "V", "Shard
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
+    """Run the command, and return its exit status: 0, or 2 if there is no operation of a given name.
 
     Examples
     --------
@@ -26,71 +26,74 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m autograd", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    registry = commands.add_parser("registry", help="every operation: word, operands, adjoint, layouts, saves, cases")
-    registry.add_argument("operations", nargs="*", help="only these; all without")
+    registry = commands.add_parser("registry", help="list operations: word, operands, adjoint, layouts, saves, cases")
+    registry.add_argument("operations", nargs="*", help="names of operations; by default all")
     form = registry.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one object: operation -> what is known of it")
+    form.add_argument("--json", action="store_true", help="one JSON object with an entry per operation")
     form.add_argument("--markdown", action="store_true", help="the page docs/operations.md")
-    asked = parser.parse_args(argv)
-    from .testing.listing import rows  # with all cases, which a mere --help does not need
+    arguments = parser.parse_args(argv)
+    from .testing.listing import rows  # loads all cases, which --help does not need
 
     try:
-        found = list(rows(asked.operations))
+        found = list(rows(arguments.operations))
     except RingtapeError as error:
         print(error, file=sys.stderr)
         return 2
-    if asked.json:
+    if arguments.json:
         print(json.dumps({row["name"]: row for row in found}, indent=1))
     else:
-        print(markdown(found) if asked.markdown else table(found))
+        print(markdown(found) if arguments.markdown else table(found))
     return 0
 
 
-def _given(row: dict[str, Any], label: str) -> str:
-    """What the operation gives where every operand has this label; "-" where none can have it."""
+def _result_label(row: dict[str, Any], label: str) -> str:
+    """Return the label of the result if every operand has `label`; "-" if the operands cannot have it."""
     layouts = row["layouts"]
     key = " ".join([label] * len(row["operands"]))
     return "-" if key not in layouts else layouts[key] or "refused"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    given = [_given(row, label) for label in _COLUMNS[4:9]]
+    labels = [_result_label(row, label) for label in _COLUMNS[4:9]]
     cases = str(row["cases"] or row["without_derivative"])
-    return [row["name"], row["word"], " ".join(row["operands"]), " ".join(row["saves"]) or "-", *given, cases]
+    return [row["name"], row["word"], " ".join(row["operands"]), " ".join(row["saves"]) or "-", *labels, cases]
 
 
 def _short(rule: str) -> str:
-    """A lambda as it is, a longer rule by its name."""
+    """Return a lambda as it is written, and a function by its name."""
     return rule[4 : rule.index("(")] if rule.startswith("def ") else rule
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """Rows as text in columns: what all operands of a label give."""
+    """Return rows of `testing.listing` as text in columns."""
     lines = [list(_COLUMNS), *map(_cells, found)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
 def markdown(found: Sequence[dict[str, Any]]) -> str:
-    """The page of all operations."""
+    """Return rows of `testing.listing` as the page docs/operations.md."""
     lines = [
         "# Operations",
         "",
-        "Written by `python -m autograd registry --markdown > docs/operations.md`; a test says when it is stale.",
+        "This page is written by `python -m autograd registry --markdown > docs/operations.md`. A test fails when it "
+        "is out of date.",
         "",
-        "The word has one letter per operand: the same letter where they are jointly linear, different letters where "
-        "it is linear in each, N for nonlinear, S for an operand without cotangent; `*` repeats the last. Then what is "
-        "kept for backward, and what the result is where every operand has one label along a mesh axis. ct is the "
-        "cotangent, y the result.",
+        "- **word**: one letter per operand. The same letter: jointly linear. Different letters: linear in each. `N`: "
+        "nonlinear. `S`: no cotangent. `*` repeats the last letter.",
+        "- **saves**: the operands and results that are saved for backward.",
+        "- **R, I, P, V, Shard(0)**: the label of the result on a mesh axis on which all operands have this label. "
+        "*refused* means that the operation raises a `LayoutError`, `-` that its operands cannot all have the label.",
+        "- **adjoint**: the rule of each operand, from the cotangent `ct`, the result `y` and the operands.",
         "",
-        "| operation | word | keeps | R | I | P | V | Shard(0) | adjoint |",
+        "| operation | word | saves | R | I | P | V | Shard(0) | adjoint |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found:
         rules = "; ".join(f"{name}: `{_short(text)}`" for name, text in row["adjoint"].items())
         rules = row["without_derivative"] or rules
         cells = [row["name"], f"`{row['word']}`", " ".join(row["saves"]) or "-",
-                 *(_given(row, label) for label in _COLUMNS[4:9]), rules.replace("|", "\\|")]  # fmt: skip
+                 *(_result_label(row, label) for label in _COLUMNS[4:9]), rules.replace("|", "\\|")]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

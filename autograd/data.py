@@ -1,11 +1,11 @@
-"""Sampling and data augmentation: the same choices on any number of ranks.
+"""Sampling and data augmentation. The random choices do not depend on the number of ranks.
 
-Every choice follows from the key and from the place that an example has in the whole batch, or in the data set; so
-more ranks see the same epoch in the same order, and flip and crop the same examples in the same way. Keys are
-`random.Key`s; use ``key.at(epoch)`` or ``key.at(step)``, one for each draw.
+Each choice is a function of a `random.Key` and of the position of the example in the data set or in the whole batch.
+Any number of ranks therefore sees the same epoch in the same order, with the same examples flipped and cropped in the
+same way. Use a new key for each draw: ``key.at(epoch)``, ``key.at(step)``.
 
-A batch on a mesh is a Tensor that says which part of the batch it is, ``layout={"dp": Shard(0)}``; a plain array there
-is Varying, and one key for all its ranks is refused (see `random`).
+On a mesh, give a batch as a Tensor whose layout says which part of the batch it is, ``layout={"dp": Shard(0)}``. A
+plain array is Varying there, and is refused with one key for all ranks (see `random`).
 """
 
 from __future__ import annotations
@@ -32,23 +32,36 @@ __all__ = ["batches", "random_crop", "random_flip", "share"]
 def batches(
     key: random.Key, n: int, batch_size: int, *, shuffle: bool = True, drop_last: bool = False
 ) -> Iterator[np.ndarray]:
-    """The numbers of an epoch's examples, batch after batch, the same on every rank; `share` takes this rank's.
+    """Iterate over the batches of one epoch: arrays of example indices, the same on every rank.
+
+    `share` takes this rank's part of a batch.
 
     Parameters
     ----------
     key : random.Key
-        One an epoch: ``key.at(epoch)``.
+        A key for this epoch, ``key.at(epoch)``.
     n : int
-        How many examples there are.
+        Number of examples in the data set.
     batch_size : int
-        Of the whole batch, all ranks together.
-    shuffle, drop_last : bool
-        Whether the order is random; whether a last batch that is smaller is left out.
+        Number of examples in a batch, over all ranks.
+    shuffle : bool
+        Whether the order is random.
+    drop_last : bool
+        Whether to leave out a smaller last batch.
+
+    Yields
+    ------
+    numpy.ndarray of int64
+
+    Raises
+    ------
+    ShapeError
+        `batch_size` is not positive.
 
     Examples
     --------
-    >>> from autograd import data as augment, random
-    >>> [len(b) for b in augment.batches(random.Key(0, "train").at(3), 10, 4)]
+    >>> from autograd import data, random
+    >>> [len(b) for b in data.batches(random.Key(0, "train").at(3), 10, 4)]
     [4, 4, 2]
     """
     if batch_size < 1:
@@ -59,28 +72,45 @@ def batches(
 
 
 def share(x: Any, axis: str) -> Any:
-    """This rank's rows of something that every rank has whole, by the rule of numpy.array_split.
+    """Return this rank's rows of an array or sequence that every rank has whole.
+
+    The rows are divided as by `numpy.array_split`. The result has no layout: label it ``Shard(0)``.
+
+    Parameters
+    ----------
+    x : sequence or array
+        Anything with a length that can be sliced.
+    axis : str
+        The mesh axis whose ranks share the rows.
+
+    Raises
+    ------
+    MeshError
+        No mesh is current.
 
     Examples
     --------
     >>> import numpy
     >>> import collectives as cc
-    >>> from autograd import data as augment
+    >>> from autograd import data
     >>> def program():
     ...     with cc.Mesh(dp=2):
-    ...         return augment.share(numpy.arange(5), "dp").tolist()
+    ...         return data.share(numpy.arange(5), "dp").tolist()
     >>> cc.run(program, ranks=2)
     [[0, 1, 2], [3, 4]]
     """
     if state.grid is None:
         raise MeshError(f"share(x, {axis!r}): no mesh is current. Fix: with cc.Mesh({axis}=-1): around it")
-    ((_, place),) = coordinates((axis,))
+    ((_, rank),) = coordinates((axis,))
     extents, offsets = parts(len(x), state.grid.sizes[state.grid.axis(axis)])
-    return x[offsets[place] : offsets[place] + extents[place]]
+    return x[offsets[rank] : offsets[rank] + extents[rank]]
 
 
 def _examples(x: Tensor, dims: Sequence[int], caller: str) -> Tensor:
-    """A vector with one element an example, laid out as x's examples are; refused where `dims` of x are sharded."""
+    """Return a vector without values that has one element per example and the layout of the examples of x.
+
+    Raise LayoutError if a dimension in `dims` is sharded.
+    """
     layout = x.layout if state.grid is None else x.labelled(state.grid)
     if layout is not None:
         for axis, label in layout.items():
@@ -94,30 +124,46 @@ def _examples(x: Tensor, dims: Sequence[int], caller: str) -> Tensor:
 
 
 def _operand(x: Any, caller: str) -> tuple[Tensor, bool]:
+    """Return x as a Tensor, and whether the result is to be a plain array."""
     raw = x.__class__ not in TENSORS
     if raw and not is_array(x):
         x = np.asarray(x)
     if len(x.shape) < 2:
-        raise ShapeError(f"{caller}: x of shape {tuple(x.shape)}; needed: [examples, ..., places]")
+        raise ShapeError(f"{caller}: x of shape {tuple(x.shape)}; needed: at least two dimensions, the examples first")
     return (tensor(x) if raw else x), raw and state.grid is None
 
 
 def random_flip(x: Any, key: random.Key, p: float = 0.5, dim: int = -1) -> Any:
-    """Each example reversed along a dimension with probability p.
+    """Reverse each example along one dimension with probability p. Differentiable.
 
     Parameters
     ----------
-    x : [examples, ..., places, ...]
-        Differentiable. Examples may be sharded, the dimension to flip may not.
+    x : Tensor or array, [examples, ...]
+        The examples may be sharded, dimension `dim` must not be.
     key : random.Key
+        A key for this batch, ``key.at(step)``.
     p : float
+        Probability of reversing an example.
     dim : int
+        The dimension to reverse, not that of the examples.
+
+    Returns
+    -------
+    Tensor or array
+        Of the shape and layout of x.
+
+    Raises
+    ------
+    ShapeError
+        `dim` is not a dimension of an example.
+    LayoutError
+        Dimension `dim` is sharded, or x is Varying on an axis that is not an axis of the key.
 
     Examples
     --------
     >>> import numpy
-    >>> from autograd import data as augment, random
-    >>> augment.random_flip(numpy.arange(6).reshape(2, 3), random.Key(0, "flip").at(0), p=1.0)
+    >>> from autograd import data, random
+    >>> data.random_flip(numpy.arange(6).reshape(2, 3), random.Key(0, "flip").at(0), p=1.0)
     array([[2, 1, 0],
            [5, 4, 3]])
     """
@@ -127,54 +173,69 @@ def random_flip(x: Any, key: random.Key, p: float = 0.5, dim: int = -1) -> Any:
         raise ShapeError(f"random_flip: dim={dim} of {ndim} dimensions; needed: one of 1..{ndim - 1}")
     dim %= ndim
     chosen = random.bernoulli(key, _examples(x, (dim,), "random_flip"), p)
-    turned = x[(slice(None),) * dim + (slice(None, None, -1),)]
-    y = ops.where(ops.reshape(chosen, (-1, *(1 for _ in range(ndim - 1)))), turned, x)
+    reversed_x = x[(slice(None),) * dim + (slice(None, None, -1),)]
+    y = ops.where(ops.reshape(chosen, (-1, *(1 for _ in range(ndim - 1)))), reversed_x, x)
     return y.array if raw else y
 
 
 def random_crop(x: Any, size: int | Sequence[int], key: random.Key, padding: int = 0) -> Any:
-    """A window of each example at a place of its own, over the last dimensions.
+    """Take a window of each example, at a random position, over the last dimensions. Not differentiable.
 
     Parameters
     ----------
-    x : [examples, ..., *places]
-        Data, not differentiated. Examples may be sharded, places may not.
+    x : Tensor or array, [examples, ..., *spatial]
+        The examples may be sharded, the spatial dimensions must not be.
     size : int or sequence of int
-        The window, one extent per dimension from the end; an integer for the last two.
+        Size of the window in each of the last dimensions. One number means the last two dimensions.
     key : random.Key
+        A key for this batch, ``key.at(step)``.
     padding : int
-        Zeros on both sides of each of these dimensions, before the window is taken.
+        Zeros added on both sides of each of these dimensions before the window is taken.
+
+    Returns
+    -------
+    Tensor or array, [examples, ..., *size]
+        With the layout of x.
+
+    Raises
+    ------
+    ShapeError
+        The window does not fit.
+    TapeError
+        x requires a gradient.
+    LayoutError
+        A spatial dimension is sharded, or x is Varying on an axis that is not an axis of the key.
 
     Examples
     --------
     >>> import numpy
-    >>> from autograd import data as augment, random
-    >>> augment.random_crop(numpy.ones((5, 3, 8, 8)), 6, random.Key(0, "crop").at(0), padding=2).shape
+    >>> from autograd import data, random
+    >>> data.random_crop(numpy.ones((5, 3, 8, 8)), 6, random.Key(0, "crop").at(0), padding=2).shape
     (5, 3, 6, 6)
     """
     x, raw = _operand(x, "random_crop")
     if x.requires_grad:
-        raise TapeError("random_crop of a value that a tape follows; needed: data. Fix: stop_gradient(x)" + call_site())
+        raise TapeError("random_crop: x requires a gradient; needed: data. Fix: stop_gradient(x)" + call_site())
     array = x.array
     window = (size, size) if isinstance(size, int | np.integer) else tuple(size)
     first = len(array.shape) - len(window)
-    places = [n + 2 * padding for n in array.shape[first:]]
-    if first < 1 or padding < 0 or any(not 0 < k <= n for k, n in zip(window, places, strict=False)):
+    padded_shape = [n + 2 * padding for n in array.shape[first:]]
+    if first < 1 or padding < 0 or any(not 0 < k <= n for k, n in zip(window, padded_shape, strict=False)):
         raise ShapeError(
             f"random_crop: a window of {window} from x of shape {array.shape}, padding={padding}; needed: "
-            "[examples, ..., *places] with room for it"
+            "x of shape [examples, ..., *spatial], and a window no larger than its padded spatial dimensions"
         )
     like = _examples(x, range(first, len(array.shape)), "random_crop")
     starts = []
-    for k, (extent, n) in enumerate(zip(window, places, strict=True)):
-        found = random.integers(key.fold(str(k)), like, 0, n - extent + 1)
-        starts.append(found.array if found.__class__ in TENSORS else found)
+    for k, (extent, n) in enumerate(zip(window, padded_shape, strict=True)):
+        start = random.integers(key.fold(str(k)), like, 0, n - extent + 1)
+        starts.append(start.array if start.__class__ in TENSORS else start)
     if type(array) is Shaped:
         out: Any = Shaped((*array.shape[:first], *window), array.dtype, array.why)
     else:
-        wide = np.pad(array, [(0, 0)] * first + [(padding, padding)] * len(window))
+        padded = np.pad(array, [(0, 0)] * first + [(padding, padding)] * len(window))
         out = np.empty((*array.shape[:first], *window), array.dtype)
         for i in range(len(array)):
             at: list[Any] = [slice(s[i], s[i] + k) for s, k in zip(starts, window, strict=True)]
-            out[i] = wide[i][(..., *at)]
+            out[i] = padded[i][(..., *at)]
     return out if raw else Tensor(out, x.labelled(state.grid) if state.grid is not None else None)

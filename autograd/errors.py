@@ -1,31 +1,32 @@
-"""The tree of exceptions. Everything that ringtape raises on purpose is a `RingtapeError`.
+"""The exceptions that ringtape raises, all derived from `RingtapeError`, and call sites for their messages.
 
     RingtapeError
-    +-- LayoutError          operands whose layouts do not go together, or an objective that is not one number
-    +-- TapeError            a tape used in a way it cannot be: released, foreign, nothing recorded
+    +-- LayoutError          layouts that cannot be combined, or an objective that is not one global number
+    +-- TapeError            invalid use of a tape: it is released, belongs elsewhere, or has recorded nothing
     +-- SavedArrayError      a write to an array that a tape still needs (also a ValueError and a TypeError)
     +-- ShapeError           shapes that do not fit (also a ValueError)
-    +-- DtypeError           a dtype without derivative where one is needed, or dtypes that differ (also a TypeError)
-    +-- ArgumentError        an argument that is missing, or nested in another way than needed (also a TypeError)
-    +-- ObjectiveError       grad of what is not one real number (a ShapeError and a DtypeError)
-    +-- AbsentError          reading a value that this rank does not hold
+    +-- DtypeError           a dtype without derivative or not supported, or dtypes that differ (also a TypeError)
+    +-- ArgumentError        a missing argument, or one of another nesting than needed (also a TypeError)
+    +-- ObjectiveError       gradient of a function whose result is not one real number (a ShapeError and a DtypeError)
+    +-- AbsentError          a value was read on a rank that does not hold it
     +-- AnomalyError         a NaN or an infinity, under detect_anomaly (also a FloatingPointError)
-    +-- NotDifferentiable    an operation that has no derivative, raised where it is recorded
+    +-- NotDifferentiable    an operation that has no derivative, raised when it is recorded
     |                        (also a NotImplementedError)
-    +-- ConflictError        another distribution owns the same package
-    +-- DependencyError      an optional package is not installed (also an ImportError)
+    +-- ConflictError        another distribution installs the same package (also an ImportError)
+    +-- DependencyError      an optional package cannot be imported (also an ImportError)
     +-- MeshError            an axis, rank or mesh that does not exist (also a ValueError)
-    +-- CommunicationError   what goes wrong between ranks
-        +-- CollectiveMismatch   ranks that do not make the same call
-        +-- DeadlockError        ranks that wait for each other for ever
+    +-- CommunicationError   base of the errors between ranks
+        +-- CollectiveMismatch   the ranks of a group made different calls
+        +-- DeadlockError        ranks wait for each other
         +-- RankFailed           another rank raised, exited early or was killed
-        +-- ReplicaMismatch      copies that should be equal and are not
+        +-- ReplicaMismatch      copies of one value differ between ranks
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from types import FrameType
 
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "CollectiveMismatch", "CommunicationError", "ConflictError",
@@ -35,15 +36,15 @@ __all__ = [
 
 
 class RingtapeError(Exception):
-    """The root of every exception that ringtape raises on purpose."""
+    """Base class of all exceptions that ringtape raises."""
 
 
 class LayoutError(RingtapeError):
-    """Layouts that do not go together; the text names axis, operands, both layouts and the fix."""
+    """Layouts cannot be combined. The message names the axis, the operands, their layouts and the fix."""
 
 
 class TapeError(RingtapeError):
-    """A tape used in a way it cannot be: released, foreign, or with nothing recorded."""
+    """Invalid use of a tape: it is released, the value belongs to another one, or nothing is recorded."""
 
 
 class SavedArrayError(RingtapeError, ValueError, TypeError):
@@ -51,90 +52,96 @@ class SavedArrayError(RingtapeError, ValueError, TypeError):
 
 
 class ShapeError(RingtapeError, ValueError):
-    """Shapes that do not fit the operation."""
+    """Shapes do not fit the operation."""
 
 
 class DtypeError(RingtapeError, TypeError):
-    """A dtype that has no derivative where one is needed, or dtypes that differ."""
+    """A dtype has no derivative or is not supported, or dtypes differ."""
 
 
 class ArgumentError(RingtapeError, TypeError):
-    """An argument of a transform that is missing, or whose nesting is not the one that is needed."""
+    """An argument of a transform is missing, or has another nesting than needed."""
 
 
 class ObjectiveError(ShapeError, DtypeError):
-    """A gradient was asked of a function that does not return one real number."""
+    """The gradient of a function that does not return one real number was requested."""
 
 
 class AbsentError(RingtapeError):
-    """A value was read on a rank that does not hold it, or in a world of shapes without values."""
+    """A value was read on a rank that does not hold it, or in a dry run, which has no values."""
 
 
 class AnomalyError(RingtapeError, FloatingPointError):
-    """A value that is not finite; the text names the operation that made it and the line of the program."""
+    """A value is not finite. The message names the operation that made it and its call site."""
 
 
 class NotDifferentiable(RingtapeError, NotImplementedError):
-    """An operation that has no derivative, raised where it is recorded."""
+    """An operation has no derivative. Raised when it is recorded, not in backward."""
 
 
 class ConflictError(RingtapeError, ImportError):
-    """Another distribution owns the same package name."""
+    """Another distribution installs a package of the same name."""
 
 
 class DependencyError(RingtapeError, ImportError):
-    """A package that is an optional extra is needed and cannot be imported; the text says how to install it."""
+    """An optional package is needed and cannot be imported. The message says how to install it."""
 
 
 class MeshError(RingtapeError, ValueError):
-    """An axis, a rank or a mesh that does not exist in this world."""
+    """An axis, a rank or a mesh does not exist."""
 
 
 class CommunicationError(RingtapeError):
-    """Something went wrong between ranks."""
+    """Base class of the errors between ranks."""
 
 
 class CollectiveMismatch(CommunicationError):
-    """The ranks of a group did not make the same call; the text names the ranks that differ."""
+    """The ranks of a group made different calls. The message names the ranks that differ."""
 
 
 class DeadlockError(CommunicationError):
-    """Ranks wait for each other for ever; the text says what each of them waits for."""
+    """Ranks wait for each other and none can proceed. The message says what each of them waits for."""
 
 
 class RankFailed(CommunicationError):
-    """Another rank raised, exited early or was killed; the text names it."""
+    """Another rank raised, exited early or was killed. The message names it."""
 
 
 class ReplicaMismatch(CommunicationError):
-    """Copies of one value that should be equal on all ranks are not."""
+    """Copies of one value that must be equal on all ranks differ."""
 
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OURS = tuple(os.path.join(_HERE, package) + os.sep for package in ("autograd", "collectives", "parallel"))
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame, from `frame` outwards, that is not in ringtape's own code."""
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+        frame = frame.f_back
+    return frame
 
 
 def find_site() -> tuple[str, int]:
-    """File and line of the innermost frame that is not ringtape's own."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame = frame.f_back  # type: ignore[assignment]
+    """Return file and line of the innermost frame of this thread that is not in ringtape's own code."""
+    frame = _user_frame(sys._getframe(1))
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def short_site(file: str, line: int) -> str:
-    """The same as errors show it: ``model.py:41``."""
+    """Return a call site as messages show it, like ``model.py:41``."""
     return f"{os.path.basename(file)}:{line}"
 
 
 def call_site() -> str:
-    """The same as the tail of an error's text: ``   model.py:41``."""
+    """Return the last line of an error message, like ``  at model.py:41``, for the present call site."""
     return f"\n  at {short_site(*find_site())}"
 
 
 def site_of_thread(thread: int | None) -> str:
-    """Where the user's program stands in another thread, ``model.py:41``; "" for a thread that has ended."""
-    frame = None if thread is None else sys._current_frames().get(thread)
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame = frame.f_back
+    """Return the line of the user's program that another thread executes, like ``model.py:41``.
+
+    Returns "" for None and for a thread that has ended.
+    """
+    frame = _user_frame(None if thread is None else sys._current_frames().get(thread))
     return "" if frame is None else short_site(frame.f_code.co_filename, frame.f_lineno)

@@ -1,16 +1,17 @@
-"""All-reduce algorithms on several hosts, compared with the bound, with the MPI library's own, and with each other.
+"""Compare all-reduce algorithms on several hosts with a lower bound, with the MPI library, and with each other.
 
     python benchmarks/algorithms.py [--json] [--cluster TOOL] [--rounds N]
 
-Needs root: it makes 4 hosts joined at 500 Mbit/s (`benchmarks/cluster`), and removes them afterwards. float32. All
-candidates of a size are interleaved round by round in one run. A time is that of the slowest rank, and medians are
-compared. It measures:
+Needs root: it makes 4 hosts joined at 500 Mbit/s (`benchmarks/cluster`), and removes them afterwards. Arrays are
+float32. All candidates of a size are interleaved round by round in one run. A time is that of the slowest rank, and
+medians are compared:
 
-- ring and halving-doubling at 32 MiB, compared with the bound ``2n(p-1)/p`` over the bandwidth that is measured from
-  one rank to another in the same rounds;
-- hierarchical on 4 hosts x 2 ranks: payload between hosts and its formula, bytes on the wire and the payload;
-- `auto` and the best of all algorithms at every size from 1 KiB to 32 MiB (`auto` runs the algorithm that it has
-  chosen, so the times of both are taken together).
+- ring and halving-doubling at 32 MiB with the lower bound, ``2n(p-1)/p`` divided by the bandwidth between two ranks,
+  which is measured in the same rounds;
+- hierarchical on 4 hosts x 2 ranks: the payload between hosts with its formula, and the bytes on the wire with the
+  payload;
+- `auto` with the fastest of all algorithms at every size from 1 KiB to 32 MiB. It runs the algorithm that it has
+  chosen, so the times of both are pooled.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Bench:
         self.x = np.ones(LONG_BYTES // 4, np.float32)
 
     def timed(self, run: Callable[[], Any], times: int = 1) -> float:
-        """Seconds of the slowest rank."""
+        """The time of one run on the slowest rank, in seconds."""
         self.world.barrier()
         start = time.perf_counter()
         for _ in range(times):
@@ -65,7 +66,7 @@ class Bench:
         return float(self.world.all_gather(self.np.array([mine]), [1] * self.world.size).max())
 
     def one_way(self) -> None:
-        """A long message from rank 0 to rank 1, in the algorithms' pieces."""
+        """Send a long message from rank 0 to rank 1, in pieces as the algorithms do."""
         from collectives.algorithms.steps import finish, give, take
 
         part = self.x[: self.x.size // 4]
@@ -86,7 +87,7 @@ class Bench:
 
 
 def flat(rounds: int) -> dict[str, Any]:
-    """One rank on each host: the bound, and `auto`."""
+    """Measure one rank per host: the lower bound, and `auto`."""
     from collectives.algorithms.costs import candidates
 
     bench = Bench(rounds)
@@ -99,7 +100,7 @@ def flat(rounds: int) -> dict[str, Any]:
         for name, seen in runs.items():
             run = bench.one_way if name == "one way" else bench.all_reduce(name, LONG_BYTES)
             seconds = bench.timed(run)
-            if at:  # the first makes connections
+            if at:  # the first round makes connections
                 seen.append(seconds)
     rate = LONG_BYTES / 4 / statistics.median(runs["one way"])
     result["one_way_MBps"] = rate / 1e6
@@ -117,7 +118,7 @@ def flat(rounds: int) -> dict[str, Any]:
                 if at:
                     seen[name].append(seconds)
                 elif size >= 1 << 22 and seconds > 3 * 2 * size * (p - 1) / p / rate and name != "auto":
-                    del seen[name]  # far behind, and slow: two rounds are enough to see that
+                    del seen[name]  # far too slow to be the best, so not worth the time
         result["sizes"][size] = {
             "choice": fit.choose("all_reduce", size),
             "predicted_s": fit.times("all_reduce", size),
@@ -129,7 +130,7 @@ def flat(rounds: int) -> dict[str, Any]:
 
 
 def hosts(rounds: int) -> dict[str, Any]:
-    """Two ranks on each host: the bytes sent between hosts."""
+    """Measure two ranks per host: the traffic between hosts."""
     bench = Bench(rounds)
     world, traffic = bench.world, bench.world.traffic
     algorithm = "hierarchical:shared,ring"
@@ -165,12 +166,12 @@ def hosts(rounds: int) -> dict[str, Any]:
 
 
 def sent_bytes() -> int:
-    """The bytes that this host has sent over its link."""
+    """The number of bytes that this host has sent over its link."""
     return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 
 def spread(values: list[float]) -> float:
-    """The distance of the quartiles over the median; of the extremes where there are few values."""
+    """The interquartile range divided by the median; with few values, the whole range divided by the median."""
     ordered = sorted(values)
     low, high = (ordered[0], ordered[-1]) if len(ordered) < 4 else (
         ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4])  # fmt: skip
@@ -192,7 +193,7 @@ def launch(cluster: str, ranks: int, part: str, rounds: int) -> dict[str, Any]:
 
 
 def figures(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
-    """Every figure: ours, what it is compared with, and a ratio above 1 where ours is better."""
+    """All figures: ours, the peer's, and the ratio, which is above 1 if ours is better."""
     found: dict[str, Any] = {}
     for name, (seconds, least, noise) in one["long"].items():
         found[f"{name}_32MiB_over_bound"] = {
@@ -220,10 +221,10 @@ def figures(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Make the hosts, run both parts, print."""
+    """Make the hosts, run both parts, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--cluster", default=str(ROOT / "benchmarks" / "cluster"), help="the tool that makes hosts")
+    parser.add_argument("--cluster", default=str(ROOT / "benchmarks" / "cluster"), help="the command that makes hosts")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--part", choices=("flat", "hosts"), help=argparse.SUPPRESS)
     args = parser.parse_args()

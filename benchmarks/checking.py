@@ -1,11 +1,11 @@
-"""Cost of the check modes: a recorded all_reduce of 4 KiB in every mode, and the transport's bare call.
+"""The cost of mismatch checking: a recorded all_reduce of 4 KiB in every mode, compared with the bare transport.
 
     python benchmarks/checking.py
 
-Two ranks, as threads of one process and as processes under mpiexec (where there is one); float32, one thread each. The
-modes take turns in one process, so that other load on the machine affects all of them alike. Times are medians over the
-rounds. The peer of a mode is the transport's call on the same array, without tape, labels or fingerprint. One more line
-measures a build without any check; mode ``off`` must not be measurably slower than that, as its own ratio shows.
+It runs on two ranks, as threads of one process and as processes under mpiexec (if it is installed), with float32 and
+one thread per rank. The modes take turns in one process, so that other load on the machine affects all of them. Times
+are medians over the rounds. The peer of each mode is the transport's own call on the same array, without tape, layouts
+or fingerprint. One more line is measured with the check removed from the code: ``off`` must not be measurably slower.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORLDS = {"local": "2 threads", "mpi": "2 processes"}
 
 
 def worker(world: str, rounds: int, calls: int) -> dict[str, list[float]] | None:
-    """Microseconds by name and round; None where there is no mpiexec."""
+    """Run one world: microseconds by name and round, or None if mpiexec is not installed."""
     command = [sys.executable, str(PEERS / "checking_worker.py"), world, str(rounds), str(calls)]
     if world == "mpi":
         beside = Path(sys.executable).parent / "mpiexec"
@@ -43,15 +43,15 @@ def worker(world: str, rounds: int, calls: int) -> dict[str, list[float]] | None
 
 
 def ratio(peer: list[float], ours: list[float]) -> float:
-    """The median over the rounds of the ratio of two times that were taken close to each other."""
+    """The median over the rounds of the ratio within a round, whose times were measured shortly after each other."""
     return statistics.median(p / o for p, o in zip(peer, ours, strict=True))
 
 
 def main() -> None:
     """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=41, help="rounds, each mode once in each (at least 5)")
-    parser.add_argument("--calls", type=int, default=200, help="calls of a mode in a round")
+    parser.add_argument("--rounds", type=int, default=41, help="rounds; every mode runs once in each (at least 5)")
+    parser.add_argument("--calls", type=int, default=200, help="calls of each mode per round")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (us), ratio")
     args = parser.parse_args()
     if args.rounds < 5:

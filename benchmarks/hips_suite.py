@@ -1,12 +1,12 @@
-"""HIPS autograd's own test suite, as it stands, under HIPS autograd and under ringtape.
+"""Run HIPS autograd's own test suite, unmodified, under HIPS autograd and under ringtape.
 
     git clone https://github.com/HIPS/autograd && git -C autograd checkout v1.9.1
     python benchmarks/hips_suite.py --suite autograd --python-hips /an/environment/with/autograd,scipy,pytest/bin/python
 
-Needs pytest and SciPy in both environments; HIPS autograd in the other one only, because both own the package name.
-What counts is the tests that HIPS autograd itself passes. The files are run unmodified, from the outside: nothing is
-written into the checkout. A test is private where its file, or it itself, imports a module that HIPS autograd does not
-document (see PRIVATE); totals are printed with and without those. The exit status is 1 below ``--need`` per cent.
+Both environments need pytest and SciPy. HIPS autograd must be installed in the second one only, because both packages
+have the same name. Only tests that pass under HIPS autograd count. Nothing is written into the checkout. A test is
+private if it or its file imports a module that HIPS autograd does not document (see PRIVATE); totals are printed with
+and without private tests. The exit status is 1 if fewer than ``--need`` per cent pass.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ PRIVATE = {
     "autograd.numpy.numpy_vspaces": "HIPS autograd's vector spaces",
     "autograd.numpy.numpy_wrapper": "how HIPS autograd wraps NumPy",
 }
-"""Modules without documentation, and what they are."""
+"""Undocumented modules of HIPS autograd, and their contents."""
 
 
 class Outcome(NamedTuple):
-    """What became of one test."""
+    """The outcome of one test."""
 
     kind: str  # passed, failed, skipped
     reason: str = ""
 
 
 def run(python: str, suite: Path, limit_s: float, ours: bool) -> tuple[str, dict[tuple[str, str], Outcome]]:
-    """Run the suite in an interpreter: where its autograd came from, and what became of each (file, test)."""
+    """Run the suite in an interpreter: the path of its autograd, and the outcome of each (file, test)."""
     environment = dict(
         os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", MPLBACKEND="Agg"
     )
@@ -75,7 +75,7 @@ def run(python: str, suite: Path, limit_s: float, ours: bool) -> tuple[str, dict
 
 
 def outcomes(report: Path) -> dict[tuple[str, str], Outcome]:
-    """A JUnit report as a table."""
+    """Read a JUnit report."""
     table = {}
     for case in xml.parse(report).iter("testcase"):
         bad = [e for e in case if e.tag in ("failure", "error", "skipped")]
@@ -90,7 +90,7 @@ def outcomes(report: Path) -> dict[tuple[str, str], Outcome]:
 
 
 def private_imports(file: Path) -> tuple[set[str], dict[str, set[str]]]:
-    """The private modules that a test file imports: at its top, and in each test function."""
+    """The private modules that a test file imports at its top, and in each test function."""
 
     def imported(nodes: list[ast.stmt], inside: bool) -> set[str]:
         found: set[str] = set()
@@ -111,7 +111,7 @@ def private_imports(file: Path) -> tuple[set[str], dict[str, set[str]]]:
 
 
 def privates(suite: Path, tests: list[tuple[str, str]]) -> dict[tuple[str, str], set[str]]:
-    """The tests that import private modules, and which."""
+    """The tests that import private modules, with these modules."""
     files = {file: private_imports(suite / "tests" / f"{file}.py") for file, _ in dict.fromkeys(tests)}
     found = {}
     for file, test in tests:
@@ -123,7 +123,7 @@ def privates(suite: Path, tests: list[tuple[str, str]]) -> dict[tuple[str, str],
 
 
 def measured(suite: Path, python_hips: str, python: str, limit_s: float) -> dict[str, Any]:
-    """Both runs, counted."""
+    """Run the suite under both packages, and count the outcomes."""
     where_hips, hips = run(python_hips, suite, limit_s, ours=False)
     where_ours, ours = run(python, suite, limit_s, ours=True)
     tests = sorted(test for test, outcome in hips.items() if outcome.kind == "passed")
@@ -153,12 +153,12 @@ def measured(suite: Path, python_hips: str, python: str, limit_s: float) -> dict
 
 
 def total(ours: int, peer: int) -> dict[str, Any]:
-    """A figure of the kind that all benchmarks print."""
+    """A figure in the format of all benchmarks."""
     return {"ours": ours, "peer": peer, "ratio": round(ours / max(peer, 1), 4)}
 
 
 def table(result: dict[str, Any]) -> str:
-    """The counts per file, the totals, and the reasons of failures by frequency."""
+    """Format the counts per file, the totals, and the reasons for failures, the most frequent first."""
     lines = [f"{'file':24}{'HIPS':>6}{'ringtape':>10}{'private':>9}  imports"]
     for file, row in result["files"].items():
         imports = ", ".join(f"{module.removeprefix('autograd.')} {n}" for module, n in row["imports"].items())
@@ -172,7 +172,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run, print, compare with what is needed."""
+    """Run, print the table, and compare with `--need`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--suite", type=Path, required=True, help="a checkout of HIPS autograd")
     parser.add_argument("--python-hips", required=True, metavar="PATH", help="interpreter that has HIPS autograd")

@@ -1,12 +1,12 @@
-"""Peak memory of a step in ringtape and in PyTorch eager, and of ringtape after ten thousand steps.
+"""Memory of a training step: ringtape compared with PyTorch eager, and ringtape after ten thousand steps.
 
     python benchmarks/memory.py --python-torch /path/to/an/environment/with/torch/bin/python
 
-Each figure is from a process of its own: the peak of its resident memory, less the resident memory after the import.
-The cases are those of `benchmarks/engine.py`: the step of a transformer block (float32, width 256, 4 heads, causal; the
-peer with scaled_dot_product_attention and with plain attention), and the training step of the small network after 1,000
-and after 10,000 steps, without a mesh and with one. A ratio is the peer's bytes over ours. For the 10,000 steps it is
-the earlier peak over the later one, which is 1 where memory does not grow.
+Each figure is measured in its own process: the peak of resident memory minus the resident memory after the import. The
+cases are those of `benchmarks/engine.py`. For the step of a transformer block (float32, width 256, 4 heads, causal) the
+peer runs with scaled_dot_product_attention and with plain attention. For the training step of the small network, memory
+is measured after 1,000 and after 10,000 steps, without a mesh and on a mesh. A ratio is the peer's bytes divided by
+ours; for the loop it is the earlier peak divided by the later one, so 1 means that nothing grows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS = 5
 
 
 def look(python: str, engine: str, case: str, mode: str, *steps: int) -> list[dict[str, Any]]:
-    """Peak and resident bytes of one process after so many steps."""
+    """Peak and resident bytes of one process after each of the given numbers of steps."""
     environment = dict(os.environ, **THREADS)
     environment.pop("PYTHONPATH", None)
     if engine == "ringtape":

@@ -1,19 +1,20 @@
-"""How much of an all-reduce over MPI is hidden by computation between its start and its wait.
+"""Overlap of communication and compute: how much of a nonblocking all-reduce is hidden behind compute, over MPI.
 
-    mpiexec -n 4 python benchmarks/overlap.py             # on several hosts with a slow network, where it matters
+    mpiexec -n 4 python benchmarks/overlap.py             # most useful on several hosts with a slow network
 
-Each round runs, in turn and from a barrier on: the all-reduce alone; the compute alone; both, where the tape pokes the
-transport after each operation; both without the poke; and both with raw mpi4py (`Iallreduce` before, `Wait` after, the
-usual advice). The same once more for the backward pass, where the adjoint's all-reduce is started at the wait's place
-and waited for at the start's. A time is the slowest rank's; figures are medians over the rounds.
+Each round measures, one after the other and each from a barrier on: the all-reduce alone; the compute alone; both,
+while the tape lets the transport make progress after each operation (a poke); both without pokes; and both with raw
+mpi4py (`Iallreduce` before and `Wait` after the compute, as is usually advised). The same is measured for the backward
+pass, where the adjoint starts its all-reduce at the place of the wait, and waits at the place of the start. A time is
+that of the slowest rank; figures are medians over the rounds.
 
-Hidden share: (alone + compute - both) / alone, where alone is the all-reduce's own time. Where hosts share cores, what
-the transfer takes from the processor counts against it; "waited" is the time in the wait itself, behind the compute.
+The hidden share is (alone + compute - both) / alone, where alone is the time of the all-reduce alone. If hosts share
+cores, the processor time of the transfer reduces it. "waited" is the time in the wait itself, after the compute.
 
-Compute is a chain of recorded operations, calibrated to take `--factor` times as long as the all-reduce, each of them
-about `--operation-ms` long: pending communication cannot advance within one operation. They are the operations of an
-accelerator, which take no processor time: that is what hosts with processors of their own see, where these share the
-cores of one machine. With ``--compute matrix`` they are matrix products, on the same processors that move the data.
+The compute is a chain of recorded operations, calibrated to take `--factor` times as long as the all-reduce. Each
+operation takes about `--operation-ms`, and pending communication makes no progress during an operation. By default the
+operations are those of a simulated accelerator and take no processor time, as on hosts that do not share the cores of
+one machine. With ``--compute matrix`` they are matrix products, on the same processors that move the data.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 for name in THREADS:
     os.environ[name] = "1"
 
-# numpy takes the number of threads from the environment when it is loaded, so it and what loads it stand below that
+# NumPy reads the number of threads when it is imported, so it must be imported after these assignments
 import numpy as np  # noqa: E402
 
 import autograd as ag  # noqa: E402
 import autograd.numpy as anp  # noqa: E402
 import collectives as cc  # noqa: E402
-from autograd.engine.primitive import op  # noqa: E402
 from autograd.engine.state import state  # noqa: E402
+from autograd.extend import op  # noqa: E402
 
-SIDE = 192  # of the square matrices of the compute
+SIDE = 192  # the matrices of the compute are SIDE x SIDE
 
 
 class Device:
-    """An accelerator that takes a given time for every operation, forward and backward, and no processor.
+    """A simulated accelerator: every operation takes a given time, forward and backward, and no processor time.
 
-    It has one operation queued behind the one that runs, as a stream has: the host comes back from a launch when the
-    operation before is done, and what it does until its next launch costs nothing if it is shorter than an operation.
+    One operation can be queued behind the running one, as in a stream. A launch returns when the previous operation is
+    done, so work on the host between two launches is free if it is shorter than an operation.
     """
 
     def __init__(self, seconds: float):
@@ -77,12 +78,12 @@ class Device:
 
 
 def slowest(mine: float) -> float:
-    """The largest of all ranks' times."""
+    """The largest time of all ranks."""
     return float(max(np.frombuffer(b, np.float64)[0] for b in cc.world().exchange(np.array([mine]).tobytes())))
 
 
 def timed(function: Callable[[], Any]) -> float:
-    """The slowest rank's time in seconds, from a barrier on."""
+    """The time of the slowest rank in seconds, from a barrier on."""
     cc.world().barrier()
     start = time.perf_counter()
     function()
@@ -103,7 +104,7 @@ class Bench:
         self.wide = ag.tensor(generator.standard_normal((self.rows, SIDE)).astype(np.float32), requires_grad=True)
         self.device = Device(operation_s) if kind == "device" else None
         self.steps = 1
-        self.waited = 0.0  # seconds, in the last of the runs of both
+        self.waited = 0.0  # seconds spent in the wait of the last run of both
 
     def compute(self) -> Any:
         """A chain of matrix products and nonlinearities."""
@@ -113,12 +114,12 @@ class Bench:
         return y
 
     def synchronize(self) -> None:
-        """Wait for what the device has been given."""
+        """Wait until the device has finished."""
         if self.device is not None:
             self.device.synchronize()
 
     def calibrate(self, seconds: float) -> None:
-        """Set the number of steps so that the forward compute takes that long."""
+        """Set the number of steps so that the forward compute takes the given time."""
         self.steps = 4
         with ag.Tape():
             self.compute()
@@ -159,7 +160,7 @@ class Bench:
 
     # -- backward --------------------------------------------------------------------------------------------------
     def tape(self, communicates: bool, computes: bool) -> Callable[[], None]:
-        """A recorded forward pass; what is returned runs its backward pass."""
+        """Record a forward pass, and return a function that runs its backward pass."""
         with ag.Tape() as tape:
             handle: Any = cc.all_reduce_async(self.payload, "dp") if communicates else None
             y = self.compute() if computes else None
@@ -195,7 +196,7 @@ def measure(bench: Bench, rounds: int) -> dict[str, list[float]]:
 
     for k in range(rounds + 1):
         if k == 1:
-            times.clear()  # the first warms up
+            times.clear()  # the first round is a warm-up
         note("alone", timed(bench.alone))
         note("compute", timed(bench.recorded))
         for name, run in (
@@ -216,26 +217,26 @@ def measure(bench: Bench, rounds: int) -> dict[str, list[float]]:
 
 
 def share(rounds: dict[str, list[float]], both: str, prefix: str = "") -> float:
-    """The part of the all-reduce that took no time of its own: the median of the rounds', each measured together."""
+    """The hidden share of the all-reduce: the median over the rounds of the share within a round."""
     each = zip(rounds[f"{prefix}alone"], rounds[f"{prefix}compute"], rounds[both], strict=True)
     return statistics.median((alone + compute - b) / alone for alone, compute, b in each)
 
 
 def main() -> None:
-    """Measure; rank 0 prints a table or JSON."""
+    """Measure, and print a table or JSON on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=float, default=8.0, help="size of the all-reduce")
-    parser.add_argument("--factor", type=float, default=2.0, help="compute takes so many times the all-reduce's time")
+    parser.add_argument("--factor", type=float, default=2.0, help="time of the compute over that of the all-reduce")
     parser.add_argument("--compute", choices=("matrix", "device"), default="device")
-    parser.add_argument("--operation-ms", type=float, default=2.0, help="about how long one operation takes")
+    parser.add_argument("--operation-ms", type=float, default=2.0, help="approximate time of one operation")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (s), ratio")
     args = parser.parse_args()
     world = cc.world()
     if world.size == 1:
-        raise SystemExit("one rank has nobody to communicate with; fix: mpiexec -n 4 python benchmarks/overlap.py")
+        raise SystemExit("there is only one rank; needed: at least 2. Fix: mpiexec -n 4 python benchmarks/overlap.py")
     assert all(os.environ[name] == "1" for name in THREADS)
-    cc.check("off")  # the comparison of calls would make every start a barrier
+    cc.check("off")  # comparing calls would turn every start into a barrier
     with cc.Mesh(dp=-1):
         bench = Bench(int(args.mib * 2**20), args.operation_ms / 1000, args.compute)
         bench.alone()

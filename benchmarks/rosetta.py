@@ -1,19 +1,19 @@
-"""The backward of every collective on three ranks, in ringtape and in its peers, compared with the dense gradient.
+"""Compare the backward pass of every collective, in ringtape and in other packages, with a serial gradient.
 
     python benchmarks/rosetta.py --python-torch PATH --python-jax PATH --python-mpi4jax PATH --python-mpi4torch PATH
 
-Operands and cotangents differ on every rank. Each case of each system runs in processes of its own, under a time
-limit. The cells of the table:
+Operands and cotangents differ on each of three ranks. Each case of each system runs in its own processes, with a time
+limit. The table has these entries:
 
-    right           equal to the gradient of the sum over the ranks of <ct_r, y_r>
-    right as I      equal to it if the result is read as one value, computed once and repeated (identity backward)
+    right           the gradient of the sum over the ranks of <ct_r, y_r>
+    right as I      the gradient if the result counts as one value for all ranks (identity backward)
     wrong x f       f times the gradient, on every rank
     wrong           none of these; the relative error follows
-    wrong value     the forward result itself is not the collective's
-    refuses         an error, in forward or in backward; its text is listed below the table
-    hangs           no answer within the limit
+    wrong value     the forward result is wrong
+    refuses         an error in forward or backward; its text is listed below the table
+    hangs           no answer within the time limit
 
-A peer is left out, with the reason, where no interpreter is given or the interpreter does not have it.
+A peer is left out, with the reason, if no interpreter is given or if the interpreter cannot import it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GRACE_S = 3.0
 
 
 class System(NamedTuple):
-    """A column: the worker's script, the option that names its interpreter, the number of processes, their launcher."""
+    """A column: the worker's script, the option with its interpreter, its module, the processes, and how they start."""
 
     script: str
     option: str
@@ -82,7 +82,7 @@ def answers(system: System, python: str, case: str, limit_s: float) -> tuple[lis
     end = time.monotonic() + limit_s
     while any(job.poll() is None for job in jobs) and time.monotonic() < end:
         if any(job.poll() not in (None, 0) for job in jobs):
-            end = min(end, time.monotonic() + _GRACE_S)  # one has failed: the others may wait for it for ever
+            end = min(end, time.monotonic() + _GRACE_S)  # a process has failed; the others may wait for it forever
         time.sleep(0.02)
     late = any(job.poll() is None for job in jobs)
     for job in jobs:
@@ -98,14 +98,14 @@ def answers(system: System, python: str, case: str, limit_s: float) -> tuple[lis
 
 
 def verdict(case: str, said: list[dict[str, Any]], late: bool) -> tuple[str, str]:
-    """The cell, and the note on it below the table."""
+    """The entry of the table, and the detail to list below the table."""
     refused = [a["refused"] for a in said if "refused" in a]
     if refused:
         return "refuses", refused[0]
     if late:
         return "hangs", f"{len(said)} of {RANKS} ranks answered"
     if len(said) != RANKS:
-        return "refuses", f"{len(said)} of {RANKS} ranks answered; the others ended without a word"
+        return "refuses", f"{len(said)} of {RANKS} ranks answered; the others ended without an answer"
     said.sort(key=lambda a: a["rank"])
     xs, cts = data(case)
     spec = CASES[case]
@@ -116,7 +116,7 @@ def verdict(case: str, said: list[dict[str, Any]], late: bool) -> tuple[str, str
     expected = spec.gradient(cts, xs)
     flat, wanted = np.concatenate([g.ravel() for g in got]), np.concatenate([g.ravel() for g in expected])
     if flat.shape != wanted.shape:
-        return "wrong", "of another shape"
+        return "wrong", "wrong shape"
     if close(flat, wanted):
         return "right", ""
     if spec.invariant is not None:
@@ -133,9 +133,9 @@ def close(a: Any, b: Any) -> bool:
 
 
 def missing(system: System, python: str | None) -> str:
-    """Why a system cannot run; empty if it can."""
+    """Why a system cannot run; "" if it can."""
     if python is None:
-        return f"no interpreter was named (--python-{system.option} PATH)"
+        return f"no interpreter was given (--python-{system.option} PATH)"
     found = subprocess.run([python, "-c", f"import {system.module}"], check=False, capture_output=True, text=True)
     return "" if found.returncode == 0 else f"{python} cannot import {system.module}: {found.stderr.strip()[-200:]}"
 
@@ -144,7 +144,7 @@ def main() -> None:
     """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for peer in ("torch", "jax", "mpi4jax", "mpi4torch"):
-        parser.add_argument(f"--python-{peer}", metavar="PATH", help=f"an interpreter that has {peer}")
+        parser.add_argument(f"--python-{peer}", metavar="PATH", help=f"an interpreter with {peer}")
     parser.add_argument("--limit-s", type=float, default=30.0, help="time limit of a case")
     parser.add_argument("--case", action="append", choices=CASES, help="only this one (may be repeated)")
     parser.add_argument("--json", action="store_true", help="print one object: case -> system -> [verdict, detail]")

@@ -17,7 +17,6 @@ from autograd.layouts.messages import describe
 
 from .checks.modes import check_mode
 from .mesh import current_mesh
-from .replicas import check_replicas
 
 __all__ = ["from_local"]
 
@@ -81,5 +80,5 @@ def from_local(
         )
     x = tensor(array, layout, requires_grad=requires_grad, global_shape=global_shape, name=name)
     if check_mode() != "off":  # where nothing is equal too: ranks that say different things are told so
-        check_replicas([x], mesh)
+        mesh.check_replicas([x])
     return x

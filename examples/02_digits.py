@@ -1,14 +1,14 @@
-"""Handwritten digits, data parallel: every rank has the whole model and its own part of each batch.
+"""Classify handwritten digits with data parallelism: every rank has the whole model and its own part of each batch.
 
     python examples/02_digits.py                        one process
     python examples/02_digits.py --ranks 4              four threads of one process
     mpiexec -n 4 python examples/02_digits.py           four processes
 
-All three learn the same thing, because nothing below depends on the number of ranks: the batches are those of the whole
-program, the loss is divided by the *global* count, and gradients are summed where the parameters entered.
+All three train the same model. The batches are global batches, the loss is divided by the *global* number of rows, and
+the gradients of the parameters are summed over the ranks.
 
     --plot digits.png     draw the loss curve
-    --verify              first compare every gradient with the same model on one rank, in float64
+    --verify              first compare every gradient with that of the same model on one rank, in float64
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the ranks share the cores already; numpy reads it when imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads this when it is imported; the ranks share the cores
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -43,30 +43,30 @@ parser.add_argument("--losses", metavar="FILE", help="write the loss of every st
 
 
 def share(rows: np.ndarray) -> ag.Tensor:
-    """This rank's part of rows that all ranks have: R -> Shard(0). Uneven parts are fine, and empty ones too."""
+    """R -> Shard(0): this rank's part of rows that all ranks have. Parts may be uneven or empty."""
     return cc.shard(ag.tensor(rows, layout={"dp": cc.R}), "dp")
 
 
 def mean_loss(model: nn.Module, x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
-    """This rank's share of the mean loss of the whole batch: a Partial number, to be summed over the ranks."""
+    """This rank's addend of the mean loss of the global batch: a Partial scalar, to be summed over the ranks."""
     return nn.cross_entropy(model(x), y).sum() / y.global_shape[0]
 
 
 def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
-    """The part of all rows that is classified right; every rank counts its own rows."""
+    """The fraction of all rows that is classified correctly; every rank counts its own rows."""
     with ag.no_grad():
         right = anp.argmax(model(share(x)), axis=1) == share(y)
         return cc.all_reduce(right.sum(), "dp").item() / len(y)
 
 
 def program(options: argparse.Namespace) -> None:
-    """What every rank runs."""
+    """The program of every rank."""
     dtype = np.dtype(options.dtype or ("float64" if options.verify else "float32"))
     pixels, digits = load_digits(return_X_y=True)
     pixels = (pixels / 16).astype(dtype)
     test, train = np.split(random.permutation(random.Key(options.seed, "split"), len(digits)), [360])
 
-    random.seed(options.seed)  # so that every rank makes the same parameters
+    random.seed(options.seed)  # every rank makes the same parameters
     with cc.Mesh(dp=-1) as mesh:
         layers = nn.Linear(64, 128, dtype=dtype), nn.ReLU(), nn.Linear(128, 10, dtype=dtype)
         model = DataParallel(nn.Sequential(*layers), "dp")
@@ -103,7 +103,7 @@ def program(options: argparse.Namespace) -> None:
 
 
 def plot(losses: list[float], tested: float, options: argparse.Namespace) -> None:
-    """Draw the loss of every step, and its mean over each epoch, as a PNG."""
+    """Draw the loss of every step and the mean of every epoch as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")  # draw without a screen

@@ -11,7 +11,7 @@ from ..errors import DtypeError
 from .read_only import Guarded
 from .shape_only import Shaped, shape_only
 
-__all__ = ["as_array", "is_array", "is_inexact", "move", "register_device", "to_host"]
+__all__ = ["as_array", "is_array", "is_inexact", "move", "register_device", "to_host", "zeros_on"]
 
 
 _to_host: dict[type, Callable[[Any], np.ndarray]] = {}
@@ -76,3 +76,10 @@ def move(host: np.ndarray, like: Any) -> Any:
 def is_inexact(dtype: Any) -> bool:
     """Whether values of this dtype have derivatives (floating and complex ones do)."""
     return bool(dtype.kind in "fc")
+
+
+def zeros_on(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Zeros of a shape and dtype on the device on which `like` lives."""
+    if isinstance(like, _HOST):
+        return np.zeros(shape, dtype)
+    return Shaped(shape, dtype, like.why) if type(like) is Shaped else np.zeros(shape, dtype, like=like)

@@ -1,8 +1,8 @@
 """What a call of a user's primitive leaves on the tape: see `autograd.extend`.
 
 The arguments may be nested containers with values of a tape anywhere inside them, and so may the result. A result that
-is one array is one node. A result with several is a node and, behind it, one `OUTPUT` for each array, whose step in a
-sweep hands its own cotangent to the node.
+is one array is one node. A container is a node and, after it, a node for each array in it, as all operations with
+several outputs have (`engine.multi_output`).
 
 A function that closes over values of the tape is refused where its result shows that it did: rules say nothing of what
 is no argument.
@@ -18,14 +18,18 @@ import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
 from ..engine import events
+from ..engine.forward_mode import transpose
+from ..engine.multi_output import append_outputs, find_outputs
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import FREE, Node, Recording
 from ..engine.state import state
-from ..engine.tape import Sweep, Tape
+from ..engine.tape import Sweep
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.inference import infer, layout_of
 from ..layouts.layout import Layout
+from ..ops.elementwise import astype
+from ..ops.shape import broadcast_to, reshape
 
 __all__ = ["Call", "Extension"]
 
@@ -126,37 +130,6 @@ class Call:
         return found
 
 
-class Parts:
-    """The cotangents of a result with several arrays, as far as they have arrived."""
-
-    __slots__ = ("known",)
-
-    def __init__(self, known: dict[int, Any]):
-        self.known = known
-
-    def __add__(self, other: Parts) -> Parts:
-        return Parts({**self.known, **other.known})  # each array's comes once, summed by its own node
-
-
-class _Output:
-    """The node of one array of a result with several."""
-
-    name = "output"
-    communicates = False
-
-    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        (whole,), (i,) = node[3], node[4]
-        sweep.add(whole, Parts({i: ct}))
-
-    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
-        (whole,), (i,) = node[3], node[4]
-        tangents = _at(carried, whole, start)
-        return None if tangents is None else tangents[i]
-
-
-OUTPUT = _Output()
-
-
 class Extension:
     """A user's function as an operation of the tape."""
 
@@ -208,11 +181,7 @@ class Extension:
         whole = recording.append((self, None, (), tuple(call.places), (call,), None, None))
         if call.ans_structure.kind is None:
             return Tensor(call.ans[0], call.layout, recording, whole)
-        outputs = []
-        for i, a in enumerate(call.ans):
-            place = recording.append((OUTPUT, None, (), (whole,), (i,), None, None))
-            followed = (recording, place) if _differentiable(a) else (None, FREE)
-            outputs.append(Tensor(a, call.layout, *followed) if _is_value(a) else a)
+        outputs = append_outputs(recording, whole, call.ans, [call.layout] * len(call.ans))
         return call.ans_structure.rebuild(outputs)
 
     def _require_rule(self, call: Call) -> None:
@@ -258,16 +227,14 @@ class Extension:
         """The result and the arguments as the rules get them: plain, or on their tape for a recorded sweep."""
         if recording is None:
             return call.ans_structure.rebuild(call.ans), call.raw()
-        single = call.ans_structure.kind is None
-        ans = [
-            Tensor(a, call.layout, recording, place if single else place + 1 + i) if _differentiable(a) else a
-            for i, a in enumerate(call.ans)
-        ]
+        if call.ans_structure.kind is None:
+            return Tensor(call.ans[0], call.layout, recording, place), call.lifted(recording)
+        ans = find_outputs(recording, place, call.ans, [call.layout] * len(call.ans))
         return call.ans_structure.rebuild(ans), call.lifted(recording)
 
     def _cotangent(self, call: Call, ct: Any, sweep: Sweep) -> Any:
         """What the rule is given: a container like the result, with zeros where nothing arrived."""
-        known = {0: ct} if call.ans_structure.kind is None else ct.known
+        known = {0: ct} if call.ans_structure.kind is None else ct.found
         dual = None if call.layout is None else call.layout.dual
         found: list[Any] = []
         for i, a in enumerate(call.ans):
@@ -337,8 +304,6 @@ class Extension:
         elif not record:
             g = g.array
         if g.shape != x.shape:
-            from ..ops import broadcast_to, reshape  # the operations stand above this file
-
             if g.size == x.size:
                 g = reshape(g, x.shape)
             elif not g.shape:
@@ -349,8 +314,6 @@ class Extension:
                     "Needed: the argument's shape. Fix: sum it over the dimensions along which the argument is repeated"
                 )
         if g.dtype != x.dtype:
-            from ..ops import astype
-
             g = astype(g, x.dtype)  # of a complex cotangent for a real operand: the real part
         if not record:
             return g
@@ -364,62 +327,52 @@ class Extension:
     ) -> Any:
         """The tangent from the reverse rule, which is linear in the cotangent: its transpose."""
         rule = self.vjp()
+        given = dict(call.parts(self.name, argnums, gs))
         dual = None if call.layout is None else call.layout.dual
-        with Tape() as tape:
-            seeds = [tape.watch(Tensor(_zeros(a), dual)) if _differentiable(a) else None for a in call.ans]
-            found = list(rule(call.argnums, ans, args, call.kwargs)(call.ans_structure.rebuild(seeds)))
-            cts = {
-                i: self._fit(g, call, i, True)
-                for i, g in call.parts(self.name, call.argnums, found)
-                if call.places[i] >= 0 and g.__class__ in TENSORS
-            }
-        tangents = dict(call.parts(self.name, argnums, gs))
-        pairs = [(g, _tensor(tangents[i])) for i, g in cts.items() if g.tape is not None and i in tangents]
-        return self._swept(call.ans_structure, tape, pairs, seeds, call.ans, record)
+
+        def linear(cts: list[Any]) -> list[Any]:
+            found = list(rule(call.argnums, ans, args, call.kwargs)(call.ans_structure.rebuild(cts)))
+            parts = dict(call.parts(self.name, call.argnums, found))
+            linked = {i for i, g in parts.items() if g.__class__ in TENSORS and call.places[i] >= 0}
+            return [self._fit(parts[i], call, i, True) if i in linked else None for i in given]
+
+        zeros = [Tensor(_zeros(a), dual) if _differentiable(a) else None for a in call.ans]
+        return self._rebuilt(call.ans_structure, transpose(linear, zeros, list(given.values()), record), zeros)
 
     def _transposed_jvp(self, call: Call, ans: Any, args: tuple[Any, ...], ct: Any, record: bool) -> list[Any]:
         """The cotangents from the forward rule, which is linear in the tangents: its transpose."""
-        rule = self.jvp()
-        with Tape() as tape:
-            seeds = [
-                tape.watch(Tensor(_zeros(x), layout)) if p >= 0 else None
-                for x, p, layout in zip(call.leaves, call.places, call.layouts, strict=True)
-            ]
-            zeros = [_zeros(x) if _is_value(x) else x for x in call.leaves]
-            gs = call.trees(call.argnums, lambda i: zeros[i] if seeds[i] is None else seeds[i])
-            dy = rule(call.argnums, gs, ans, args, call.kwargs)
-        if dy is None:
-            return [None] * len(call.argnums)
-        ts = call.ans_structure.match(dy, f"the tangent that {self.name}'s rule gave")
-        cts = call.ans_structure.match(ct, "the cotangent")
-        pairs = [(t, _tensor(c)) for t, c in zip(ts, cts, strict=True) if t.__class__ in TENSORS and t.tape is not None]
         if self in _transposing.operations:
             raise NotDifferentiable(
                 f"{self.name} has no vjp, and its jvp is the function itself, so that reverse mode has nothing to "
                 f"transpose. Fix: defvjp({self.name}, lambda ans, *args: lambda g: ...)"
             )
+        rule = self.jvp()
+
+        def linear(tangents: list[Any]) -> list[Any]:
+            gs = call.trees(call.argnums, lambda i: plain[i] if tangents[i] is None else tangents[i])
+            dy = rule(call.argnums, gs, ans, args, call.kwargs)
+            if dy is None:
+                return [None] * len(call.ans)
+            return call.ans_structure.match(dy, f"the tangent that {self.name}'s rule gave")
+
+        plain = [_zeros(x) if _is_value(x) else x for x in call.leaves]
+        zeros = [
+            Tensor(z, layout) if p >= 0 else None for z, p, layout in zip(plain, call.places, call.layouts, strict=True)
+        ]
         _transposing.operations = (*_transposing.operations, self)
         try:
-            found = self._swept(call.structure, tape, pairs, seeds, call.leaves, record)
+            cts = transpose(linear, zeros, call.ans_structure.match(ct, "the cotangent"), record)
         finally:
             _transposing.operations = _transposing.operations[:-1]
+        found = self._rebuilt(call.structure, cts, zeros)
         return [None if found is None else found[k] for k in call.argnums]
 
-    def _swept(
-        self, structure: Structure, tape: Tape, pairs: Sequence[tuple[Any, Any]], seeds: Sequence[Any], like: Any,
-        record: bool,
-    ) -> Any:  # fmt: skip
-        """What a sweep of a linear rule's tape gives for its seeds; None where that is zero throughout."""
-        if not pairs:
+    def _rebuilt(self, structure: Structure, found: Sequence[Any], zeros: Sequence[Any]) -> Any:
+        """What `transpose` returned as a container, with zeros for None; None where it is zero throughout."""
+        if all(g is None for g in found):
             return None
-        wanted = [s for s in seeds if s is not None]
-        found = tape.backward([g for g, _ in pairs], [t for _, t in pairs], wanted=wanted, retain=True, record=record)
-        assert found is not None
-        results = iter(found)
-        leaves = [None if s is None else next(results) for s in seeds]
-        return structure.rebuild([
-            _zeros(x) if g is None and s is not None else g for g, s, x in zip(leaves, seeds, like, strict=True)
-        ])
+        leaves = [z.array if g is None and z is not None else g for g, z in zip(found, zeros, strict=True)]
+        return structure.rebuild(leaves)
 
 
 class _Transposing(threading.local):
@@ -444,10 +397,6 @@ def _value(x: Any) -> Any:
     """An array; a number where it has no dimensions, because functions meet numbers as numbers."""
     a = x.array if x.__class__ in TENSORS else as_array(x)
     return a if a.shape else a[()]
-
-
-def _tensor(x: Any) -> Tensor:
-    return x if x.__class__ in TENSORS else Tensor(as_array(x))
 
 
 def _zeros(x: Any) -> Any:

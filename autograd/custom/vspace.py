@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..engine.tensor import TENSORS
+from ..ops.einsum import dot
+from ..ops.elementwise import conj, real
+from ..ops.shape import ravel
 
 __all__ = ["ArrayVSpace", "ComplexArrayVSpace", "ContainerVSpace", "VSpace", "vspace"]
 
@@ -136,9 +139,7 @@ class ArrayVSpace(VSpace):
         return np.asarray(np.random.standard_normal(self.shape)).astype(self.dtype)
 
     def _inner_prod(self, x: Any, y: Any) -> Any:
-        from .. import numpy as anp
-
-        return anp.dot(anp.ravel(x), anp.ravel(y))
+        return dot(ravel(x), ravel(y))
 
 
 class ComplexArrayVSpace(ArrayVSpace):
@@ -166,14 +167,10 @@ class ComplexArrayVSpace(ArrayVSpace):
         return np.asarray(real + 1j * imaginary).astype(self.dtype)
 
     def _inner_prod(self, x: Any, y: Any) -> Any:
-        from .. import numpy as anp
-
-        return anp.real(anp.dot(anp.conj(anp.ravel(x)), anp.ravel(y)))
+        return real(dot(conj(ravel(x)), ravel(y)))
 
     def _covector(self, x: Any) -> Any:
-        from .. import numpy as anp
-
-        return anp.conj(x)
+        return conj(x)
 
 
 class ContainerVSpace(VSpace):

@@ -19,10 +19,10 @@ from .state import state
 from .tape import Sweep
 from .tensor import TENSORS, Tensor, relabel
 
-__all__ = ["hand_on", "labelled", "lift", "lift_operands", "prove", "prove_with", "pull_carefully"]
+__all__ = ["hand_on", "labelled", "lift", "lift_operands", "prove", "prove_with", "checked_pull"]
 
 
-def pull_carefully(op: Any, node: Node, ct: Any, sweep: Sweep) -> None:
+def checked_pull(op: Any, node: Node, ct: Any, sweep: Sweep) -> None:
     """One step of the reverse sweep where its labels are not proven yet, or the sweep itself is recorded."""
     y, xs, signature = node[1], node[2], node[6]
     if signature is not None and not signature.checked:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import CommunicationError
 from ..layouts.layout import Layout
 from ..layouts.partition import local_shape
+from .recording import Recording
 from .state import state
 from .tensor import Tensor
-
-if TYPE_CHECKING:
-    from .recording import Recording
 
 __all__ = ["Deferred", "refuse_pending"]
 

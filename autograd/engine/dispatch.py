@@ -1,192 +1,491 @@
-"""A call while somebody listens: the same call, with its events around it."""
+"""Dispatch: what runs when an operation is called, and its step of a reverse sweep.
+
+`bind` makes the two functions of an operation, ``call`` and ``pull``, from what the operation declares. They are
+closures written out for one, for two and for any number of operands, because this is the path that every operation
+takes. All three do the same:
+
+call
+    1. Read the operands' arrays, and their places on the tape that records (if one does).
+    2. Look up the layouts, if there are any: inferred once per signature (`primitive.Signature`).
+    3. Run the function on the arrays.
+    4. Return the result as a Tensor, and append a node to the tape if a gradient can flow through it.
+pull
+    For each operand that needs a cotangent: apply its rule, undo broadcasting, add the result at the operand's place.
+
+Operands that are no Tensors beside one that is: Python numbers go along as they are. Everything else (lists, arrays,
+operands of different dtypes) is first converted by `promotion.promoted`.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import cache
-from textwrap import indent
 from typing import Any
 
 import numpy as np
 
 from ..layouts.messages import unfit
 from ..layouts.rank_values import RankFloat, RankInt, frozen
-from . import broadcasting, events, promotion
-from .checked_pull import pull_carefully
+from . import events
+from .broadcasting import unbroadcast
+from .checked_pull import checked_pull
+from .events import listeners
+from .promotion import mixed, promoted
 from .recording import FREE, OUTSIDE
 from .state import state
 from .tensor import TENSORS, Tensor
 
-__all__ = ["aloud", "functions", "identity", "source"]
+__all__ = ["announce", "bind", "identity"]
+
+_NUMBERS = frozenset((float, int, RankFloat, RankInt))
+_SCALARS = frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128))
+_new = object.__new__
 
 
-def aloud(op: Any, functions: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """Call `op` and tell of it; listeners are shown the several steps of what has them."""
+def identity(ct: Any, *_: Any) -> Any:
+    """The rule of an operand whose cotangent is the result's cotangent; sweeps skip the call."""
+    return ct
+
+
+def bind(op: Any) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """The functions ``call(*operands, options=())`` and ``pull(node, ct, sweep)`` of an operation."""
+    n = 0 if op.variadic or (len(op.words) == 3 and "S" in op.words) else len(op.words)
+    call = {1: _call_one, 2: _call_two, 3: _call_three}.get(n, _call_many)(op)
+    call.__name__ = op.name
+    return call, {1: _pull_one, 2: _pull_two, 3: _pull_three}.get(n, _pull_many)(op)
+
+
+def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """Call an operation and emit its events. Where it has an `instead`, listeners hear the operations of that."""
     if op.instead is not None or not any(x.__class__ in TENSORS for x in xs):
         return (op.instead or op.function)(*xs, *options)
     events.emit("begin", "forward", op.name)
-    y = functions(op, len(xs), ())[0](*xs, options=options)  # made to hear no listeners
+    y = op.call(*xs, options=options, announced=True)
     events.emit("end", "forward", op.name, op, xs, y, options)
     return y
 
 
-def identity(ct: Any, *_: Any) -> Any:
-    """The rule of an operand that is handed on as it is; sweeps know it and make no call."""
-    return ct
-
-
-_KNOWN: dict[str, Any] = {
-    "NUMBERS": frozenset((float, int, RankFloat, RankInt)), "TENSORS": TENSORS, "Tensor": Tensor,
-    "SCALARS": frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128)),
-    "alike": promotion.alike, "aloud": aloud, "frozen": frozen, "new": object.__new__,
-    "pull_carefully": pull_carefully, "state": state,
-    "unbroadcast": broadcasting.unbroadcast, "unfit": unfit, "unlike": promotion.unlike,
-}  # fmt: skip
-"""What the text may name."""
-
-
-def functions(op: Any, n: int, listeners: Any = events.listeners) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """The call and the step of the reverse sweep of an operation with n operands."""
-    rules = [op.rule(i, n) for i in range(n)]
-    said = {"ELEMENTWISE": op.elementwise and n > 1, "KEEPING": op.keeping is not None, "KEEPS_Y": op.keeps_y,
-            "INSTEAD": op.instead is not None, "PROMOTES": op.promotes, "RANKED": op.ranked, "ZERO": op.neutral_zero}
-    for i, rule in enumerate(rules):
-        said[f"KEEP{i}"], said[f"SAME{i}"] = op.keeps(i), rule is identity
-    free = tuple(i for i, letter in enumerate(op.letters(n)) if letter == "S")
-    factory = _factory(n, free, frozenset(word for word in said if said[word]))
-    made: tuple[Callable[..., Any], Callable[..., None]] = factory(op, rules, listeners)
-    for function in made:  # code of its own, in which the interpreter notes what types and functions it meets
-        function.__code__ = function.__code__.replace(co_name=op.name)
-    return made
-
-
-@cache
-def _factory(n: int, free: tuple[int, ...], words: frozenset[str]) -> Any:
-    names = dict(_KNOWN, functions=functions)
-    exec(compile(source(n, free, words), f"{__file__} ({n} operands)", "exec"), names)
-    return names["make"]
-
-
-_WORDS = re.compile(r"\b(ELEMENTWISE|PROMOTES|RANKED|KEEPS_Y|KEEPING|INSTEAD|ZERO|KEEP\d+|SAME\d+)\b")
-
-
-def source(n: int, free: tuple[int, ...] = (), words: frozenset[str] | None = None) -> str:
-    """The text for n operands, of which those in `free` have no cotangent; an operand's number is written ``@``.
-
-    What a declaration says stands there in capitals. Of an operation these are True where they are among its `words`,
-    else False, and Python's compiler leaves out what then never happens.
-    """
-    taking = [i for i in range(n) if i not in free]
-
-    def each(text: str, between: str = ", ", of: Any = range(n)) -> str:
-        return between.join(text.replace("@", str(i)) for i in of)
-
-    def lines(text: str, of: Any = range(n), by: int = 4) -> str:
-        return "".join(indent(text.replace("@", str(i)) + "\n", " " * by) for i in of)
-
-    def rest(unless: str = "") -> str:
-        """A call from the places on; `unless` comes before what only a Tensor has, for what a number has there."""
-        labels = each(f"{unless}x@.layout".replace("?", "getattr(x@, 'axes', 0)"))
-        dtypes = each(f"{unless}a@.dtype".replace("?", "0"), of=taking) or "0" if unless else "dtype"
-        unlabelled = each("(not t@ or x@.layout is None)" if unless else "x@.layout is None", " and ")
-        shapes = each(f"{unless}a@.shape".replace("?", "0"))
-        known = "y.__class__ in SCALARS" if unless else "y.dtype is dtype"  # with numbers go numbers, mostly
-        return f"""
-    recording = state.recording
-    if recording is not None:
-{lines(f"p@ = {unless}x@.node if x@.tape is recording else recording.enter(x@)".replace("?", "-1"), taking, 8)}\
-{lines("p@ = -1", free, 8)}\
-    if {unlabelled} and (recording is not None or state.grid is None):
-        signature = layout = None
-    else:
-        key = ({labels}, {shapes}, {dtypes},
-               frozen(options, ({x},)) if RANKED else options)
-        signature = signatures.get(key) or op.sign(key, ({x},), ({arrays},), options)
-        layout = signature.out
-        if layout is None:
-            return instead({x})
-    try:
-        if KEEPING and recording is not None:
-            y, kept = keeping({arrays}, *options)
-        else:
-            y = function({arrays}, *options) if options else function({arrays})
-            if INSTEAD and y is NotImplemented:
-                return instead({x})
-    except ValueError as error:
-        raise unfit(op, error, ({x},)) from error
-    z = new(Tensor)
-    z.array = y
-    z.layout = layout
-    if recording is None or {each("p@ < 0", " and ")} or not ({known} or y.dtype.kind in 'fc'):
-        z.tape = None
-        z.node = {OUTSIDE} if recording is None else {FREE}
-        return z
-{lines("if KEEP@:" + chr(10) + "    recording.lock(a@)", free)}\
-    shapes = None
-    if ELEMENTWISE{" and y.__class__ not in SCALARS" if unless else ""}:
-{lines(f"s@ = {unless}a@.shape".replace("?", "()"), by=8)}\
-        if {each("s@ != s0", " or ", range(1, n)) or False}:
-            shapes = ({each("s@")},)
-    z.tape = recording
-    nodes = recording.nodes
-    z.node = len(nodes)
-    nodes.append((op, y if KEEPS_Y else kept if KEEPING else None, ({each("a@ if KEEP@ else None")},), ({each("p@")},),
-                  options, shapes, signature))
-    return z
-"""
-
-    x, arrays = each("x@"), each("a@")
-    differ = each("a@.dtype is not dtype", " or ", taking[1:]) or False
-    tensors = f"[x.array.dtype for x in ({each('x@', of=taking)},) if x.__class__ in TENSORS]"
-    others = "" if n == 2 else f"""\
-        if PROMOTES and unlike(*{tensors}):
-            return alike(op, call, ({x},), options)
-"""
-    beside_a_number = f"""
-    if {each("(t@ or x@.__class__ in NUMBERS)", " and ")}:
-        if ZERO and x{n - 1}.__class__ is int and x{n - 1} == 0:
-            return x0  # an exact literal 0 changes nothing, whatever x's layout
-{lines("a@ = x@.array if t@ else x@", by=8)}{others}{indent(rest("? if not t@ else "), "    ")}
-"""
-    text = f"""
-def make(op, rules, listeners):
+# -- one operand -----------------------------------------------------------------------------------------------------
+def _call_one(op: Any) -> Callable[..., Any]:
     function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
-    {each("rule@")}, = rules
+    differentiable, keep, keeps_y, ranked = op.words[0] != "S", op.keeps(0), op.keeps_y, op.ranked
 
-    def call({x}, options=()):
-        if listeners:
-            return aloud(op, functions, ({x},), options)
-        if {each("x@.__class__ in TENSORS", " and ")}:
-{lines("a@ = x@.array", by=12)}\
-            dtype = a{(taking or [0])[0]}.dtype
-            if {differ}:
-                dtype = ({each("a@.dtype", of=taking or [0])},)
-                if PROMOTES and unlike(*dtype):
-                    return alike(op, call, ({x},), options)
-{indent(rest(), "        ")}
-{lines("t@ = x@.__class__ in TENSORS", by=8)}\
-        if not ({each("t@", " or ")}):
-            return (instead or function)({x}, *options)
-{indent(beside_a_number if n > 1 else "", "    ")}\
-        return alike(op, call, ({x},), options)
+    def call(x: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
+        if listeners and not announced:
+            return announce(op, (x,), options)
+        if x.__class__ not in TENSORS:
+            return (instead or function)(x, *options)
+        a = x.array
+        recording: Any = state.recording
+        place = OUTSIDE
+        if recording is not None and differentiable:
+            place = x.node if x.tape is recording else recording.enter(x)
+        signature = layout = None
+        if x.layout is not None or (recording is None and state.grid is not None):
+            key = (x.layout, a.shape, a.dtype, frozen(options, (x,)) if ranked else options)
+            signature = signatures.get(key) or op.sign(key, (x,), (a,), options)
+            layout = signature.out
+            if layout is None:
+                return instead(x)
+        kept = None
+        try:
+            if keeping is not None and recording is not None:
+                y, kept = keeping(a, *options)
+            else:
+                y = function(a, *options) if options else function(a)
+                if y is NotImplemented and instead is not None:
+                    return instead(x)
+        except ValueError as error:
+            raise unfit(op, error, (x,)) from error
+        z = _new(Tensor)
+        z.array = y
+        z.layout = layout
+        if place < 0 or not (y.dtype is a.dtype or y.dtype.kind in "fc"):
+            z.tape = None
+            z.node = OUTSIDE if recording is None else FREE
+            return z
+        z.tape = recording
+        nodes = recording.nodes
+        z.node = len(nodes)
+        nodes.append((op, y if keeps_y else kept, (a if keep else None,), (place,), options, None, signature))
+        return z
 
-    def pull(node, ct, sweep):
-        _, y, ({arrays},), ({each("p@")},), options, shapes, signature = node
+    return call
+
+
+def _pull_one(op: Any) -> Callable[..., None]:
+    rule = op.rule(0)
+    same = rule is identity
+
+    def pull(node: Any, ct: Any, sweep: Any) -> None:
+        _, y, (a,), (place,), options, _, signature = node
         if sweep.record or (signature is not None and not signature.checked):
-            return pull_carefully(op, node, ct, sweep)
-        cts, start = sweep.cts, sweep.start
-{lines(f'''if p@ >= 0:
-    g = ct if SAME@ else rule@(ct, y, {arrays}, *options) if options else rule@(ct, y, {arrays})
-    if ELEMENTWISE and shapes is not None:
-        g = unbroadcast(g, shapes[@])
-    if start:
-        sweep.add(p@, g)
-    elif cts[p@] is None:
-        cts[p@] = g
-    else:
-        cts[p@] = cts[p@] + g''', taking, 8)}
+            checked_pull(op, node, ct, sweep)
+            return
+        if place >= 0:
+            g = ct if same else rule(ct, y, a, *options) if options else rule(ct, y, a)
+            cts = sweep.cts
+            if sweep.start:
+                sweep.add(place, g)
+            elif cts[place] is None:
+                cts[place] = g
+            else:
+                cts[place] = cts[place] + g
 
-    return call, pull
-"""
-    return text if words is None else _WORDS.sub(lambda word: str(word[0] in words), text)
+    return pull
+
+
+# -- two operands ----------------------------------------------------------------------------------------------------
+def _call_two(op: Any) -> Callable[..., Any]:
+    function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
+    differentiable0, differentiable1 = (word != "S" for word in op.words)
+    keep0, keep1, keeps_y = op.keeps(0), op.keeps(1), op.keeps_y
+    lock0, lock1 = keep0 and not differentiable0, keep1 and not differentiable1
+    elementwise, ranked, neutral_zero = op.elementwise, op.ranked, op.neutral_zero
+    promotes, both = op.promotes, differentiable0 and differentiable1
+
+    def call(x0: Any, x1: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
+        if listeners and not announced:
+            return announce(op, (x0, x1), options)
+        place0 = place1 = OUTSIDE
+        key = shapes = dtype = None
+        recording: Any = state.recording
+        if x0.__class__ in TENSORS:
+            if x1.__class__ in TENSORS:
+                a0, a1 = x0.array, x1.array
+                dtype = a0.dtype if differentiable0 else a1.dtype
+                if both and a1.dtype is not dtype:
+                    dtype = dtype, a1.dtype
+                    if promotes and mixed(*dtype):
+                        return op.call(*promoted(op, (x0, x1)), options, announced)
+                if recording is not None:
+                    if differentiable0:
+                        place0 = x0.node if x0.tape is recording else recording.enter(x0)
+                    if differentiable1:
+                        place1 = x1.node if x1.tape is recording else recording.enter(x1)
+                if x0.layout is not None or x1.layout is not None or (recording is None and state.grid is not None):
+                    key = (x0.layout, x1.layout, a0.shape, a1.shape, dtype,
+                           frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
+                if elementwise:
+                    shape0, shape1 = a0.shape, a1.shape
+                    if shape0 != shape1:
+                        shapes = shape0, shape1
+            elif x1.__class__ in _NUMBERS:
+                if neutral_zero and x1 == 0 and x1.__class__ is int:
+                    return x0  # an exact literal 0 changes nothing, whatever x0's layout
+                a0, a1 = x0.array, x1
+                if recording is not None and differentiable0:
+                    place0 = x0.node if x0.tape is recording else recording.enter(x0)
+                if x0.layout is not None or (recording is None and state.grid is not None):
+                    key = (x0.layout, getattr(x1, "axes", 0), a0.shape, 0, a0.dtype,
+                           frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
+            else:
+                xs = promoted(op, (x0, x1))
+                return xs if xs is NotImplemented else op.call(*xs, options, announced)
+        elif x1.__class__ in TENSORS:
+            if x0.__class__ not in _NUMBERS:
+                xs = promoted(op, (x0, x1))
+                return xs if xs is NotImplemented else op.call(*xs, options, announced)
+            a0, a1 = x0, x1.array
+            if recording is not None and differentiable1:
+                place1 = x1.node if x1.tape is recording else recording.enter(x1)
+            if x1.layout is not None or (recording is None and state.grid is not None):
+                key = (getattr(x0, "axes", 0), x1.layout, 0, a1.shape, a1.dtype,
+                       frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
+        else:
+            return (instead or function)(x0, x1, *options)
+        signature = layout = None
+        if key is not None:
+            signature = signatures.get(key) or op.sign(key, (x0, x1), (a0, a1), options)
+            layout = signature.out
+            if layout is None:
+                return instead(x0, x1)
+        kept = None
+        try:
+            if keeping is not None and recording is not None:
+                y, kept = keeping(a0, a1, *options)
+            else:
+                y = function(a0, a1, *options) if options else function(a0, a1)
+                if y is NotImplemented and instead is not None:
+                    return instead(x0, x1)
+        except ValueError as error:
+            raise unfit(op, error, (x0, x1)) from error
+        z = _new(Tensor)
+        z.array = y
+        z.layout = layout
+        if place0 < 0 and place1 < 0 or not (
+            dtype is None and y.__class__ in _SCALARS or y.dtype is dtype or y.dtype.kind in "fc"
+        ):
+            z.tape = None
+            z.node = OUTSIDE if recording is None else FREE
+            return z
+        if lock0:
+            recording.lock(a0)
+        if lock1:
+            recording.lock(a1)
+        z.tape = recording
+        nodes = recording.nodes
+        z.node = len(nodes)
+        nodes.append((op, y if keeps_y else kept, (a0 if keep0 else None, a1 if keep1 else None), (place0, place1),
+                      options, shapes, signature))  # fmt: skip
+        return z
+
+    return call
+
+
+def _pull_two(op: Any) -> Callable[..., None]:
+    rule0, rule1 = op.rule(0), op.rule(1)
+    same0, same1 = rule0 is identity, rule1 is identity
+
+    def pull(node: Any, ct: Any, sweep: Any) -> None:
+        _, y, (a0, a1), (place0, place1), options, shapes, signature = node
+        if sweep.record or (signature is not None and not signature.checked):
+            checked_pull(op, node, ct, sweep)
+            return
+        cts, start = sweep.cts, sweep.start
+        if place0 >= 0:
+            g = ct if same0 else rule0(ct, y, a0, a1, *options) if options else rule0(ct, y, a0, a1)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[0])
+            if start:
+                sweep.add(place0, g)
+            elif cts[place0] is None:
+                cts[place0] = g
+            else:
+                cts[place0] = cts[place0] + g
+        if place1 >= 0:
+            g = ct if same1 else rule1(ct, y, a0, a1, *options) if options else rule1(ct, y, a0, a1)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[1])
+            if start:
+                sweep.add(place1, g)
+            elif cts[place1] is None:
+                cts[place1] = g
+            else:
+                cts[place1] = cts[place1] + g
+
+    return pull
+
+
+# -- three operands --------------------------------------------------------------------------------------------------
+def _call_three(op: Any) -> Callable[..., Any]:
+    """Three differentiable Tensors of one dtype, as linear layers have them; all else is left to `_call_many`."""
+    function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
+    keep0, keep1, keep2, keeps_y = op.keeps(0), op.keeps(1), op.keeps(2), op.keeps_y
+    elementwise, ranked, call_many = op.elementwise, op.ranked, _call_many(op)
+
+    def call(x0: Any, x1: Any, x2: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
+        if listeners or not (x0.__class__ in TENSORS and x1.__class__ in TENSORS and x2.__class__ in TENSORS):
+            return call_many(x0, x1, x2, options=options, announced=announced)
+        a0, a1, a2 = x0.array, x1.array, x2.array
+        dtype = a0.dtype
+        if a1.dtype is not dtype or a2.dtype is not dtype:
+            return call_many(x0, x1, x2, options=options, announced=announced)
+        place0 = place1 = place2 = OUTSIDE
+        recording: Any = state.recording
+        if recording is not None:
+            place0 = x0.node if x0.tape is recording else recording.enter(x0)
+            place1 = x1.node if x1.tape is recording else recording.enter(x1)
+            place2 = x2.node if x2.tape is recording else recording.enter(x2)
+        signature = layout = None
+        if x0.layout is not None or x1.layout is not None or x2.layout is not None or (
+            recording is None and state.grid is not None
+        ):
+            key = (x0.layout, x1.layout, x2.layout, a0.shape, a1.shape, a2.shape, dtype,
+                   frozen(options, (x0, x1, x2)) if ranked else options)  # fmt: skip
+            signature = signatures.get(key) or op.sign(key, (x0, x1, x2), (a0, a1, a2), options)
+            layout = signature.out
+            if layout is None:
+                return instead(x0, x1, x2)
+        kept = None
+        try:
+            if keeping is not None and recording is not None:
+                y, kept = keeping(a0, a1, a2, *options)
+            else:
+                y = function(a0, a1, a2, *options) if options else function(a0, a1, a2)
+                if y is NotImplemented and instead is not None:
+                    return instead(x0, x1, x2)
+        except ValueError as error:
+            raise unfit(op, error, (x0, x1, x2)) from error
+        z = _new(Tensor)
+        z.array = y
+        z.layout = layout
+        if place0 < 0 and place1 < 0 and place2 < 0 or not (y.dtype is dtype or y.dtype.kind in "fc"):
+            z.tape = None
+            z.node = OUTSIDE if recording is None else FREE
+            return z
+        shapes = None
+        if elementwise and not a0.shape == a1.shape == a2.shape:
+            shapes = a0.shape, a1.shape, a2.shape
+        z.tape = recording
+        nodes = recording.nodes
+        z.node = len(nodes)
+        nodes.append((op, y if keeps_y else kept, (a0 if keep0 else None, a1 if keep1 else None, a2 if keep2 else None),
+                      (place0, place1, place2), options, shapes, signature))  # fmt: skip
+        return z
+
+    return call
+
+
+def _pull_three(op: Any) -> Callable[..., None]:
+    rule0, rule1, rule2 = op.rule(0), op.rule(1), op.rule(2)
+
+    def pull(node: Any, ct: Any, sweep: Any) -> None:
+        _, y, (a0, a1, a2), (place0, place1, place2), options, shapes, signature = node
+        if sweep.record or (signature is not None and not signature.checked):
+            checked_pull(op, node, ct, sweep)
+            return
+        cts, start = sweep.cts, sweep.start
+        if place0 >= 0:
+            g = rule0(ct, y, a0, a1, a2, *options) if options else rule0(ct, y, a0, a1, a2)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[0])
+            if start:
+                sweep.add(place0, g)
+            elif cts[place0] is None:
+                cts[place0] = g
+            else:
+                cts[place0] = cts[place0] + g
+        if place1 >= 0:
+            g = rule1(ct, y, a0, a1, a2, *options) if options else rule1(ct, y, a0, a1, a2)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[1])
+            if start:
+                sweep.add(place1, g)
+            elif cts[place1] is None:
+                cts[place1] = g
+            else:
+                cts[place1] = cts[place1] + g
+        if place2 >= 0:
+            g = rule2(ct, y, a0, a1, a2, *options) if options else rule2(ct, y, a0, a1, a2)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[2])
+            if start:
+                sweep.add(place2, g)
+            elif cts[place2] is None:
+                cts[place2] = g
+            else:
+                cts[place2] = cts[place2] + g
+
+    return pull
+
+
+# -- any number of operands ------------------------------------------------------------------------------------------
+def _call_many(op: Any) -> Callable[..., Any]:
+    function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
+    keeps_y, keeps_all = op.keeps_y, op.variadic or all(map(op.keeps, range(len(op.words))))
+    elementwise, promotes, ranked = op.elementwise, op.promotes, op.ranked
+    fixed = None if op.variadic else op.letters(len(op.words))
+
+    def call(*xs: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
+        if listeners and not announced:
+            return announce(op, xs, options)
+        recording: Any = state.recording
+        letters = fixed or op.letters(len(xs))
+        arrays, places = [], []
+        tensors = others = differ = labelled = followed = False
+        dtype = None
+        for x, letter in zip(xs, letters, strict=True):
+            place = OUTSIDE
+            if x.__class__ in TENSORS:
+                tensors = True
+                a = x.array
+                if letter != "S":
+                    if dtype is None:
+                        dtype = a.dtype
+                    elif a.dtype is not dtype:
+                        differ = True
+                    if recording is not None:
+                        place = x.node if x.tape is recording else recording.enter(x)
+                        if place >= 0:
+                            followed = True
+                if x.layout is not None:
+                    labelled = True
+                arrays.append(a)
+            else:
+                if x.__class__ not in _NUMBERS:
+                    others = True
+                arrays.append(x)
+            places.append(place)
+        if not tensors:
+            return (instead or function)(*xs, *options)
+        if others or (differ and promotes and _mixed(xs, letters)):
+            xs = promoted(op, xs)
+            return xs if xs is NotImplemented else op.call(*xs, options=options, announced=announced)
+        signature = layout = None
+        if labelled or (recording is None and state.grid is not None):
+            key = (
+                tuple([x.layout if x.__class__ in TENSORS else getattr(x, "axes", 0) for x in xs]),
+                tuple([(a.shape, a.dtype) if x.__class__ in TENSORS else 0 for x, a in zip(xs, arrays, strict=True)]),
+                frozen(options, xs) if ranked else options,
+            )
+            signature = signatures.get(key) or op.sign(key, xs, arrays, options)
+            layout = signature.out
+            if layout is None:
+                return instead(*xs)
+        kept = None
+        try:
+            if keeping is not None and recording is not None:
+                y, kept = keeping(*arrays, *options)
+            else:
+                y = function(*arrays, *options)
+                if y is NotImplemented and instead is not None:
+                    return instead(*xs)
+        except ValueError as error:
+            raise unfit(op, error, xs) from error
+        z = _new(Tensor)
+        z.array = y
+        z.layout = layout
+        if not followed or not (y.dtype is dtype or y.dtype.kind in "fc"):
+            z.tape = None
+            z.node = OUTSIDE if recording is None else FREE
+            return z
+        shapes = None
+        if elementwise:
+            shapes = tuple([a.shape if x.__class__ in TENSORS else () for x, a in zip(xs, arrays, strict=True)])
+            if all(shape == shapes[0] for shape in shapes):
+                shapes = None
+        if not keeps_all:
+            arrays = [a if op.keeps(i) else None for i, a in enumerate(arrays)]
+        if "S" in letters:
+            for a, letter in zip(arrays, letters, strict=True):
+                if letter == "S" and a is not None:
+                    recording.lock(a)
+        z.tape = recording
+        nodes = recording.nodes
+        z.node = len(nodes)
+        nodes.append((op, y if keeps_y else kept, tuple(arrays), tuple(places), options, shapes, signature))
+        return z
+
+    return call
+
+
+def _mixed(xs: Any, letters: str) -> bool:
+    """Whether `promotion.mixed` says so of the differentiable Tensors among the operands."""
+    pairs = zip(xs, letters, strict=True)
+    return mixed(*[x.array.dtype for x, letter in pairs if letter != "S" and x.__class__ in TENSORS])
+
+
+def _pull_many(op: Any) -> Callable[..., None]:
+    rules = [] if op.variadic else [op.rule(i) for i in range(len(op.words))]
+    cotangent = op.cotangent
+
+    def pull(node: Any, ct: Any, sweep: Any) -> None:
+        _, y, xs, places, options, shapes, signature = node
+        if sweep.record or (signature is not None and not signature.checked):
+            checked_pull(op, node, ct, sweep)
+            return
+        cts, start = sweep.cts, sweep.start
+        for i, place in enumerate(places):
+            if place < 0:
+                continue
+            g = rules[i](ct, y, *xs, *options) if rules else cotangent(i, ct, y, xs, options)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[i])
+            if start:
+                sweep.add(place, g)
+            elif cts[place] is None:
+                cts[place] = g
+            else:
+                cts[place] = cts[place] + g
+
+    return pull

@@ -1,19 +1,21 @@
-"""The tangent of an operation's result, from what the operation declares: forward mode's half of a declaration.
+"""Forward mode: the tangent of an operation's result, from what the operation declares.
 
-A rule of its own comes first; a diagonal Jacobian is its own transpose; what is linear is its own tangent; else the
-adjoint, which is linear in the cotangent, is transposed.
+A forward rule of its own comes first. An elementwise operation has a diagonal Jacobian, so its adjoint serves. A linear
+operation is its own tangent. Otherwise the adjoint, which is linear in the cotangent, is transposed by `transpose`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..arrays.device import as_array
 from .tape import Tape
 from .tensor import TENSORS, Tensor
 
-__all__ = ["tangent"]
+__all__ = ["tangent", "transpose"]
 
 
 def tangent(op: Any, node: Any, tangents: list[Any], y: Any, xs: tuple[Any, ...]) -> Any:
@@ -44,13 +46,49 @@ def tangent(op: Any, node: Any, tangents: list[Any], y: Any, xs: tuple[Any, ...]
 
 
 def _transposed(op: Any, i: int, t: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """The tangent rule of operand i as the transpose of its adjoint, which is linear in the cotangent."""
-    like = y if y is not None else op(*xs, options=options)
-    lifted = like.__class__ in TENSORS
+    """The tangent rule of operand i as the transpose of its adjoint."""
+    zero = (y if y is not None else op(*xs, options=options)) * 0
+    record = zero.__class__ in TENSORS
+    zero = zero if record else Tensor(zero)
+    return transpose(lambda cts: [op.cotangent(i, cts[0], y, xs, options)], [zero], [t], record)[0]
+
+
+def transpose(
+    linear: Callable[[list[Any]], Sequence[Any]], zeros: Sequence[Any], cotangents: Sequence[Any], record: bool
+) -> list[Any]:
+    """Apply the transpose of a linear function to cotangents of its results.
+
+    A reverse sweep over a linear function is its transpose, so a forward rule follows from a reverse rule, and the
+    other way round (Radul et al. 2023, *You Only Linearize Once*).
+
+    Parameters
+    ----------
+    linear : callable
+        Takes a list like `zeros`, of Tensors on a tape of its own, and returns a list of results.
+    zeros : sequence of Tensor or None
+        Where the function is recorded; None for an argument that it does not depend on.
+    cotangents : sequence
+        One per result, arrays or Tensors; None for a result that is to be left out.
+    record : bool
+        Whether the sweep is recorded, so that the results are Tensors; else they are arrays.
+
+    Returns
+    -------
+    list
+        One cotangent per argument, None where it is zero throughout.
+    """
     with Tape() as tape:
-        ct = tape.watch(like * 0 if lifted else Tensor(like * 0))
-        g = op.cotangent(i, ct, y, xs, options)
-    t = t if t.__class__ in TENSORS else Tensor(t)
-    found = tape.backward([g], [t], wanted=[ct], retain=True, record=lifted)
+        arguments = [None if zero is None else tape.watch(zero) for zero in zeros]
+        results = linear(arguments)
+    pairs = [
+        (y, ct if ct.__class__ in TENSORS else Tensor(as_array(ct)))
+        for y, ct in zip(results, cotangents, strict=True)
+        if ct is not None and y.__class__ in TENSORS and y.tape is not None
+    ]
+    if not pairs:
+        return [None] * len(arguments)
+    wanted = [x for x in arguments if x is not None]
+    found = tape.backward([y for y, _ in pairs], [ct for _, ct in pairs], wanted=wanted, retain=True, record=record)
     assert found is not None
-    return found[0]
+    left = iter(found)
+    return [None if x is None else next(left) for x in arguments]

@@ -2,16 +2,17 @@
 
     eigh = Several("eigh", "N", numpy.linalg.eigh, rule, saves="y", dims=..., outputs=...)
 
-The grammar is `primitive`'s, with these differences:
+The declaration is a `Primitive`'s, with these differences:
 
-adjoint  ``rule(cts, ys, *operands, *options)`` is given one cotangent per output, None for one that nothing depends on.
-tangent  returns one tangent per output; without it the adjoint is transposed.
+adjoint  ``rule(cts, ys, *operands, *options)`` gets one cotangent per output, None for one that nothing depends on.
+tangent  Returns one tangent per output. Without it the adjoint is transposed.
 saves    "y" keeps all outputs.
-dims     a list with, per output, what `dims` says of an operation of one.
+dims     Returns a list with, per output, what `dims` of an operation with one output returns.
 outputs  ``outputs(*operands, *options)`` -> (shape, dtype) per output, for arrays that have no values.
 
-On the tape an output is a node whose parent is the operation's: its sweep hands (index, cotangent) on, and where
-several arrive they become one tuple, so that the operation's own sweep runs once, with all of them.
+On the tape each output is a node whose parent is the operation's node. Its step of a sweep hands (index, cotangent) to
+the parent, where they are collected as `Cotangents`, so that the operation's own step runs once, with all of them.
+Users' primitives (`custom.primitive`) and checkpoints (`transforms.rematerialise`) use the same nodes.
 """
 
 from __future__ import annotations
@@ -19,28 +20,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from ..arrays.device import is_inexact
+from ..arrays.device import is_inexact, zeros_on
 from ..arrays.shape_only import Shaped
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
 from ..layouts.messages import unfit
-from . import events
 from .checked_pull import hand_on, labelled, lift_operands, prove_with
+from .dispatch import announce
 from .events import listeners
-from .primitive import Dims, Primitive, Rule, Signature
-from .promotion import alike, unlike
+from .forward_mode import transpose
+from .primitive import Dims, Primitive, Rule, Signature, shapes_and_kinds
+from .promotion import mixed, promoted
 from .recording import FREE, Node, Recording
 from .state import state
-from .tape import Sweep, Tape
+from .tape import Sweep
 from .tensor import TENSORS, Tensor, relabel
 
-__all__ = ["Several"]
+__all__ = ["OUTPUT", "Cotangents", "Several", "append_output", "append_outputs", "find_outputs"]
 
 
 class Cotangents:
-    """Those of some outputs of one operation; adding two makes one, as a sweep does with what arrives at a place."""
+    """The cotangents of some outputs of one operation, by the output's index. Sweeps add them up to one of all."""
 
     __slots__ = ("found",)
 
@@ -48,11 +48,11 @@ class Cotangents:
         self.found = found
 
     def __add__(self, other: Cotangents) -> Cotangents:
-        return Cotangents({**self.found, **other.found})  # an output's node hands its cotangent on once
+        return Cotangents({**self.found, **other.found})  # each output's node hands on its cotangent once
 
 
 class _Output:
-    """The node of one output. Its options are (index,), its parent the operation's node."""
+    """The node of one output. Its options are (index,), its parent is the operation's node."""
 
     communicates = False
     name = "output"
@@ -60,13 +60,48 @@ class _Output:
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         sweep.add(node[3][0], Cotangents({node[4][0]: ct}))
 
-    def push(self, node: Node, tangents: Any, start: int, *context: Any) -> Any:
+    def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
         (parent,), (i,) = node[3], node[4]
-        of_all = tangents[parent - start] if parent >= start else None
+        of_all = carried[parent - start] if parent >= start else None
         return None if of_all is None else of_all[i]
 
 
 OUTPUT = _Output()
+
+
+def append_output(recording: Recording, parent: int, i: int, array: Any, layout: Layout | None) -> Tensor:
+    """Append the node of output i of the operation at place `parent`; returns the output's Tensor."""
+    return Tensor(array, layout, recording, recording.append((OUTPUT, None, (), (parent,), (i,), None, None)))
+
+
+def append_outputs(recording: Recording, parent: int, ys: Sequence[Any], layouts: Sequence[Any]) -> list[Any]:
+    """The outputs as Tensors; those with a derivative get a node each, right after the operation's.
+
+    What is no array stays as it is.
+    """
+    found = []
+    for i, (y, layout) in enumerate(zip(ys, layouts, strict=True)):
+        if not hasattr(y, "dtype"):
+            found.append(y)
+        elif is_inexact(y.dtype):
+            found.append(append_output(recording, parent, i, y, layout))
+        else:
+            found.append(Tensor(y, layout, None, FREE))
+    return found
+
+
+def find_outputs(recording: Recording | None, parent: int, ys: Sequence[Any], layouts: Sequence[Any]) -> list[Any]:
+    """The same outputs for the rules of a recorded sweep, at their places; only labelled without a recording."""
+    place, found = parent, []
+    for y, layout in zip(ys, layouts, strict=True):
+        if not hasattr(y, "dtype"):
+            found.append(y)
+        elif recording is None or not is_inexact(y.dtype):
+            found.append(Tensor(y, layout))
+        else:
+            place += 1
+            found.append(Tensor(y, layout, recording, place))
+    return found
 
 
 class _View:
@@ -109,25 +144,20 @@ class Several(Primitive):
         self.outputs = outputs
 
     # -- the call ------------------------------------------------------------------------------------------------
-    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The call, and the step of the reverse sweep."""
-        return self._told, self._sweep
+    def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The call, and the step of a reverse sweep."""
+        return self._call, self._pull
 
-    def _told(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
-        if not any(x.__class__ in TENSORS for x in xs):
-            return self.function(*xs, *options)
-        if not listeners:
-            return self._called(*xs, options=options)
-        events.emit("begin", "forward", self.name)
-        ys = self._called(*xs, options=options)
-        events.emit("end", "forward", self.name, self, xs, ys, options)
-        return ys
-
-    def _called(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
-        """A tuple of Tensors (a named one where the function returns one)."""
+    def _call(self, *xs: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
+        """Run it: a tuple of Tensors (a named one where the function returns one)."""
+        if listeners and not announced:
+            return announce(self, xs, options)
         dtypes = [x.array.dtype for x in xs if x.__class__ in TENSORS]
-        if len(dtypes) < len(xs) or (self.promotes and unlike(*dtypes)):
-            return alike(self, self._called, xs, options)
+        if not dtypes:
+            return self.function(*xs, *options)
+        if len(dtypes) < len(xs) or (self.promotes and mixed(*dtypes)):
+            found = promoted(self, xs)
+            return found if found is NotImplemented else self._call(*found, options=options, announced=announced)
         arrays = tuple(x.array for x in xs)
         try:
             ys, kind = self.run(arrays, options)
@@ -155,14 +185,7 @@ class Several(Primitive):
                 recording.lock(a)
         shapes = tuple((tuple(y.shape), y.dtype) for y in ys)
         main = recording.append((self, ys if self.keeps_y else None, kept, places, options, shapes, signature))
-        found = []
-        for i, (y, layout) in enumerate(zip(ys, layouts, strict=True)):
-            if is_inexact(y.dtype):
-                place = recording.append((OUTPUT, None, (), (main,), (i,), None, None))
-                found.append(Tensor(y, layout, recording, place))
-            else:
-                found.append(Tensor(y, layout, None, FREE))
-        return kind(found)
+        return kind(append_outputs(recording, main, ys, layouts))
 
     def run(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
         """The outputs' arrays, and what makes the result of them."""
@@ -179,8 +202,7 @@ class Several(Primitive):
 
     def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
         """A signature whose `out` is a tuple of layouts, one per output."""
-        shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
-        real = [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
+        shapes, real = shapes_and_kinds(arrays)
         outs = tuple(infer(view, layouts, shapes, real, options, arrays) for view in self.views(arrays, options))
         signature = Signature(tuple(layouts), outs[0])
         signature.out = outs  # type: ignore[assignment]
@@ -190,7 +212,7 @@ class Several(Primitive):
     def _given(self, node: Node, ct: Cotangents) -> tuple[Any, ...]:
         return tuple(ct.found.get(i) for i in range(len(node[5])))
 
-    def _sweep(self, node: Node, ct: Any, sweep: Sweep) -> None:
+    def _pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         ys, xs, signature = node[1], node[2], node[6]
         cts = self._given(node, ct)
         if signature is not None and not signature.checked:
@@ -211,13 +233,8 @@ class Several(Primitive):
         ys, signature = node[1], node[6]
         if ys is None:
             return None, lift_operands(node, tape)
-        outs: Any = (None,) * len(ys) if signature is None else signature.out
-        result = []
-        for y, layout in zip(ys, outs, strict=True):
-            inexact = is_inexact(y.dtype) and tape is not None
-            place += inexact
-            result.append(Tensor(y, layout, tape, place) if inexact else Tensor(y, layout))
-        return tuple(result), lift_operands(node, tape)
+        layouts: Any = (None,) * len(ys) if signature is None else signature.out
+        return tuple(find_outputs(tape, place, ys, layouts)), lift_operands(node, tape)
 
     def check(self, node: Node, cts: Sequence[Any]) -> None:
         """Prove, once per signature, that each rule gives a cotangent of its operand's dual layout."""
@@ -241,27 +258,19 @@ class Several(Primitive):
             if i < len(self.tangent) and self.tangent[i] is not None:
                 dys = self.tangent[i](t, ys, *xs, *options)  # type: ignore[misc]
             else:
-                dys = self._transposed_all(i, t, ys, xs, node)
+                dys = self._transposed(i, t, ys, xs, node)
             total = [b if a is None else a if b is None else a + b for a, b in zip(total, dys, strict=True)]
         if record and signature is not None:
             return self._each(relabel, total, signature.out)
         return total
 
-    def _transposed_all(self, i: int, t: Any, ys: Any, xs: tuple[Any, ...], node: Node) -> list[Any]:
-        """The tangents of all outputs as the transpose of operand i's adjoint, which is linear in the cotangents."""
-        from ..ops.arguments import zeros_of
-
+    def _transposed(self, i: int, t: Any, ys: Any, xs: tuple[Any, ...], node: Node) -> list[Any]:
+        """The tangents of all outputs as the transpose of operand i's adjoint."""
         options, shapes, signature = node[4], node[5], node[6]
         lifted = t.__class__ in TENSORS
-        outs = [None] * len(shapes) if signature is None or not lifted else [x.dual for x in signature.out]
-        with Tape() as tape:
-            cts = tuple(
-                tape.watch(Tensor(zeros_of(shape, dtype, t), layout)) if is_inexact(dtype) else None
-                for (shape, dtype), layout in zip(shapes, outs, strict=True)
-            )
-            g = self.adjoint[i](cts, ys, *xs, *options)  # type: ignore[misc]
-        wanted = [c for c in cts if c is not None]
-        found = tape.backward([g], [t if lifted else Tensor(t)], wanted=wanted, retain=True, record=lifted)
-        assert found is not None
-        left = iter(found)
-        return [None if c is None else next(left) for c in cts]
+        layouts = [None] * len(shapes) if signature is None or not lifted else [x.dual for x in signature.out]
+        zeros = [
+            Tensor(zeros_on(t.array if lifted else t, shape, dtype), layout) if is_inexact(dtype) else None
+            for (shape, dtype), layout in zip(shapes, layouts, strict=True)
+        ]
+        return transpose(lambda cts: [self.adjoint[i](tuple(cts), ys, *xs, *options)], zeros, [t], lifted)  # type: ignore[misc]

@@ -1,9 +1,15 @@
-"""Signature: the labels of one use of an operation, inferred once and found again by its operands."""
+"""Primitive: a differentiable operation and everything that its declaration says.
+
+    multiply = op("multiply", "a b", operator.mul, (lambda ct, y, a, b: ct * b, lambda ct, y, a, b: ct * a),
+                  saves="01", dims=broadcast)
+
+From one declaration follow the call and the step of a reverse sweep (`dispatch`), forward mode (`forward_mode`), the
+result's layout (`layouts.inference`), the checks of the rules' layouts (`checked_pull`), and the tests.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,20 +21,36 @@ from ..layouts.messages import unfit
 from ..layouts.rank_values import rank_axes
 from .broadcasting import broadcast
 from .checked_pull import lift
-from .dispatch import functions
+from .dispatch import bind
 from .forward_mode import tangent
 from .recording import Node, Recording
 from .state import state
 from .tensor import TENSORS, relabel
 
-__all__ = ["Primitive", "Signature", "Signed", "op", "registry"]
+__all__ = ["Primitive", "Signature", "op", "registry"]
+
+Rule = Callable[..., Any]
+Dims = Callable[[Sequence[tuple[int, ...]], Any], Any]
+
+registry: dict[str, Primitive] = {}
+"""Every operation by name: the test plan."""
 
 
 class Signature:
-    """The labels of one use of an operation: its operands' layouts and its result's, None for "instead".
+    """The layouts of one use of an operation, inferred once per layouts, shapes and dtypes of the operands.
 
-    Its rules are `checked` once (see `careful`). `apart` are operands that this rank has though the result, rooted
-    elsewhere by another one, is absent here: from it they get nothing. Then every sweep takes the careful path.
+    Attributes
+    ----------
+    layouts : tuple of Layout
+        The operands'.
+    out : Layout or None
+        The result's; None where the operation's `instead` takes these layouts.
+    checked : bool
+        Whether the rules were shown to give cotangents of the dual layouts (see `checked_pull`). Never True where
+        `apart` is not empty.
+    apart : frozenset of int
+        Operands that this rank holds although the result, rooted on another rank, is absent here. They get no cotangent
+        from it.
     """
 
     __slots__ = ("apart", "checked", "layouts", "out")
@@ -41,53 +63,53 @@ class Signature:
         self.apart = frozenset(i for i, x in enumerate(layouts) if absent and not x.absent_beyond(()))
 
 
-class Signed:
-    """The base of operations: what a call asks for where labels are in play and its short way ends."""
+class Primitive:
+    """A differentiable operation. Called with no Tensor among the operands it runs the bare function.
 
-    def sign(self: Any, key: Any, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
-        """The signature of a call, inferred; it is found by its key from then on."""
-        layouts = [x.layout for x in xs if x.__class__ in TENSORS]
-        grid = next((layout.grid for layout in layouts if layout is not None), state.grid)
-        assert grid is not None
-        signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
-                                  arrays, options)  # fmt: skip
-        if None not in layouts:  # a leaf has its labels from now on, and comes under another key
-            if len(self.signatures) > 4096:  # programs with ever new shapes must not grow for ever
-                self.signatures.clear()
-            self.signatures[key] = signature
-        return signature
+    Parameters
+    ----------
+    name : str
+        Unique; the operation is `registry[name]`.
+    word : str
+        One letter per operand, separated by spaces. The same letter: jointly linear; different letters: linear in each;
+        N: nonlinear; S: no cotangent. A final ``*`` repeats the last letter for any number of operands.
+    function : callable
+        ``function(*arrays, *options)``, the forward pass on arrays. It may return NotImplemented where `instead` is
+        given.
+    adjoint : callable or sequence of callables and None
+        One per operand, ``rule(ct, y, *operands, *options)``; with ``*`` one for all, ``rule(ct, y, operands, i,
+        *options)``. Written in differentiable operations. It runs on arrays, or on Tensors in recorded sweeps.
+    saves : str or sequence of str
+        What the rules read: the operands' numbers, and "y" for the result.
+    dims : callable, optional
+        ``dims(shapes, options)``: per operand, which dimension of the result each of its dimensions becomes; see
+        `layouts.inference`. `broadcast` makes the operation elementwise.
+    tangent : sequence of callables and None, optional
+        Forward rules per operand, ``rule(dx, y, *operands, *options)``, where they do not follow from the adjoint.
+    operands : str
+        The operands' names for error messages.
+    promotes : bool
+        Whether operands of different dtypes are cast to one.
+    ranked : bool
+        Whether options may hold numbers that differ between ranks.
+    keeping : callable, optional
+        Runs in the place of `function` while a tape records, and returns the result and what the rules get as `y`.
+    instead : callable, optional
+        The same by other operations, for layouts that this one does not take, and for listeners.
+    neutral_zero : bool
+        Whether an integer 0 as the last operand leaves the first unchanged, whatever its layout.
 
-    def inferred(
-        self: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
-        """The signature of operands with these layouts."""
-        operands = layouts
-        try:
-            if self.ranked and rank_axes(options):
-                operands = [varying(x, rank_axes(options), self.name) for x in layouts]
-            shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
-            real = [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
-            out = infer(self, operands, shapes, real, options, arrays)
-        except Exception as error:
-            try:
-                self.function(*arrays, *options)  # operands that do not fit raise that first
-            except ValueError as misfit:
-                raise unfit(self, misfit, arrays) from misfit
-            if self.instead is None or not isinstance(error, LayoutError):
-                raise
-            out = None
-        return Signature(tuple(layouts), out)
+    Attributes
+    ----------
+    call : function
+        ``call(*operands, options=())``. Calling the Primitive is calling this function.
+    pull : function
+        ``pull(node, ct, sweep)``, one step of a reverse sweep.
+    """
 
+    __slots__ = ("__call__", "__dict__")  # a slot: calling an instance runs its own function, with no frame between
 
-Rule = Callable[..., Any]
-Dims = Callable[[Sequence[tuple[int, ...]], Any], Any]
-
-registry: dict[str, Primitive] = {}
-"""Every operation by name: the test plan."""
-
-
-class Primitive(Signed):
-    """A differentiable operation. Calling it with no Tensor among the operands runs the bare function."""
-
+    __call__: Callable[..., Any]
     communicates = False
 
     def __init__(
@@ -114,38 +136,17 @@ class Primitive(Signed):
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
         self.promotes, self.ranked, self.neutral_zero = promotes, ranked, neutral_zero
         self.signatures: dict[Any, Signature] = {}
-        self._functions: dict[int, Any] = {}
+        self.call, self.pull = self.bind()
+        self.__call__ = self.call
         registry[name] = self
 
-    # -- how it is called: `call` and `pull` are made when they are first asked for ------------------------------
-    def __call__(self, *xs: Any, options: tuple[Any, ...] = ()) -> Any:
-        # a class of its own, whose instances run `call` when called, with nothing in between
-        self.__class__ = type("Primitive", (type(self),), {"__call__": staticmethod(self.call)})
-        return self.call(*xs, options=options)
+    named = staticmethod(registry.__getitem__)
 
-    @cached_property
-    def call(self) -> Callable[..., Any]:
-        """The call itself, a plain function of the operands and ``options=()``."""
-        if self.variadic:
-            return lambda *xs, options=(): self.of(len(xs))[0](*xs, options=options)
-        return self.of(len(self.words))[0]
+    def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """`call` and `pull`. Operations with kernels or several outputs have their own."""
+        return bind(self)
 
-    @cached_property
-    def pull(self) -> Callable[..., None]:
-        """One step of a reverse sweep, ``pull(node, ct, sweep)``."""
-        if self.variadic:
-            return lambda node, ct, sweep: self.of(len(node[2]))[1](node, ct, sweep)
-        return self.of(len(self.words))[1]
-
-    # -- what the words say, for a call with n operands --------------------------------------------------------
-    def of(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The call and the step of a reverse sweep."""
-        return self._functions.get(n) or self._functions.setdefault(n, self.made(n))
-
-    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The same, made now; operations with kernels or several outputs have others."""
-        return functions(self, n)
-
+    # -- what the declaration says, for a call with n operands -----------------------------------------------------
     def letters(self, n: int) -> str:
         """One letter per operand."""
         return "".join(self.words) + (self.words[-1] * (n - len(self.words)) if self.variadic else "")
@@ -158,22 +159,50 @@ class Primitive(Signed):
         """Whether some rule reads operand i."""
         return self.variadic or str(i) in self.saves
 
-    def rule(self, i: int, n: int) -> Rule | None:
-        """The adjoint of operand i."""
-        if not self.variadic:
-            return self.adjoint[i] if i < len(self.adjoint) else None
-        one: Any = self.adjoint[0]
-        return lambda ct, y, *rest: one(ct, y, rest[:n], i, *rest[n:])
+    def rule(self, i: int) -> Rule | None:
+        """The adjoint with respect to operand i, where the number of operands is fixed."""
+        return self.adjoint[i] if i < len(self.adjoint) else None
 
     def cotangent(self, i: int, ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-        """The adjoint with respect to operand i, before broadcasting is undone."""
-        return self.rule(i, len(xs))(ct, y, *xs, *options)  # type: ignore[misc]
+        """Apply the adjoint with respect to operand i. Broadcasting is not undone yet."""
+        if self.variadic:
+            return self.adjoint[0](ct, y, xs, i, *options)  # type: ignore[misc]
+        return self.adjoint[i](ct, y, *xs, *options)  # type: ignore[misc]
 
-    named = staticmethod(registry.__getitem__)
+    # -- layouts -----------------------------------------------------------------------------------------------------
+    def sign(self, key: Any, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
+        """Infer the signature of a call, and keep it under `key`."""
+        layouts = [x.layout for x in xs if x.__class__ in TENSORS]
+        grid = next((layout.grid for layout in layouts if layout is not None), state.grid)
+        assert grid is not None
+        signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
+                                  arrays, options)  # fmt: skip
+        if None not in layouts:  # a leaf without a layout has been given one now, and comes under another key
+            if len(self.signatures) > 4096:  # programs with ever new shapes must not grow for ever
+                self.signatures.clear()
+            self.signatures[key] = signature
+        return signature
 
-    # -- the sweeps ----------------------------------------------------------------------------------------------
+    def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
+        """The signature for operands of these layouts."""
+        operands = layouts
+        try:
+            if self.ranked and rank_axes(options):
+                operands = [varying(x, rank_axes(options), self.name) for x in layouts]
+            out = infer(self, operands, *shapes_and_kinds(arrays), options, arrays)
+        except Exception as error:
+            try:
+                self.function(*arrays, *options)  # shapes that do not fit are reported first
+            except ValueError as misfit:
+                raise unfit(self, misfit, arrays) from misfit
+            if self.instead is None or not isinstance(error, LayoutError):
+                raise
+            out = None
+        return Signature(tuple(layouts), out)
+
+    # -- forward mode ------------------------------------------------------------------------------------------------
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
-        """One step of forward mode: the output's tangent from the operands'."""
+        """One step of forward mode: the result's tangent from the operands'."""
         tangents = [carried[p - start] if p >= start else None for p in node[3]]
         if all(t is None for t in tangents):
             return None
@@ -181,5 +210,12 @@ class Primitive(Signed):
         total = tangent(self, node, tangents, None if self.keeping is not None else y, xs)
         return relabel(total, node[6].out) if record and node[6] is not None else total
 
+
+def shapes_and_kinds(arrays: Sequence[Any]) -> tuple[list[tuple[int, ...]], list[bool]]:
+    """The operands' shapes, and whether each is of a floating or complex dtype, as `infer` takes them."""
+    shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
+    return shapes, [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
+
+
 op = Primitive
-"""Declare an operation; see the module's text for the words."""
+"""Declare an operation: see `Primitive`."""

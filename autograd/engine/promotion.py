@@ -1,4 +1,4 @@
-"""Operands of one dtype: what an operation does first where they are of several, or no Tensors."""
+"""Type promotion: operands of different dtypes, and operands that are no Tensors, before an operation runs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..layouts.rank_values import RankFloat, RankInt
 from .state import state
 from .tensor import TENSORS, Tensor
 
-__all__ = ["alike", "unlike"]
+__all__ = ["mixed", "promoted"]
 
 
-def unlike(*dtypes: Any) -> bool:
-    """Whether an operand has a cotangent that is not of the result's dtype (equal dtypes can be two objects)."""
+def mixed(*dtypes: Any) -> bool:
+    """Whether a floating or complex operand's dtype is not the result's (equal dtypes can be two objects)."""
     if all(dtype == dtypes[0] for dtype in dtypes):
         return False
     result = np.result_type(*dtypes)
     return any(dtype.kind in "fc" and dtype != result for dtype in dtypes)
 
 
-def alike(op: Any, call: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """`call` the operation on Tensors of the result's dtype in the place of these operands, one of which is a Tensor.
+def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
+    """The operands as Tensors of the result's dtype; one of them is a Tensor. NotImplemented where one is None.
 
     A differentiable operand is cast by a recorded operation, so that rules see one dtype. Operands without a cotangent
-    (S) keep theirs. Python's floats and integers stay what they are.
+    (S) keep their dtype. Python's floats and integers stay numbers.
     """
     letters = op.letters(len(xs))
     grid = state.grid
@@ -48,7 +48,7 @@ def alike(op: Any, call: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
             array = array[()] if array.shape == () else array
             x = Tensor(array, None if grid is None else layout_of(x, grid))
         found.append(x)
-    return call(*found, options=options)
+    return found
 
 
 def _kind(x: Any) -> Any:

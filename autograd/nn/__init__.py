@@ -1,9 +1,12 @@
-"""Neural building blocks; names and defaults are torch's wherever torch has them.
+"""Neural network layers, losses and initialisers. Names and defaults follow torch.
 
-Three things differ. Matrices that multiply from the right are stored [in, out], torch's transposed: `Linear`, the
-projections of attention and the recurrent cells. Sequences have their batch first. And the function `cross_entropy`
-gives the loss of each row unless asked for more: on a mesh a mean over rows is the program's business, which knows the
-global count.
+Three things differ from torch:
+
+- Weight matrices of `Linear`, of the attention projections and of the recurrent cells are stored [in, out], the
+  transpose of torch's.
+- Sequences are batch first.
+- The function `cross_entropy` returns the loss of each row by default. On a mesh the program sums these losses and
+  divides by the global number of rows.
 """
 
 from __future__ import annotations

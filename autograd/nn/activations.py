@@ -1,4 +1,4 @@
-"""Activations as modules; as functions they are the operations themselves."""
+"""Activation functions as modules. Each calls the operation of the same name."""
 
 from __future__ import annotations
 
@@ -11,42 +11,48 @@ __all__ = ["GELU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus
 
 
 class ReLU(Module):
-    """max(x, 0)."""
+    """Rectified linear unit, ``max(x, 0)``, elementwise."""
 
     def forward(self, x: Any) -> Any:
         return ops.relu(x)
 
 
 class Tanh(Module):
-    """tanh(x)."""
+    """Hyperbolic tangent, elementwise."""
 
     def forward(self, x: Any) -> Any:
         return ops.tanh(x)
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """Logistic function, ``1 / (1 + exp(-x))``, elementwise."""
 
     def forward(self, x: Any) -> Any:
         return ops.sigmoid(x)
 
 
 class Softplus(Module):
-    """log(1 + exp(x)), without overflow."""
+    """``log(1 + exp(x))``, elementwise and without overflow."""
 
     def forward(self, x: Any) -> Any:
         return ops.softplus(x)
 
 
 class SiLU(Module):
-    """x sigmoid(x)."""
+    """Sigmoid linear unit, ``x * sigmoid(x)``, elementwise."""
 
     def forward(self, x: Any) -> Any:
         return ops.silu(x)
 
 
 class GELU(Module):
-    """x times the normal distribution function of x; ``approximate="tanh"`` for the form by tanh."""
+    """Gaussian error linear unit, ``x * Phi(x)``, elementwise; Phi is the normal cumulative distribution function.
+
+    Parameters
+    ----------
+    approximate : {"none", "tanh"}
+        "tanh" approximates Phi by a hyperbolic tangent.
+    """
 
     def __init__(self, approximate: str = "none"):
         self.approximate = approximate
@@ -56,7 +62,13 @@ class GELU(Module):
 
 
 class Softmax(Module):
-    """exp(x) / sum(exp(x)) along `dim`, which may not be sharded."""
+    """``exp(x) / sum(exp(x))`` along `dim`.
+
+    Parameters
+    ----------
+    dim : int
+        The dimension that is normalised. It must not be sharded.
+    """
 
     def __init__(self, dim: int = -1):
         self.dim = dim
@@ -66,7 +78,13 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """log(softmax(x)) along `dim`, which may not be sharded."""
+    """``log(softmax(x))`` along `dim`, computed without overflow.
+
+    Parameters
+    ----------
+    dim : int
+        The dimension that is normalised. It must not be sharded.
+    """
 
     def __init__(self, dim: int = -1):
         self.dim = dim

@@ -1,4 +1,4 @@
-"""Multi-head attention."""
+"""Multi-head attention as a module."""
 
 from __future__ import annotations
 
@@ -17,24 +17,35 @@ __all__ = ["MultiheadAttention"]
 
 
 class MultiheadAttention(Module):
-    """Attention of several heads, between projections: ``out_proj(concat(heads))``.
+    """Multi-head scaled dot-product attention with input and output projections: ``out_proj(concat(heads))``.
 
-    Weights are stored [in, out]: ``in_proj_weight`` [embed_dim, 3 embed_dim] (queries, keys, values side by side) and
-    ``out_proj.weight`` [embed_dim, embed_dim] are torch's, transposed. Operands have their batch first.
+    Weights are stored [in, out], the transpose of torch's: ``in_proj_weight`` has shape [embed_dim, 3 * embed_dim]
+    (queries, keys and values side by side), ``out_proj.weight`` has shape [embed_dim, embed_dim]. Inputs are batch
+    first.
 
     Parameters
     ----------
-    embed_dim, num_heads : int
+    embed_dim : int
+        Width of the inputs and of the output, a multiple of `num_heads`.
+    num_heads : int
     bias : bool
+        Whether the projections have biases.
     rotary : bool or float
-        Turn queries and keys by their places (`ops.rotary`); a number is the base of the angles, True means 10000.
+        Apply rotary position embeddings to queries and keys (`ops.rotary`). A number is the base of the angles; True
+        means 10000.
     dtype : dtype
     key : random.Key, optional
+        Key of the initial weights. By default the thread's next key.
+
+    Raises
+    ------
+    ShapeError
+        `embed_dim` is not a multiple of `num_heads`, or the width of a head is odd with `rotary`.
 
     Notes
     -----
-    Vaswani et al. 2017, section 3.2.2. Weights start as torch's do: Xavier uniform for the projections in, zeros for
-    the biases.
+    Source: Vaswani et al. 2017, section 3.2.2. Initial values are torch's: Xavier uniform for ``in_proj_weight``, zeros
+    for the biases.
 
     Examples
     --------
@@ -50,10 +61,14 @@ class MultiheadAttention(Module):
         dtype: Any = np.float32, key: random.Key | None = None,
     ):  # fmt: skip
         if num_heads < 1 or embed_dim % num_heads:
-            raise ShapeError(f"MultiheadAttention: embed_dim={embed_dim} is no multiple of num_heads={num_heads}")
+            raise ShapeError(
+                f"MultiheadAttention: embed_dim={embed_dim}, num_heads={num_heads}; needed: embed_dim a multiple of "
+                "num_heads"
+            )
         if rotary and embed_dim // num_heads % 2:
-            raise ShapeError(f"MultiheadAttention: rotary positions need an even width a head, not "
-                             f"{embed_dim // num_heads}")  # fmt: skip
+            raise ShapeError(
+                f"MultiheadAttention: each head has width {embed_dim // num_heads}; needed with rotary: an even width"
+            )
         key = random.next_key("MultiheadAttention") if key is None else key
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.rotary = (10000.0 if rotary is True else float(rotary)) if rotary else 0.0
@@ -70,17 +85,21 @@ class MultiheadAttention(Module):
     def forward(
         self, query: Any, key: Any = None, value: Any = None, *, mask: Any = None, is_causal: bool = False
     ) -> Any:
-        """Attend.
+        """Compute attention.
 
         Parameters
         ----------
-        query : [..., tokens, embed_dim]
-        key, value : [..., keys, embed_dim], optional
-            The query itself without them (self-attention); the key without a value.
-        mask : broadcastable to [..., num_heads, tokens, keys], optional
-            Booleans, True where a query sees a key, or numbers that are added to the scores.
+        query : Tensor or array, [..., tokens, embed_dim]
+        key, value : Tensor or array, [..., keys, embed_dim], optional
+            `key` defaults to `query` (self-attention), `value` to `key`.
+        mask : array, broadcastable to [..., num_heads, tokens, keys], optional
+            Booleans, True where a query attends to a key, or numbers that are added to the scores.
         is_causal : bool
-            No query sees a later key.
+            Whether each query attends only to keys at its own and earlier positions.
+
+        Returns
+        -------
+        Tensor or array, [..., tokens, embed_dim]
         """
         width = self.embed_dim // self.num_heads
         if key is None and value is None and not self.rotary:
@@ -91,7 +110,7 @@ class MultiheadAttention(Module):
             )
             return self.out_proj(ops.reshape(y, (*lead, tokens, self.embed_dim)))
         if key is None and value is not None:
-            raise ShapeError("MultiheadAttention: a value without a key was given" + call_site())
+            raise ShapeError("MultiheadAttention: value was given without key; needed: key too" + call_site())
         if key is None:
             *lead, tokens, _ = query.shape
             qkv = ops.reshape(self._project(query, 0, 3), (*lead, tokens, 3, self.num_heads, width))
@@ -104,19 +123,19 @@ class MultiheadAttention(Module):
             )
         q, k, v = (ops.swapaxes(x, -2, -3) for x in (q, k, v))  # [..., heads, tokens, width]
         if self.rotary:
-            q, k = self._turned(q), self._turned(k)
+            q, k = self._rotate(q), self._rotate(k)
         y = ops.swapaxes(ops.attention(q, k, v, mask, causal=is_causal), -2, -3)
         return self.out_proj(ops.reshape(y, (*y.shape[:-2], self.embed_dim)))
 
     def _project(self, x: Any, first: int, last: int) -> Any:
-        """The projections from the first up to the last of queries, keys and values."""
+        """Project onto the blocks ``first:last`` of the three (queries, keys, values), in one product."""
         weight, bias = self.in_proj_weight, self.in_proj_bias
         if last - first < 3:
             part = slice(first * self.embed_dim, last * self.embed_dim)
             weight, bias = weight[:, part], None if bias is None else bias[part]
         return x @ weight if bias is None else ops.linear(x, weight, bias)
 
-    def _turned(self, x: Any) -> Any:
+    def _rotate(self, x: Any) -> Any:
         tokens, width = x.shape[-2:]
         tables = ops.rotary_angles(int(tokens), int(width), self.rotary, dtype=x.dtype)
         return ops.rotary(x, *(map(constant, tables) if state.grid is not None else tables))

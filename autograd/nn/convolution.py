@@ -1,4 +1,4 @@
-"""Convolution and pooling layers over [n, channels, *places]; weights are stored as torch stores them."""
+"""Convolution and pooling layers for inputs [n, channels, *spatial]. Weights have torch's shapes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,30 @@ __all__ = ["AvgPool1d", "AvgPool2d", "Conv1d", "Conv2d", "MaxPool1d", "MaxPool2d
 
 
 class _Conv(Module):
-    """Convolution, see `ops.convolution`; weight [out_channels, in_channels / groups, *kernel_size].
+    """Convolution of [n, in_channels, *spatial]; see `ops.convolution`.
 
-    Weights and biases are uniform in +-1/sqrt(in_channels / groups * places of the kernel).
+    The weight has shape [out_channels, in_channels / groups, *kernel_size]. Weight and bias are initialised uniformly
+    in +-1 / sqrt(in_channels / groups * prod(kernel_size)), as in torch.
 
     Parameters
     ----------
     in_channels, out_channels : int
-    kernel_size, stride, dilation : int or one per spatial dimension
-    padding : the same, or "valid", "same"
+        Multiples of `groups`.
+    kernel_size, stride, dilation : int or sequence of int
+        One number, or one for each spatial dimension.
+    padding : int, sequence of int, "valid" or "same"
+        Zeros added on both sides of each spatial dimension.
     groups : int
+        Number of groups of channels that are convolved separately.
     bias : bool
     dtype : dtype
     key : random.Key, optional
+        Key of the initial weights. By default the thread's next key.
+
+    Raises
+    ------
+    ShapeError
+        `groups` does not divide the channels, or `kernel_size` has the wrong number of entries.
 
     Examples
     --------
@@ -74,7 +85,17 @@ class Conv2d(_Conv):
 
 
 class _MaxPool(Module):
-    """The largest element of every window; see `ops.max_pool`."""
+    """Largest element of each window; see `ops.max_pool`.
+
+    Parameters
+    ----------
+    kernel_size, dilation : int or sequence of int
+        One number, or one for each spatial dimension.
+    stride : int or sequence of int, optional
+        By default `kernel_size`.
+    padding : int or sequence of int
+        Implicit -inf on both sides of each spatial dimension.
+    """
 
     ndim = 0
 
@@ -83,7 +104,7 @@ class _MaxPool(Module):
         self.padding, self.dilation = padding, dilation
 
     def forward(self, x: Any) -> Any:
-        _check(self, x)
+        _check_ndim(self, x)
         return ops.max_pool(x, self.kernel_size, self.stride, self.padding, self.dilation)
 
 
@@ -98,7 +119,19 @@ class MaxPool2d(_MaxPool):
 
 
 class _AvgPool(Module):
-    """The mean of every window; see `ops.avg_pool`."""
+    """Mean of each window; see `ops.avg_pool`.
+
+    Parameters
+    ----------
+    kernel_size : int or sequence of int
+        One number, or one for each spatial dimension.
+    stride : int or sequence of int, optional
+        By default `kernel_size`.
+    padding : int or sequence of int
+        Zeros on both sides of each spatial dimension.
+    count_include_pad : bool
+        Whether padding counts as elements of the mean.
+    """
 
     ndim = 0
 
@@ -107,7 +140,7 @@ class _AvgPool(Module):
         self.count_include_pad = count_include_pad
 
     def forward(self, x: Any) -> Any:
-        _check(self, x)
+        _check_ndim(self, x)
         return ops.avg_pool(x, self.kernel_size, self.stride, self.padding, self.count_include_pad)
 
 
@@ -121,7 +154,7 @@ class AvgPool2d(_AvgPool):
     ndim = 2
 
 
-def _check(module: Any, x: Any) -> None:
+def _check_ndim(module: _MaxPool | _AvgPool, x: Any) -> None:
     if len(x.shape) != module.ndim + 2:
         raise ShapeError(
             f"{type(module).__name__}: x of shape {tuple(map(int, x.shape))}; needed: {module.ndim + 2} dimensions"

@@ -1,4 +1,4 @@
-"""Dropout, by keys that know layouts."""
+"""Dropout: the same elements are dropped whatever the number of ranks."""
 
 from __future__ import annotations
 
@@ -16,30 +16,39 @@ __all__ = ["Dropout", "dropout"]
 
 
 def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: bool = True) -> Any:
-    """Zeros in the place of elements, each with probability p; the others divided by 1 - p. Any layout, kept.
+    """Set each element to zero with probability p and divide the others by 1 - p. Keeps the layout of x.
 
-    Which elements follows from the key and the element's place in the logical tensor, so that any number of ranks drop
-    the same ones: each its part of a sharded x, all the same ones of equal copies, and of addends.
+    Whether an element is dropped depends on the key and on the element's position in the logical tensor only, so the
+    result is the same for any number of ranks: a rank of a Shard draws the mask of its own part, and all ranks of a
+    Replicated, Invariant or Partial value draw the same mask.
 
     Parameters
     ----------
     x : Tensor or array
     p : float
-        0 <= p <= 1.
+        Probability of dropping an element, 0 <= p <= 1.
     key : random.Key, optional
-        One for each draw; the thread's next one without it. See `random`.
+        Use each key once. By default the thread's next key; see `random`.
     training : bool
-        If False, x itself.
+        If False, x is returned unchanged.
+
+    Returns
+    -------
+    Tensor or array
+        Of the shape, dtype and layout of x.
 
     Raises
     ------
     LayoutError
-        x is Varying on an axis that the key is not along: its ranks would drop the same elements of different values.
+        x is Varying on an axis that is not an axis of the key (`Key.along`): the ranks would use one mask for different
+        values.
+    RingtapeError
+        p is not a probability.
 
     Notes
     -----
-    Adjoint: the same elements dropped. Source: Srivastava et al., "Dropout", JMLR 15 (2014), section 4; scaled in
-    training as torch does.
+    ``y = x * mask / (1 - p)``. Adjoint: ``ct * mask / (1 - p)``, with the same mask. Source: Srivastava et al.,
+    "Dropout", JMLR 15 (2014), section 4, but scaled during training, as in torch.
 
     Examples
     --------
@@ -64,13 +73,14 @@ def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: boo
 
 
 class Dropout(Module):
-    """`dropout` with the thread's next key at every call.
+    """`dropout` with a new key at each call; the identity in evaluation mode.
 
     Parameters
     ----------
     p : float
+        Probability of dropping an element.
     along : str or sequence of str
-        Mesh axes on which the ranks hold values of their own (Varying), and drop elements of their own.
+        Mesh axes on which x is Varying. The ranks of these axes use different masks.
     """
 
     def __init__(self, p: float = 0.5, *, along: str | Sequence[str] = ()):

@@ -1,9 +1,10 @@
-"""Ways to start parameters, by name and key: the same numbers on any number of ranks, each rank its part.
+"""Initialisers of parameters, with torch's names. Each changes a Parameter in place and returns it.
 
-They change a Parameter in place and return it, as torch's of the same names do. Numbers come from `random`, keyed by
-the thread's next key or one that is given; a sharded parameter gets its part of the one logical draw.
+Random values come from `random`, with a key that is given or the thread's next one. They do not depend on the number
+of ranks: a sharded parameter gets its part of one logical draw.
 
-A matrix is taken as stored here, [in, out]; of more dimensions, as convolutions store them, [out, in, *kernel].
+Shapes are read as this package stores them: a matrix is [in, out], a parameter of more dimensions is a convolution's
+[out, in, *kernel].
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ Key = random.Key | None
 def _set(p: Leaf, value: Any) -> Leaf:
     array = value.array if value.__class__ in TENSORS else value
     if p.uses or (type(p.array) is np.ndarray and not p.array.flags.writeable):
-        raise SavedArrayError("a parameter was to be set that a tape still needs. Fix: set it after backward")
+        raise SavedArrayError(
+            f"{p.name or 'a parameter'} cannot be initialised: a tape still needs its present value. Fix: initialise "
+            "it after backward"
+        )
     if not is_absent(p.array) and type(array) is np.ndarray:
         p.array = move(np.ascontiguousarray(array.astype(p.array.dtype, copy=False)), p.array)
     return p
@@ -43,7 +47,14 @@ def _key(key: Key) -> random.Key:
 
 
 def fans(p: Leaf) -> tuple[int, int]:
-    """(how many inputs each output has, how many outputs each input has), of the whole parameter.
+    """Return (fan_in, fan_out): the number of inputs of each output, and of outputs of each input.
+
+    A sharded parameter counts whole.
+
+    Raises
+    ------
+    ShapeError
+        The parameter has fewer than two dimensions.
 
     Examples
     --------
@@ -53,15 +64,24 @@ def fans(p: Leaf) -> tuple[int, int]:
     """
     shape = p.global_shape
     if len(shape) < 2:
-        raise ShapeError(f"a parameter of shape {shape} has no fan in and out; needed: at least two dimensions")
+        raise ShapeError(f"fans: a parameter of shape {shape} was given; needed: at least two dimensions")
     if len(shape) == 2:
         return int(shape[0]), int(shape[1])
-    inside = math.prod(shape[2:])
-    return int(shape[1]) * inside, int(shape[0]) * inside
+    kernel_size = math.prod(shape[2:])
+    return int(shape[1]) * kernel_size, int(shape[0]) * kernel_size
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """By what an activation shrinks the standard deviation, undone; torch's table."""
+    """Return the recommended gain of an activation, by which initialisers scale the standard deviation.
+
+    Parameters
+    ----------
+    nonlinearity : str
+        "linear", "conv1d", "conv2d", "conv3d", "sigmoid", "tanh", "relu", "leaky_relu" or "selu"; the values are
+        torch's.
+    param : float, optional
+        The negative slope of "leaky_relu", 0.01 by default.
+    """
     if nonlinearity == "leaky_relu":
         return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
     table = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 3.0 / 4}
@@ -73,12 +93,12 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def uniform_(p: Leaf, a: float = 0.0, b: float = 1.0, key: Key = None) -> Leaf:
-    """Uniform in [a, b)."""
+    """Fill with uniform values in [a, b)."""
     return _set(p, random.uniform(_key(key), p, low=a, high=b, dtype=p.array.dtype))
 
 
 def normal_(p: Leaf, mean: float = 0.0, std: float = 1.0, key: Key = None) -> Leaf:
-    """Normal with a mean and a standard deviation.
+    """Fill with normal values of the given mean and standard deviation.
 
     Examples
     --------
@@ -93,37 +113,46 @@ def normal_(p: Leaf, mean: float = 0.0, std: float = 1.0, key: Key = None) -> Le
 def trunc_normal_(
     p: Leaf, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, key: Key = None
 ) -> Leaf:
-    """Normal, cut at a and b (absolute, as in torch)."""
+    """Fill with normal values truncated to [a, b].
+
+    As in torch, `a` and `b` are values and not numbers of standard deviations.
+    """
     return _set(p, random.truncated_normal(_key(key), p, mean=mean, std=std, low=a, high=b, dtype=p.array.dtype))
 
 
 def constant_(p: Leaf, value: float) -> Leaf:
-    """One number everywhere."""
+    """Fill with one value."""
     return _set(p, np.full(p.array.shape, value, p.array.dtype))
 
 
 def zeros_(p: Leaf) -> Leaf:
-    """Zeros."""
+    """Fill with zeros."""
     return constant_(p, 0.0)
 
 
 def ones_(p: Leaf) -> Leaf:
-    """Ones."""
+    """Fill with ones."""
     return constant_(p, 1.0)
 
 
 def xavier_uniform_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
-    """Uniform in +-gain sqrt(6 / (fan in + fan out)) (Glorot & Bengio 2010, equation 16)."""
+    """Fill with uniform values in +-gain * sqrt(6 / (fan_in + fan_out)).
+
+    Source: Glorot & Bengio 2010, equation 16.
+    """
     bound = gain * math.sqrt(6.0 / sum(fans(p)))
     return uniform_(p, -bound, bound, key)
 
 
 def xavier_normal_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
-    """Normal with standard deviation gain sqrt(2 / (fan in + fan out))."""
+    """Fill with normal values of standard deviation gain * sqrt(2 / (fan_in + fan_out)).
+
+    Source: Glorot & Bengio 2010, section 4.2.1.
+    """
     return normal_(p, 0.0, gain * math.sqrt(2.0 / sum(fans(p))), key)
 
 
-def _kaiming(p: Leaf, a: float, mode: str, nonlinearity: str) -> float:
+def _kaiming_std(p: Leaf, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
         raise RingtapeError(f"mode={mode!r} was given; needed: 'fan_in' or 'fan_out'")
     return calculate_gain(nonlinearity, a) / math.sqrt(fans(p)[mode == "fan_out"])
@@ -132,22 +161,39 @@ def _kaiming(p: Leaf, a: float, mode: str, nonlinearity: str) -> float:
 def kaiming_uniform_(
     p: Leaf, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", key: Key = None
 ) -> Leaf:
-    """Uniform, of standard deviation gain / sqrt(fan) (He et al. 2015, equation 14); `a` is leaky relu's slope."""
-    bound = math.sqrt(3.0) * _kaiming(p, a, mode, nonlinearity)
+    """Fill with uniform values of standard deviation gain / sqrt(fan).
+
+    Parameters
+    ----------
+    p : Parameter
+    a : float
+        The negative slope of "leaky_relu".
+    mode : {"fan_in", "fan_out"}
+        "fan_in" keeps the variance of activations, "fan_out" that of cotangents.
+    nonlinearity : str
+        The activation that follows; see `calculate_gain`.
+    key : random.Key, optional
+
+    Notes
+    -----
+    Source: He et al. 2015, equation 14.
+    """
+    bound = math.sqrt(3.0) * _kaiming_std(p, a, mode, nonlinearity)
     return uniform_(p, -bound, bound, key)
 
 
 def kaiming_normal_(
     p: Leaf, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", key: Key = None
 ) -> Leaf:
-    """Normal, of standard deviation gain / sqrt(fan)."""
-    return normal_(p, 0.0, _kaiming(p, a, mode, nonlinearity), key)
+    """Fill with normal values of standard deviation gain / sqrt(fan); the parameters are `kaiming_uniform_`'s."""
+    return normal_(p, 0.0, _kaiming_std(p, a, mode, nonlinearity), key)
 
 
 def orthogonal_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
-    """Orthonormal columns or rows, whichever are fewer, times gain (Saxe et al. 2014); further dimensions as columns.
+    """Fill with gain times a matrix that has orthonormal columns, or rows where there are fewer rows.
 
-    Every rank makes the whole matrix, and takes its part. Its last bits are those of the machine's linear algebra.
+    Dimensions after the first are flattened into the columns. Each rank computes the whole matrix and keeps its part.
+    The last bits depend on the LAPACK library of the machine. Source: Saxe et al. 2014.
     """
     key = _key(key)
     shape, box, _ = of_tensor(p, key.axes, "orthogonal_")
@@ -158,5 +204,5 @@ def orthogonal_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
     if type(whole) is not np.ndarray or not whole.size:
         return p
     q, r = np.linalg.qr(whole if rows >= columns else whole.T)
-    q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)  # so that it is uniform over the orthogonal matrices
+    q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)  # makes the distribution uniform over the orthogonal matrices
     return _set(p, ((q if rows >= columns else q.T) * gain).reshape(shape)[box])

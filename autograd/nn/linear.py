@@ -16,15 +16,15 @@ __all__ = ["Embedding", "Flatten", "Identity", "Linear"]
 
 
 def uniform_parameter(key: random.Key, shape: tuple[int, ...], bound: float, dtype: Any) -> Parameter:
-    """A Parameter uniform in +-bound, the same on every rank."""
+    """Create a Parameter with uniform values in +-bound, the same on every rank."""
     return Parameter(random.uniform(key, shape, low=-bound, high=bound, dtype=dtype))
 
 
 class Linear(Module):
-    """``y = x @ weight + bias``, weight stored [in_features, out_features] (torch's, transposed).
+    """Affine map ``y = x @ weight + bias`` of the last dimension.
 
-    Weights are uniform in +-1/sqrt(in_features), from the thread's seed and the count of Linears made so far, so that
-    every rank that builds the same program starts from the same numbers.
+    The weight has shape [in_features, out_features], the transpose of torch's. Weight and bias are initialised
+    uniformly in +-1 / sqrt(in_features).
 
     Parameters
     ----------
@@ -32,7 +32,8 @@ class Linear(Module):
     bias : bool
     dtype : dtype
     key : random.Key, optional
-        In the place of the thread's.
+        Key of the initial weights. By default the thread's next key, which depends on the thread's seed and on the
+        number of Linears created before, so that ranks that build the same model start from the same values.
 
     Examples
     --------
@@ -55,13 +56,16 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Row `i` of the weight for every index `i`; weight [num_embeddings, embedding_dim], normal with variance 1.
+    """Look up rows of a table: index ``i`` gives row ``i`` of the weight, [num_embeddings, embedding_dim].
+
+    The weight is initialised with standard normal values.
 
     Parameters
     ----------
     num_embeddings, embedding_dim : int
     dtype : dtype
     key : random.Key, optional
+        Key of the initial weights. By default the thread's next key.
 
     Examples
     --------
@@ -82,12 +86,27 @@ class Embedding(Module):
 
 
 def embedding(index: Any, weight: Any) -> Any:
-    """Rows of `weight` by `index`. Adjoint: each row's cotangents, summed.
+    """Return the rows ``weight[index]``.
+
+    Parameters
+    ----------
+    index : array of int, any shape
+    weight : Tensor or array, [rows, width]
+
+    Returns
+    -------
+    Tensor or array, [*index.shape, width]
 
     Raises
     ------
-    DtypeError, ShapeError
-        An index that is no integer, or out of range; negative ones too, which would count from the end.
+    DtypeError
+        An index is not an integer.
+    ShapeError
+        An index is out of range. Negative indices are refused: they do not count from the end.
+
+    Notes
+    -----
+    Adjoint: row i of the gradient is the sum of the cotangents of all lookups of row i.
     """
     raw = index.array if index.__class__ in TENSORS else np.asarray(index)
     if raw.dtype.kind not in "iu":
@@ -101,14 +120,14 @@ def embedding(index: Any, weight: Any) -> Any:
 
 
 class Identity(Module):
-    """x."""
+    """Return x unchanged."""
 
     def forward(self, x: Any) -> Any:
         return x
 
 
 class Flatten(Module):
-    """Dimensions from `start_dim` on as one."""
+    """Flatten the dimensions from `start_dim` on into one."""
 
     def __init__(self, start_dim: int = 1):
         self.start_dim = start_dim

@@ -1,7 +1,8 @@
-"""Losses, as functions and as modules: of each element, their sum, or their mean.
+"""Loss functions, as functions and as modules.
 
-``reduction="mean"`` is torch's default, and divides by what this process sees: a mean over a sharded dimension is
-refused. There take the sum, which is Partial, and divide it by the global count, known before backward.
+``reduction`` is "none" (a loss per element or row), "sum" or "mean", which is the default, as in torch. A mean over a
+sharded dimension is refused, because each rank would divide by its own count: use the sum, which is Partial, and divide
+it by the global count.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _reduced(losses: Any, reduction: str) -> Any:
+def _reduce(losses: Any, reduction: str) -> Any:
     if reduction == "mean":
         return ops.mean(losses)
     if reduction == "sum":
@@ -33,17 +34,27 @@ def _reduced(losses: Any, reduction: str) -> Any:
     return losses
 
 
-def _difference(name: str, x: Any, target: Any) -> Any:
-    """``x - target`` of equal shapes: a loss that broadcasts is mostly a mistake."""
+def _check_shapes(name: str, x: Any, target: Any) -> None:
+    # broadcasting between input and target is nearly always a mistake
     shapes = [a.array.shape if a.__class__ in TENSORS else np.shape(a) for a in (x, target)]
     if shapes[0] != shapes[1]:
-        raise ShapeError(f"{name}: input of shape {shapes[0]}, target of shape {shapes[1]}; needed: one shape"
-                         + call_site())  # fmt: skip
-    return x - target
+        raise ShapeError(
+            f"{name}: input of shape {shapes[0]}, target of shape {shapes[1]}; needed: one shape" + call_site()
+        )
 
 
 def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """``(input - target)^2``.
+    """Squared error, ``(input - target)^2``.
+
+    Parameters
+    ----------
+    input, target : Tensor or array, of one shape
+    reduction : {"mean", "sum", "none"}
+
+    Raises
+    ------
+    ShapeError
+        The shapes differ.
 
     Examples
     --------
@@ -52,39 +63,60 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     >>> float(nn.mse_loss(numpy.array([1.0, 3.0]), numpy.array([1.0, 1.0])))
     2.0
     """
-    d = _difference("mse_loss", input, target)
-    return _reduced(d * d, reduction)
+    _check_shapes("mse_loss", input, target)
+    d = input - target
+    return _reduce(d * d, reduction)
 
 
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """``|input - target|``; its derivative at 0 is 0."""
-    return _reduced(ops.absolute(_difference("l1_loss", input, target)), reduction)
+    """Absolute error, ``|input - target|``; its derivative at 0 is 0. The parameters are `mse_loss`'s."""
+    _check_shapes("l1_loss", input, target)
+    return _reduce(ops.absolute(input - target), reduction)
 
 
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
-    """``d^2 / 2 beta`` where ``|d| < beta``, else ``|d| - beta / 2``, of ``d = input - target``.
+    """Squared error near zero, absolute error beyond: ``d^2 / (2 beta)`` where ``|d| < beta``, else ``|d| - beta / 2``.
 
-    Source: Girshick 2015 (Fast R-CNN), equation 3.
+    ``d = input - target``. Source: Girshick 2015 (Fast R-CNN), equation 3.
+
+    Parameters
+    ----------
+    input, target : Tensor or array, of one shape
+    reduction : {"mean", "sum", "none"}
+    beta : float
+        Where the two pieces meet, at least 0. With 0 the loss is `l1_loss`.
     """
     if beta < 0:
         raise ShapeError(f"smooth_l1_loss: beta={beta} was given; needed: at least 0")
-    d = _difference("smooth_l1_loss", input, target)
+    _check_shapes("smooth_l1_loss", input, target)
+    d = input - target
     size = ops.absolute(d)
     if beta == 0:
-        return _reduced(size, reduction)
-    return _reduced(ops.where(ops.less(size, beta), d * d * (0.5 / beta), size - 0.5 * beta), reduction)
+        return _reduce(size, reduction)
+    return _reduce(ops.where(ops.less(size, beta), d * d * (0.5 / beta), size - 0.5 * beta), reduction)
 
 
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:
-    """``-(pos_weight t log s(x) + (1 - t) log(1 - s(x)))`` times `weight`, s the logistic function; without overflow.
+    """Binary cross-entropy of logits, computed without overflow.
+
+    ``-weight (pos_weight t log s(x) + (1 - t) log(1 - s(x)))`` for logits x and targets t; s is the logistic function.
 
     Parameters
     ----------
-    input : logits
-    target : of the same shape, in 0..1
-    weight, pos_weight : arrays that broadcast to it, optional; the same on every rank
+    input : Tensor or array
+        Logits.
+    target : Tensor or array, of the shape of `input`
+        Probabilities in 0..1.
+    weight, pos_weight : array, optional
+        Broadcast to the shape of `input`; the same on every rank.
+    reduction : {"mean", "sum", "none"}
+
+    Raises
+    ------
+    ShapeError
+        The shapes differ.
 
     Examples
     --------
@@ -93,41 +125,46 @@ def binary_cross_entropy_with_logits(
     >>> float(nn.binary_cross_entropy_with_logits(numpy.zeros(3), numpy.array([0.0, 1.0, 0.5])).round(6))
     0.693147
     """
-    shapes = [a.array.shape if a.__class__ in TENSORS else np.shape(a) for a in (input, target)]
-    if shapes[0] != shapes[1]:
-        raise ShapeError(
-            f"binary_cross_entropy_with_logits: input of shape {shapes[0]}, target of shape {shapes[1]}; needed: one "
-            "shape" + call_site()
-        )
+    _check_shapes("binary_cross_entropy_with_logits", input, target)
     if pos_weight is None:
         losses = ops.softplus(input) - input * target
     else:
-        more = (_same(pos_weight) - 1.0) * target + 1.0
-        losses = input * (1.0 - target) + more * ops.softplus(-input)
-    return _reduced(losses if weight is None else losses * _same(weight), reduction)
+        scale = (_as_constant(pos_weight) - 1.0) * target + 1.0
+        losses = input * (1.0 - target) + scale * ops.softplus(-input)
+    return _reduce(losses if weight is None else losses * _as_constant(weight), reduction)
 
 
-def _same(weight: Any) -> Any:
-    """A user's weights: the same everywhere, if they are an array."""
+def _as_constant(weight: Any) -> Any:
+    """Label an array of weights as equal on all ranks; a Tensor keeps its layout."""
     return weight if weight.__class__ in TENSORS or state.grid is None else constant(weight)
 
 
 def nll_loss(
     input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Any:
-    """``-weight[t] input[row, t]`` of log-probabilities, [n, classes]; a mean is divided by the sum of the weights.
+    """Negative log-likelihood, ``-weight[t] input[row, t]`` for the label t of each row.
+
+    A mean is divided by the sum of the weights of the rows.
 
     Parameters
     ----------
-    input : [n, classes]
-    target : [n], integers
-    weight : [classes], optional; the same on every rank
+    input : Tensor or array, [n, classes]
+        Log-probabilities.
+    target : array of int, [n]
+        Labels.
+    weight : array, [classes], optional
+        Weight of each class; the same on every rank.
     ignore_index : int
-        Rows with this label have no loss and do not count.
+        Rows with this label have no loss and are not counted in a mean.
+    reduction : {"mean", "sum", "none"}
 
     Raises
     ------
-    ShapeError, DtypeError, LayoutError
+    ShapeError
+        The shapes do not fit, or a label is out of range.
+    DtypeError
+        The labels are not integers.
+    LayoutError
         A mean over sharded rows: each rank would divide by its own count.
 
     Examples
@@ -137,13 +174,27 @@ def nll_loss(
     >>> float(nn.nll_loss(numpy.log(numpy.full((2, 4), 0.25)), numpy.array([0, -100])).round(6))
     1.386294
     """
-    shares = _shares("nll_loss", input, target, weight, ignore_index, 0.0)
-    losses = ops.sum(input * shares[0], -1) * -1.0
-    return _mean_of_rows("nll_loss", losses, shares[1], reduction)
+    return _weighted_nll("nll_loss", input, target, weight, ignore_index, 0.0, reduction)
 
 
-def _shares(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothing: float) -> tuple[Any, Any]:
-    """What each class' log-probability counts in each row, [n, classes], and what each row counts in a mean, [n]."""
+def _weighted_nll(
+    name: str, log_p: Any, target: Any, weight: Any, ignored: int, smoothing: float, reduction: str
+) -> Any:
+    """Negative log-likelihood with class weights, ignored labels and label smoothing."""
+    of_classes, of_rows = _weights(name, log_p, target, weight, ignored, smoothing)
+    losses = ops.sum(log_p * of_classes, -1) * -1.0
+    if reduction != "mean":
+        return _reduce(losses, reduction)
+    if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
+        raise LayoutError(
+            f"{name}(reduction='mean') of rows that are sharded, {losses.layout!r}: each rank would divide by its own "
+            "count. Fix: reduction='sum', divided by the global count" + call_site()
+        )
+    return ops.sum(losses) / ops.sum(of_rows)
+
+
+def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothing: float) -> tuple[Any, Any]:
+    """Return the weight of each log-probability, [n, classes], and that of each row in a mean, [n]."""
     raw = target.array if target.__class__ in TENSORS else np.asarray(target)
     array = x.array if x.__class__ in TENSORS else x
     if raw.dtype.kind not in "iu":
@@ -159,35 +210,27 @@ def _shares(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothing
         raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)" + call_site())
     w = np.ones(classes, array.dtype) if weight is None else np.asarray(getattr(weight, "array", weight), array.dtype)
     if w.shape != (classes,):
-        raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one a class" + call_site())
-    hot = (raw[:, None] == np.arange(classes)).astype(array.dtype)
-    spread = (hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]
-    rows = (hot * w).sum(axis=1) * seen
+        raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class" + call_site())
+    one_hot = (raw[:, None] == np.arange(classes)).astype(array.dtype)
+    of_classes = (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]
+    of_rows = (one_hot * w).sum(axis=1) * seen
     if target.__class__ in TENSORS:
-        return Tensor(spread, target.layout), Tensor(rows, target.layout)
-    return spread, rows
-
-
-def _mean_of_rows(name: str, losses: Any, counts: Any, reduction: str) -> Any:
-    if reduction != "mean":
-        return _reduced(losses, reduction)
-    if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
-        raise LayoutError(
-            f"{name}(reduction='mean') of rows that are sharded, {losses.layout!r}: each rank would divide by its own "
-            "count. Fix: reduction='sum', divided by the global count" + call_site()
-        )
-    return ops.sum(losses) / ops.sum(counts)
+        return Tensor(of_classes, target.layout), Tensor(of_rows, target.layout)
+    return of_classes, of_rows
 
 
 class CrossEntropyLoss(Module):
-    """`ops.cross_entropy` with torch's defaults: the mean, labels of -100 ignored, and class weights.
+    """Cross-entropy of logits [n, classes] and labels [n], with torch's defaults; see `ops.cross_entropy`.
 
     Parameters
     ----------
-    weight : [classes], optional
+    weight : array, [classes], optional
+        Weight of each class; the same on every rank.
     ignore_index : int
-    reduction : "mean", "sum" or "none"
+        Rows with this label have no loss and are not counted in a mean.
+    reduction : {"mean", "sum", "none"}
     label_smoothing : float
+        The part of each label's probability that is spread evenly over all classes.
 
     Examples
     --------
@@ -208,11 +251,10 @@ class CrossEntropyLoss(Module):
             return ops.cross_entropy(
                 input, target, self.reduction, ignore_index=self.ignore_index, label_smoothing=self.label_smoothing
             )
-        log_p = ops.log_softmax(input, 1)
-        spread, rows = _shares(
-            "CrossEntropyLoss", input, target, self.weight, self.ignore_index, self.label_smoothing
-        )
-        return _mean_of_rows("CrossEntropyLoss", ops.sum(log_p * spread, -1) * -1.0, rows, self.reduction)
+        return _weighted_nll(
+            "CrossEntropyLoss", ops.log_softmax(input, 1), target, self.weight, self.ignore_index,
+            self.label_smoothing, self.reduction,
+        )  # fmt: skip
 
 
 class NLLLoss(Module):
@@ -226,19 +268,19 @@ class NLLLoss(Module):
         return nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
 
 
-class _Pointwise(Module):
+class _ElementwiseLoss(Module):
     def __init__(self, reduction: str = "mean"):
         self.reduction = reduction
 
 
-class MSELoss(_Pointwise):
+class MSELoss(_ElementwiseLoss):
     """`mse_loss` as a module."""
 
     def forward(self, input: Any, target: Any) -> Any:
         return mse_loss(input, target, self.reduction)
 
 
-class L1Loss(_Pointwise):
+class L1Loss(_ElementwiseLoss):
     """`l1_loss` as a module."""
 
     def forward(self, input: Any, target: Any) -> Any:

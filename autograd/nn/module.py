@@ -1,9 +1,8 @@
-"""Modules: parameters and buffers by stable names, `state_dict`, training and evaluation, save and load.
+"""`Module`, the base class of layers and models, and its containers; saving and loading of parameters.
 
-A module is a class with a `forward`; its Parameters and sub-modules are found by attribute, in order of assignment, and
-named by their path ("0.weight"). A buffer is an array that is saved with the parameters and not learned (a running
-mean). Nothing here divides by anything: losses are per example, and the program sums them and divides by the global
-count.
+A module is a class with a `forward`. Its Parameters and submodules are the attributes that hold them, in order of
+assignment, and are named by their path ("0.weight"). A buffer is an array that is saved with the parameters but not
+learned, such as a running mean.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["Module", "ModuleList", "Sequential", "load", "save"]
 
 
 class Module:
-    """The base of all modules: override `forward`, assign Parameters and Modules as attributes.
+    """Base class of all modules: override `forward`, and assign Parameters and Modules as attributes.
 
     Examples
     --------
@@ -40,17 +39,21 @@ class Module:
     """
 
     training = True
-    """Whether dropout drops and batch norm looks at the batch; set by `train` and `eval`."""
+    """Whether the module is in training mode, where dropout drops elements and batch norm uses the batch's statistics.
+    Set it by `train` and `eval`."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes."""
+        """Compute the output of the module. Subclasses override this."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
-        """(path, owner, attribute, Parameter) of every parameter, in order of assignment."""
+        """Iterate over (path, owner, attribute, Parameter), in order of assignment.
+
+        A parameter that several attributes hold is yielded for each of them.
+        """
         for attribute, value in vars(self).items():
             if isinstance(value, Parameter):
                 yield prefix + attribute, self, attribute, value
@@ -59,12 +62,12 @@ class Module:
                     yield from child.named_owners(f"{prefix}{name}.")
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """(name, module) of the modules that are attributes, or stand in lists that are."""
+        """Iterate over (name, module) of the direct submodules: attributes, and items of lists and tuples."""
         for attribute, value in vars(self).items():
             yield from _modules_in(attribute, value)
 
     def modules(self) -> Iterator[Module]:
-        """This module and all below it, each once."""
+        """Iterate over this module and all its submodules, each once."""
         seen: set[int] = set()
         stack: list[Module] = [self]
         while stack:
@@ -75,24 +78,27 @@ class Module:
                 stack.extend(reversed([child for _, child in module.named_children()]))
 
     def register_buffer(self, name: str, value: Any) -> None:
-        """Set an attribute that is saved with the parameters and not learned; it may be set again as any attribute."""
+        """Add a buffer: an attribute that is saved with the parameters but not learned.
+
+        It may later be assigned like any attribute.
+        """
         vars(self).setdefault("_buffers", ())
         self._buffers: tuple[str, ...] = (*self._buffers, name)
         setattr(self, name, None if value is None else np.asarray(value))
 
     def buffer(self, name: str) -> Any:
-        """A buffer as an operand: the same on every rank, unless it was set to a Tensor that is not."""
+        """Return a buffer as an operand of operations. On a mesh an array is equal on all ranks by declaration."""
         value = getattr(self, name)
         return value if value.__class__ in TENSORS or state.grid is None else constant(value)
 
     def set_buffer(self, name: str, value: Any) -> None:
-        """Set a buffer to a value, off the tape; under a mesh it keeps the value's layout."""
+        """Assign a value to a buffer without recording it. On a mesh the buffer gets the value's layout."""
         plain = value.__class__ not in TENSORS or value.layout is None
         array = value.array if value.__class__ in TENSORS else value
         setattr(self, name, array if plain else Leaf(array, value.layout))
 
     def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
-        """(path, owner, attribute) of every buffer."""
+        """Iterate over (path, owner, attribute) of all buffers that are not None."""
         for attribute in getattr(self, "_buffers", ()):
             if getattr(self, attribute) is not None:
                 yield prefix + attribute, self, attribute
@@ -100,17 +106,17 @@ class Module:
             yield from child.named_buffers(f"{prefix}{name}.")
 
     def train(self, mode: bool = True) -> Self:
-        """Set `training` here and below; returns the module."""
+        """Set `training` of this module and all its submodules, and return the module."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """``train(False)``: dropout drops nothing, batch norm uses what it has seen."""
+        """Set evaluation mode, ``train(False)``: no dropout, and batch norm uses its running statistics."""
         return self.train(False)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """(name, Parameter) pairs, each parameter once; the parameters learn their names."""
+        """Iterate over (name, Parameter), each parameter once. A parameter without a name gets its path as its name."""
         seen: set[int] = set()
         for path, _, _, parameter in self.named_owners():
             if id(parameter) not in seen:
@@ -119,16 +125,16 @@ class Module:
                 yield path, parameter
 
     def parameters(self) -> list[Parameter]:
-        """All parameters, each once, in order of assignment."""
+        """Return all parameters, each once, in order of assignment."""
         return [parameter for _, parameter in self.named_parameters()]
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Set the gradients of all parameters to None."""
         for parameter in self.parameters():
             parameter.zero_grad()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and buffers on the host, by name."""
+        """Return copies of all parameters and buffers as host arrays, by name."""
         found = {name: np.array(to_host(p.array)) for name, p in self.named_parameters()}
         for name, owner, attribute in self.named_buffers():
             value = getattr(owner, attribute)
@@ -136,14 +142,16 @@ class Module:
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set all parameters and buffers; nothing is changed unless every name, shape and dtype fits.
+        """Set all parameters and buffers from a `state_dict`. If it raises, nothing has been changed.
 
         Raises
         ------
-        ShapeError, DtypeError
-            Names missing or unknown, or an array that does not fit.
+        ShapeError
+            Names are missing or unknown, or shapes differ.
+        DtypeError
+            One of the arrays is integer and the other floating.
         TapeError
-            A tape still needs a parameter.
+            A tape still needs the present value of a parameter.
         """
         mine = dict(self.named_parameters())
         buffers = {name: (owner, attribute) for name, owner, attribute in self.named_buffers()}
@@ -176,7 +184,7 @@ class Module:
 
 
 def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
-    """The modules that an attribute's value is or holds, by the names of their paths."""
+    """Iterate over (name, module) of an attribute that is a module, or a list or tuple of modules."""
     if isinstance(value, Module):
         yield attribute, value
     elif isinstance(value, list | tuple):
@@ -186,7 +194,12 @@ def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
 
 
 class ModuleList(Module):
-    """Modules by number, for a forward that is written elsewhere; parameters are named by their place ("0.weight").
+    """A list of modules. It has no `forward`; parameters are named by the position of their module ("0.weight").
+
+    Raises
+    ------
+    RingtapeError
+        An item is not a Module.
 
     Examples
     --------
@@ -212,7 +225,7 @@ class ModuleList(Module):
         return iter(self.layers)
 
     def append(self, module: Module) -> Self:
-        """Add a module at the end."""
+        """Add a module at the end and return the list."""
         self.layers.append(module)
         return self
 
@@ -226,7 +239,7 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules one after the other; parameters are named by their place ("0.weight").
+    """Modules applied one after another. Parameters are named by the position of their module ("0.weight").
 
     Examples
     --------
@@ -246,7 +259,9 @@ class Sequential(ModuleList):
 
 
 def save(module: Module, path: str | os.PathLike[str]) -> None:
-    """Write this process's parameters to an ``.npz`` file, whole or not at all.
+    """Write this process's parameters and buffers to an ``.npz`` file.
+
+    The file is written under another name and then renamed, so that an interrupted call leaves no partial file.
 
     Examples
     --------
@@ -269,6 +284,6 @@ def save(module: Module, path: str | os.PathLike[str]) -> None:
 
 
 def load(module: Module, path: str | os.PathLike[str]) -> None:
-    """Read parameters that `save` wrote into a module of the same names and shapes."""
+    """Read parameters and buffers that `save` wrote. See `Module.load_state_dict` for the errors."""
     with np.load(path, allow_pickle=False) as file:
         module.load_state_dict({name: file[name] for name in file.files})

@@ -1,4 +1,4 @@
-"""Normalisation: over features (layer norm, RMS norm) and over examples (batch norm)."""
+"""Normalisation layers: over features (layer norm, RMS norm) and over examples (batch norm)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,35 @@ from .module import Module
 __all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm", "RMSNorm"]
 
 
-def _features(shape: int | Sequence[int], caller: str) -> int:
+def _feature_count(shape: int | Sequence[int], caller: str) -> int:
     found = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     if len(found) != 1:
         raise ShapeError(
-            f"{caller}: normalized_shape={shape!r} was given; needed: one number, the extent of the last dimension. "
+            f"{caller}: normalized_shape={shape!r} was given; needed: one number, the size of the last dimension. "
             "Fix: reshape the last dimensions into one"
         )
     return int(found[0])
 
 
 class LayerNorm(Module):
-    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last dimension, which may not be sharded.
+    """``(x - mean) / sqrt(variance + eps) * weight + bias``, mean and variance over the last dimension.
+
+    The last dimension must not be sharded.
 
     Parameters
     ----------
     normalized_shape : int
+        Size of the last dimension.
     eps : float
-    elementwise_affine, bias : bool
-        Whether there is a weight (ones at the start), and with it a bias (zeros).
+    elementwise_affine : bool
+        Whether there is a weight, initialised to ones.
+    bias : bool
+        Whether there is also a bias, initialised to zeros.
     dtype : dtype
+
+    Notes
+    -----
+    Source: Ba, Kiros & Hinton 2016, section 3.
 
     Examples
     --------
@@ -49,7 +58,7 @@ class LayerNorm(Module):
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
         bias: bool = True, *, dtype: Any = np.float32,
     ):  # fmt: skip
-        n = _features(normalized_shape, "LayerNorm")
+        n = _feature_count(normalized_shape, "LayerNorm")
         self.eps = eps
         self.weight = Parameter(np.ones(n, dtype)) if elementwise_affine else None
         self.bias = Parameter(np.zeros(n, dtype)) if elementwise_affine and bias else None
@@ -59,15 +68,21 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, which may not be sharded.
+    """``x / sqrt(mean(x^2) + eps) * weight``, the mean over the last dimension, which must not be sharded.
 
     Parameters
     ----------
     normalized_shape : int
+        Size of the last dimension.
     eps : float, optional
-        By default the precision of the dtype.
+        By default the machine epsilon of the dtype of x.
     elementwise_affine : bool
+        Whether there is a weight, initialised to ones.
     dtype : dtype
+
+    Notes
+    -----
+    Source: Zhang & Sennrich 2019, equation 4.
     """
 
     def __init__(
@@ -75,7 +90,7 @@ class RMSNorm(Module):
         dtype: Any = np.float32,
     ):  # fmt: skip
         self.eps = eps
-        n = _features(normalized_shape, "RMSNorm")
+        n = _feature_count(normalized_shape, "RMSNorm")
         self.weight = Parameter(np.ones(n, dtype)) if elementwise_affine else None
 
     def forward(self, x: Any) -> Any:
@@ -83,25 +98,34 @@ class RMSNorm(Module):
 
 
 class _BatchNorm(Module):
-    """Each channel to mean 0 and variance 1 over the examples and places, then ``* weight + bias``.
+    """Batch normalisation: ``(x - mean) / sqrt(variance + eps) * weight + bias``, statistics of each channel.
 
-    In training the batch's own mean and variance are used, and running averages of them kept as buffers; in evaluation
-    the running ones. On a mesh examples that are sharded are refused, for the mean of a part is not the whole's; where
-    they are Varying every rank has statistics of its own, and so are the running ones.
+    The mean and variance of a channel are over the examples and the spatial dimensions. Training mode uses those of the
+    batch and updates running averages of them, which are buffers. Evaluation mode uses the running averages. On a mesh
+    sharded examples are refused, because the mean of a part is not the mean of the batch. If examples are Varying, each
+    rank has its own statistics and running averages.
 
     Parameters
     ----------
     num_features : int
-        Channels, dimension 1.
+        Number of channels, the size of dimension 1.
     eps : float
     momentum : float, optional
-        The weight of the newest batch in the running averages; None for the plain mean over all batches.
-    affine, track_running_stats : bool
+        Weight of the newest batch in the running averages. None takes the plain mean over all batches.
+    affine : bool
+        Whether there are a weight and a bias, initialised to ones and zeros.
+    track_running_stats : bool
+        If False, evaluation mode uses the statistics of the batch too.
     dtype : dtype
+
+    Raises
+    ------
+    ShapeError
+        When called with a wrong number of dimensions or channels, or, in training, with one value per channel.
 
     Notes
     -----
-    Ioffe & Szegedy 2015, algorithm 1. The running variance is the unbiased one, as in torch.
+    Source: Ioffe & Szegedy 2015, algorithm 1. The running variance is the unbiased one, as in torch.
     """
 
     dimensions: tuple[int, ...] = ()
@@ -137,7 +161,10 @@ class _BatchNorm(Module):
             count = int(np.prod([shape[i] for i in axes]))
             if self.training and self.running_mean is not None:
                 if count < 2:
-                    raise ShapeError(f"{type(self).__name__}: one value a channel, of shape {shape}; needed: two")
+                    raise ShapeError(
+                        f"{type(self).__name__}: x of shape {shape} has one value per channel; needed in training: at "
+                        "least two" + call_site()
+                    )
                 self._track(mean, variance, count)
         else:
             mean = ops.reshape(self.buffer("running_mean"), wide)
@@ -148,20 +175,22 @@ class _BatchNorm(Module):
         return y
 
     def _track(self, mean: Any, variance: Any, count: int) -> None:
-        seen = np.asarray(self.num_batches_tracked + 1)
-        share = 1.0 / float(seen) if self.momentum is None else self.momentum
-        self.num_batches_tracked = seen
-        for name, new in (("running_mean", mean), ("running_var", variance)):
-            scale = share if name == "running_mean" else share * count / (count - 1)
+        batches = np.asarray(self.num_batches_tracked + 1)
+        momentum = 1.0 / float(batches) if self.momentum is None else self.momentum
+        self.num_batches_tracked = batches
+        for name, new, scale in (
+            ("running_mean", mean, momentum),
+            ("running_var", variance, momentum * count / (count - 1)),
+        ):
             layout = new.layout if new.__class__ in TENSORS else None
-            array = (new.array if new.__class__ in TENSORS else new).reshape(-1)
-            known = self.buffer(name) if layout is not None else getattr(self, name)
             if layout is None:
-                dtype = known.dtype
-                setattr(self, name, (known * (1 - share) + array * scale).astype(dtype))
-            else:  # under a mesh, by operations, so that the buffer has the layout of what it is made of
+                array = (new.array if new.__class__ in TENSORS else new).reshape(-1)
+                old = getattr(self, name)
+                setattr(self, name, (old * (1 - momentum) + array * scale).astype(old.dtype))
+            else:  # on a mesh, by operations, which infer the layout of the buffer
                 flat = ops.reshape(ops.stop_gradient(Tensor(new.array, layout)), (-1,))
-                self.set_buffer(name, ops.astype(known * (1 - share) + flat * scale, known.dtype))
+                old = self.buffer(name)
+                self.set_buffer(name, ops.astype(old * (1 - momentum) + flat * scale, old.dtype))
 
 
 class BatchNorm1d(_BatchNorm):

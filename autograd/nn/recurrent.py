@@ -1,4 +1,7 @@
-"""Recurrent cells: one step of a sequence. Weights are stored [in, gates * hidden], torch's, transposed."""
+"""Recurrent cells: one step of a sequence.
+
+Weights have shape [in, gates * hidden], the transpose of torch's, and are initialised uniformly in +-1 / sqrt(hidden).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 
 
 class _Cell(Module):
+    """Weights and biases of a cell, and its two products."""
+
     gates = 1
 
     def __init__(
@@ -40,8 +45,8 @@ class _Cell(Module):
     def _gate(self, x: Any, i: int) -> Any:
         return x[..., i * self.hidden_size : (i + 1) * self.hidden_size]
 
-    def _start(self, x: Any) -> Any:
-        """Zeros for a state, of x's own layout."""
+    def _initial_state(self, x: Any) -> Any:
+        """Zeros, with the layout of x."""
         zeros = np.zeros((*map(int, x.shape[:-1]), self.hidden_size), x.dtype)
         if x.__class__ not in TENSORS or state.grid is None:
             return zeros
@@ -49,15 +54,22 @@ class _Cell(Module):
 
 
 class RNNCell(_Cell):
-    """``tanh(x weight_ih + bias_ih + h weight_hh + bias_hh)``, or relu of it (Elman 1990).
+    """Elman cell: ``h' = tanh(x @ weight_ih + bias_ih + h @ weight_hh + bias_hh)``.
+
+    Call it with x [..., input_size] and the state h [..., hidden_size], by default zeros. It returns the next state.
 
     Parameters
     ----------
     input_size, hidden_size : int
     bias : bool
-    nonlinearity : "tanh" or "relu"
+    nonlinearity : {"tanh", "relu"}
     dtype : dtype
     key : random.Key, optional
+        Key of the initial weights. By default the thread's next key.
+
+    Notes
+    -----
+    Source: Elman 1990.
 
     Examples
     --------
@@ -80,22 +92,34 @@ class RNNCell(_Cell):
         self.nonlinearity = nonlinearity
 
     def forward(self, x: Any, h: Any = None) -> Any:
-        h = self._start(x) if h is None else h
+        h = self._initial_state(x) if h is None else h
         z = self._from_input(x) + self._from_hidden(h)
         return ops.tanh(z) if self.nonlinearity == "tanh" else ops.relu(z)
 
 
 class LSTMCell(_Cell):
-    """Long short-term memory: gates i, f, g, o; ``c' = s(f) c + s(i) tanh(g)``, ``h' = s(o) tanh(c')``.
+    """Long short-term memory cell: ``c' = s(f) c + s(i) tanh(g)``, ``h' = s(o) tanh(c')``; s is the logistic function.
 
-    Takes x and the pair (h, c), zeros without it; returns the next pair. Source: Hochreiter & Schmidhuber 1997, with
-    the forget gate of Gers et al. 2000.
+    The gates i, f, g, o are the four parts of ``x @ weight_ih + bias_ih + h @ weight_hh + bias_hh``. Call it with x
+    [..., input_size] and the pair (h, c), by default zeros. It returns the next pair.
+
+    Parameters
+    ----------
+    input_size, hidden_size : int
+    bias : bool
+    dtype : dtype
+    key : random.Key, optional
+        Key of the initial weights. By default the thread's next key.
+
+    Notes
+    -----
+    Source: Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000.
     """
 
     gates = 4
 
     def forward(self, x: Any, hc: Any = None) -> tuple[Any, Any]:
-        h, c = (self._start(x), self._start(x)) if hc is None else hc
+        h, c = (self._initial_state(x), self._initial_state(x)) if hc is None else hc
         z = self._from_input(x) + self._from_hidden(h)
         i, f, g, o = (self._gate(z, k) for k in range(4))
         c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
@@ -103,15 +127,29 @@ class LSTMCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """Gated recurrent unit: gates r, z, n; ``n = tanh(in + s(r) hn)``, ``h' = (1 - s(z)) n + s(z) h``.
+    """Gated recurrent unit: ``n = tanh(a_n + s(r) b_n)``, ``h' = (1 - s(z)) n + s(z) h``; s is the logistic function.
 
-    Source: Cho et al. 2014, section 2.3, with the reset gate after the product as torch has it.
+    ``a = x @ weight_ih + bias_ih`` and ``b = h @ weight_hh + bias_hh`` have three parts each; the gates are
+    ``r = a_r + b_r`` and ``z = a_z + b_z``. Call it with x [..., input_size] and the state h [..., hidden_size], by
+    default zeros. It returns the next state.
+
+    Parameters
+    ----------
+    input_size, hidden_size : int
+    bias : bool
+    dtype : dtype
+    key : random.Key, optional
+        Key of the initial weights. By default the thread's next key.
+
+    Notes
+    -----
+    Source: Cho et al. 2014, section 2.3, but with the reset gate applied after the product, as in torch.
     """
 
     gates = 3
 
     def forward(self, x: Any, h: Any = None) -> Any:
-        h = self._start(x) if h is None else h
+        h = self._initial_state(x) if h is None else h
         a, b = self._from_input(x), self._from_hidden(h)
         r = ops.sigmoid(self._gate(a, 0) + self._gate(b, 0))
         z = ops.sigmoid(self._gate(a, 1) + self._gate(b, 1))

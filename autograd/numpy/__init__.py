@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as _numpy
 
+from ..ops.arguments import stack
 from ..ops.creation import (
     append,
     array,
@@ -128,6 +129,7 @@ from ..ops.manipulation import (
     vsplit,
 )
 from ..ops.matmul import matmul
+from ..ops.numpy_protocol import register as _register
 from ..ops.reductions import all, any, argmax, argmin, count_nonzero, max, mean, min, sum
 from ..ops.shape import (
     broadcast_to,
@@ -138,7 +140,6 @@ from ..ops.shape import (
     ravel,
     reshape,
     squeeze,
-    stack,
     swapaxes,
     transpose,
 )
@@ -289,6 +290,10 @@ __all__ = [
 globals().update({_name: vars(_numpy)[_name] for _name in {*_numpy.__all__} & {*vars(_numpy)} - {*globals()}})
 globals()["__all__"] = sorted({*__all__, *_numpy.__all__})
 __version__ = _numpy.__version__
+
+_register(globals(), _numpy)
+_register(vars(linalg), _numpy.linalg)
+_register(vars(fft), _numpy.fft)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,22 +9,19 @@ from ..ops.arguments import instead_of as _instead_of
 from ..ops.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
 from ..ops.einsum import cross, multi_dot, outer, tensordot, vecdot
 from ..ops.linalg import (
-    cond,
     det,
     inv,
-    matrix_norm,
     matrix_power,
-    norm,
     pinv,
     slogdet,
     solve,
     tensorinv,
     tensorsolve,
-    vector_norm,
 )
 from ..ops.manipulation import diagonal as _diagonal
 from ..ops.manipulation import trace as _trace
 from ..ops.matmul import matmul
+from ..ops.norms import cond, matrix_norm, norm, vector_norm
 from ..ops.shape import matrix_transpose
 
 __all__ = [

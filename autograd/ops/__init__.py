@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from . import decompositions, einsum, fourier, linalg
+from . import decompositions, einsum, fourier, linalg, norms
+from .arguments import stack
 from .einsum import dot
 from .elementwise import (
     absolute,
@@ -55,7 +56,7 @@ from .nn.rotary import rotary, rotary_angles
 from .nn.softmax import log_softmax, logsumexp, softmax
 from .numpy_protocol import from_function, from_ufunc
 from .reductions import argmax, max, mean, min, sum
-from .shape import broadcast_to, concatenate, expand_dims, moveaxis, ravel, reshape, squeeze, stack, swapaxes, transpose
+from .shape import broadcast_to, concatenate, expand_dims, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from .tensor_methods import install
 
 __all__ = [

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
-from ..arrays.device import move
+from ..arrays.device import move, zeros_on
 from ..arrays.shape_only import Shaped
+from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import NotDifferentiable, call_site
+from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import C
+from .indexing import getitem
 
 __all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
-           "strong", "tensors_in", "zero_like", "zeros_of"]  # fmt: skip
+           "stack", "strong", "tensors_in", "zero_like"]  # fmt: skip
 
 def raw(x: Any) -> Any:
     """The array of a Tensor; anything else as it is."""
@@ -47,9 +49,7 @@ def operand(x: Any) -> Any:
     if x.__class__ in TENSORS or hasattr(x, "dtype"):
         return x
     if isinstance(x, list | tuple) and tensors_in(x):
-        from .creation import array
-
-        return array(x)
+        return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
     return np.asarray(x)
 
 
@@ -67,6 +67,32 @@ def strong(*xs: Any) -> list[Any]:
     """Several operands, with Python numbers as arrays of their own dtype, where the others are."""
     like = next((x for x in xs if hasattr(x, "dtype")), _ON_HOST)
     return [_number(x, None, like) if isinstance(x, _NUMBERS) and not hasattr(x, "dtype") else operand(x) for x in xs]
+
+
+def _stack_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+    return [tuple(i + (i >= options[0]) for i in range(len(shape))) for shape in shapes]
+
+
+def _layer(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
+    return getitem(ct, (slice(None),) * axis + (i,))
+
+
+_stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_layer,), dims=_stack_dims)
+
+
+def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any = None) -> Any:
+    """Join along a new dimension. Adjoint: each operand's own layer of the cotangent."""
+    if out is not None or not tensors_in(arrays):
+        return np.stack(arrays, axis, out, dtype=dtype)
+    xs = strong(*arrays)
+    shapes = {raw(x).shape for x in xs}
+    if len(shapes) > 1:
+        raise ShapeError(f"stack of shapes {[raw(x).shape for x in xs]}; needed: one shape. Fix: broadcast_arrays")
+    ndim = len(shapes.pop()) + 1
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"stack: axis {axis} was given for a result of {ndim} dimensions")
+    y = _stack_op(*xs, options=(axis % ndim,))
+    return y if dtype is None else y.astype(dtype)
 
 
 def _number(x: Any, dtype: Any, like: Any) -> Any:
@@ -113,7 +139,7 @@ def zero_like(x: Any) -> Any:
     """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
     if x.__class__ not in TENSORS or x.layout is None:
         return 0
-    return Tensor(zeros_of((), x.dtype, x), x.layout)
+    return Tensor(zeros_on(x.array, (), x.dtype), x.layout)
 
 
 def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -153,11 +179,3 @@ def refusal(name: str, words: Any) -> NotDifferentiable:
         f"{name}({given}) of a Tensor: an argument given has no differentiable form{why}. Fix: leave it out, or use "
         f"x.numpy() where no gradient is wanted" + call_site()
     )
-
-
-def zeros_of(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    """Zeros of a shape and dtype where `like` is."""
-    array = raw(like)
-    if isinstance(array, _HOST):
-        return np.zeros(shape, dtype)
-    return Shaped(shape, dtype, array.why) if type(array) is Shaped else np.zeros(shape, dtype, like=array)

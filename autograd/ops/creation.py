@@ -9,7 +9,8 @@ import numpy as np
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError
 from .arguments import constant_like, instead_of, operand, operands, raw, strong
-from .shape import broadcast_to, concatenate, expand_dims, reshape, stack
+from .elementwise import power
+from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, swapaxes
 
 
 # -- array() ---------------------------------------------------------------------------------------------------------
@@ -24,9 +25,7 @@ def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None
     >>> [float(g) for g in ag.grad(lambda x, y: np.sum(np.array([[x, y], [y, 1.0]])), (0, 1))(2.0, 3.0)]
     [1.0, 2.0]
     """
-    y = object
-    if isinstance(object, list | tuple):
-        y = stack([array(x) if isinstance(x, list | tuple) else x for x in object])
+    y = operand(object)
     if dtype is not None:
         y = y.astype(np.dtype(dtype))
     return reshape(y, (1,) * (ndmin - y.ndim) + tuple(y.shape)) if y.ndim < ndmin else y
@@ -202,8 +201,6 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
     along = constant_like(at.reshape((-1,) + (1,) * ndim).astype(kind), like)
     y = expand_dims(start, 0) * (1 - along) + expand_dims(stop, 0) * along
     if axis:
-        from .shape import moveaxis
-
         y = moveaxis(y, 0, axis)
     y = y if dtype is None else y.astype(dtype)
     return (y, (stop - start) / parts) if retstep else y
@@ -213,8 +210,6 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
 def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None,
              axis: int = 0) -> Any:  # fmt: skip
     """Powers of a base with evenly spaced exponents."""
-    from .elementwise import power
-
     y = power(base, linspace(start, stop, num, endpoint, axis=axis))
     return y if dtype is None else y.astype(dtype)
 
@@ -233,7 +228,5 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     n = len(xi)
     xs = [reshape(operand(x), (1,) * i + (-1,) + (1,) * (n - 1 - i)) for i, x in enumerate(xi)]
     if indexing == "xy" and n > 1:
-        from .shape import swapaxes
-
         xs = [swapaxes(x, 0, 1) for x in xs]
     return tuple(xs) if sparse else broadcast_arrays(*xs)

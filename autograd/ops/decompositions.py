@@ -21,6 +21,7 @@ from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
 from .arguments import followed, instead_of, raw
 from .elementwise import astype, conj, imag, real, where
+from .linalg import by_shape, solved
 from .manipulation import diagonal, make_diagonal, tril, triu
 from .shape import concatenate, expand_dims, matrix_transpose
 
@@ -119,8 +120,6 @@ def _eig_rule(cts: Any, ys: Any, x: Any) -> Any:
         # every vector keeps its length: what would change it is taken out
         length = (_T(u) @ conj(u)) * _row(real(_diagonal(m)))
         inner = _plus(inner, _gaps(w) * (m - length))
-    from .linalg import solved
-
     g = solved(_T(u), inner @ _T(u))
     return astype(g, x.dtype) if x.dtype.kind != "c" else g
 
@@ -214,8 +213,6 @@ def _halved(x: Any) -> Any:
 
 
 def _cholesky_rule(ct: Any, y: Any, x: Any) -> Any:
-    from .linalg import solved
-
     inner = _halved(_T(y) @ ct)
     inner = inner - _on_diagonal(astype(imag(_diagonal(inner)), inner.dtype)) * 1j if x.dtype.kind == "c" else inner
     g = _T(solved(_H(y), _T(solved(_T(y), inner))))
@@ -226,15 +223,10 @@ def _cholesky_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return _batches(2)(shapes, options)[0]
 
 
-def _cholesky(x: Any) -> Any:
-    from .linalg import by_shape
-
-    return by_shape(np.linalg.cholesky, lambda x: x.shape)(x)
-
-
 _cholesky_op = op(
-    "cholesky", "N", _cholesky, _cholesky_rule, saves="y0", dims=_cholesky_dims, operands="a"
-)
+    "cholesky", "N", by_shape(np.linalg.cholesky, lambda x: x.shape), _cholesky_rule, saves="y0", dims=_cholesky_dims,
+    operands="a",
+)  # fmt: skip
 
 
 @instead_of(np.linalg.cholesky)
@@ -257,8 +249,6 @@ def _qr_rule(cts: Any, ys: Any, x: Any) -> Any:
     g = conj(q) @ _plus(inner, turned)
     if of_q is not None and x.shape[-2] > n:
         g = g + of_q - conj(q) @ (_T(q) @ of_q)
-    from .linalg import solved
-
     return _T(solved(r, _T(g)))
 
 

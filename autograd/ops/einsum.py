@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ShapeError
 from .arguments import instead_of, operand, raw
 from .elementwise import conj, multiply
-from .manipulation import diagonal
+from .manipulation import diagonal, pad
 from .matmul import matmul
 from .reductions import sum
 from .shape import broadcast_to, expand_dims, moveaxis, ravel, reshape, squeeze, transpose
@@ -98,8 +98,6 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
         raise ShapeError(f"cross of vectors of {m} and {n} components; needed: two or three")
     if m == n == 2:
         return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-    from .manipulation import pad
-
     a, b = (x if k == 3 else pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]) for x, k in ((a, m), (b, n)))
     one, two = [1, 2, 0], [2, 0, 1]
     y = take(a, one, -1) * take(b, two, -1) - take(a, two, -1) * take(b, one, -1)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..errors import NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
-from .arguments import instead_of, operand, operands, raw, strong
+from .arguments import constant_like, instead_of, operand, operands, raw, strong
 from .indexing import getitem, put, taken
 from .reductions import normal_axes, sum
 from .shape import broadcast_to, concatenate, expand_dims, ravel, reshape, swapaxes, transpose
@@ -146,8 +147,6 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
         y = put(x, options=(key, whole))
         if not np.any(words.get("constant_values", 0)):
             return y
-        from .arguments import constant_like
-
         return y + constant_like(np.pad(np.zeros(shape, x.dtype), widths, **words), x)
     if mode not in _BY_INDEX or words.get("reflect_type", "even") != "even":
         raise NotDifferentiable(f"pad with mode={mode!r} {words or ''} has no derivative here; needed: 'constant' or "
@@ -233,8 +232,6 @@ def _lay_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 def _lay(x: Any, offset: int, a: int, b: int, shape: Shape) -> Any:
-    from ..arrays.shape_only import Shaped
-
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     out = np.zeros_like(x, shape=shape)

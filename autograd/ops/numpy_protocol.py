@@ -1,7 +1,7 @@
 """NumPy's own functions called on Tensors: ``numpy.exp(x)``, ``array * x``, ``numpy.concatenate([x, y])``.
 
-Which of ours stands for which of NumPy's is not written down: it is the face itself, `autograd.numpy` and its `linalg`
-and `fft`, read the other way round when the first such call is made.
+Which operation stands for which of NumPy's functions follows from the names: `autograd.numpy` registers itself here,
+with its `linalg` and `fft`, and the table is made of them when the first such call comes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from ..engine.primitive import registry
 from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, call_site
 from ..layouts.messages import describe
-from .arguments import followed, refusal
+from .arguments import followed, operand, refusal
+from .shape import reshape
 
-__all__ = ["CONSTANT", "from_function", "from_ufunc", "values"]
+__all__ = ["CONSTANT", "from_function", "from_ufunc", "register", "values"]
 
 CONSTANT = frozenset((
     "allclose", "argwhere", "array2string", "array_equal", "array_equiv", "array_repr", "array_str",
@@ -34,15 +35,20 @@ _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"
             "logical_or": "any"}  # fmt: skip
 _ACCUMULATED = {"add": "cumsum", "multiply": "cumprod"}
 _ours: dict[Any, Any] = {}
+_faces: list[tuple[dict[str, Any], Any]] = []
+
+
+def register(ours: dict[str, Any], theirs: Any) -> None:
+    """Use the functions of a namespace in the place of those of the same name in a module of NumPy's."""
+    _faces.append((ours, theirs))
+    _ours.clear()
 
 
 def table() -> dict[Any, Any]:
-    """NumPy's function -> ours, for every name of the face that is not NumPy's own object."""
+    """NumPy's function -> ours, for every registered name that is not NumPy's own object."""
     if not _ours:
-        from .. import numpy as face
-
-        for here, there in ((face, np), (face.linalg, np.linalg), (face.fft, np.fft)):
-            for name, ours in vars(here).items():
+        for here, there in _faces:
+            for name, ours in here.items():
                 theirs = getattr(there, name, None)
                 if callable(theirs) and ours is not theirs and not isinstance(theirs, type) and name[0] != "_":
                     _ours[theirs] = ours
@@ -93,16 +99,14 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
         ours = registry[name]
     if method == "__call__" and ours is not None and not options:
         return ours(*xs)
-    from .. import numpy as face
-
     if method == "reduce" and name in _REDUCED and not options.keys() - {"axis", "keepdims", "dtype"}:
         options = {k: v for k, v in options.items() if v is not None or k == "axis"}
-        return getattr(face, _REDUCED[name])(*xs, **{"axis": 0, **options})
+        return table()[getattr(np, _REDUCED[name])](*xs, **{"axis": 0, **options})
     if method == "accumulate" and name in _ACCUMULATED and not options.keys() - {"axis", "dtype"}:
-        return getattr(face, _ACCUMULATED[name])(*xs, **{"axis": 0, **options})
+        return table()[getattr(np, _ACCUMULATED[name])](*xs, **{"axis": 0, **options})
     if method == "outer" and ours is not None and not options:
-        a, b = (face.asarray(x) for x in xs)
-        return ours(face.reshape(a, (*a.shape, *(1,) * b.ndim)), b)
+        a, b = map(operand, xs)
+        return ours(reshape(a, (*a.shape, *(1,) * b.ndim)), b)
     return _on_values(name if method == "__call__" else f"{name}.{method}", getattr(ufunc, method), xs, options)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engine.primitive import op
 from ..engine.tensor import TENSORS, Tensor
+from ..errors import ShapeError
 from ..layouts.layout import Mix, Sum
 from .arguments import operand, refusal, tensors_in
 from .shape import broadcast_to, expand_dims
@@ -19,8 +20,6 @@ Axes = tuple[int, ...]
 
 def normal_axes(axis: int | Sequence[int] | None, ndim: int) -> Axes:
     """Axes as a sorted tuple of non-negative integers; ValueError-like ShapeError outside the range."""
-    from ..errors import ShapeError
-
     if axis is None:
         return tuple(range(ndim))
     found = []

@@ -13,7 +13,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError
 from ..layouts.layout import Mix
-from .arguments import operand, refusal, strong, tensors_in
+from .arguments import operand, refusal, tensors_in
 from .indexing import getitem
 
 Shape = tuple[int, ...]
@@ -236,31 +236,4 @@ def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: An
         raise ShapeError(f"concatenate of shapes {[r.shape for r in raws]} along axis {axis}")
     axis %= ndim
     y = _concatenate(*xs, options=(axis, tuple(int(r.shape[axis]) for r in raws)))
-    return y if dtype is None else y.astype(dtype)
-
-
-# -- joining along a new dimension -----------------------------------------------------------------------------------
-def _stack_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    return [tuple(i + (i >= options[0]) for i in range(len(shape))) for shape in shapes]
-
-
-def _layer(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
-    return getitem(ct, (slice(None),) * axis + (i,))
-
-
-_stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_layer,), dims=_stack_dims)
-
-
-def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any = None) -> Any:
-    """Join along a new dimension. Adjoint: each operand's own layer of the cotangent."""
-    if out is not None or not tensors_in(arrays):
-        return np.stack(arrays, axis, out, dtype=dtype)
-    xs = strong(*arrays)
-    shapes = {_raw(x).shape for x in xs}
-    if len(shapes) > 1:
-        raise ShapeError(f"stack of shapes {[_raw(x).shape for x in xs]}; needed: one shape. Fix: broadcast_arrays")
-    ndim = len(shapes.pop()) + 1
-    if not -ndim <= axis < ndim:
-        raise ShapeError(f"stack: axis {axis} was given for a result of {ndim} dimensions")
-    y = _stack_op(*xs, options=(axis % ndim,))
     return y if dtype is None else y.astype(dtype)

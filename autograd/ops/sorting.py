@@ -12,12 +12,12 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
-from .arguments import instead_of, labelled, operand, raw, tensors_in
+from .arguments import instead_of, labelled, operand, raw, stack, tensors_in
 from .creation import broadcast_arrays
 from .elementwise import where as _where
 from .indexing import taken
 from .reductions import mean, normal_axes
-from .shape import expand_dims, ravel, reshape, squeeze, stack, transpose
+from .shape import broadcast_to, expand_dims, ravel, reshape, squeeze, transpose
 
 Shape = tuple[int, ...]
 _NUMBERS = frozenset({bool, int, float, complex})
@@ -115,8 +115,6 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
                                  for x in (arr, indices)))  # fmt: skip
     whole = tuple(shape[axis] if i == axis else n for i, n in enumerate(free))
     index_shape = tuple(int(raw(indices).shape[axis]) if i == axis else n for i, n in enumerate(free))
-    from .shape import broadcast_to
-
     arr = arr if shape == whole else broadcast_to(arr, whole)
     indices = indices if raw(indices).shape == index_shape else broadcast_to(indices, index_shape)
     return _along_op(arr, indices, options=(axis, whole))

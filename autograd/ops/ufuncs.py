@@ -14,6 +14,7 @@ from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
+from . import reductions
 from .arguments import constant_like, instead_of, operand, raw, tensors_in, zero_like
 from .elementwise import (
     absolute,
@@ -269,9 +270,7 @@ def modf(x: Any) -> Any:
 @instead_of(np.ptp)
 def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The largest less the smallest."""
-    from .reductions import max, min
-
-    return subtract(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
+    return subtract(reductions.max(a, axis, keepdims=keepdims), reductions.min(a, axis, keepdims=keepdims))
 
 
 @instead_of(np.unwrap)

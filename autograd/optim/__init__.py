@@ -1,7 +1,7 @@
-"""Optimizers, learning-rate schedules and clipping; names and defaults are torch's wherever torch has them.
+"""Optimizers, learning-rate schedules and gradient clipping. Names and defaults follow torch.
 
-`step` refuses a gradient whose layout is not its parameter's (Partial is "never reduced"), and compares the copies of
-replicated parameters at the first step and every so often, so that replicas that drifted apart are an error.
+`Optimizer.step` raises an error if a gradient's layout is not its parameter's (a Partial gradient was never reduced),
+or if the copies of a replicated parameter differ between ranks, which it checks at regular intervals.
 """
 
 from __future__ import annotations

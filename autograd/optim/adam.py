@@ -1,4 +1,4 @@
-"""Adam and AdamW."""
+"""The optimizers Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.parameter import Leaf
+from ..kernels.adam import adam
 from .base import Optimizer, decrease
 
 __all__ = ["Adam", "AdamW"]
@@ -20,24 +21,29 @@ def _is_plain(a: Any, dtype: Any) -> bool:
 
 
 class Adam(Optimizer):
-    """Adam: moving averages of the gradient and its square, corrected for their start at zero.
+    """Adam: steps along a bias-corrected moving average of the gradient, divided by that of its square.
 
     ``m = b1 m + (1 - b1) g``, ``v = b2 v + (1 - b2) g^2``, ``p -= lr (m / c1) / (sqrt(v / c2) + eps)`` with
-    ``c = 1 - b^step``; a step without a gradient does not count for its parameter.
+    ``c1 = 1 - b1^t`` and ``c2 = 1 - b2^t``. Here t counts the steps in which the parameter had a gradient.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-    lr : float, or function from the count of steps taken to a float
+    lr : float or callable
+        The learning rate, or a schedule: see `schedules`.
     betas : (float, float)
+        Decay rates b1 and b2 of the averages.
     eps : float
+        Added to the denominator.
     weight_decay : float
-        Added to the gradient, ``weight_decay p``.
+        ``weight_decay * p`` is added to the gradient.
     digest_every : int
+        See `Optimizer`.
 
     Notes
     -----
-    Source: Kingma & Ba 2015, algorithm 1; defaults are torch's. `kernels.adam` does it block by block.
+    Source: Kingma & Ba 2015, algorithm 1; defaults are torch's. Contiguous float32 and float64 arrays are updated by
+    `kernels.adam`.
 
     Examples
     --------
@@ -77,8 +83,6 @@ class Adam(Optimizer):
         self.counts[i] += 1
         first, second = self.first[i], self.second[i]
         if g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
-            from ..kernels.adam import adam
-
             adam(
                 array, g, first, second, step=self.counts[i], lr=self.lr, betas=self.betas,
                 eps=self.eps, weight_decay=self.weight_decay, decoupled=self.decoupled,
@@ -87,7 +91,7 @@ class Adam(Optimizer):
         decrease(p, self.lr * self.direction(i, p, g))
 
     def direction(self, i: int, p: Leaf, g: Any) -> Any:
-        """The averages brought up to date, and what the parameter moves by for a learning rate of 1."""
+        """Update the averages and return the step for a learning rate of 1."""
         b1, b2 = self.betas
         t = self.counts[i]
         if self.weight_decay and not self.decoupled:
@@ -99,9 +103,9 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameter itself: ``p -= lr weight_decay p``, beside Adam's step.
+    """Adam with decoupled weight decay: ``p -= lr * weight_decay * p`` in addition to Adam's step.
 
-    Source: Loshchilov & Hutter 2019, algorithm 2; defaults are torch's.
+    The parameters are `Adam`'s, with torch's default for `weight_decay`. Source: Loshchilov & Hutter 2019, algorithm 2.
     """
 
     decoupled = True

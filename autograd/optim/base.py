@@ -1,8 +1,4 @@
-"""What all optimizers share.
-
-`step` refuses a gradient whose layout is not its parameter's (Partial is "never reduced"), and compares the copies of
-replicated parameters at the first step and every so often, so that replicas that drifted apart are an error.
-"""
+"""`Optimizer`, the base class of optimizers, and the check that a gradient has its parameter's layout."""
 
 from __future__ import annotations
 
@@ -25,39 +21,51 @@ __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 
 
 class Optimizer:
-    """What optimizers share: the parameters, the checks, `zero_grad`.
+    """Base class of optimizers. A subclass overrides `update`, which changes one parameter.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-    lr : float, or function from the count of steps taken to a float
-        The learning rate; `schedules` has such functions. It may be set at any time, as the attribute `lr`.
+    lr : float or callable
+        The learning rate, or a schedule: a function from the number of steps taken so far to the rate (see
+        `schedules`). The attribute `lr` may be set at any time.
     digest_every : int
-        Under a mesh, replicas are compared at the first step and every so many; 0 for never.
+        On a mesh, the copies of replicated parameters are compared at the first step and every `digest_every` steps. 0
+        turns this off.
+
+    Raises
+    ------
+    ShapeError
+        There are no parameters.
+    DtypeError
+        A parameter is not of a floating dtype.
     """
 
     schedule: Callable[[int], float] | None = None
-    _saved: tuple[str, ...] = ()  # the attributes that hold a list of arrays, one a parameter
+    _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
 
     def __init__(self, parameters: Iterable[Leaf], lr: float | Callable[[int], float] = 0.0, digest_every: int = 100):
         self.parameters = list(parameters)
         if not self.parameters:
-            raise ShapeError("an optimizer of no parameters; needed: at least one, like model.parameters()")
+            raise ShapeError(
+                f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
+            )
         for p in self.parameters:
             if not isinstance(p, Leaf):
-                raise RingtapeError(f"an optimizer was given {type(p).__name__}; needed: Parameters")
+                raise RingtapeError(f"{type(self).__name__}: {type(p).__name__} was given; needed: Parameters")
             if not is_inexact(p.array.dtype):
                 raise DtypeError(
-                    f"an optimizer was given a parameter of dtype {p.array.dtype}; needed: a floating dtype"
+                    f"{type(self).__name__}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating "
+                    "dtype"
                 )
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
         self.digest_every = digest_every
         self.steps = 0
-        self._accepted: list[Any] = []  # the parameters' layouts, where the dual ones were found to fit
+        self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+        """Set the gradients of all parameters to None."""
         for p in self.parameters:
             p._grad = None
 
@@ -67,9 +75,9 @@ class Optimizer:
         Raises
         ------
         LayoutError
-            A gradient whose layout is not its parameter's.
+            A gradient's layout is not its parameter's.
         SavedArrayError
-            A tape still needs a parameter.
+            A tape still needs the present value of a parameter.
         ReplicaMismatch
             Copies of a replicated parameter differ between ranks.
         """
@@ -93,7 +101,7 @@ class Optimizer:
         self.update_all(gradients)
 
     def _accept(self, i: int, p: Leaf) -> Any:
-        """The gradient of the i-th parameter as an array, None where there is nothing to do; refused if unfit."""
+        """Check the gradient of the i-th parameter and return its array, or None if there is nothing to update."""
         g = p.grad
         if g is None or is_absent(p.array):
             return None
@@ -102,17 +110,20 @@ class Optimizer:
         return g.array
 
     def update_all(self, gradients: list[Any]) -> None:
-        """Change the parameters that have a gradient; one entry per parameter."""
+        """Update all parameters. `gradients` has one entry per parameter, None for those that are not updated."""
         for i, (p, g) in enumerate(zip(self.parameters, gradients, strict=True)):
             if g is not None:
                 self.update(i, p, g)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
-        """Change the i-th parameter in place, given its gradient."""
+        """Update the i-th parameter in place, given its gradient. Subclasses override this."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of what a run that goes on needs: the count of steps, the rate, and the arrays of each parameter."""
+        """Return copies of the number of steps, the learning rate and the arrays kept for each parameter.
+
+        `load_state_dict` continues a run from them.
+        """
         found: dict[str, Any] = {"steps": self.steps, "lr": self.lr}
         for name in self._saved:
             values = getattr(self, name)
@@ -120,7 +131,13 @@ class Optimizer:
         return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned of an optimizer of the same kind and parameters."""
+        """Set the state from the `state_dict` of an optimizer of the same class with parameters of the same shapes.
+
+        Raises
+        ------
+        ShapeError
+            Entries are missing or unknown, or shapes differ.
+        """
         needed = {"steps", "lr", *self._saved}
         if set(state) != needed or any(len(state[name]) != len(self.parameters) for name in self._saved):
             raise ShapeError(
@@ -138,15 +155,16 @@ class Optimizer:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what is derived from the arrays of the state, which are others now."""
+        """Drop what was computed from the arrays of the state, which have been replaced. Subclasses may override."""
 
 
 _gradient, _uses, _layout = attrgetter("_grad"), attrgetter("uses"), attrgetter("layout")
-_BARE = frozenset((np.ndarray,))  # what `Leaf.accumulate` leaves: of the dual layout
+_BARE = frozenset((np.ndarray,))
+"""The type of a gradient that `Leaf.accumulate` stored, which has the dual layout of its parameter."""
 
 
 def refuse_foreign_gradient(p: Leaf, i: int) -> None:
-    """Raise LayoutError unless the gradient of a parameter has the parameter's own layout."""
+    """Raise LayoutError unless the gradient of a parameter has the parameter's layout."""
     g = p.grad
     assert g is not None
     if g.array.shape != p.array.shape:
@@ -167,15 +185,13 @@ def refuse_foreign_gradient(p: Leaf, i: int) -> None:
             raise LayoutError(
                 f"step({name}: {describe(p.array, p.array.shape, p.layout)}, its gradient: "
                 f"{describe(g.array, g.array.shape, g.layout)})\n  axis {axis!r}: the parameter is {need.word}, "
-                f"its gradient "
-                f"{have.word}{never}\n  fix: make the parameter Invariant (leave the label out) and enter it by "
-                f"cast({name}, "
-                f"{axis!r}, to=R), whose adjoint is the all-reduce" + call_site()
+                f"its gradient {have.word}{never}\n  fix: make the parameter Invariant (leave the label out) and enter "
+                f"it by cast({name}, {axis!r}, to=R), whose adjoint is the all-reduce" + call_site()
             )
 
 
 def decrease(p: Leaf, change: Any) -> None:
-    """``p -= change``, in place where the array can be changed."""
+    """Subtract `change` from the array of `p`, in place unless it is a NumPy scalar."""
     if isinstance(p.array, np.generic):
         p.array = p.array - change
     else:

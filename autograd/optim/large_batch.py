@@ -1,7 +1,7 @@
-"""Optimizers for large batches, whose step is scaled for each parameter by its own norm: LARS and LAMB.
+"""LARS and LAMB, optimizers for large batches: the step of each parameter is scaled by the norm of the parameter.
 
-The norms are of whole parameters. On a mesh a parameter of which a rank has a part is refused, unless `norm` is
-supplied: see `norms`.
+The norm is that of the whole parameter. On a mesh sharded and Varying parameters are refused unless `norm` is given,
+a function that sums over the ranks; see `optim.norms`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,26 @@ def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> float:
 
 
 class LARS(Optimizer):
-    """SGD with momentum whose rate is scaled by ``trust ||p|| / (||g|| + weight_decay ||p|| + eps)`` per parameter.
+    """LARS: SGD with momentum and a learning rate that is scaled for each parameter.
 
-    ``v = momentum v + lr scale (g + weight_decay p)``, ``p -= v``. The scale is 1 where either norm is 0.
+    ``scale = trust ||p|| / (||g|| + weight_decay ||p|| + eps)``, or 1 where ``||p||`` or ``||g||`` is 0;
+    ``v = momentum v + lr scale (g + weight_decay p)``; ``p -= v``.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-    lr : float, or function from the count of steps taken to a float
+    lr : float or callable
+        The learning rate, or a schedule: see `schedules`.
     momentum, weight_decay, trust, eps : float
     norm : callable, optional
+        Norm of values of which this rank has a part; see `optim.norms`.
     digest_every : int
+        See `Optimizer`.
+
+    Raises
+    ------
+    LayoutError
+        At `step`: a parameter is sharded or Varying, and `norm` is not given.
 
     Notes
     -----
@@ -72,10 +81,10 @@ class LARS(Optimizer):
         self.velocity: list[Any] = [None] * len(self.parameters)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
-        size, slope = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, g)
+        p_norm, g_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, g)
         scale = self.lr
-        if size > 0 and slope > 0:
-            scale *= self.trust * size / (slope + self.weight_decay * size + self.eps)
+        if p_norm > 0 and g_norm > 0:
+            scale *= self.trust * p_norm / (g_norm + self.weight_decay * p_norm + self.eps)
         change = scale * (g + self.weight_decay * p.array) if self.weight_decay else scale * g
         v = self.velocity[i]
         v = self.velocity[i] = change if v is None else self.momentum * v + change
@@ -83,22 +92,30 @@ class LARS(Optimizer):
 
 
 class LAMB(Adam):
-    """AdamW whose step has, for each parameter, the norm of the parameter: ``p -= lr ||p|| / ||step|| step``.
+    """LAMB: AdamW with a step that is scaled to the norm of the parameter, ``p -= lr ||p|| / ||step|| step``.
 
-    The step is Adam's plus ``weight_decay p``. The ratio is 1 where either norm is 0.
+    ``step`` is Adam's plus ``weight_decay p``. The ratio is 1 where either norm is 0.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-    lr : float, or function from the count of steps taken to a float
+    lr : float or callable
+        The learning rate, or a schedule: see `schedules`.
     betas : (float, float)
     eps, weight_decay : float
     norm : callable, optional
+        Norm of values of which this rank has a part; see `optim.norms`.
     digest_every : int
+        See `Optimizer`.
+
+    Raises
+    ------
+    LayoutError
+        At `step`: a parameter is sharded or Varying, and `norm` is not given.
 
     Notes
     -----
-    Source: You et al. 2020, algorithm 2, with the identity for its function of the norm.
+    Source: You et al. 2020, algorithm 2, with the identity for its function phi.
     """
 
     decoupled = True
@@ -122,5 +139,5 @@ class LAMB(Adam):
             self.first[i], self.second[i] = np.zeros_like(g), np.zeros_like(g)
         self.counts[i] += 1
         step = self.direction(i, p, g)
-        size, length = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, step)
-        decrease(p, (self.lr * (size / length if size > 0 and length > 0 else 1.0)) * step)
+        p_norm, step_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, step)
+        decrease(p, (self.lr * (p_norm / step_norm if p_norm > 0 and step_norm > 0 else 1.0)) * step)

@@ -1,9 +1,8 @@
-"""Norms of parameters and gradients, and clipping by them.
+"""Norms of parameters and gradients, and gradient clipping.
 
-A norm is one number of the whole value. Where this process has the whole (no mesh, or copies that are Invariant or
-Replicated) it is plain arithmetic; of a part it would be the norm of the part, so that a sharded or Varying value is
-refused unless the caller supplies a norm that knows the other parts. Partial gradients are refused either way: the norm
-of an addend is not that of the sum.
+A norm is that of the whole value. A process can compute it alone without a mesh, and from Invariant and Replicated
+copies. A sharded or Varying value is refused unless the caller gives `norm`, a function that includes what the other
+ranks hold. Partial gradients are always refused: the norm of an addend is not the norm of the sum.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from ..layouts.messages import describe
 __all__ = ["Norm", "clip_grad_norm_", "clip_grad_value_", "local_norm"]
 
 Norm = Callable[[list[Tensor], float], float]
-"""From Tensors and the norm's order to one number: that of all elements of the whole values together."""
+"""A function from a list of Tensors and the order of the norm to the norm of all their elements together."""
 
 
 def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
-    """The norm of all elements together, of values that this process has whole.
+    """Return the norm of all elements of the Tensors together. Each must be whole on this rank.
 
     Raises
     ------
     LayoutError
-        A value of which this rank has a part, or an addend.
+        A Tensor is sharded, Varying, Partial or Rooted.
     """
     for i, x in enumerate(tensors):
         if x.layout is None:
@@ -44,20 +43,20 @@ def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
                 name = getattr(x, "name", "") or f"value {i}"
                 raise LayoutError(
                     f"norm({name}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: it is {label.word}, "
-                    "and the norm of what this rank holds is not the whole's\n  fix: norm=, a function that adds up "
-                    "what all ranks hold" + call_site()
+                    "and the norm of what this rank holds is not that of the whole\n  fix: norm=, a function that sums "
+                    "over what all ranks hold" + call_site()
                 )
-    arrays = [x.array for x in tensors if type(x.array) is not Shaped]  # in a dry run nothing is known: 0
+    arrays = [x.array for x in tensors if type(x.array) is not Shaped]  # a dry run has no values: the norm is 0
     if norm_type == math.inf:
         return max((float(np.max(np.abs(a))) for a in arrays if a.size), default=0.0)
-    if norm_type == 2.0:  # dot products in double precision: no array of squares, and no overflow in float32
-        return math.sqrt(math.fsum(_square(a) for a in arrays))
+    if norm_type == 2.0:  # dot products in double precision need no array of squares and do not overflow in float32
+        return math.sqrt(math.fsum(_sum_of_squares(a) for a in arrays))
     return math.fsum(float(np.sum(np.abs(a) ** norm_type, dtype=np.float64)) for a in arrays) ** (1.0 / norm_type)
 
 
-def _square(a: Any) -> float:
+def _sum_of_squares(a: Any) -> float:
     if a.dtype.kind == "c":
-        return _square(a.real) + _square(a.imag)
+        return _sum_of_squares(a.real) + _sum_of_squares(a.imag)
     flat = np.ascontiguousarray(a).reshape(-1)
     if a.dtype == np.float64:
         return float(flat.dot(flat))
@@ -71,31 +70,36 @@ def _square(a: Any) -> float:
 def clip_grad_norm_(
     parameters: Iterable[Leaf] | Leaf, max_norm: float, norm_type: float = 2.0, *, norm: Norm | None = None
 ) -> float:
-    """Scale all gradients by one number, so that the norm of all their elements together is at most `max_norm`.
+    """Scale all gradients by one factor, so that the norm of all their elements together is at most `max_norm`.
 
     Parameters
     ----------
     parameters : Parameter or iterable of Parameter
-        Those without a gradient do not count.
-    max_norm, norm_type : float
-        `norm_type` may be ``math.inf``.
+        Parameters without a gradient are skipped.
+    max_norm : float
+        At least 0.
+    norm_type : float
+        Order of the norm, above 0; ``math.inf`` for the largest absolute value.
     norm : callable, optional
-        From the gradients (Tensors) and `norm_type` to their norm, where they are parts of values; see the module.
+        ``norm(gradients, norm_type)`` returns the norm of all gradients (Tensors) together. Needed for sharded and
+        Varying gradients, where it must include the other ranks.
 
     Returns
     -------
     float
-        The norm before.
+        The norm before clipping.
 
     Raises
     ------
     LayoutError
-        A gradient that is Partial: clip after the reduction, or the parameters of different ranks get different
-        gradients. One that is sharded or Varying, without `norm`.
+        A gradient is Partial: clip after the reduction, or each rank clips its own addend. A gradient is sharded or
+        Varying, and `norm` is not given.
+    RingtapeError
+        `max_norm` or `norm_type` is out of range.
 
     Notes
     -----
-    Pascanu et al. 2013, algorithm 1, with torch's guard: by ``min(1, max_norm / (norm + 1e-6))``.
+    The factor is ``min(1, max_norm / (norm + 1e-6))``, as in torch. Source: Pascanu et al. 2013, algorithm 1.
 
     Examples
     --------
@@ -114,14 +118,20 @@ def clip_grad_norm_(
     gradients = _gradients(parameters, "clip_grad_norm_")
     total = float((local_norm if norm is None else norm)([g for _, g in gradients], norm_type))
     scale = max_norm / (total + 1e-6)
-    if not scale >= 1.0:  # a nan stays one, as in torch
+    if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in gradients:
             _replace(p, g, g.array * g.array.dtype.type(scale))
     return total
 
 
 def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> None:
-    """Bring every element of every gradient into +-clip_value. Partial gradients are refused."""
+    """Clip each element of each gradient to [-clip_value, clip_value].
+
+    Raises
+    ------
+    LayoutError
+        A gradient is Partial.
+    """
     for p, g in _gradients(parameters, "clip_grad_value_"):
         _replace(p, g, np.clip(g.array, -clip_value, clip_value))
 
@@ -147,7 +157,7 @@ def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Lea
 
 
 def _replace(p: Leaf, g: Tensor, array: Any) -> None:
-    """Put an array in the place of a gradient: into its own, which buckets and optimizers may know."""
+    """Set the values of the gradient `g` of `p`, in place where possible: buckets and optimizers may hold its array."""
     if type(g.array) is np.ndarray and g.array.flags.writeable:
         g.array[...] = array
     else:

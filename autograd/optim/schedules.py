@@ -1,9 +1,11 @@
-"""Learning-rate schedules: functions from the count of steps taken to the rate, to be given to an optimizer as `lr`.
+"""Learning-rate schedules: functions from the number of steps taken so far to the learning rate.
+
+Give one to an optimizer as `lr`:
 
     opt = optim.AdamW(parameters, lr=schedules.warmup_cosine(3e-4, warmup=100, total=10_000))
 
-Names are those of torch's schedulers, whose rates they have when those are stepped once a step. A schedule keeps no
-state: what goes on from step n asks for step n.
+Names and rates are those of torch's schedulers, stepped once per optimizer step. A schedule has no state, so a run that
+resumes at step n needs nothing but n.
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ __all__ = [
 Schedule = Callable[[int], float]
 
 
-def _positive(caller: str, **counts: int) -> None:
+def _check_positive(caller: str, **counts: int) -> None:
     for name, n in counts.items():
         if n < 1:
             raise RingtapeError(f"{caller}: {name}={n} was given; needed: at least 1")
 
 
 def constant_lr(lr: float) -> Schedule:
-    """The same rate at every step."""
+    """Return a schedule with the same rate at every step."""
     return lambda step: lr
 
 
 def linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5) -> Schedule:
-    """From ``start_factor lr`` to ``end_factor lr`` in `total_iters` steps, then constant.
+    """Return a linear schedule from ``start_factor * lr`` to ``end_factor * lr`` in `total_iters` steps, then constant.
 
     Examples
     --------
@@ -42,35 +44,43 @@ def linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, t
     >>> [schedules.linear_lr(1.0, 0.0, 1.0, 4)(step) for step in range(6)]
     [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
     """
-    _positive("linear_lr", total_iters=total_iters)
+    _check_positive("linear_lr", total_iters=total_iters)
     return lambda step: lr * (start_factor + (end_factor - start_factor) * min(step, total_iters) / total_iters)
 
 
 def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule:
-    """Half a cosine from `lr` to `eta_min` in `T_max` steps, and back (Loshchilov & Hutter 2017, equation 5)."""
-    _positive("cosine_annealing_lr", T_max=T_max)
+    """Return a cosine schedule from `lr` down to `eta_min` in `T_max` steps, and up again after that.
+
+    Source: Loshchilov & Hutter 2017, equation 5.
+    """
+    _check_positive("cosine_annealing_lr", T_max=T_max)
     return lambda step: eta_min + (lr - eta_min) * (1 + math.cos(math.pi * step / T_max)) / 2
 
 
 def exponential_lr(lr: float, gamma: float) -> Schedule:
-    """Times `gamma` at every step."""
+    """Return a schedule that multiplies the rate by `gamma` at every step."""
     return lambda step: lr * gamma**step
 
 
 def step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
-    """Times `gamma` every `step_size` steps."""
-    _positive("step_lr", step_size=step_size)
+    """Return a schedule that multiplies the rate by `gamma` every `step_size` steps."""
+    _check_positive("step_lr", step_size=step_size)
     return lambda step: lr * gamma ** (step // step_size)
 
 
 def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
-    """Times `gamma` at each milestone; one that is named twice counts twice."""
-    places = sorted(milestones)
-    return lambda step: lr * gamma ** bisect_right(places, step)
+    """Return a schedule that multiplies the rate by `gamma` at each milestone, twice where one is listed twice."""
+    ordered = sorted(milestones)
+    return lambda step: lr * gamma ** bisect_right(ordered, step)
 
 
 def sequential_lr(schedules: Sequence[Schedule], milestones: Sequence[int]) -> Schedule:
-    """One schedule after the other; each counts its steps from the milestone at which it begins.
+    """Return a schedule that follows several schedules in turn. Each counts steps from the milestone where it begins.
+
+    Raises
+    ------
+    RingtapeError
+        The milestones are not in order, or not one fewer than the schedules.
 
     Examples
     --------
@@ -81,7 +91,7 @@ def sequential_lr(schedules: Sequence[Schedule], milestones: Sequence[int]) -> S
     """
     if len(schedules) != len(milestones) + 1 or list(milestones) != sorted(milestones):
         raise RingtapeError(
-            f"sequential_lr: {len(schedules)} schedules and milestones {list(milestones)}; needed: one milestone less "
+            f"sequential_lr: {len(schedules)} schedules and milestones {list(milestones)}; needed: one milestone fewer "
             "than schedules, in order"
         )
 
@@ -93,7 +103,10 @@ def sequential_lr(schedules: Sequence[Schedule], milestones: Sequence[int]) -> S
 
 
 def warmup_cosine(lr: float, warmup: int, total: int, eta_min: float = 0.0) -> Schedule:
-    """Straight up to `lr` in `warmup` steps (the first is not 0), half a cosine down to `eta_min` at `total`, constant.
+    """Return a schedule of linear warm-up, then a cosine down to `eta_min`, then constant.
+
+    The rate is ``lr * (step + 1) / warmup`` in the first `warmup` steps, so that the first is not 0, and reaches
+    `eta_min` at step `total`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent."""
+"""The optimizer SGD: stochastic gradient descent, with momentum."""
 
 from __future__ import annotations
 
@@ -18,22 +18,29 @@ __all__ = ["SGD"]
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent: ``v = momentum v + (1 - dampening) g (+ weight_decay p); p -= lr v``.
+    """Stochastic gradient descent: ``g += weight_decay p``, ``v = momentum v + (1 - dampening) g``, ``p -= lr v``.
 
-    With `nesterov`, ``p -= lr (g + momentum v)``. The first velocity is the gradient itself, undampened.
+    With `nesterov`, ``p -= lr (g + momentum v)``. The first velocity is ``g``, without dampening.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-    lr : float, or function from the count of steps taken to a float
+    lr : float or callable
+        The learning rate, or a schedule: see `schedules`.
     momentum, weight_decay, dampening : float
     nesterov : bool
-        Needs momentum, and no dampening.
+        Nesterov momentum; needs a positive momentum and no dampening.
     digest_every : int
+        See `Optimizer`.
+
+    Raises
+    ------
+    RingtapeError
+        `nesterov` without momentum, or with dampening.
 
     Notes
     -----
-    Source: Sutskever et al. 2013, in torch's form (the learning rate outside the velocity).
+    Source: Sutskever et al. 2013, in torch's form, where the learning rate is not part of the velocity.
 
     Examples
     --------
@@ -67,7 +74,7 @@ class SGD(Optimizer):
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
         self._updates: dict[int, Momentum] = {}
-        self._small: _Small | None = None
+        self._small: _SmallParameters | None = None
 
     _saved = ("velocity",)
 
@@ -76,13 +83,14 @@ class SGD(Optimizer):
         self._updates = {}
 
     def update_all(self, gradients: list[Any]) -> None:
-        # the many small parameters of a model cost more in calls than in numbers: they are one array here
+        # For small parameters the calls cost more than the arithmetic, so they are updated together as one array. This
+        # is implemented for plain momentum, when every parameter has a gradient.
         other = self.weight_decay or not self.momentum or self.dampening or self.nesterov
         if other or not _BARE.issuperset(map(type, gradients)):
-            return super().update_all(gradients)  # some have no gradient, or there is more to do than this
+            return super().update_all(gradients)
         small = self._small
         if small is None:
-            small = self._small = _Small(self.parameters, gradients, self.velocity)
+            small = self._small = _SmallParameters(self.parameters, gradients, self.velocity)
         small.step(gradients, self.lr, self.momentum)
         for i in small.others:
             self.update(i, self.parameters[i], gradients[i])
@@ -95,12 +103,12 @@ class SGD(Optimizer):
             v = self.velocity[i]
             if v is None:
                 v = self.velocity[i] = g.copy()
-            elif not (self.dampening or self.nesterov) and self._large(i, p, v).step(g, self.lr, self.momentum):
+            elif not (self.dampening or self.nesterov) and self._fused(i, p, v).step(g, self.lr, self.momentum):
                 return
             else:
                 v *= self.momentum
                 v += g if not self.dampening else (1 - self.dampening) * g
-                self.velocity[i] = v  # a scalar is another object now
+                self.velocity[i] = v  # a NumPy scalar is not changed in place
             g = g + self.momentum * v if self.nesterov else v
         if type(g) is np.ndarray and type(p.array) is np.ndarray:
             scratch = self._scratch[i]
@@ -111,21 +119,22 @@ class SGD(Optimizer):
         else:
             decrease(p, self.lr * g)
 
-    def _large(self, i: int, p: Leaf, v: Any) -> Momentum:
-        """The update of a large parameter in fewer passes; another one if its array has been replaced."""
+    def _fused(self, i: int, p: Leaf, v: Any) -> Momentum:
+        """Return the fused update of a large parameter. It is made again when an array has been replaced."""
         found = self._updates.get(i)
         if found is None or found.p is not p.array or found.v is not v:
             found = self._updates[i] = Momentum(p.array, v)
         return found
 
 
-class _Small:
-    """Small parameters of one dtype: their velocities, gradients and changes as one array each.
+class _SmallParameters:
+    """The small parameters of one dtype, updated together: velocities, gradients and changes are one array each.
 
-    The velocities are views, so that a step in which some have no gradient can take the others one by one.
+    The velocities of the optimizer are views of that array, so that a step in which a parameter has no gradient can
+    update the others one by one.
     """
 
-    LIMIT = LEAST  # elements; from there on the copy of the gradient costs more than the calls
+    LIMIT = LEAST  # elements; from this size on copying the gradient costs more than the calls that are saved
 
     def __init__(self, parameters: list[Leaf], gradients: list[Any], velocity: list[Any]):
         dtype = gradients[0].dtype
@@ -148,7 +157,7 @@ class _Small:
             start += p.array.size
 
     def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
-        """``v = momentum v + g; p -= lr v`` of all of them."""
+        """Apply ``v = momentum v + g; p -= lr v`` to all small parameters."""
         v, change = self.velocity, self.change
         if self.changes:
             np.concatenate([gradients[i].ravel() for i, _, _ in self.changes], out=self.gradient)

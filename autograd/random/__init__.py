@@ -1,40 +1,39 @@
-"""Random numbers that do not depend on how many ranks make them.
+"""Random numbers whose values do not depend on the number of ranks.
 
-A number is a function of a *key* (seed, name, step) and of its element's place in the logical tensor, the one that all
-ranks hold together. Nothing else enters: no hidden state, no rank, no order of calls. So a rank makes its own part
-alone, bitwise equal to the same slice of the whole; a recomputation gets the same numbers; and 3 ranks see what 8 saw.
+A random number is a function of a *key* (seed, name, step) and of the position of its element in the logical tensor,
+the tensor that all ranks hold together. There is no hidden state. Each rank therefore generates its part alone, bitwise
+equal to the same slice of the whole; a recomputation gets the same numbers; and 3 ranks get the numbers that 8 ranks
+get.
 
-The words come from Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose 128-bit
-key is a hash of (seed, name, step). Element i, counted in C order in the logical shape, uses word i of that stream and
-no other. What follows is arithmetic that IEEE 754 rounds exactly (+ - * / and the square root), one element at a time:
-`numpy.log` and `numpy.cos` differ in their last bit between processors, and copies on two hosts would not be equal.
+Parameters and results that `uniform`, `normal`, `truncated_normal`, `integers` and `bernoulli` have in common:
 
-What `uniform`, `normal`, `truncated_normal`, `integers` and `bernoulli` have in common:
+key      The stream. Use each key for one draw only: two draws with one key use the same random words. `Key.fold` and
+         `Key.at` derive other keys.
+shape    The shape of the logical tensor, the same on all ranks; or a Tensor, whose shape and layout the draw takes.
+part     The part to generate: one slice per dimension, with start and stop and without a step. By default everything.
+         Not allowed together with a Tensor, whose layout determines the part.
+dtype    float64, float32 or float16. Numbers are generated in float64 and then rounded.
+returns  The part, bitwise equal to the slice ``[part]`` of the whole draw: an array, or, inside a mesh and without
+         `part`, a Tensor with a layout.
+raises   ShapeError if `shape` is not a shape or `part` is not inside it. LayoutError if `shape` is a Tensor that is
+         Varying on an axis that is not an axis of the key, or contains the extent of a rank's part. DtypeError if
+         `dtype` is not supported.
 
-key      The stream. One key is for one draw: two draws from the same key are functions of the same words. `Key.fold`
-         and `Key.at` make more.
-shape    The shape of the logical tensor, the same on all ranks. Or a Tensor, and the draw is for that Tensor.
-part     The part to make: one slice a dimension, with start and stop, without step. All of it by default. Not with a
-         Tensor, which knows its part.
-dtype    float64, float32 or float16. Numbers are made in float64 and rounded, so dtype changes them by rounding only.
-returns  The part, bitwise the slice ``[part]`` of the whole draw: an array; inside a mesh, without `part`, a Tensor
-         with labels.
-raises   ShapeError if shape is not a shape or part is not inside it; LayoutError if shape is a Tensor that is Varying
-         on an axis that the key is not along, or has the extent of a rank's part; DtypeError if dtype is another.
+Layouts. A draw for a Tensor follows the Tensor's layout: a rank of a Shard generates its own part, and ranks with equal
+copies generate equal numbers. Ranks of a Varying value have no position in a logical tensor, and with one key they
+would all generate the same numbers, the classic silent error of dropout. This is refused unless the key says that the
+ranks differ: ``key.along("dp")``. Inside a mesh, a draw of a shape has the label D (Drawn). D combines with equal
+copies and with values that are sharded on another dimension, may become a Parameter, or a constant by `constant`, and
+is refused where it meets Varying. Indexing a D value gives V. A draw with `part` is a plain array, and so V like any
+array. The table in `random.placement` lists all cases.
 
-Draws know layouts. Give a Tensor in the place of a shape, and the draw is for that Tensor: of a sharded one this
-rank's part, of equal copies equal numbers. Where the ranks hold values of their own (V) there is no logical tensor, and
-one key would give them all the same numbers, which is how dropout goes wrong in silence; the key must say that it
-differs, `key.along("dp")`. Inside a mesh the draw of a shape is a Tensor labelled D (Drawn): it enters where copies are
-equal or sharded on another dimension, becomes a Parameter, or a constant if one says so (`constant`), and is refused
-where it meets Varying. A part of it, taken by index, is V; so is a draw with `part`, where the program says whose part
-it is. `places` has the table.
+In a dry run, `uniform`, `normal` and `bernoulli` return a shape without values. `integers` and `permutation`, by which
+programs decide what to do, return real values.
 
-In a dry run uniform, normal and bernoulli numbers have a shape only; integers and permutations, by which programs
-choose what to do, are as real as ever, and plain arrays.
-
-The files: `keys`, keys and what a thread counts; `words`, the generator; `places`, which part a rank makes; `draws`,
-how a draw is made of these; `continuous` and `discrete`, the distributions; `gaussian`, their arithmetic.
+Implementation. The random words come from Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011), whose 128-bit key is a hash of (seed, name, step). Element i of the logical tensor, in C order, uses word i of
+the stream and no other. Words become numbers by operations that IEEE 754 rounds exactly (+ - * / and the square root),
+because `numpy.log` and `numpy.cos` differ in the last bit between processors, and copies on two hosts would differ.
 """
 
 from __future__ import annotations
@@ -44,16 +43,6 @@ from .discrete import bernoulli, integers, permutation
 from .keys import Key, State, get_state, next_key, seed, set_state
 
 __all__ = [
-    "Key",
-    "State",
-    "bernoulli",
-    "get_state",
-    "integers",
-    "next_key",
-    "normal",
-    "permutation",
-    "seed",
-    "set_state",
-    "truncated_normal",
-    "uniform",
-]
+    "Key", "State", "bernoulli", "get_state", "integers", "next_key", "normal", "permutation", "seed", "set_state",
+    "truncated_normal", "uniform",
+]  # fmt: skip

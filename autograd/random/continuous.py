@@ -1,4 +1,4 @@
-"""Draws of real numbers: one word of the stream makes one number, in float64, which is then rounded to dtype."""
+"""Random real numbers: `uniform`, `normal` and `truncated_normal`. Each number is made of one word of the stream."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def uniform(
     dtype: Any = np.float64,
     part: Part | None = None,
 ) -> Any:
-    """Numbers that are equally likely anywhere in [low, high).
+    """Draw uniform numbers from [low, high).
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def uniform(
     shape : int, sequence of int or Tensor
         The shape of the logical tensor; or the Tensor that the draw is for.
     low, high : float
-        The bounds, rounded to dtype. high itself is never returned, unless it equals low.
+        The bounds, rounded to `dtype`. `high` itself is never returned, unless it equals `low`.
     dtype : dtype
         float64, float32 or float16.
     part : tuple of slice, optional
@@ -52,13 +52,13 @@ def uniform(
     Raises
     ------
     RingtapeError
-        If the bounds are not finite in dtype, or low > high.
+        If a bound is not finite in `dtype`, or low > high.
     ShapeError, LayoutError, DtypeError
         As every draw does: see `autograd.random`.
 
     Notes
     -----
-    The upper 53 bits of the element's word, times 2^-53.
+    The upper 53 bits of the element's word, times 2^-53, scaled to the interval.
 
     Examples
     --------
@@ -72,8 +72,8 @@ def uniform(
         bottom, top = dtype.type(low), dtype.type(high)
     span = float(top) - float(bottom)
     if not (math.isfinite(span) and span >= 0):
-        raise RingtapeError(f"uniform: low={low!r}, high={high!r}; both must be finite in {dtype}, and low <= high")
-    greatest = np.nextafter(top, bottom)  # rounding to dtype, or the sum itself, may reach top
+        raise RingtapeError(f"uniform: low={low!r}, high={high!r}; needed: finite in {dtype}, and low <= high")
+    greatest = np.nextafter(top, bottom)  # the sum, or rounding it to dtype, may reach top
     unit, base = span * 2.0**-53, float(bottom)
 
     def transform(words: Array) -> Array:
@@ -93,7 +93,7 @@ def normal(
     dtype: Any = np.float64,
     part: Part | None = None,
 ) -> Any:
-    """Normally distributed numbers.
+    """Draw normally distributed numbers.
 
     Parameters
     ----------
@@ -122,9 +122,9 @@ def normal(
 
     Notes
     -----
-    The inverse of the distribution function at the middle of the element's cell of width 2^-53, by the rational
-    approximations PPND16 of M. J. Wichura, "Algorithm AS 241: the percentage points of the normal distribution",
-    Applied Statistics 37 (1988); the relative error is below 1e-15.
+    The upper 53 bits of the element's word select one of 2^53 equal cells of (0, 1). The number is the normal quantile
+    at the middle of the cell, computed by the rational approximations PPND16 of M. J. Wichura, "Algorithm AS 241: the
+    percentage points of the normal distribution", Applied Statistics 37 (1988), with a relative error below 1e-15.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def normal(
     dtype = floating(dtype, "normal")
     mean, std = float(mean), float(std)
     if not (math.isfinite(mean) and math.isfinite(std) and std >= 0):
-        raise RingtapeError(f"normal: mean={mean!r}, std={std!r}; both must be finite, and std >= 0")
+        raise RingtapeError(f"normal: mean={mean!r}, std={std!r}; needed: finite, and std >= 0")
 
     def transform(words: Array) -> Array:
         x = standard_normal(words)
@@ -157,7 +157,7 @@ def truncated_normal(
     dtype: Any = np.float64,
     part: Part | None = None,
 ) -> Any:
-    """Normally distributed numbers between two bounds, as if the others were drawn again.
+    """Draw from the normal distribution truncated to [low, high].
 
     Parameters
     ----------
@@ -166,9 +166,9 @@ def truncated_normal(
     shape : int, sequence of int or Tensor
         The shape of the logical tensor; or the Tensor that the draw is for.
     mean, std : float
-        Of the distribution that is cut.
+        Mean and standard deviation of the normal distribution before truncation.
     low, high : float
-        The bounds, absolute and not in units of std.
+        The bounds, as values and not in units of `std`.
     dtype : dtype
         float64, float32 or float16.
     part : tuple of slice, optional
@@ -182,13 +182,14 @@ def truncated_normal(
     Raises
     ------
     RingtapeError
-        If a number is not finite, std <= 0, low >= high, or the bounds are so far out that nothing lies between them.
+        If a parameter is not finite, std <= 0, low >= high, or the probability between the bounds is 0 in float64.
     ShapeError, LayoutError, DtypeError
         As every draw does: see `autograd.random`.
 
     Notes
     -----
-    One number a word: the inverse of the distribution function at a uniform number between its values at the bounds.
+    The normal quantile at a uniform number between the values of the distribution function at the bounds, so that each
+    number needs one word.
 
     Examples
     --------
@@ -205,7 +206,10 @@ def truncated_normal(
         )
     bottom, top = cumulative((low - mean) / std), cumulative((high - mean) / std)
     if not bottom < top:
-        raise RingtapeError(f"truncated_normal: between low={low!r} and high={high!r} lies nothing that is ever drawn")
+        raise RingtapeError(
+            f"truncated_normal: low={low!r}, high={high!r}, mean={mean!r}, std={std!r}: the probability between the "
+            "bounds is 0 in float64. Fix: bounds nearer to the mean"
+        )
 
     def transform(words: Array) -> Array:
         x = ((words >> 11) + 0.5) * (2.0**-53 * (top - bottom)) + bottom

@@ -1,4 +1,4 @@
-"""Draws of whole numbers, of truth values and of orders."""
+"""Random integers, booleans and permutations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int, part: Part | None = None) -> Any:
-    """Integers that are equally likely in low, ..., high - 1.
+    """Draw integers uniformly from low, ..., high - 1.
 
     Parameters
     ----------
@@ -36,7 +36,8 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
     Returns
     -------
     numpy.ndarray or Tensor
-        The part, int64. Bitwise ``integers(key, shape, low, high)[part]``. A Tensor inside a mesh, if for a Tensor.
+        The part, int64. Bitwise ``integers(key, shape, low, high)[part]``. A Tensor only inside a mesh and if `shape`
+        is a Tensor.
 
     Raises
     ------
@@ -49,8 +50,8 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
 
     Notes
     -----
-    The upper 64 bits of word * (high - low). Rejection would use a varying number of words; without it the
-    probabilities differ by at most 2^-64.
+    ``low`` plus the upper 64 bits of word * (high - low). The probabilities differ by at most 2^-64. Rejection sampling
+    would make them equal, but needs a varying number of words.
 
     Examples
     --------
@@ -60,7 +61,7 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
     """
     low, high = integer(low, "integers: low"), integer(high, "integers: high")
     if not -(2**63) <= low < high <= 2**63:
-        raise RingtapeError(f"integers: low={low}, high={high}; needed -2**63 <= low < high <= 2**63")
+        raise RingtapeError(f"integers: low={low}, high={high}; needed: -2**63 <= low < high <= 2**63")
     count, base = high - low, np.uint64(low % 2**64)
 
     def transform(words: Array) -> Array:
@@ -70,7 +71,7 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
 
 
 def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Part | None = None) -> Any:
-    """Booleans that are True with probability p.
+    """Draw booleans that are True with probability p.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     Returns
     -------
     numpy.ndarray or Tensor
-        The part, bool. ``uniform(key, shape, part=part) < p``, without making the numbers.
+        The part, bool. Equal to ``uniform(key, shape, part=part) < p``, without computing the uniform numbers.
 
     Raises
     ------
@@ -103,24 +104,24 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     """
     p = float(p)
     if not 0 <= p <= 1:
-        raise RingtapeError(f"bernoulli: p={p!r}; needed 0 <= p <= 1")
-    least = math.ceil(p * 2.0**53) << 11  # the least word whose uniform number is not below p
+        raise RingtapeError(f"bernoulli: p={p!r}; needed: 0 <= p <= 1")
+    limit = math.ceil(p * 2.0**53) << 11  # the smallest word whose uniform number is not below p
 
     def transform(words: Array) -> Array:
-        return np.ones(words.shape, bool) if least == 2**64 else words < np.uint64(least)
+        return np.ones(words.shape, bool) if limit == 2**64 else words < np.uint64(limit)
 
     return draw(key, shape, part, np.dtype(bool), transform, "bernoulli")
 
 
 def permutation(key: Key, n: int) -> Array:
-    """A random order of 0, ..., n - 1.
+    """Return a random permutation of 0, ..., n - 1.
 
     Parameters
     ----------
     key : Key
         The stream.
     n : int
-        How many.
+        The length.
 
     Returns
     -------
@@ -134,7 +135,8 @@ def permutation(key: Key, n: int) -> Array:
 
     Notes
     -----
-    The order that sorts n words. Two equal ones, whose order would not be random, have probability below n^2 / 2^65.
+    The permutation that sorts n random words. The probability that two words are equal, and their order thus not
+    random, is below n^2 / 2^65.
 
     Examples
     --------
@@ -151,7 +153,7 @@ def permutation(key: Key, n: int) -> Array:
 
 
 def multiply_high(words: Array, n: int) -> Array:
-    """The upper 64 bits of words * n for 0 < n <= 2^64, from products of 32-bit halves."""
+    """Return the upper 64 bits of words * n for 0 < n <= 2^64, computed from products of 32-bit halves."""
     mask, half = np.uint64(2**32 - 1), np.uint64(32)
     n1, n0 = np.uint64(n >> 32), np.uint64(n & (2**32 - 1))
     w1, w0 = words >> half, words & mask

@@ -1,4 +1,4 @@
-"""Keys, which name streams of random numbers, and what a thread keeps so as to hand out keys by name."""
+"""`Key`, the name of a stream of random numbers, and each thread's state, from which `next_key` makes new keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Key", "State", "get_state", "integer", "next_key", "seed", "set_stat
 
 
 def integer(value: Any, what: str) -> int:
-    """A whole number as Python's own, checked."""
+    """Convert to a Python int; raise DtypeError for anything that is not an integer."""
     try:
         return int(operator.index(value))
     except TypeError:
@@ -31,16 +31,16 @@ class Key:
     seed : int
         Any integer, of any size and sign.
     name : str
-        Which stream: ``"layer1/dropout"``.
+        What the numbers are for, like ``"layer1/dropout"``.
     step : int
-        Which draw of that stream: the training step, the epoch.
+        The training step, epoch or other count of draws with this name.
     axes : tuple of str
-        Mesh axes along which every rank has a stream of its own; see `along`.
+        Mesh axes along which each rank has a stream of its own; see `along`.
 
     Raises
     ------
     DtypeError
-        If seed or step is not an integer, or name not a string, or an axis not one.
+        If seed or step is not an integer, or name or an axis not a string.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Key:
         return f"Key(seed={self.seed!r}, name={self.name!r}, step={self.step!r}{along})"
 
     def fold(self, name: str) -> Key:
-        """Return the child of that name, as in a path.
+        """Return a key whose name is extended by "/" and `name`.
 
         Examples
         --------
@@ -82,7 +82,7 @@ class Key:
         return Key(self.seed, f"{self.name}/{name}" if self.name else name, self.step, self.axes)
 
     def at(self, step: int) -> Key:
-        """Return the same stream at another step.
+        """Return the key with the same seed and name at another step.
 
         Examples
         --------
@@ -92,10 +92,10 @@ class Key:
         return Key(self.seed, self.name, step, self.axes)
 
     def along(self, *axes: str) -> Key:
-        """Return a key of which every rank of these mesh axes has a stream of its own, so that its draws are V there.
+        """Return a key that gives each rank of these mesh axes a stream of its own. Its draws are V on these axes.
 
-        For values that are Varying, which have no place in a logical tensor: the numbers depend on the rank, and so on
-        the number of ranks. Without a mesh each axis has one place, as on a mesh of size 1.
+        Use it for Varying values, which have no position in a logical tensor. The numbers then depend on the rank, and
+        so on the number of ranks. Without a mesh the coordinate on each axis is 0, as on a mesh of size 1.
 
         Examples
         --------
@@ -107,14 +107,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What `next_key` depends on: a thread's seed, and how many keys each name has had. See `get_state`."""
+    """A thread's random state: its seed, and the number of keys that `next_key` has returned for each name."""
 
     seed: int = 0
     ordinals: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class _Thread(threading.local):
-    """Per thread, for ranks may be threads of one process."""
+    # per thread, because ranks may be threads of one process
 
     def __init__(self) -> None:
         self.seed = 0
@@ -125,10 +125,9 @@ _thread = _Thread()
 
 
 def seed(n: int) -> None:
-    """Set this thread's seed and start the count of every name afresh.
+    """Set this thread's seed, and reset the counts of `next_key` to zero.
 
-    Each thread has its own, and starts with seed 0. Ranks that set the same seed and build the same program get the
-    same keys.
+    Each thread has its own seed, initially 0. Ranks that set the same seed and run the same program get the same keys.
 
     Parameters
     ----------
@@ -153,12 +152,12 @@ def seed(n: int) -> None:
 
 
 def next_key(name: str) -> Key:
-    """Return this thread's next key of that name: its seed, and how many keys the name has had before.
+    """Return a new key made of this thread's seed, a name, and the number of earlier keys of that name.
 
     Parameters
     ----------
     name : str
-        What the key is for. Names count separately, so one more dropout does not change the weights.
+        What the key is for. Each name has its own count, so adding a dropout does not change the initial weights.
 
     Returns
     -------
@@ -178,9 +177,9 @@ def next_key(name: str) -> Key:
 
 
 def get_state() -> State:
-    """Return what this thread's `next_key` depends on, to be given to `set_state`: there or in another thread.
+    """Return this thread's random state. `set_state` restores it, in this or another thread.
 
-    A recomputation that asks for its keys again, and a run that resumes, need it.
+    Use it to repeat a computation with the same keys, or to resume a run.
 
     Examples
     --------
@@ -195,6 +194,6 @@ def get_state() -> State:
 
 
 def set_state(state: State) -> None:
-    """Go back to a state that `get_state` returned. See there."""
+    """Restore a random state that `get_state` returned."""
     _thread.seed = state.seed
     _thread.ordinals = dict(state.ordinals)

@@ -1,9 +1,12 @@
-"""The normal distribution by operations that IEEE 754 rounds exactly, so that every machine gets the same bits."""
+"""Quantile and distribution function of the normal distribution, bitwise the same on every machine.
+
+Only operations that IEEE 754 rounds exactly are used. The approximation is PPND16; `random.normal` names the source.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -35,24 +38,36 @@ _FAR_TAIL = (
 
 
 def standard_normal(words: Array) -> Array:
-    """One standard normal number a word, increasing with the word read as a signed integer."""
-    # s + 1/2 and its distance from +-2^52 are exact in float64, so both tails are as fine as each other.
+    """Return one standard normal number per word, increasing with the word read as a signed integer."""
+    # s and its distance from +-2^52 are exact in float64, so both tails have the same resolution.
     s = (words.view(np.int64) >> 11) + 0.5
-    q = s * 2.0**-53
+    return _quantile(s * 2.0**-53, lambda tail: (2.0**52 - np.abs(s[tail])) * 2.0**-53)
+
+
+def quantile(p: Array) -> Array:
+    """Return the inverse of the normal distribution function, for 0 < p < 1."""
+    return _quantile(p - 0.5, lambda tail: np.minimum(p, 1 - p)[tail])
+
+
+def _quantile(q: Array, tail_probability: Callable[[Array], Array]) -> Array:
+    """Return the normal quantile at 1/2 + q.
+
+    `tail_probability` returns 1/2 - |q| for the elements of the given indices. It is not computed from q, where it
+    would lose digits.
+    """
     r = 0.180625 - q * q
     tail = np.flatnonzero(r < 0)  # |q| > 0.425
-    x = q * _ratio(_CENTRE, np.maximum(r, 0.0, out=r))
+    x = q * _rational(_CENTRE, np.maximum(r, 0.0, out=r))
     if tail.size:
-        s = s[tail]
-        r = np.sqrt(_minus_log((2.0**52 - np.abs(s)) * 2.0**-53))
-        z = _ratio(_TAIL, r - 1.6)
-        if (far := np.flatnonzero(r > 5.0)).size:  # one number in 36,000,000,000, so hardly ever
-            z[far] = _ratio(_FAR_TAIL, r[far] - 5.0)
-        x[tail] = np.copysign(z, s)
+        r = np.sqrt(_minus_log(tail_probability(tail)))
+        z = _rational(_TAIL, r - 1.6)
+        if (far := np.flatnonzero(r > 5.0)).size:  # one number in 36,000,000,000
+            z[far] = _rational(_FAR_TAIL, r[far] - 5.0)
+        x[tail] = np.copysign(z, q[tail])
     return x
 
 
-def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], r: Array) -> Array:
+def _rational(coefficients: tuple[tuple[float, ...], tuple[float, ...]], r: Array) -> Array:
     numerator, denominator = (_polynomial(c, r) for c in coefficients)
     numerator /= denominator
     return numerator
@@ -68,10 +83,11 @@ def _polynomial(coefficients: Sequence[float], r: Array) -> Array:
 
 
 _ATANH = tuple(2.0 / n for n in range(23, 0, -2))
+"""Coefficients of the series of 2 atanh(z) / z in z^2, from the highest power down."""
 
 
 def _minus_log(p: Array) -> Array:
-    """-log(p), from exactly rounded operations only."""
+    """Return -log(p), computed with exactly rounded operations."""
     m, e = np.frexp(p)
     low = m < math.sqrt(0.5)
     m = np.where(low, 2 * m, m)
@@ -79,25 +95,12 @@ def _minus_log(p: Array) -> Array:
     return (low - e) * math.log(2) - z * _polynomial(_ATANH, z * z)
 
 
-def quantile(p: Array) -> Array:
-    """The inverse of the distribution function, for 0 < p < 1; see `random.normal` for the source."""
-    q = p - 0.5
-    r = 0.180625 - q * q
-    tail = np.flatnonzero(r < 0)
-    x = q * _ratio(_CENTRE, np.maximum(r, 0.0))
-    if tail.size:
-        near = np.minimum(p, 1 - p)[tail]
-        r = np.sqrt(_minus_log(near))
-        z = _ratio(_TAIL, r - 1.6)
-        if (far := np.flatnonzero(r > 5.0)).size:
-            z[far] = _ratio(_FAR_TAIL, r[far] - 5.0)
-        x[tail] = np.copysign(z, q[tail])
-    return x
-
-
 @lru_cache(maxsize=64)
 def cumulative(x: float) -> float:
-    """The distribution function, whose inverse is `quantile`: by halving, for `math.erf` differs between machines."""
+    """Return the normal distribution function at x.
+
+    It is found by bisection as the inverse of `quantile`, because `math.erf` differs between machines.
+    """
     if x > 0:
         return 1.0 - cumulative(-x)
     low, high = 2.0**-60, 0.5

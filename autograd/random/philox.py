@@ -1,7 +1,7 @@
-"""The generator: a key's stream of 64-bit words, from any place of it, as the boxes of a logical tensor need them.
+"""The random bit generator Philox4x64-10, and `draw`, which turns its words into a rank's part of a logical tensor.
 
-Philox makes four words from each value of a counter, so to go anywhere is to set it. NumPy's is used for the words
-alone; everything that is made of them is this package's own.
+Philox computes four 64-bit words from each value of a counter, so setting the counter gives access to any position of
+a stream. The words come from `numpy.random.Philox`. Everything that is made of them is computed by this package.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ __all__ = ["BLOCK", "draw", "floating", "write_words"]
 
 
 Array = np.ndarray[Any, Any]
-BLOCK = 16384  # words worked on at a time: the temporaries of a transform stay in the second level of cache
-JUMP = 512  # words that take as long to make as one jump of the counter
+BLOCK = 16384
+"""Number of words transformed at a time, so that the temporaries of a transform fit into the second level cache."""
+JUMP = 512
+"""Number of words whose generation takes as long as setting the counter once."""
 
 
 class _Thread(threading.local):
-    """Per thread, for ranks may be threads of one process."""
-
-    philox: np.random.Philox | None = None  # kept because making one costs 16 times as much as moving one
+    # per thread, because ranks may be threads of one process
+    philox: np.random.Philox | None = None  # kept: creating a generator takes 16 times as long as setting its counter
 
 
 _thread = _Thread()
 
 
 def write_words(out: Array, key: Key, shape: tuple[int, ...], part: Part) -> None:
-    """Write the words of one box of the logical tensor into `out`, a new array of the box's shape."""
+    """Write the words of one part of a logical tensor into `out`, a contiguous array of the part's shape."""
     if out.size == 0:
         return
     philox = _thread.philox
     if philox is None:
         philox = _thread.philox = np.random.Philox(0)
-    text = f"{key.seed}\0{key.step}\0{key.name}"  # two integers without zero bytes, then anything: no two keys alike
+    text = f"{key.seed}\0{key.step}\0{key.name}"  # injective, because the two integers contain no zero byte
     person = b"ringtape"
     if key.axes:
         text, person = f"{coordinates(key.axes)!a}\0{text}", b"ringtape along"
@@ -57,7 +58,7 @@ def write_words(out: Array, key: Key, shape: tuple[int, ...], part: Part) -> Non
         "bit_generator": "Philox",
         "state": {"counter": counter, "key": np.frombuffer(digest, "<u8").astype(np.uint64)},
         "buffer": np.zeros(4, np.uint64),
-        "buffer_pos": 4,  # empty: the next word is the first of a counter's four
+        "buffer_pos": 4,  # the buffer is empty: the next word is the first of the counter's four
         "has_uint32": 0,
         "uinteger": 0,
     }
@@ -72,13 +73,13 @@ def write_words(out: Array, key: Key, shape: tuple[int, ...], part: Part) -> Non
             block = target[i : i + BLOCK]
             block[:] = philox.random_raw(block.size)
 
-    def box(target: Array, start: int, shape: tuple[int, ...], part: Part) -> None:
-        """Write the box `part` of a tensor of that shape, whose first element has word `start`."""
+    def write(target: Array, start: int, shape: tuple[int, ...], part: Part) -> None:
+        """Write the part of a tensor of that shape, whose first element has word `start`."""
         inner = math.prod(shape[1:])
         first, last = part[0].start, part[0].stop
         if target.size == (last - first) * inner:
             run(target.reshape(-1), start + first * inner)
-        elif inner <= JUMP:  # rows too short to jump between: make them whole, some at a time, and cut
+        elif inner <= JUMP:  # rows are short: generating them whole costs less than setting the counter for each
             rows = BLOCK // inner
             for row in range(first, last, rows):
                 whole = np.empty((min(rows, last - row), *shape[1:]), np.uint64)
@@ -86,14 +87,12 @@ def write_words(out: Array, key: Key, shape: tuple[int, ...], part: Part) -> Non
                 target[row - first : row - first + len(whole)] = whole[(slice(None), *part[1:])]
         else:
             for row in range(first, last):
-                box(target[row - first], start + row * inner, shape[1:], part[1:])
+                write(target[row - first], start + row * inner, shape[1:], part[1:])
 
     if shape:
-        box(out, 0, shape, part)
+        write(out, 0, shape, part)
     else:
         run(out.reshape(-1), 0)
-
-
 
 
 def draw(
@@ -106,24 +105,35 @@ def draw(
     *,
     choices: bool = False,
 ) -> Any:
-    """This rank's part of the logical tensor: its words, each transformed by itself.
+    """Generate this rank's part of a logical tensor: its words, transformed elementwise.
 
-    `choices` are numbers by which programs choose what to do: for a shape they are a plain array, real in a dry run.
+    Parameters
+    ----------
+    transform : callable
+        From a vector of words (uint64) to a vector of numbers.
+    caller : str
+        Name of the public function, for errors.
+    choices : bool
+        Whether programs decide by these numbers. If so, a draw of a shape is a plain array, with values in a dry run
+        too.
     """
     if isinstance(shape, Tensor):
         if part is not None:
-            raise ShapeError(f"{caller}: a Tensor was given, which knows its part, and part={part!r} too")
+            raise ShapeError(
+                f"{caller}: a Tensor and part={part!r} were given; needed: one of them. The Tensor's layout determines "
+                "the part"
+            )
         extents, box, layout = of_tensor(shape, key.axes, caller)
     else:
         extents, box, layout = of_shape(shape, key.axes, part, caller)
         if choices:
             layout = None
-    if state.dry and not (choices and layout is None):  # values, which nobody may look at
+    if state.dry and not (choices and layout is None):
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
         return values if layout is None else _labelled(values, layout)
     words = np.empty([s.stop - s.start for s in box], np.uint64)
     write_words(words, key, extents, box)
-    # A result of 8 bytes an element takes the place of its words: a block is read before it is written.
+    # A result of 8 bytes per element is written over its words: each block is read before it is written.
     out = words.view(dtype) if dtype.itemsize == 8 else np.empty(words.shape, dtype)
     source, target = words.reshape(-1), out.reshape(-1)
     for i in range(0, source.size, BLOCK):
@@ -136,11 +146,11 @@ def _labelled(array: Any, layout: Layout) -> Tensor:
 
 
 def floating(dtype: Any, caller: str) -> np.dtype[Any]:
-    """The dtype of real numbers that was asked for, checked."""
+    """Return the dtype of random real numbers; raise DtypeError unless it is float64, float32 or float16."""
     try:
         result = np.dtype(dtype)
     except TypeError:
         result = np.dtype(object)
     if result.kind != "f" or result.itemsize > 8:
         raise DtypeError(f"{caller}: dtype must be float64, float32 or float16, got {dtype!r}")
-    return np.dtype(result.type)  # native order, and the one object that stands for this dtype
+    return np.dtype(result.type)  # in native byte order

@@ -1,17 +1,17 @@
-"""Where a draw lies: which box of which logical tensor a rank makes, and the labels of what it makes.
+"""Which part of a logical tensor a rank generates, and the layout of the draw.
 
-A draw *for* a Tensor follows that Tensor's layout, axis by axis:
+A draw for a Tensor follows the Tensor's layout on each axis:
 
-========================  =======================================================  ===================
-the Tensor is             what each rank draws                                     the draw is
-========================  =======================================================  ===================
-Shard(d)                  its own part of the logical draw                         Shard(d)
-R, I, C, D, P, Rooted     the same numbers (of addends too: a product with them    D
-                          is linear, so it is that of their sum)
-V                         refused: values without a place in a logical tensor      V, from `key.along`
-========================  =======================================================  ===================
+========================  ============================================  ================================
+label of the Tensor       numbers that each rank generates              label of the draw
+========================  ============================================  ================================
+Shard(d)                  its part of the logical draw                  Shard(d)
+R, I, C, D, P, Rooted     the same numbers on all ranks                 D
+V                         its own, if the key is along the axis         V; refused if the key is not
+========================  ============================================  ================================
 
-A draw of a shape is D on every axis, for nothing says that ranks differ; and V on the axes that the key is along.
+Ranks of a Partial value use the same numbers because a product with them is linear: the sum of the products is the
+product with the sum. A draw of a shape is V on the axes of the key and D on all others.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Part = tuple[slice, ...]
 
 
 def coordinates(axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """This rank's place on each axis; without a mesh every axis has the one place 0, as on a mesh of size 1."""
+    """Return (axis, this rank's coordinate) for each axis. Without a mesh all coordinates are 0."""
     grid = state.grid
     return tuple((name, 0 if grid is None else grid.place[grid.axis(name)]) for name in axes)
 
 
 def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, ...], Part, Layout | None]:
-    """(logical shape, this rank's box of it, the draw's layout) for a draw that is for `x`."""
+    """Return (logical shape, this rank's part, layout of the draw) of a draw for `x`."""
     extents = [int(n) for n in x.array.shape]
     layout = x.layout if state.grid is None or x.layout is not None else x.labelled(state.grid)
     if layout is None:
@@ -50,7 +50,7 @@ def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, .
     for name, label in zip(layout.grid.names, layout.labels, strict=True):
         if isinstance(label, Shard):
             assert label.extent is not None and label.offset is not None
-            starts[label.dim] += label.offset  # the offset in the part that an earlier axis has cut
+            starts[label.dim] += label.offset  # relative to the part of the axes before, which may shard this dimension
             if label.dim not in known:
                 known.add(label.dim)
                 extents[label.dim] = label.extent
@@ -60,8 +60,8 @@ def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, .
         elif label is V:
             shown = describe(x.array, x.array.shape, layout)
             raise LayoutError(
-                f"{caller}(key, {x.name or 'x'}: {shown})\n  axis {name!r}: the ranks hold values of their own "
-                "(Varying), and one key gives them all the same random numbers\n"
+                f"{caller}(key, {x.name or 'x'}: {shown})\n  axis {name!r}: the ranks hold different values (Varying), "
+                "and one key gives them all the same random numbers\n"
                 f"  fix: key.along({name!r})   (other numbers on every rank)\n"
                 f"  or:  label x, layout={{{name!r}: Shard(0)}}, if the ranks hold parts of one value" + call_site()
             )
@@ -74,7 +74,10 @@ def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, .
 def of_shape(
     shape: Any, axes: Sequence[str], part: Part | None, caller: str
 ) -> tuple[tuple[int, ...], Part, Layout | None]:
-    """The same for a draw of a shape. With `part` the program has said whose it is: a plain array, without labels."""
+    """Return (logical shape, this rank's part, layout of the draw) of a draw of a shape.
+
+    The layout is None without a mesh, and with `part`, where the caller keeps track of the rank's part.
+    """
     extents = extents_of(shape, caller)
     for n in shape if isinstance(shape, tuple | list) else (shape,):
         local = sorted(n.axes - set(axes)) if isinstance(n, RankInt) else ()
@@ -82,7 +85,7 @@ def of_shape(
             raise LayoutError(
                 f"{caller}(key, shape={tuple(extents)})\n  axis {local[0]!r}: an extent is that of this rank's part, "
                 "so each rank would draw the first numbers of the same stream\n"
-                f"  fix: {caller}(key, x), the Tensor in the place of its shape   (its part of one logical draw)\n"
+                f"  fix: {caller}(key, x), the Tensor instead of its shape   (its part of one logical draw)\n"
                 f"  or:  key.along({local[0]!r})   (other numbers on every rank)" + call_site()
             )
     if part is not None or state.grid is None:
@@ -92,18 +95,18 @@ def of_shape(
 
 
 def extents_of(shape: int | Sequence[int], caller: str) -> tuple[int, ...]:
-    """A shape as plain integers, checked."""
+    """Return a shape as a tuple of Python ints; raise ShapeError if it is not a shape."""
     try:
         extents = tuple(int(operator.index(n)) for n in (shape if isinstance(shape, (tuple, list)) else (shape,)))
     except TypeError:
         extents = (-1,)
     if any(n < 0 for n in extents):
-        raise ShapeError(f"{caller}: shape must be integers that are not negative, got {shape!r}")
+        raise ShapeError(f"{caller}: shape must be non-negative integers, got {shape!r}")
     return extents
 
 
 def box_of(part: Part | None, shape: tuple[int, ...], caller: str) -> Part:
-    """The part with plain integers, checked."""
+    """Return the part as slices of Python ints, by default everything; raise ShapeError if it is not inside `shape`."""
     if part is None:
         return tuple(slice(0, n) for n in shape)
     if not isinstance(part, tuple) or not all(isinstance(s, slice) for s in part) or len(part) != len(shape):

@@ -13,6 +13,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import DependencyError, NotDifferentiable, call_site
+from ..ops.elementwise import astype
 
 __all__ = ["as_ufunc", "followed", "in_dtype", "scipy", "traced", "without_derivative"]
 
@@ -60,8 +61,6 @@ def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcas
 
 def in_dtype(i: int, rule: Callable[..., Any]) -> Callable[..., Any]:
     """A rule whose cotangent has the dtype of operand i, where others, without cotangent, may have a wider one."""
-    from ..ops import astype
-
     return lambda ct, y, *xs: astype(rule(ct, y, *xs), xs[i].dtype)
 
 

@@ -17,6 +17,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..extend import primitive
 from ..ops import reshape, sum, transpose
+from ..ops.elementwise import conj, real
 from ..ops.indexing import taken
 from ..ops.manipulation import tril, triu
 from ._load import as_ufunc, scipy, traced
@@ -31,8 +32,6 @@ def _t(x: Any) -> Any:
 def _real_like(g: Any, x: Any) -> Any:
     if x.dtype.kind == "c" or g.dtype.kind != "c":
         return g
-    from ..numpy import real
-
     return real(g)
 
 
@@ -97,8 +96,6 @@ def solve_triangular(
     if not traced(a, b):
         return _linalg.solve_triangular(a, b, trans=trans, lower=lower, unit_diagonal=unit_diagonal, **options)
     if trans in (2, "C"):
-        from ..numpy import conj
-
         a = conj(a)
     flipped = trans not in (0, "N")
     a, b = (x if hasattr(x, "shape") else np.asarray(x) for x in (a, b))

@@ -1,8 +1,8 @@
-"""Checks of derivatives, for the tests of operations: ours and a user's.
+"""Checks of derivatives, for tests of operations and of functions made of them.
 
-`check_grads` compares reverse and forward mode with finite differences and with the complex step, to any order, and
-knows how far each of those can be trusted at the point at hand; `check_adjoint` compares the two modes with each other,
-which needs no step size and is exact to rounding: the dot-product test.
+`check_grads` compares reverse and forward mode with finite differences and with complex-step derivatives, to any order.
+It estimates the error of these numerical derivatives and takes it into account. `check_adjoint` is the dot-product
+test: it compares reverse mode with forward mode, needs no step size, and is exact up to rounding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finds what went wrong silently: the first NaN or infinity, and writes to arrays that a tape has saved.
+"""`detect_anomaly`: finds the operation that made the first NaN or infinity, and writes to arrays that a tape saved.
 
-Nodes know nothing of the program's lines, which would cost every operation. Under `detect_anomaly` they are noted
-beside the tape, with a digest of every array that a node saved; outside it nothing is paid.
+Nodes of a tape do not store call sites, which would make every operation slower. `detect_anomaly` stores them itself,
+together with a checksum of each saved array. Programs that do not use it pay nothing.
 """
 
 from __future__ import annotations
@@ -32,30 +32,33 @@ __all__ = ["detect_anomaly"]
 
 
 class detect_anomaly:
-    """Find the operation that made the first NaN or infinity, and writes to saved arrays; a ``with`` block.
+    """Raise an error at the operation that makes the first NaN or infinity, or if a saved array is written to.
 
-    - Forward: an operation whose result is not finite though its operands were, or into which a NaN came with a leaf.
-    - Backward: an operation whose adjoint made a cotangent that is not finite, and where it was recorded.
-    - Writes that read-only flags cannot see, through views made before the tape saved the array: each saved array's
-      digest is taken when it is saved, and compared when the sweep comes to use it.
+    Use it in a ``with`` statement. Inside the block an error is raised for
 
-    It hears its own thread. Where ranks are threads, open it inside the program that each of them runs. Steps take
-    several times as long. Tangents of forward mode, arrays on a device (for writes) and values that are still on their
-    way are not looked at.
+    - an operation whose result is not finite although its operands are, or that has a leaf with NaNs as operand;
+    - an adjoint that makes a cotangent that is not finite;
+    - a saved array that was modified before backward used it. Saved arrays are read-only, but views that were made
+      before can still write to them. They are found by comparing checksums.
+
+    It watches its own thread only: if ranks are threads, use it inside the program that each of them runs. A training
+    step takes several times as long. Not checked are the tangents of forward mode, writes to arrays on a device, and
+    results of nonblocking communication before their first use.
 
     Parameters
     ----------
     infinities : bool
-        Whether infinities count, where no operand was infinite already; NaNs always do.
+        Whether to report infinities, if no operand is infinite already. NaNs are always reported.
     writes : bool
-        Whether saved arrays are watched.
+        Whether to check saved arrays for modifications.
 
     Raises
     ------
     AnomalyError
-        Where the value is made, with operation, operands, element and the line of the program.
+        A value is not finite. The message names the operation, its operands, the elements and the call site.
     SavedArrayError
-        In the sweep that would use an array that was written to, with the operation and the line that saved it.
+        A saved array was modified. Raised by the backward sweep when it comes to the operation that saved the array;
+        the message names the operation and its call site.
 
     Examples
     --------
@@ -73,154 +76,164 @@ class detect_anomaly:
     def __init__(self, *, infinities: bool = True, writes: bool = True):
         self._infinities = infinities
         self._writes = writes
-        self._notes: WeakKeyDictionary[Recording, _Notes] = WeakKeyDictionary()
-        self._last = ("", "")  # the operation that ended last, and its line
-        self._pulling = ""  # whose adjoint is running, where a sweep is itself recorded
+        self._nodes: WeakKeyDictionary[Recording, _NodeFacts] = WeakKeyDictionary()
+        self._last = ("", "")  # name and call site of the operation that ended last
+        self._current_adjoint = ""  # for messages: the adjoint that is running
         self._exit = ExitStack()
 
     def __enter__(self) -> detect_anomaly:
-        if state.recording is not None:  # what is on the tape already stays without lines and digests
-            self._of(state.recording).seen = len(state.recording.nodes)
+        if state.recording is not None:  # nodes that are on the tape already have no call sites and checksums
+            self._facts(state.recording).seen = len(state.recording.nodes)
         self._exit.enter_context(events.listening(self))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._exit.close()
-        self._notes.clear()
+        self._nodes.clear()
 
-    # -- what it hears -------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
     def __call__(self, phase: str, direction: str, name: str) -> None:
         if direction == "forward" and state.recording is not None:
-            self._note(state.recording, *self._last)
+            self._register_nodes(state.recording, *self._last)
 
     def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
-        """The same as a call, of an event that comes with what it is about."""
+        """Receive an event that has facts: operands and result, or the node of a backward step."""
         if direction == "forward":
-            self._forward(name, *facts)
+            self._after_operation(name, *facts)
         elif phase == "begin":
-            self._before(*facts)
+            self._before_adjoint(*facts)
         else:
-            self._after(*facts)
+            self._after_adjoint(*facts)
 
     # -- forward -------------------------------------------------------------------------------------------------------
-    def _forward(self, name: str, op: Any, xs: Sequence[Any], y: Any, options: Any = ()) -> None:
+    def _after_operation(self, name: str, op: Any, xs: Sequence[Any], y: Any, options: Any = ()) -> None:
         site = short_site(*find_site())
         self._last = name, site
         if state.recording is not None:
-            self._note(state.recording, name, site)
+            self._register_nodes(state.recording, name, site)
         outs: Sequence[Any] = y if isinstance(y, tuple | list) else (y,)
-        if not hasattr(op, "operand_name"):  # a program's own, which takes and gives values in containers
+        if not hasattr(op, "operand_name"):  # a user's primitive, whose operands and results may be containers
             outs, xs = flatten(y)[0], flatten(tuple(xs))[0]
         for out in outs:
-            found = self._bad(out)
+            found = self._non_finite(out)
             if not found:
                 continue
-            given = [self._bad(x) for x in xs]
+            given = [self._non_finite(x) for x in xs]
             if "nan" in found and "nan" in "".join(given):
                 i = next(i for i, g in enumerate(given) if "nan" in g)
                 if isinstance(xs[i], Leaf) or xs[i].__class__ not in TENSORS:
-                    raise AnomalyError(f"a nan came into {_called(op, xs)} with {_name(op, i)}: "
-                                       f"{_places(_host(xs[i]), np.isnan)}{self._inside()}{_where(site)}")  # fmt: skip
+                    raise AnomalyError(f"operand {_name(op, i)} of {_call(op, xs)} contains nan: "
+                                       f"{_elements(_host(xs[i]), np.isnan)}{self._adjoint()}{_at(site)}")  # fmt: skip
             elif "nan" in found or not any(given):
                 array = _host(out)
                 kind = np.isnan if "nan" in found else np.isinf
                 raise AnomalyError(
-                    f"{_called(op, xs)} made {_word(array, kind)}: {_places(array, kind)}"
-                    f"{_there(op, xs, array, kind)}{self._inside()}{_where(site)}"
+                    f"{_call(op, xs)} made {_first_value(array, kind)}: {_elements(array, kind)}"
+                    f"{_operands_there(op, xs, array, kind)}{self._adjoint()}{_at(site)}"
                 )
 
-    def _inside(self) -> str:
-        """Whose adjoint is running, if a sweep is: one that an error ended must not be named for what comes later."""
-        frame = sys._getframe(1) if self._pulling else None
+    def _adjoint(self) -> str:
+        """Return the line of the message that names the adjoint that is running, or "" if none is."""
+        # an error may have ended the last sweep inside an adjoint, so check that a sweep is on the stack
+        frame = sys._getframe(1) if self._current_adjoint else None
         while frame is not None and frame.f_code is not Sweep.run.__code__:
             frame = frame.f_back
-        return self._pulling if frame is not None else ""
+        return self._current_adjoint if frame is not None else ""
 
-    def _bad(self, x: Any) -> str:
-        """What is not finite in a value: "nan", "inf", both or nothing."""
+    def _non_finite(self, x: Any) -> str:
+        """Return which values that are not finite x contains: "nan", "inf", "nan inf" or ""."""
         array = _host(x)
         if array is None or not is_inexact(array.dtype) or np.isfinite(array).all():
             return ""
         nan, inf = bool(np.isnan(array).any()), self._infinities and bool(np.isinf(array).any())
         return " ".join(word for word, there in (("nan", nan), ("inf", inf)) if there)
 
-    # -- what the tape saved -------------------------------------------------------------------------------------------
-    def _of(self, recording: Recording) -> _Notes:
-        found = self._notes.get(recording)
+    # -- nodes of the tape ---------------------------------------------------------------------------------------------
+    def _facts(self, recording: Recording) -> _NodeFacts:
+        found = self._nodes.get(recording)
         if found is None:
-            found = self._notes[recording] = _Notes()
+            found = self._nodes[recording] = _NodeFacts()
         return found
 
-    def _note(self, recording: Recording, name: str, site: str) -> None:
-        """Note the line and the digests of the nodes that were appended since the last look."""
-        notes, nodes = self._of(recording), recording.nodes
-        for place in range(min(notes.seen, len(nodes)), len(nodes)):
+    def _register_nodes(self, recording: Recording, name: str, site: str) -> None:
+        """Store the call site and the checksums of all nodes that were appended since the last call."""
+        facts, nodes = self._facts(recording), recording.nodes
+        for place in range(min(facts.seen, len(nodes)), len(nodes)):
             node: Any = nodes[place]
-            if node is not None:  # communications take their place after they have ended, others before
-                saved = _digests(node) if self._writes else {}
-                notes.places[place] = (site if node[0].name == name else "", saved)
-        notes.seen = len(nodes)
+            if node is not None:  # the node of a communication is appended after its end, others before
+                saved = _checksums(node) if self._writes else {}
+                facts.places[place] = (site if node[0].name == name else "", saved)
+        facts.seen = len(nodes)
 
     # -- backward ------------------------------------------------------------------------------------------------------
-    def _before(self, node: Any, ct: Any, sweep: Sweep) -> None:
+    def _before_adjoint(self, node: Any, ct: Any, sweep: Sweep) -> None:
+        """Check the saved arrays and the cotangent of a node."""
         recording = sweep.recording
         if state.recording is recording or state.recording is None:
-            self._note(recording, *self._last)
+            self._register_nodes(recording, *self._last)
         place = sweep.place
-        site, saved = self._of(recording).places.get(place, ("", {}))
-        self._pulling = f"\n  in the adjoint of {node[0].name}, {_known(site)}"
+        site, saved = self._facts(recording).places.get(place, ("", {}))
+        self._current_adjoint = f"\n  in the adjoint of {node[0].name}, {_recorded_at(site)}"
         if saved:
-            now = _digests(node)
-            for at, digest in saved.items():
-                if now.get(at, digest) != digest:
+            now = _checksums(node)
+            for at, checksum in saved.items():
+                if now.get(at, checksum) != checksum:
                     raise SavedArrayError(
-                        f"{_saved_name(node[0], at)} of {node[0].name}, {_shown(node, at)}, was written to after the "
-                        "tape had saved it, through a view made before that. Needed: an array that nothing writes to "
-                        "until backward has used it. Fix: write to a copy, or after tape.backward(...)"
-                        f"{_recorded(node[0].name, site)}"
+                        f"{_saved_name(node[0], at)} of {node[0].name}, {_saved_array(node, at)}, was written to after "
+                        "the tape had saved it, through a view made before that. Needed: an array that nothing writes "
+                        "to until backward has used it. Fix: write to a copy, or after tape.backward(...)"
+                        f"{_was_recorded(node[0].name, site)}"
                     )
-        if ct is not None and self._bad(ct):
+        if ct is not None and self._non_finite(ct):
             array = _host(ct)
             raise AnomalyError(
                 f"the cotangent of {node[0].name}, given to backward or left by another tape, is not finite: "
-                f"{_places(array, lambda x: ~np.isfinite(x))}{_recorded(node[0].name, site)}"
+                f"{_elements(array, lambda x: ~np.isfinite(x))}{_was_recorded(node[0].name, site)}"
             )
 
-    def _after(self, node: Any, ct: Any, sweep: Sweep) -> None:
-        """The cotangents that a node's adjoint has just added to."""
+    def _after_adjoint(self, node: Any, ct: Any, sweep: Sweep) -> None:
+        """Check the cotangents that the adjoint of a node has just added to."""
         op = node[0]
-        self._pulling = ""
+        self._current_adjoint = ""
         for i, place in enumerate(node[3]):
             if place < 0:
                 continue
             at = place - sweep.start
             g = sweep.cts[at] if 0 <= at < len(sweep.cts) else sweep.outside.get(place)
-            if g is not None and self._bad(g):
+            if g is not None and self._non_finite(g):
                 array = _host(g)
                 kind = np.isnan if np.isnan(array).any() else np.isinf
-                site = self._of(sweep.recording).places.get(sweep.place, ("", {}))[0]
+                site = self._facts(sweep.recording).places.get(sweep.place, ("", {}))[0]
                 shape = describe(array, array.shape, None)
                 raise AnomalyError(
-                    f"the adjoint of {op.name} made {_word(array, kind)} in the cotangent of {_name(op, i)}, {shape}: "
-                    f"{_places(array, kind)}{_recorded(op.name, site)}"
+                    f"the adjoint of {op.name} made {_first_value(array, kind)} in the cotangent of {_name(op, i)}, "
+                    f"{shape}: {_elements(array, kind)}{_was_recorded(op.name, site)}"
                 )
 
 
-class _Notes:
-    """What is known of one tape's nodes: by place, the line that recorded it and the digests of what it saved."""
+class _NodeFacts:
+    """Call sites and checksums of the nodes of one tape.
+
+    Attributes
+    ----------
+    seen : int
+        The number of nodes that have been registered.
+    places : dict
+        From the position of a node on the tape to (call site, checksums of its saved arrays).
+    """
 
     def __init__(self) -> None:
         self.seen = 0
         self.places: dict[int, tuple[str, dict[Any, int]]] = {}
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
+# -- arrays and parts of messages --------------------------------------------------------------------------------------
 
 
 def _host(x: Any) -> Any:
-    """A value as a host array; None where there is none to look at."""
+    """Return a value as a host array, or None if it has no values to check."""
     if x.__class__ is Deferred and x._maker is not None:
-        return None  # still on its way; its first use looks at it
+        return None  # communication is pending; the value is checked at its first use
     array = x.array if x.__class__ in TENSORS else x
     if isinstance(array, float | complex):
         return np.asarray(array)
@@ -229,17 +242,14 @@ def _host(x: Any) -> Any:
     return to_host(array)
 
 
-def _digests(node: Any) -> dict[Any, int]:
-    """A checksum of every host array that a node holds, by where it stands: operands by number, the output as "y"."""
+def _checksums(node: Any) -> dict[Any, int]:
+    """Return the checksums of the host arrays that a node saved: of operands by number, of the result as "y"."""
     found: dict[Any, int] = {}
     for at, x in (("y", node[1]), *enumerate(node[2])):
-        parts = x if isinstance(x, tuple) else (x,)
-        digest = 0
-        for part in parts:
+        for part in x if isinstance(x, tuple) else (x,):
             if type(part) is np.ndarray:
-                digest = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, digest)
-        if any(type(part) is np.ndarray for part in parts):
-            found[at] = digest
+                data = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+                found[at] = zlib.crc32(data, found.get(at, 0))
     return found
 
 
@@ -251,13 +261,13 @@ def _saved_name(op: Any, at: Any) -> str:
     return "the result" if at == "y" else f"operand {_name(op, at)}"
 
 
-def _shown(node: Any, at: Any) -> str:
+def _saved_array(node: Any, at: Any) -> str:
     x = node[1] if at == "y" else node[2][at]
     x = x[0] if isinstance(x, tuple) else x
     return describe(x, x.shape, None)
 
 
-def _called(op: Any, xs: Sequence[Any]) -> str:
+def _call(op: Any, xs: Sequence[Any]) -> str:
     shown = []
     for i, x in enumerate(xs):
         array, layout = (x.array, x.layout) if x.__class__ in TENSORS else (x, None)
@@ -265,36 +275,36 @@ def _called(op: Any, xs: Sequence[Any]) -> str:
     return f"{op.name}({', '.join(shown)})"
 
 
-def _word(array: Any, kind: Any) -> str:
+def _first_value(array: Any, kind: Any) -> str:
     return str(array[tuple(np.argwhere(kind(array))[0])])
 
 
-def _places(array: Any, kind: Any) -> str:
-    bad = np.argwhere(kind(array))
-    return f"{len(bad)} of {array.size} elements, first {[int(n) for n in bad[0]]}"
+def _elements(array: Any, kind: Any) -> str:
+    indices = np.argwhere(kind(array))
+    return f"{len(indices)} of {array.size} elements, first {[int(n) for n in indices[0]]}"
 
 
-def _there(op: Any, xs: Sequence[Any], array: Any, kind: Any) -> str:
-    """What the operands were at the first bad element, where they have one there."""
+def _operands_there(op: Any, xs: Sequence[Any], array: Any, kind: Any) -> str:
+    """Show the values of operands of the result's shape at the first bad element of the result."""
     at = tuple(np.argwhere(kind(array))[0])
-    said = []
+    shown = []
     for i, x in enumerate(xs):
-        found = _host(x)
-        if found is not None and found.shape == array.shape:
-            said.append(f"{_name(op, i)} = {found[at]!s}")
-    return f"\n  there {', '.join(said)}" if said else ""
+        operand = _host(x)
+        if operand is not None and operand.shape == array.shape:
+            shown.append(f"{_name(op, i)} = {operand[at]!s}")
+    return f"\n  operands there: {', '.join(shown)}" if shown else ""
 
 
-def _where(site: str) -> str:
+def _at(site: str) -> str:
     return f"{_rank()}\n  at {site}"
 
 
-def _recorded(name: str, site: str) -> str:
-    return f"{_rank()}\n  {name} was {_known(site)}"
+def _was_recorded(name: str, site: str) -> str:
+    return f"{_rank()}\n  {name} was {_recorded_at(site)}"
 
 
-def _known(site: str) -> str:
-    return f"recorded at {site}" if site else "recorded where detect_anomaly did not see it"
+def _recorded_at(site: str) -> str:
+    return f"recorded at {site}" if site else "recorded where detect_anomaly was not active"
 
 
 def _rank() -> str:

@@ -1,4 +1,4 @@
-"""`check_grads`: derivatives against slopes."""
+"""`check_grads`: comparison of derivatives with numerical derivatives."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..arrays.device import to_host
 from ..errors import RingtapeError
 from ..transforms import jvp, vjp
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
-from .probing import Function, arguments, pairing, pulled, random_like, raw, value
-from .report import GradientMismatch, compare, listed
+from .probing import Function, arguments, gradients, pairing, random_like, raw, value
+from .report import GradientMismatch, compare, worst_elements
 
 __all__ = ["check_grads"]
 
@@ -30,43 +30,45 @@ def check_grads(
     atol: float | None = None,
     seed: int = 0,
 ) -> None:
-    """Compare the derivatives of a function with finite differences, and with the complex step where that exists.
+    """Compare the derivatives of a function with finite differences and, where possible, complex-step derivatives.
 
-    With a random cotangent ct and a random tangent dx, reverse mode is held against the slope of ``<ct, f>`` in every
-    element of every argument, forward mode against the slope of `f` along dx. Order 2 does the same to the derivative
-    that order 1 has checked, in each mode: reverse over reverse, forward over reverse, and so on.
+    The check draws a random cotangent ct and a random tangent dx. Reverse mode is compared with the numerical gradient
+    of ``<ct, f>``, element by element; forward mode with the numerical derivative of `f` along dx. Order 2 repeats this
+    for the derivatives that order 1 has checked, in each mode: reverse over reverse, forward over reverse, and so on.
 
-    The tolerance of an element is what is asked for and what the slope itself is known to: elements that one central
-    difference does not confirm are looked at again with a row of steps, extrapolated, which shows its own error, and
-    by a step in imaginary direction, which has next to none. So a derivative of an ill-conditioned function passes
-    where it is right, and one that is wrong by 1e-4 fails wherever rounding leaves four digits to be seen.
+    The error of the numerical derivative is added to the tolerance. If one central difference does not confirm an
+    element, a series of differences is extrapolated, which also estimates the error, and the complex step is tried,
+    whose error is negligible. A correct derivative of an ill-conditioned function therefore passes, and a relative
+    error of 1e-4 is found wherever rounding leaves four correct digits.
 
     Parameters
     ----------
     f : callable
-        Of as many arrays as are given; returns one array. It is called at least twice per element, so keep arguments
-        small.
+        Takes the arrays that are given and returns one array. It is called at least twice per element, so keep the
+        arguments small.
     *args : array_like
-        Floating or complex, away from kinks. Single precision is compared with differences in double.
+        Floating or complex, away from kinks. Derivatives in single precision are compared with differences in double.
     order : int
-        The highest derivative to check.
+        The highest order of derivatives to check.
     modes : sequence of str
-        Of "reverse" and "forward".
+        One or both of "reverse" and "forward".
     eps : float, optional
-        The step of the first differences, relative to ``max(1, |x|)``; by default the cube root of the precision.
+        Step of the first differences, relative to ``max(1, |x|)``. By default the cube root of the machine epsilon.
     rtol, atol : float, optional
-        Tolerances, relative to an element and to the largest element of its argument; by default 1e-6 and 1e-9, and
-        in single precision 1e-3 and 1e-4.
+        Tolerances relative to each element and to the largest element of its argument. By default 1e-6 and 1e-9, in
+        single precision 1e-3 and 1e-4.
     seed : int
-        Of the random cotangents and tangents.
+        Seed of the random cotangents and tangents.
 
     Raises
     ------
     GradientMismatch
-        Which mode and order, which argument, which element, what was expected and what was got; or that differences
-        do not settle at this point, so that nothing can be said.
+        A derivative is wrong: the message names mode, order, argument and elements. Or the differences do not converge
+        at this point, so that the derivative can be neither confirmed nor refuted.
     DtypeError
-        An argument without derivative.
+        An argument, or the result, is not floating or complex.
+    RingtapeError
+        `order` or `modes` is not valid.
 
     Notes
     -----
@@ -92,18 +94,16 @@ def check_grads(
     if order < 1:
         raise RingtapeError(f"check_grads: order={order} was given; needed: at least 1")
     xs = arguments(args, "check_grads")
-    coarse = any(np.finfo(x.dtype).eps > 1e-10 for x in xs)
-    asked = _Asked(
-        tuple(modes), eps, (1e-3 if coarse else 1e-6) if rtol is None else rtol,
-        (1e-4 if coarse else 1e-9) if atol is None else atol, np.random.default_rng(seed),
+    single = any(np.finfo(x.dtype).eps > 1e-10 for x in xs)
+    options = _Options(
+        tuple(modes), eps, (1e-3 if single else 1e-6) if rtol is None else rtol,
+        (1e-4 if single else 1e-9) if atol is None else atol, np.random.default_rng(seed),
     )  # fmt: skip
-    _check(f, xs, order, asked, "")
+    _check(f, xs, order, options, "")
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What the caller wants of every comparison."""
-
+class _Options:
     modes: tuple[str, ...]
     eps: float | None
     rtol: float
@@ -111,165 +111,185 @@ class _Asked:
     rng: np.random.Generator
 
 
-def _check(f: Function, xs: list[np.ndarray], order: int, asked: _Asked, path: str, hidden: float = 0.0) -> None:
-    """Check one order and those above it; `hidden` is the size of what may have cancelled in the values of `f`."""
+def _check(f: Function, xs: list[np.ndarray], order: int, options: _Options, path: str, cancelled: float = 0.0) -> None:
+    """Check one order and those above it.
+
+    `path` names the derivative that `f` is, like "forward of reverse". `cancelled` is the size of terms that may have
+    cancelled in the values of `f`.
+    """
     y = value(f, xs)
-    ct = random_like(y, asked.rng)
-    dxs = [random_like(x, asked.rng) for x in xs]
+    ct = random_like(y, options.rng)
+    dxs = [random_like(x, options.rng) for x in xs]
     depth = len(path.split(" of ")) + 1 if path else 1
     title = f"order {depth}" + (f" (of the {path} derivative)" if path else "")
-    at = _Point(f, xs, dxs, y, asked, hidden)
-    if "reverse" in asked.modes:
-        for i, (x, g) in enumerate(zip(xs, pulled(f, xs, ct), strict=True)):
-            _reverse(at, i, ct, g, f"reverse mode, {title}, argument {i} of shape {x.shape}")
-    if "forward" in asked.modes:
+    point = _Point(f, xs, dxs, y, options, cancelled)
+    if "reverse" in options.modes:
+        for i, (x, g) in enumerate(zip(xs, gradients(f, xs, ct), strict=True)):
+            _check_reverse(point, i, ct, g, f"reverse mode, {title}, argument {i} of shape {x.shape}")
+    if "forward" in options.modes:
         dy = to_host(raw(jvp(f, tuple(xs), tuple(dxs))[1]))
         if dy.shape != y.shape:
-            raise GradientMismatch(f"forward mode, {title}: a tangent of shape {dy.shape}, a value of shape {y.shape}")
-        _forward(at, dy, f"forward mode, {title}, the value of shape {y.shape}")
+            raise GradientMismatch(
+                f"forward mode, {title}: the tangent has shape {dy.shape}; needed: {y.shape}, as the value"
+            )
+        _check_forward(point, dy, f"forward mode, {title}, the value of shape {y.shape}")
     if order > 1:
-        hidden = max(hidden, float(np.max(np.abs(y), initial=0.0)))
-        for mode in asked.modes:
+        cancelled = max(cancelled, float(np.max(np.abs(y), initial=0.0)))
+        for mode in options.modes:
             deeper = f"{mode} of {path}" if path else mode
             if mode == "forward":
-                _check(lambda *zs: jvp(f, zs, _like(dxs, zs))[1], xs, order - 1, asked, deeper, hidden)
+                _check(lambda *zs: jvp(f, zs, _with_dtypes(dxs, zs))[1], xs, order - 1, options, deeper, cancelled)
             else:
                 for i in range(len(xs)):
-                    _check(_pullback(f, i, ct), xs, order - 1, asked, deeper, hidden)
+                    _check(_gradient_function(f, i, ct), xs, order - 1, options, deeper, cancelled)
 
 
-def _like(dxs: Sequence[np.ndarray], zs: Sequence[Any]) -> list[np.ndarray]:
-    """Fixed tangents in the dtypes of the arguments at hand, which the checks widen."""
+def _with_dtypes(dxs: Sequence[np.ndarray], zs: Sequence[Any]) -> list[np.ndarray]:
+    """Convert tangents to the dtypes of the arguments, which the check may have widened."""
     return [dx.astype(z.dtype) for dx, z in zip(dxs, zs, strict=True)]
 
 
-def _pullback(f: Function, i: int, ct: np.ndarray) -> Function:
-    """The function that pulls a fixed cotangent back to the i-th argument."""
+def _gradient_function(f: Function, i: int, ct: np.ndarray) -> Function:
+    """Return the function from the arguments to the cotangent of the i-th of them, for a fixed cotangent of `f`."""
 
-    def back(*zs: Any) -> Any:
+    def gradient(*zs: Any) -> Any:
         found = vjp(f, *zs)[1](ct)
         return found if len(zs) == 1 else found[i]
 
-    return back
+    return gradient
 
 
 class _Point:
-    """A function at a point, for slopes: its arguments in double precision, and whether it is analytic there."""
+    """The function and the point where it is differentiated numerically, in double precision if `f` accepts it.
+
+    Attributes
+    ----------
+    given, xs : list of array
+        The arguments in their own dtypes, and widened to double precision.
+    y : array
+        The value of `f` at `xs`.
+    own_eps, eps : float
+        Machine epsilon of the derivative that is checked, and of `y`.
+    step : float
+        Relative step of the first differences.
+    largest : float
+        Bound on the size of cancelling terms. A larger one would let a kink pass for rounding.
+    """
 
     def __init__(
-        self, f: Function, xs: list[np.ndarray], dxs: list[np.ndarray], y: np.ndarray, asked: _Asked, hidden: float
-    ):
-        self.f, self.asked, self.hidden = f, asked, hidden
+        self, f: Function, xs: list[np.ndarray], dxs: list[np.ndarray], y: np.ndarray, options: _Options,
+        cancelled: float,
+    ):  # fmt: skip
+        self.f, self.options, self.cancelled = f, options, cancelled
         self.given = xs
-        self.own = float(np.finfo(y.dtype).eps)  # the precision in which the derivative itself was computed
+        self.own_eps = float(np.finfo(y.dtype).eps)
         self.xs = [x.astype(np.result_type(x.dtype, np.float64)) for x in xs]
         self.y = y
         if any(a.dtype != b.dtype for a, b in zip(self.xs, xs, strict=True)):
             try:
                 self.y = value(f, self.xs)
-            except Exception:  # a function of single precision only
+            except Exception:  # the function accepts single precision only
                 self.xs = xs
         self.dxs = [dx.astype(x.dtype) for dx, x in zip(dxs, self.xs, strict=True)]
-        self.precision = float(np.finfo(self.y.dtype).eps)
-        self.eps = self.precision ** (1 / 3) if asked.eps is None else asked.eps
-        # the largest terms that may cancel unseen: no more than the arguments, or a kink would pass for rounding
+        self.eps = float(np.finfo(self.y.dtype).eps)
+        self.step = self.eps ** (1 / 3) if options.eps is None else options.eps
         self.largest = max((float(np.max(np.abs(x), initial=1.0)) for x in self.xs), default=1.0)
         self._analytic: bool | None = None
 
     @property
     def analytic(self) -> bool:
-        """Whether the complex step gives the slope along a random direction that differences give."""
+        """Whether the complex step agrees with differences along a random direction."""
         if self._analytic is None:
             step = None
             if self.y.dtype.kind == "f" and all(x.dtype == np.float64 for x in self.xs):
                 step = complex_step(self.f, self.xs, self.dxs)
             self._analytic = False
             if step is not None and step.shape == self.y.shape:
-                slope, error = settled_slope(along(self.f, self.xs, self.dxs), 1.0, self.precision, stairs=step != 0)
+                slope, error = settled_slope(along(self.f, self.xs, self.dxs), 1.0, self.eps, stairs=step != 0)
                 self._analytic = bool(np.all(np.abs(step - slope) <= 3 * error + 1e-6 * np.abs(slope)))
         return self._analytic
 
 
-def _reverse(at: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) -> None:
-    """Hold the gradient of one argument against slopes in each of its elements."""
-    x, asked = at.xs[i], at.asked
+def _check_reverse(point: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) -> None:
+    """Compare the gradient of one argument with numerical derivatives, element by element."""
+    f, x, options = point.f, point.xs[i], point.options
     if not x.size:
         return
-    ct = ct.astype(np.result_type(ct.dtype, at.y.dtype))
-    expected, sizes = first_slopes(at.f, at.xs, i, ct, at.eps)
-    whole = np.max(np.abs(ct * at.y), initial=0.0)  # where nothing changes, nobody knows what has cancelled
-    sizes = np.where(np.isfinite(sizes) & (sizes > 0), sizes, whole)
-    reach = np.maximum(1.0, np.abs(x))
-    floor = np.asarray(64 * at.own * (sizes + at.hidden) / reach)  # what rounding may do to any derivative
-    error = np.asarray(floor + 4 * at.precision * sizes / (at.eps * reach))
-    for place in _doubtful(expected, got, error, asked):
-        base = float(abs(x[place]))
-        shown = max(float(np.sum(rounded_size(at_element(at.f, zs, i, place, ct, unit), base, precision)))
-                    for zs, precision in ((at.xs, at.precision), (at.given, at.own))
-                    for unit in ((1, 1j) if x.dtype.kind == "c" else (1,)))  # fmt: skip
-        sizes[place] = max(sizes[place], min(shown, at.largest * float(np.max(np.abs(ct)))))
-        floor[place] = 64 * at.own * (sizes[place] + at.hidden) / reach[place]
-        known = (base, at.precision, True, abs(got[place]) > floor[place])
-        slope, off = settled_slope(at_element(at.f, at.xs, i, place, ct), *known)
+    ct = ct.astype(np.result_type(ct.dtype, point.y.dtype))
+    expected, sizes = first_slopes(f, point.xs, i, ct, point.step)
+    # where no term changed, any term of <ct, y> may have cancelled
+    sizes = np.where(np.isfinite(sizes) & (sizes > 0), sizes, np.max(np.abs(ct * point.y), initial=0.0))
+    scale = np.maximum(1.0, np.abs(x))
+    floor = np.asarray(64 * point.own_eps * (sizes + point.cancelled) / scale)  # rounding error of a correct derivative
+    error = np.asarray(floor + 4 * point.eps * sizes / (point.step * scale))
+    for at in _unconfirmed(expected, got, error, options):
+        base = float(abs(x[at]))
+        size = max(float(np.sum(rounded_size(at_element(f, zs, i, at, ct, unit), base, eps)))
+                   for zs, eps in ((point.xs, point.eps), (point.given, point.own_eps))
+                   for unit in ((1, 1j) if x.dtype.kind == "c" else (1,)))  # fmt: skip
+        sizes[at] = max(sizes[at], min(size, point.largest * float(np.max(np.abs(ct)))))
+        floor[at] = 64 * point.own_eps * (sizes[at] + point.cancelled) / scale[at]
+        settings = (base, point.eps, True, abs(got[at]) > floor[at])
+        slope, slope_error = settled_slope(at_element(f, point.xs, i, at, ct), *settings)
         if x.dtype.kind == "c":
-            second, more = settled_slope(at_element(at.f, at.xs, i, place, ct, 1j), *known)
-            slope, off = slope - 1j * second, off + more
-        elif at.analytic:
-            unit = [np.zeros_like(z) for z in at.xs]
-            unit[i][place] = 1
-            step = complex_step(at.f, at.xs, unit)
-            if step is not None and abs(pairing(ct, step) - slope) <= 3 * off + 1e-6 * abs(slope):
-                slope, off = np.asarray(pairing(ct, step)), np.asarray(0.0)
-        expected[place], error[place] = slope, 2 * off + floor[place]
-    compare(where, expected, got, asked.rtol, asked.atol, error)
-    _refuse_unsettled(where, expected, got, error, float(np.max(sizes)) + at.hidden, asked)
+            imaginary, imaginary_error = settled_slope(at_element(f, point.xs, i, at, ct, 1j), *settings)
+            slope, slope_error = slope - 1j * imaginary, slope_error + imaginary_error
+        elif point.analytic:
+            unit = [np.zeros_like(z) for z in point.xs]
+            unit[i][at] = 1
+            step = complex_step(f, point.xs, unit)
+            if step is not None and abs(pairing(ct, step) - slope) <= 3 * slope_error + 1e-6 * abs(slope):
+                slope, slope_error = np.asarray(pairing(ct, step)), np.asarray(0.0)
+        expected[at], error[at] = slope, 2 * slope_error + floor[at]
+    compare(where, expected, got, options.rtol, options.atol, error)
+    _check_convergence(where, expected, got, error, float(np.max(sizes)) + point.cancelled, options)
 
 
-def _forward(at: _Point, got: np.ndarray, where: str) -> None:
-    """Hold a tangent against the slope along its direction."""
-    asked = at.asked
+def _check_forward(point: _Point, got: np.ndarray, where: str) -> None:
+    """Compare a tangent with the numerical derivative along its direction."""
+    f, options = point.f, point.options
     if not got.size:
         return
-    size = np.abs(at.y)
-    expected = np.array(numeric_tangent(at.f, at.xs, at.dxs, at.eps))
-    floor = 64 * at.own * (size + np.mean(size) + at.hidden)
-    error = np.asarray(floor + 4 * at.precision * size / at.eps)
-    doubtful = _doubtful(expected, got, error, asked)
-    if doubtful:
-        phi = along(at.f, at.xs, at.dxs)
-        shown = np.maximum(rounded_size(phi, 1.0, at.precision),
-                           rounded_size(along(at.f, at.given, at.dxs), 1.0, at.own))  # fmt: skip
-        size = np.maximum(size, np.minimum(shown, at.largest))
-        floor = 64 * at.own * (size + np.mean(size) + at.hidden)
-        slope, off = settled_slope(phi, 1.0, at.precision, stairs=np.abs(got) > floor)
-        step = complex_step(at.f, at.xs, at.dxs) if at.analytic else None
+    size = np.abs(point.y)
+    expected = np.array(numeric_tangent(f, point.xs, point.dxs, point.step))
+    floor = 64 * point.own_eps * (size + np.mean(size) + point.cancelled)
+    error = np.asarray(floor + 4 * point.eps * size / point.step)
+    unconfirmed = _unconfirmed(expected, got, error, options)
+    if unconfirmed:
+        phi = along(f, point.xs, point.dxs)
+        rounded = np.maximum(rounded_size(phi, 1.0, point.eps),
+                             rounded_size(along(f, point.given, point.dxs), 1.0, point.own_eps))  # fmt: skip
+        size = np.maximum(size, np.minimum(rounded, point.largest))
+        floor = 64 * point.own_eps * (size + np.mean(size) + point.cancelled)
+        slope, slope_error = settled_slope(phi, 1.0, point.eps, stairs=np.abs(got) > floor)
+        step = complex_step(f, point.xs, point.dxs) if point.analytic else None
         if step is not None:
-            slope, off = step, np.zeros_like(off)
-        for place in doubtful:
-            expected[place], error[place] = slope[place], 2 * off[place] + floor[place]
-    compare(where, expected, got, asked.rtol, asked.atol, error)
-    _refuse_unsettled(where, expected, got, error, float(np.max(size)) + at.hidden, asked)
+            slope, slope_error = step, np.zeros_like(slope_error)
+        for at in unconfirmed:
+            expected[at], error[at] = slope[at], 2 * slope_error[at] + floor[at]
+    compare(where, expected, got, options.rtol, options.atol, error)
+    _check_convergence(where, expected, got, error, float(np.max(size)) + point.cancelled, options)
 
 
-def _doubtful(expected: np.ndarray, got: np.ndarray, error: Any, asked: _Asked) -> list[tuple[int, ...]]:
-    """The elements that a first difference does not confirm, or not well enough to say so."""
+def _unconfirmed(expected: np.ndarray, got: np.ndarray, error: Any, options: _Options) -> list[tuple[int, ...]]:
+    """Return the indices of elements that the first difference contradicts, or is too inaccurate to confirm."""
     with np.errstate(invalid="ignore"):
-        tolerance = asked.rtol * np.abs(expected) + asked.atol * np.max(np.abs(expected))
-        sure = (np.abs(expected - got) <= tolerance + error) & (error <= 1e-5 * np.abs(expected) + tolerance)
-        sure |= (expected == got) & (expected == 0)
-    return [tuple(int(n) for n in place) for place in np.argwhere(~sure)]
+        tolerance = options.rtol * np.abs(expected) + options.atol * np.max(np.abs(expected))
+        confirmed = (np.abs(expected - got) <= tolerance + error) & (error <= 1e-5 * np.abs(expected) + tolerance)
+        confirmed |= (expected == got) & (expected == 0)
+    return [tuple(int(n) for n in at) for at in np.argwhere(~confirmed)]
 
 
-def _refuse_unsettled(
-    where: str, expected: np.ndarray, got: np.ndarray, error: Any, size: float, asked: _Asked
+def _check_convergence(
+    where: str, expected: np.ndarray, got: np.ndarray, error: Any, size: float, options: _Options
 ) -> None:
-    """Refuse to call a derivative right where the slope that it was held against is hardly known."""
-    reach = max(float(np.max(np.abs(expected))), size)
-    most = np.maximum(np.abs(expected), np.abs(got))
-    vague = (error > max(1e-3, 10 * asked.rtol) * most) & (error > max(1e-6, asked.rtol) * reach)
-    if vague.any():
+    """Raise GradientMismatch if a numerical derivative is too inaccurate to confirm anything."""
+    scale = max(float(np.max(np.abs(expected))), size)
+    larger = np.maximum(np.abs(expected), np.abs(got))
+    inaccurate = (error > max(1e-3, 10 * options.rtol) * larger) & (error > max(1e-6, options.rtol) * scale)
+    if inaccurate.any():
         raise GradientMismatch(
-            f"{where}: differences do not settle in {int(vague.sum())} of {vague.size} elements, so nothing can be "
-            "said of the derivative. Needed: arguments away from kinks and jumps, or a function that takes complex "
-            "numbers" + listed(vague, np.abs(expected - got), expected, got, error)
+            f"{where}: differences do not converge in {int(inaccurate.sum())} of {inaccurate.size} elements, so the "
+            "derivative cannot be checked. Needed: arguments away from kinks and jumps, or a function that accepts "
+            "complex numbers" + worst_elements(inaccurate, np.abs(expected - got), expected, got, error)
         )

@@ -1,10 +1,11 @@
-"""Derivatives by numbers, and how far each can be trusted.
+"""Numerical derivatives with estimates of their errors.
 
-A central difference of step h is off by truncation, about h^2 f''' / 6, and by rounding, about e |f| / h. Neither is
-known beforehand, so a slope that matters is taken with a whole row of steps, extrapolated to step zero (Ridders 1982,
-"Accurate computation of F'(x) and F'(x) F''(x)", Advances in Engineering Software 4), and comes with the error that the
-row itself shows. Where the function takes complex numbers and is analytic, ``Im f(x + ih) / h`` has neither error
-(Squire and Trapp 1998, "Using complex variables to estimate derivatives of real functions", SIAM Review 40).
+A central difference with step h has a truncation error of about h^2 f''' / 6 and a rounding error of about e |f| / h,
+where e is the machine epsilon. Neither is known beforehand. `settled_slope` therefore takes differences with a series
+of steps, extrapolates them to step zero, and estimates the error from their spread (Ridders 1982, "Accurate computation
+of F'(x) and F'(x) F''(x)", Advances in Engineering Software 4). If the function accepts complex numbers and is
+analytic, the complex step ``Im f(x + ih) / h`` has neither error (Squire and Trapp 1998, "Using complex variables to
+estimate derivatives of real functions", SIAM Review 40).
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from .probing import Function, value
 __all__ = ["along", "at_element", "complex_step", "first_slopes", "numeric_gradient", "numeric_tangent",
            "rounded_size", "settled_slope"]  # fmt: skip
 
-_ROWS, _COLUMNS = 20, 3  # how many steps, each half of the one before, and how often they are extrapolated
-_WINDOW = 5  # how many rows must agree
-_SHRINKS = 40  # how often a first step that leaves the function's domain is divided by four
-_PROBES = 16  # how many small steps look for rounding: a few may show none by chance
-_STEP = 1e-20  # of the complex step: nothing is subtracted, so it may be as small as one likes
-_LEAVES = 100 * _STEP**2  # of the order of the step's square, which is all there is where the slope is zero
+_ROWS = 20  # number of steps, each half the one before
+_COLUMNS = 3  # number of extrapolations
+_WINDOW = 5  # number of consecutive rows from which rounding is estimated
+_SHRINKS = 40  # largest number of times that a first step outside the function's domain is divided by four
+_PROBES = 16  # number of small steps from which rounding is estimated: a few may show none by chance
+_STEP = 1e-20  # of the complex step, which subtracts nothing, so that it can be arbitrarily small
+_ZERO_SLOPE = 100 * _STEP**2  # a complex-step slope below this is a term of second order: the slope is zero
 
 
 def settled_slope(
@@ -35,20 +37,22 @@ def settled_slope(
     total: bool = False,
     stairs: Any = False,
 ) -> tuple[Any, Any]:
-    """The slope of `phi` at zero and the error of it, each an array where `phi` gives arrays.
+    """Return the derivative of `phi` at zero and an estimate of its error, arrays if `phi` returns arrays.
 
     Parameters
     ----------
     phi : callable
-        Of a real step; where it is undefined, nan is enough.
+        A function of a real step. It may return nan outside its domain.
     scale : float
-        The size of what the step is added to.
+        Size of the number that the step is added to.
     precision : float
-        The relative precision of the values of `phi`.
+        Relative precision of the values of `phi`.
     total : bool
-        The slope of the sum of what `phi` gives. Terms that do not change cancel before they can round.
+        Whether to return the derivative of the sum of the elements of `phi`. Elements that no step changes are left
+        out, so that they add no rounding error.
     stairs : bool or array of bool
-        Whether values that small steps do not change at all, and larger ones did, are stairs that rounding has made.
+        Whether an element that large steps change and small steps do not is piecewise constant because of rounding. The
+        small steps are then ignored; otherwise they count as slope 0.
 
     Examples
     --------
@@ -61,29 +65,29 @@ def settled_slope(
     h = 0.1 * max(abs(scale), 0.01)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(_SHRINKS):  # into the function's domain
+        for _ in range(_SHRINKS):  # until the step stays in the function's domain
             if np.isfinite(phi(h)).all() and np.isfinite(phi(-h)).all():
                 break
             h /= 4
-        return _extrapolated(phi, h, precision, total, stairs)
+        return _extrapolate(phi, h, precision, total, stairs)
 
 
 def _difference(phi: Callable[[float], Any], h: float) -> tuple[Any, Any]:
-    """What `phi` changes by between -h and h, and the size of the values that were subtracted."""
+    """Return ``phi(h) - phi(-h)``, and the larger absolute value of the two."""
     ahead, behind = np.asarray(phi(h)), np.asarray(phi(-h))
     return ahead - behind, np.maximum(np.abs(ahead), np.abs(behind))
 
 
-def _extrapolated(
+def _extrapolate(
     phi: Callable[[float], Any], h: float, precision: float, total: bool, stairs: Any
 ) -> tuple[Any, Any]:
-    """The best entry of a table of extrapolated differences, element by element, and its error."""
-    rows: list[list[Any]] = []
-    moves: list[list[Any]] = []  # how far each column moved from the row before
+    """Return, for each element, the entry of the extrapolation table with the smallest error, and that error."""
+    rows: list[list[Any]] = []  # one row per step; column k has been extrapolated k times
+    moves: list[list[Any]] = []  # absolute change of each column from the row before
     rounding: list[Any] = []
     best: Any = np.nan
     error: Any = np.inf
-    moving: Any = False
+    moving: Any = False  # which elements some step has changed
     for n in range(_ROWS):
         change, size = _difference(phi, h)
         moving = moving | (change != 0)
@@ -95,24 +99,26 @@ def _extrapolated(
             row.append(row[-1] + (row[-1] - before) / (4.0**k - 1))
         moves.append([np.abs(a - b) for a, b in zip(row, rows[-1], strict=False)] if rows else [])
         rows.append(row)
-        # What columns still move by is rounding too, of values inside `phi` that nobody sees: never trust less than
-        # the last few rows show. A column must have settled twice, since it may stand still once by chance.
+        # Intermediate values inside `phi` may round more than its result. That rounding shows in the changes of the
+        # columns, so the error estimate is at least the largest change in the last few rows. Two successive changes of
+        # a column count, because one may be small by chance.
         rounding.append(np.maximum(precision * size, moves[n][min(2, len(moves[n]) - 1)] * h if n else 0.0))
         if n >= _WINDOW:
             noise = np.max(rounding[n - _WINDOW + 1 :], axis=0) / h
             for k in range(1, len(row)):
-                off = np.maximum(moves[n][k], moves[n - 1][k] / 4) + noise
-                better = off < error
-                best, error = np.where(better, row[k], best), np.where(better, off, error)
+                estimate = np.maximum(moves[n][k], moves[n - 1][k] / 4) + noise
+                better = estimate < error
+                best, error = np.where(better, row[k], best), np.where(better, estimate, error)
         h /= 2
     return best, error
 
 
 def rounded_size(phi: Callable[[float], Any], scale: float = 1.0, precision: float = 2.2e-16) -> Any:
-    """How large the terms are whose rounding the values of `phi` show, each an array where `phi` gives arrays.
+    """Estimate the size of the terms that cancel in the values of `phi` at zero, an array if `phi` returns arrays.
 
-    A value may be far smaller than what has cancelled in it: ``log(exp(x)) - x`` is of the size of the rounding of x.
-    Second differences over steps so small that nothing bends are rounding alone.
+    A value may be much smaller than the terms that cancelled in it, like ``log(exp(x)) - x``, and its rounding error is
+    relative to these terms. It is measured by second differences over steps so small that only rounding contributes to
+    them.
 
     Examples
     --------
@@ -127,14 +133,14 @@ def rounded_size(phi: Callable[[float], Any], scale: float = 1.0, precision: flo
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         base = 2 * np.asarray(phi(0.0))
-        bends = [np.abs(np.asarray(phi(float(h))) - base + np.asarray(phi(-float(h)))) for h in steps]
-    return np.nan_to_num(np.max(bends, axis=0) / precision, nan=0.0, posinf=0.0)
+        second = [np.abs(np.asarray(phi(float(h))) - base + np.asarray(phi(-float(h)))) for h in steps]
+    return np.nan_to_num(np.max(second, axis=0) / precision, nan=0.0, posinf=0.0)
 
 
 def complex_step(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The derivative of `f` along `dxs` by a step in imaginary direction; None where `f` takes no complex numbers.
+    """Return the complex-step derivative of `f` along `dxs`, or None if `f` does not accept complex numbers.
 
-    Whether it is the derivative must be checked against a difference: a function that is not analytic (``abs``) gives
+    The result is the derivative only if `f` is analytic, which must be checked against a difference: for ``abs`` it is
     something else.
 
     Examples
@@ -149,23 +155,26 @@ def complex_step(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray
         warnings.simplefilter("error", np.exceptions.ComplexWarning)
         try:
             y = value(f, moved)
-        except Exception:  # whatever a function says that does not know complex numbers
+        except Exception:  # a function that does not accept complex numbers may raise anything
             return None
     if y.dtype.kind != "c" or not np.isfinite(y).all():
         return None
     slope = np.asarray(y.imag / _STEP)
-    return np.where(np.abs(slope) <= _LEAVES, 0.0, slope)
+    return np.where(np.abs(slope) <= _ZERO_SLOPE, 0.0, slope)
 
 
 def along(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray]) -> Callable[[complex], np.ndarray]:
-    """`f` as a function of a step along `dxs`."""
+    """Return `f` as a function of a step along `dxs`."""
     return lambda t: value(f, [np.asarray(x + t * dx, x.dtype) for x, dx in zip(xs, dxs, strict=True)])
 
 
 def at_element(
     f: Function, xs: Sequence[np.ndarray], i: int, at: tuple[int, ...], ct: np.ndarray, unit: complex = 1.0
 ) -> Callable[[float], Any]:
-    """The terms of ``<ct, f>`` as a function of a step in one element of argument i, in the direction `unit`."""
+    """Return the terms of ``<ct, f>`` as a function of a step of element `at` of argument i, in the direction `unit`.
+
+    `unit` is 1 or 1j.
+    """
 
     def phi(t: float) -> Any:
         moved = list(xs)
@@ -179,7 +188,7 @@ def at_element(
 def first_slopes(
     f: Function, xs: Sequence[np.ndarray], i: int, ct: np.ndarray, eps: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Central differences of ``<ct, f>`` in every element of argument i, and the sizes of what was subtracted."""
+    """Return `numeric_gradient`, and for each element the sum of the absolute values of the terms subtracted."""
     base = xs[i]
     out, sizes = np.zeros(base.shape, base.dtype), np.zeros(base.shape)
     with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -194,12 +203,24 @@ def first_slopes(
 
 
 def numeric_gradient(f: Function, xs: Sequence[np.ndarray], i: int, ct: np.ndarray, eps: float) -> np.ndarray:
-    """Central differences of ``<ct, f>`` in every element of argument i; `eps` is relative to ``max(1, |x|)``."""
+    """Return the gradient of ``<ct, f>`` for argument i by central differences.
+
+    Parameters
+    ----------
+    f : callable
+        A function of the arrays `xs` that returns one array.
+    xs : sequence of array
+    i : int
+    ct : array
+        The cotangent of the result.
+    eps : float
+        The step, relative to ``max(1, |x|)`` of each element x.
+    """
     return first_slopes(f, xs, i, ct, eps)[0]
 
 
 def numeric_tangent(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray], eps: float) -> np.ndarray:
-    """The central difference of `f` along `dxs`."""
+    """Return the derivative of `f` at `xs` along `dxs` by one central difference of step `eps`."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _difference(along(f, xs, dxs), eps)[0] / (2 * eps)

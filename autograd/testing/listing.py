@@ -1,6 +1,7 @@
-"""The registry as data: what ``python -m autograd registry`` prints. Everything is derived from the declarations.
+"""The registry of operations as plain data, which ``python -m autograd registry`` prints.
 
-Layouts are what inference gives on a mesh of one rank for an operation of the shapes that its cases have.
+Everything is derived from the declarations. The layouts are inferred on a mesh of one rank, for operands of the shapes
+that the operation's cases have.
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ _LABELS: tuple[Label, ...] = (R, I, P, V)
 
 
 def names() -> list[str]:
-    """The operations' names; examples that docstrings declare are left out."""
+    """Return the names of all operations, without the examples that docstrings declare."""
     return sorted(name for name in registry if "example" not in name)
 
 
 def rows(wanted: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """A row for each operation, or for those named.
+    """Iterate over the rows of all operations, or of those in `wanted`.
+
+    Raises
+    ------
+    RingtapeError
+        There is no operation of a given name.
 
     Examples
     --------
@@ -56,10 +62,10 @@ def rows(wanted: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
 
 
 def row(name: str) -> dict[str, Any]:
-    """Everything there is to know of an operation, as plain data."""
+    """Return all that is known of an operation, as plain data."""
     op = registry[name]
     cases = [c for c in CASES if c.operation == name]
-    call = _call(op, cases)
+    call = _example_call(op, cases)
     n = len(op.words) if call is None else len(call[0])
     operands = [op.operand_name(i) for i in range(n)]
     return {
@@ -69,7 +75,7 @@ def row(name: str) -> dict[str, Any]:
         "adjoint": {"operands" if op.variadic else operands[i]: source(rule) for i, rule in enumerate(op.adjoint)},
         "tangent": {operands[i]: source(rule) for i, rule in enumerate(op.tangent) if rule is not None},
         "saves": [operands[i] for i in range(n) if not op.variadic and op.keeps(i)] + ["result"] * op.keeps_y +
-                 (["operands"] if op.variadic else []) + ["what the rules need"] * (op.keeping is not None),
+                 (["operands"] if op.variadic else []) + ["residuals"] * (op.keeping is not None),
         "dims": _dims(op, call),
         "layouts": {} if call is None else _layouts(op, *call),
         "cases": len(cases),
@@ -83,7 +89,7 @@ def row(name: str) -> dict[str, Any]:
 
 
 def source(rule: Callable[..., Any] | None) -> str:
-    """The text of a rule: a function or a lambda as it is written, with the lambdas that a lambda closes over.
+    """Return the source of a rule: a function or lambda as it is written, and the lambdas that it closes over.
 
     Examples
     --------
@@ -104,9 +110,9 @@ def source(rule: Callable[..., Any] | None) -> str:
             return textwrap.dedent(inspect.getsource(rule)).rstrip()
         except (OSError, TypeError):
             return str(code.co_name)
-    text = _lambda(code)
+    text = _lambda_source(code)
     closed = zip(code.co_freevars, (c.cell_contents for c in rule.__closure__ or ()), strict=True)
-    # a function with a name of its own is to be looked up, and its text would not fit a row
+    # named functions are left out: they can be looked up, and would not fit into a table
     inner = [f"{name} = {source(x)}" for name, x in closed if getattr(x, "__name__", "") == "<lambda>"]
     return text + (f", where {'; '.join(inner)}" if inner else "")
 
@@ -117,8 +123,8 @@ def _lambdas(file: str) -> list[tuple[ast.Lambda, str]]:
     return [(node, text) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda)]
 
 
-def _lambda(code: Any) -> str:
-    """A lambda's own text: of those in its file, the one whose body stands where its code does."""
+def _lambda_source(code: Any) -> str:
+    """Return the source of a lambda: of all lambdas in its file, the one whose body is at the position of the code."""
     spans = {(line, column) for line, _, column, _ in code.co_positions()}
     there = [(n, text) for n, text in _lambdas(code.co_filename) if n.lineno == code.co_firstlineno]
     own = [(n, text) for n, text in there if (n.body.lineno, n.body.col_offset) in spans] or there
@@ -128,8 +134,8 @@ def _lambda(code: Any) -> str:
 # -- layouts ---------------------------------------------------------------------------------------------------------
 
 
-class _Caught:
-    """A listener that keeps the first call of an operation."""
+class _FirstCall:
+    """A listener that stores operands and options of the first call of an operation."""
 
     def __init__(self, op: Primitive):
         self.op = op
@@ -144,16 +150,16 @@ class _Caught:
             self.call = xs, options[0] if options else ()
 
 
-def _call(op: Primitive, cases: Sequence[Case]) -> tuple[list[Any], Any] | None:
-    """Operands and options of a call of the operation in one of its cases, of the most dimensions."""
+def _example_call(op: Primitive, cases: Sequence[Case]) -> tuple[list[Any], Any] | None:
+    """Return operands and options of the operation in that of its cases whose operands have the most dimensions."""
     best = None
     for c in cases:
         args = [tensor(a) for a in c.variant(1, "float64")]
-        caught = _Caught(op)
-        with np.errstate(all="ignore"), events.listening(caught):
+        first = _FirstCall(op)
+        with np.errstate(all="ignore"), events.listening(first):
             c.f(*args)
-        called, options = caught.call or (args, ())  # one that is taken apart for listeners: as the case calls it
-        xs = [x.array if x.__class__ in TENSORS else x for x in called]
+        operands, options = first.call or (args, ())  # an operation that is decomposed for listeners emits no event
+        xs = [x.array if x.__class__ in TENSORS else x for x in operands]
         arrays = [x for x in xs if isinstance(x, np.ndarray)]
         if len(arrays) < len(op.words) or any(0 in a.shape for a in arrays):
             continue
@@ -165,39 +171,42 @@ def _call(op: Primitive, cases: Sequence[Case]) -> tuple[list[Any], Any] | None:
     return None if best is None else (best[1], best[2])
 
 
-def _labels(label: Label, array: Any, grid: Grid) -> Layout | None:
+def _layout(label: Label, array: Any, grid: Grid) -> Layout | None:
+    """Return the layout of an array with this label, or None if the array does not have the dimension of a Shard."""
     if not isinstance(label, Shard):
         return grid.uniform(label)
     shape = np.shape(array)
     return resolve({_AXIS: label}, V, shape, grid, None) if label.dim < len(shape) else None
 
 
-def _views(op: Any, xs: list[Any], options: Any) -> list[Any]:
-    """What inference is asked about: the operation, or each of several outputs by itself."""
+def _single_outputs(op: Any, xs: list[Any], options: Any) -> list[Any]:
+    """Return the operation, or for several outputs one operation per output, as layout inference takes them."""
     return op.views(xs, options) if isinstance(op, Several) else [op]
 
 
 def _layouts(op: Primitive, xs: list[Any], options: Any) -> dict[str, str | None]:
-    """What every combination of labels of the operands gives; None where it is refused.
+    """Return the label of the result for each combination of labels of the operands, or None if it is refused.
 
-    Where several outputs get different labels, all of them, in order.
+    For an operation of more than two operands only combinations of equal labels are listed. If outputs have different
+    labels, all are listed in order.
     """
     grid = Grid.of((_AXIS,), (1,), (0,))
     shapes = [tuple(np.shape(x)) for x in xs]
     real = [getattr(x, "dtype", np.dtype(float)).kind in "fc" for x in xs]
     dims = max((len(s) for s in shapes), default=0)
     choice: tuple[Label, ...] = (*_LABELS, *(Shard(d) for d in range(dims)))
-    several = len(xs) > 2
+    equal = len(xs) > 2
     found: dict[str, str | None] = {}
-    for labels in itertools.product(choice, repeat=1 if several else len(xs)):
-        labels = labels * len(xs) if several else labels
-        layouts = [_labels(R if label is P and letter == "S" else label, x, grid)  # what has no cotangent is never P
+    for labels in itertools.product(choice, repeat=1 if equal else len(xs)):
+        labels = labels * len(xs) if equal else labels
+        layouts = [_layout(R if label is P and letter == "S" else label, x, grid)  # without a cotangent there is no P
                    for label, letter, x in zip(labels, op.letters(len(xs)), xs, strict=True)]  # fmt: skip
         if any(layout is None for layout in layouts):
             continue
         try:
             given = [x for x in layouts if x is not None]
-            outs = [repr(infer(v, given, shapes, real, options, xs).labels[0]) for v in _views(op, xs, options)]
+            single = _single_outputs(op, xs, options)
+            outs = [repr(infer(o, given, shapes, real, options, xs).labels[0]) for o in single]
             found[" ".join(map(repr, labels))] = outs[0] if len(set(outs)) == 1 else ", ".join(outs)
         except RingtapeError:
             found[" ".join(map(repr, labels))] = None
@@ -205,23 +214,23 @@ def _layouts(op: Primitive, xs: list[Any], options: Any) -> dict[str, str | None
 
 
 def _dims(op: Primitive, call: tuple[list[Any], Any] | None) -> Any:
-    """How dimensions travel: "broadcast", or for an example's shapes where each dimension of each operand goes.
+    """Return where the dimensions of the operands go: "broadcast", or the dimension of the result for each of them.
 
-    Of an operation of several outputs: to the first.
+    The latter is for the shapes of an example call. For several outputs it describes the first.
     """
     if op.dims is broadcast:
         return "broadcast"
     if op.dims is None or call is None:
         return "none" if op.dims is None else "of its options"
     shapes = [tuple(np.shape(x)) for x in call[0]]
-    said = []
-    (first, *_) = _views(op, *call)
-    for shape, entries in zip(shapes, first.dims(shapes, call[1]), strict=True):
-        said.append({"shape": list(shape), "to": [_entry(e) for e in entries]})
-    return said
+    (first, *_) = _single_outputs(op, *call)
+    return [
+        {"shape": list(shape), "to": [_dim_name(e) for e in entries]}
+        for shape, entries in zip(shapes, first.dims(shapes, call[1]), strict=True)
+    ]
 
 
-def _entry(e: Any) -> Any:
+def _dim_name(e: Any) -> Any:
     if e is Mix:
         return "mix"
     if isinstance(e, Sum):

@@ -1,4 +1,4 @@
-"""How a check calls the function under test: arguments as host arrays, one value, cotangents, random directions."""
+"""Evaluation of a function under test, and of its gradients, on host arrays; random directions and norms."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ from ..errors import DtypeError, ShapeError
 from ..transforms import vjp
 from .report import GradientMismatch
 
-__all__ = ["Function", "arguments", "norm", "pairing", "pulled", "random_like", "raw", "value"]
+__all__ = ["Function", "arguments", "gradients", "norm", "pairing", "random_like", "raw", "value"]
 
 Function = Callable[..., Any]
 
 
 def raw(x: Any) -> Any:
-    """The array of a Tensor; anything else as it is."""
+    """Return the array of a Tensor, and anything else unchanged."""
     return x.array if x.__class__ in TENSORS else x
 
 
 def arguments(args: Sequence[Any], name: str) -> list[np.ndarray]:
-    """The arguments of a check as host arrays that have derivatives."""
+    """Return the arguments of the check `name` as host arrays.
+
+    Raises
+    ------
+    ShapeError
+        There are none.
+    DtypeError
+        An argument is not floating or complex.
+    """
     if not args:
         raise ShapeError(f"{name}: no arguments were given; needed: the arrays at which to differentiate")
     xs = [to_host(raw(x)) if is_array(raw(x)) else np.asarray(x) for x in args]
@@ -35,7 +43,7 @@ def arguments(args: Sequence[Any], name: str) -> list[np.ndarray]:
 
 
 def value(f: Function, xs: Sequence[Any]) -> np.ndarray:
-    """The one array that `f` returns, on the host."""
+    """Call `f` and return its result as a host array; raise ShapeError or DtypeError unless it is one such array."""
     y = raw(f(*xs))
     if isinstance(y, tuple | list):
         raise ShapeError(f"the function returned {len(y)} values; needed: one array. Fix: concatenate them")
@@ -45,21 +53,27 @@ def value(f: Function, xs: Sequence[Any]) -> np.ndarray:
     return y
 
 
-def pulled(f: Function, xs: Sequence[Any], ct: np.ndarray) -> list[np.ndarray]:
-    """The cotangents of all arguments, each of its argument's own shape and dtype."""
+def gradients(f: Function, xs: Sequence[Any], ct: np.ndarray) -> list[np.ndarray]:
+    """Return the cotangents of all arguments by reverse mode, given the cotangent of the result.
+
+    Raises
+    ------
+    GradientMismatch
+        A cotangent has not the shape and dtype of its argument.
+    """
     found = vjp(f, *xs)[1](ct)
     gs = [to_host(raw(g)) for g in ([found] if len(xs) == 1 else found)]
     for i, (x, g) in enumerate(zip(xs, gs, strict=True)):
         if g.shape != x.shape or g.dtype != x.dtype:
             raise GradientMismatch(
-                f"reverse mode, argument {i}: the gradient is {g.dtype}{list(g.shape)}; needed: the argument's own "
-                f"{x.dtype}{list(x.shape)}"
+                f"reverse mode, argument {i}: the gradient is {g.dtype}{list(g.shape)}; needed: {x.dtype}"
+                f"{list(x.shape)}, as the argument"
             )
     return gs
 
 
 def random_like(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Normal values of the shape and dtype of `x`."""
+    """Return standard normal values with the shape and dtype of `x`."""
     z = rng.standard_normal(x.shape)
     if x.dtype.kind == "c":
         z = z + 1j * rng.standard_normal(x.shape)
@@ -67,10 +81,10 @@ def random_like(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def pairing(ct: np.ndarray, x: np.ndarray) -> float:
-    """``<ct, x>``, its real part: bilinear, without conjugate."""
+    """Return the real part of ``sum(ct * x)``, the pairing ``<ct, x>``, which has no conjugate."""
     return float(np.sum(np.asarray(ct) * np.asarray(x)).real)
 
 
 def norm(x: np.ndarray) -> float:
-    """The Euclidean norm of all elements."""
+    """Return the Euclidean norm of all elements."""
     return float(np.sqrt(np.sum(np.abs(x) ** 2)))

@@ -1,4 +1,4 @@
-"""What a failed check says: which argument, which element, what was expected and what was got."""
+"""Comparison of derivatives, and the error that lists the elements that differ."""
 
 from __future__ import annotations
 
@@ -8,41 +8,44 @@ import numpy as np
 
 from ..errors import RingtapeError
 
-__all__ = ["GradientMismatch", "compare", "listed"]
+__all__ = ["GradientMismatch", "compare", "worst_elements"]
 
 
 class GradientMismatch(RingtapeError, AssertionError):
-    """A derivative that is not what finite differences, or the other mode, say; the text names the element."""
+    """A derivative differs from its numerical estimate or from the other mode. The message lists the elements."""
 
 
 def compare(where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol: float, error: Any = 0.0) -> None:
-    """Raise GradientMismatch unless `got` is close to `expected`; the text lists the worst elements.
+    """Raise GradientMismatch unless `got` is close to `expected`. The message lists the worst elements.
 
     Parameters
     ----------
+    where : str
+        What was compared; the message begins with it.
+    expected, got : array
+        Of one shape.
     rtol, atol : float
-        Relative to each element, and to the largest of them.
+        Tolerances relative to each element and to the largest element of `expected`.
     error : array or float
-        How far each expected value may itself be off.
+        Bound on the error of `expected` itself, which is added to the tolerance.
     """
     if expected.size == 0:
         return
     with np.errstate(invalid="ignore"):
         scale = float(np.max(np.abs(expected)))
-        off = np.abs(expected - got)
-        wrong = ~(off <= atol * scale + rtol * np.abs(expected) + error)
+        difference = np.abs(expected - got)
+        wrong = ~(difference <= atol * scale + rtol * np.abs(expected) + error)
     if wrong.any():
         raise GradientMismatch(f"{where}: {int(wrong.sum())} of {wrong.size} elements differ" +
-                               listed(wrong, off, expected, got, error))  # fmt: skip
+                               worst_elements(wrong, difference, expected, got, error))  # fmt: skip
 
 
-def listed(wrong: Any, off: Any, expected: Any, got: Any, error: Any) -> str:
-    """The five worst of the elements named by the mask `wrong`, a line each."""
-    worst = sorted(np.argwhere(wrong).tolist(), key=lambda at: -np.nan_to_num(off[tuple(at)], nan=np.inf))[:5]
+def worst_elements(wrong: Any, difference: Any, expected: Any, got: Any, error: Any) -> str:
+    """Describe the five elements of the mask `wrong` with the largest difference, one per line."""
+    indices = sorted(np.argwhere(wrong).tolist(), key=lambda at: -np.nan_to_num(difference[tuple(at)], nan=np.inf))
     lines = [""]
-    for at in worst:
-        place = tuple(int(n) for n in at)
-        own = float(np.broadcast_to(error, np.shape(expected))[place])
-        known = f" (known to {own:.1e})" if own else ""
-        lines.append(f"  element {list(place)}: expected {expected[place]!s}{known}, got {got[place]!s}")
+    for at in map(tuple, indices[:5]):
+        bound = float(np.broadcast_to(error, np.shape(expected))[at])
+        shown = f" (+- {bound:.1e})" if bound else ""
+        lines.append(f"  element {list(at)}: expected {expected[at]!s}{shown}, got {got[at]!s}")
     return "\n".join(lines)

@@ -34,7 +34,7 @@ from .reverse import (
     vjp,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
     from .jacobians import hessian, jacobian
     from .products import (
         ggnvp,

@@ -19,13 +19,13 @@ import numpy as np
 
 from .. import random
 from ..engine.deferred import Deferred
-from ..engine.multi_output import OUTPUT
+from ..engine.multi_output import append_output
 from ..engine.parameter import Leaf
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import IMPORT, LEAF, Node, Recording
 from ..engine.state import state
 from ..engine.tape import Sweep, Tape
-from ..engine.tensor import TENSORS, Tensor, interior, relabel
+from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import TapeError, call_site
 
 __all__ = ["checkpoint"]
@@ -205,8 +205,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
     for i in tracked:
         y = outputs[i]
-        place = recording.append((OUTPUT, None, (), (at,), (i,), None, None))
-        outputs[i] = interior(y.array, y.layout, recording, place)
+        outputs[i] = append_output(recording, at, i, y.array, y.layout)
     return out_structure.rebuild(outputs)
 
 

@@ -1,4 +1,4 @@
-"""One world of `checking.py`: times the calls of all modes in turn, and prints one JSON object on rank 0.
+"""Worker of `checking.py` for one world: time calls in every mode by turns, and print one JSON object on rank 0.
 
     checking_worker.py local|mpi ROUNDS CALLS
 """
@@ -29,7 +29,7 @@ MODES = ("off", "first", "always", "ranks")
 
 
 def run_unchecked(self: Any, x: Any, call: Any, recorded: Any, operand: Any = None) -> Any:
-    """`Collective.run` as it would be if there were no checking at all."""
+    """`Collective.run` without checking."""
     return self._forward(x, call)
 
 
@@ -59,7 +59,7 @@ def chunk(name: str, group: Any, flat: Any, x: Any, calls: int) -> float:
 
 
 def measure(rounds: int, calls: int, *more: str) -> dict[str, list[float]]:
-    """Microseconds per call, by name and round. Every rank calls it."""
+    """Microseconds per call, by name and round. All ranks call it."""
     times: dict[str, list[float]] = {name: [] for name in (BARE, UNCHECKED, *MODES, *more)}
     original, again, unchecked = Collective.run, Repeated.again, again_unchecked()
     with cc.Mesh(dp=-1) as mesh:

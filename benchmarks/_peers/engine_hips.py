@@ -1,4 +1,4 @@
-"""The training step of `benchmarks/engine.py` in HIPS autograd, as its users write one: a loss of the parameters."""
+"""The training step of `benchmarks/engine.py` in HIPS autograd, as a loss function of the parameters."""
 
 from __future__ import annotations
 

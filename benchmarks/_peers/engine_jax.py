@@ -1,4 +1,4 @@
-"""The training step of `benchmarks/engine.py` in JAX, the whole step compiled by one jit."""
+"""The training step of `benchmarks/engine.py` in JAX, with the whole step compiled by one jit."""
 
 from __future__ import annotations
 

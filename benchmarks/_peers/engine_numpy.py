@@ -1,4 +1,4 @@
-"""The training step of `benchmarks/engine.py` in bare NumPy, derivatives by hand: no engine on NumPy beats it."""
+"""The training step of `benchmarks/engine.py` in NumPy with derivatives by hand: a bound for engines on NumPy."""
 
 from __future__ import annotations
 

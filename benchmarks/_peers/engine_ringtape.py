@@ -1,4 +1,4 @@
-"""The steps of `benchmarks/engine.py` in ringtape, by its public names; training on a mesh, or as a plain module."""
+"""The steps of `benchmarks/engine.py` in ringtape's public API; training runs on a mesh, or as a plain module."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def module(problem: Problem) -> nn.Module:
     for weight, bias in zip(problem.weights, problem.biases, strict=True):
         linear = nn.Linear(*weight.shape)
         for p in linear.parameters():
-            # Weights are (in, out). Of a square one the shape does not tell, but the driver compares the losses.
+            # Weights are (in, out). A square weight could be transposed unnoticed here; the driver compares losses.
             p.data[...] = bias if p.data.ndim == 1 else weight
             assert p.data.dtype == numpy.float32, p.data.dtype
         layers += [linear, nn.ReLU()]

@@ -1,11 +1,11 @@
-"""The cases, the data and the protocol of the workers of `benchmarks/engine.py`.
+"""The code that the workers of `benchmarks/engine.py` share: cases, data, and the protocol with the driver.
 
-A worker imports one engine, builds one step of one case, checks that it has one thread, and prints one line of JSON:
-the results of the first and the last step of the warm-up (losses, norms of gradients). The driver compares them, to see
-that all engines do the same work. Then, for every line ``round`` on its standard input, it runs N steps and prints the
-median time of one in microseconds. So the processes stay alive and take turns.
+A worker imports one engine, builds the step of one case, checks that it runs on one thread, and prints one line of
+JSON: the losses and norms of gradients of the first and the last warm-up step, by which the driver checks that all
+engines do the same work. Then, for every line ``round`` on its standard input, it runs N steps and prints the median
+time of a step in microseconds. So the processes stay alive and take turns.
 
-It needs NumPy only, because ringtape may be missing from the peer's interpreter.
+This module needs NumPy only, because the peers' environments may have none of ringtape's other requirements.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ BATCH = 32
 RATE = 0.01
 MOMENTUM = 0.9
 
-# One thread for the matrix products, whichever library computes them. The library reads this when it is loaded.
+# One thread for the library that computes matrix products, which reads these variables when it is loaded.
 THREADS = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 
 
 class Case(NamedTuple):
-    """A case's kind (which function of a worker builds it), its sizes, the steps of a round and of the warm-up."""
+    """A case: its kind (the worker's function that builds it), its sizes, and the steps of a round and the warm-up."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -52,7 +52,7 @@ CASES = {
 
 
 class Work(NamedTuple):
-    """A step, and `look`, which turns the result of a step into numbers to compare."""
+    """A step, and `look`, which maps the step's result to numbers to compare between engines."""
 
     step: Callable[[], Any]
     look: Callable[[Any], Mapping[str, float]]
@@ -60,7 +60,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """Data and first weights, the same for all: weights are (in, out)."""
+    """Data and initial weights, the same for all engines; weights are (in, out)."""
 
     widths: tuple[int, ...]
     x: Array
@@ -70,7 +70,7 @@ class Problem:
 
 
 def problem(widths: tuple[int, ...]) -> Problem:
-    """A network of these widths, from a fixed seed."""
+    """A network of the given widths, from a fixed seed."""
     rng = np.random.default_rng(0)
 
     def uniform(bound: float, *shape: int) -> Array:
@@ -127,12 +127,12 @@ def norm(x: Any) -> float:
 
 
 def loss_only(loss: Any) -> Mapping[str, float]:
-    """The result of a training step: its loss depends on all steps before it."""
+    """The numbers to compare of a training step: its loss, which depends on all steps before it."""
     return {"loss": float(loss)}
 
 
 def serve(**builders: Callable[[tuple[int, ...], str], Work]) -> None:
-    """Run the worker; `builders` by kind of case, each of (sizes, mode)."""
+    """Run the worker. `builders` maps the kind of a case to a function of (sizes, mode)."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--mode", default="")
@@ -140,7 +140,7 @@ def serve(**builders: Callable[[tuple[int, ...], str], Work]) -> None:
     args = parser.parse_args()
     for name, value in THREADS.items():
         assert os.environ.get(name) == value, f"{name} must be {value} before the engine is loaded"
-    # Output of libraries must not be mixed with the answers.
+    # Output that libraries print must not get between the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
     case = CASES[args.case]
     step, look = builders[case.kind](case.sizes, args.mode)
@@ -160,6 +160,6 @@ def serve(**builders: Callable[[tuple[int, ...], str], Work]) -> None:
             step()
             times.append(clock() - start)
         wall, cpu = clock() - wall, time.process_time_ns() - cpu
-        # Checked by the clock, since one thread cannot use more processor time than has passed.
+        # Whatever number of threads a library reports, one thread cannot use more processor time than wall time.
         assert cpu < 1.2 * wall + 2e7, f"{cpu / wall:.1f} threads were at work; needed: one"
         print(statistics.median(times) / 1e3, file=answers, flush=True)

@@ -1,8 +1,8 @@
-"""One process of `benchmarks/memory.py`: imports an engine, runs steps of a case, prints its peak memory as JSON.
+"""Worker of `benchmarks/memory.py`: import an engine, run steps of a case, and print the peak memory as JSON.
 
-The peak is the kernel's record of this process (VmHWM), reset after the import, less the memory that is resident then.
-So it counts what a step needs on top of the engine: parameters, data, activations, gradients, buffers. Compiled code of
-ringtape is loaded before the steps, as the peer's is, and is counted separately.
+The peak is the kernel's record for this process (VmHWM), reset after the import, minus the memory that is resident
+then. So it counts parameters, data, activations, gradients and buffers. Code that ringtape compiles is loaded before
+the reset, like the compiled code of the peer, and counted separately.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--engine", required=True)
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--mode", default="")
-    parser.add_argument("--steps", type=int, nargs="+", required=True, help="when to look, counted in steps")
+    parser.add_argument("--steps", type=int, nargs="+", required=True, help="numbers of steps after which to measure")
     args = parser.parse_args()
     builders = {}
     engine_worker.serve = lambda **given: builders.update(given)

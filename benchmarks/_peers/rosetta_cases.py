@@ -1,8 +1,8 @@
-"""The collectives of `benchmarks/rosetta.py`: data that differs on every rank, and dense gradients of the whole.
+"""The cases of `benchmarks/rosetta.py`: operands and cotangents that differ on every rank, and serial gradients.
 
-The objective is ``sum over ranks of <ct_r, y_r>``: every rank uses its result separately and adds to one loss. Plain
-NumPy on lists with one array per rank, so that each peer's environment can load it. `invariant` is the other reading
-in use, in which equal results are one value and one computation repeated, and cotangents are taken to be equal.
+The objective is ``sum over ranks of <ct_r, y_r>``: every rank uses its result separately, and all results add to one
+loss. The code is NumPy on lists with one array per rank, which every peer's environment can run. `invariant` is the
+other interpretation in use: equal results on all ranks are one value, and their cotangents are equal too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Arrays = list[Any]
 
 
 class Case(NamedTuple):
-    """One collective: the operands' shapes by rank, what it computes, and the gradient by cotangents and operands."""
+    """One collective: the operands' shapes by rank, the function, and its gradient from cotangents and operands."""
 
     shapes: list[tuple[int, ...]]
     forward: Callable[[Arrays], Arrays]
@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
 
 
 def data(name: str) -> tuple[Arrays, Arrays]:
-    """Operands and cotangents by rank: positive and all different; no cotangent where there is no result."""
+    """Operands and cotangents by rank, positive and all different; None where a rank has no result."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     case = CASES[name]
     xs = [rng.uniform(0.5, 2.0, shape) for shape in case.shapes]
@@ -142,11 +142,11 @@ def data(name: str) -> tuple[Arrays, Arrays]:
 
 
 class Refused(Exception):
-    """The peer has no such operation, for the reason in the text."""
+    """Raised if the peer has no such operation; the text gives the reason."""
 
 
 def serve(gradients: Callable[[str], dict[int, Any]]) -> None:
-    """Run a worker on one case. `gradients(case)` gives the gradients of the ranks that this process runs."""
+    """Run a worker on one case. `gradients(case)` returns the gradients of the ranks in this process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=CASES, required=True)
     name = parser.parse_args().case

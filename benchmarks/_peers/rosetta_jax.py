@@ -1,7 +1,7 @@
-"""The collectives of `benchmarks/rosetta.py` in JAX on three host devices: the pullback of shard_map, from outside.
+"""The collectives of `benchmarks/rosetta.py` in JAX on three host devices, by the pullback of a shard_map.
 
-With ``ROSETTA_INSIDE=1`` each device takes the gradient of its own term inside of shard_map, as data parallel programs
-do; with ``ROSETTA_VMAP=1`` the ranks are the rows of a vmap with an axis name.
+With ``ROSETTA_INSIDE=1`` each device computes the gradient of its own term inside shard_map, as data-parallel programs
+do. With ``ROSETTA_VMAP=1`` the ranks are the rows of a vmap with an axis name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The collectives of `benchmarks/rosetta.py` in ringtape, on three threads: what differs between ranks is V."""
+"""The collectives of `benchmarks/rosetta.py` in ringtape, on three threads; values that differ between ranks are V."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Looking at communication: plans, dry runs, timelines."""
+"""Inspect communication: plans, dry runs and timelines."""

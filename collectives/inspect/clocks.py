@@ -1,9 +1,10 @@
-"""One time for all ranks: how far every rank's clock is from rank 0's.
+"""Clock synchronization: measure the offset of every rank's clock from rank 0's clock.
 
 Cristian's method (F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989), section 3): rank
-0 asks for the time and notes when it asked and when the answer came. The answer was read some time between the two, so
-the middle is wrong by at most half the round trip; of several rounds the shortest is kept. Measured at the start and at
-the end, a clock that runs faster or slower is corrected too, by the straight line between the two.
+0 asks another rank for the time, and notes the times of the request and of the answer. The other clock was read at some
+time between the two, so the midpoint is wrong by at most half the round trip. Of several rounds the shortest one is
+used. The offset is measured at the start and at the end of a timeline, and interpolated linearly between them, which
+also corrects clocks that run at different speeds.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from ..transports.protocol import Communicator
 __all__ = ["Offset", "corrected", "cristian", "measure_offsets"]
 
 Clock = Callable[[], int]
-"""The time on this rank, in nanoseconds from anywhere."""
+"""Returns the time on this rank in nanoseconds, from an arbitrary origin."""
 
 
 class Offset(NamedTuple):
-    """How far another clock is from this one.
+    """The offset of another clock from this one.
 
     Attributes
     ----------
     at_ns : int
-        When it was read, by the other clock.
+        The other clock's time when it was read.
     offset_ns : float
-        The other clock's time less this one's.
+        The other clock's time minus this clock's time.
     error_ns : float
-        The most that the offset may be off.
+        An upper bound of the error of `offset_ns`.
     """
 
     at_ns: int
@@ -40,7 +41,7 @@ class Offset(NamedTuple):
 
 
 def cristian(rounds: Sequence[tuple[int, int, int]]) -> Offset:
-    """The offset of another clock, from rounds of (asked, answer, came back).
+    """The offset of another clock from rounds of (time of the request, answer, time when the answer arrived).
 
     Examples
     --------
@@ -48,12 +49,18 @@ def cristian(rounds: Sequence[tuple[int, int, int]]) -> Offset:
     >>> cristian([(0, 1070, 100), (200, 1212, 220)])
     Offset(at_ns=1212, offset_ns=1002.0, error_ns=10.0)
     """
-    asked, answer, came_back = min(rounds, key=lambda r: r[2] - r[0])
-    return Offset(answer, answer - (asked + came_back) / 2, (came_back - asked) / 2)
+    asked, answer, arrived = min(rounds, key=lambda r: r[2] - r[0])
+    return Offset(answer, answer - (asked + arrived) / 2, (arrived - asked) / 2)
 
 
 def measure_offsets(group: Communicator, clock: Clock, rounds: int = 16) -> list[Offset]:
-    """On rank 0 every rank's offset from its own clock, in order; elsewhere nothing. All ranks of the group call it."""
+    """Measure every rank's offset from rank 0's clock. All ranks of the group call it.
+
+    Returns
+    -------
+    list of Offset
+        In order of rank, on rank 0; empty on other ranks.
+    """
     buffer = np.zeros(1, np.int64)
     if group.rank != 0:
         for _ in range(rounds):
@@ -73,12 +80,12 @@ def measure_offsets(group: Communicator, clock: Clock, rounds: int = 16) -> list
 
 
 def corrected(time_ns: float, start: Offset, end: Offset) -> float:
-    """A time of another rank's clock by rank 0's, between two measured offsets.
+    """Convert a time of another rank's clock to rank 0's clock, by interpolating between two measured offsets.
 
     Examples
     --------
     >>> from collectives.inspect.clocks import Offset, corrected
-    >>> corrected(1500, Offset(1000, 100.0, 1.0), Offset(2000, 110.0, 1.0))  # it gains 10 in 1000
+    >>> corrected(1500, Offset(1000, 100.0, 1.0), Offset(2000, 110.0, 1.0))  # the clock gains 10 in 1000
     1395.0
     """
     span = end.at_ns - start.at_ns

@@ -1,9 +1,9 @@
-"""What every call of a transport costs in a dry run, algorithm by algorithm.
+"""Predicted costs of transport calls in a dry run, for each algorithm that can implement the call.
 
-Sums and copies by the algorithms of `collectives.algorithms`, whose `predict` has their formulas. The calls that have
-none there are predicted by the algorithms that MPI libraries use for them (Thakur, Rabenseifner and Gropp,
-"Optimization of collective communication operations in MPICH", IJHPCA 19 (2005), section 3); n is all parts together,
-alpha the latency, beta the time to send a byte:
+The costs of all_reduce, reduce_scatter, all_gather, broadcast and reduce come from `collectives.algorithms.predict`.
+The other calls are predicted by the algorithms that MPI libraries use for them (Thakur, Rabenseifner and Gropp,
+"Optimization of collective communication operations in MPICH", IJHPCA 19 (2005), section 3). Here n is the size of all
+parts together in bytes, p the number of ranks, alpha the latency and beta the time to send a byte:
 
 ================  ===================  ==============================
 call              algorithm            time
@@ -14,7 +14,7 @@ gather, scatter   tree                 log2 p alpha + n (p-1)/p beta
 all_to_all        pairwise             (p-1) alpha + n (p-1)/p beta
 send, recv        direct               alpha + n beta
 barrier           dissemination        log2 p alpha
-maximum, product  recursive_doubling   as all_reduce
+all_reduce max    recursive_doubling   as all_reduce; so does prod
 scan              recursive_doubling   log2 p (alpha + n beta)
 get, accumulate   direct               alpha + n beta
 ================  ===================  ==============================
@@ -32,18 +32,23 @@ __all__ = ["costs"]
 
 
 def costs(call: str, bytes: int, ranks: tuple[int, ...], machine: Topology | None) -> Iterator[tuple[str, Cost]]:
-    """Every algorithm that a call has, the usual one first, with its cost for the rank that sends most.
+    """Yield every algorithm of a call, the usual one first, with its cost on the rank that sends most.
 
     Parameters
     ----------
     call : str
-        A communicator's.
+        The name of a call of a communicator.
     bytes : int
-        Of the whole value.
+        The size of the whole value.
     ranks : tuple of int
         The world ranks of the group.
     machine : Topology, optional
-        Without it all times are 0.
+        Without it, all times are 0.
+
+    Yields
+    ------
+    (str, Cost)
+        The name of the algorithm, and its cost.
 
     Examples
     --------
@@ -81,12 +86,12 @@ def _others(call: str, n: float, p: int, a: float, b: float) -> Iterator[tuple[s
         yield "dissemination", Cost(rounds * a, rounds, 0.0)
     elif call == "all_to_all":
         yield "pairwise", Cost((p - 1) * a + parts * b, p - 1, parts)
-    elif call in ("maximum", "product"):  # as an all-reduce
+    elif call.startswith("all_reduce "):  # of the largest, or of the product
         name = "recursive_doubling"
         yield name, predict("all_reduce", name, n, p, a, b)
     elif call == "scan":
         yield "recursive_doubling", Cost(rounds * (a + n * b), rounds, rounds * n)
-    elif call in ("get", "accumulate"):  # n is what is another rank's
+    elif call in ("get", "accumulate"):  # n is the size of the other rank's part
         yield "direct", Cost(a + n * b, 1, n)
     elif call == "exchange":
         yield "ring", Cost((p - 1) * a + parts * b, p - 1, parts)

@@ -1,4 +1,4 @@
-"""Whether ranks that make given calls of their transports, each in its order, all come to their end."""
+"""Deadlock detection for a plan: simulate the transport calls of all ranks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ __all__ = ["simulate"]
 
 
 def simulate(calls: list[list[tuple[Any, Sent]]]) -> list[str]:
-    """Replay every rank's transport calls: nothing if all come to their end, else what each rank waits for.
+    """Simulate the transport calls of all ranks, each in its order.
 
-    A send completes at once (it owns a copy); a recv waits for its letter, a collective for all members of its group.
+    A send completes at once, since it owns a copy. A recv waits for its message, and a collective for all ranks of its
+    group.
+
+    Returns
+    -------
+    list of str
+        What each unfinished rank waits for; empty if all ranks finish.
     """
     at = [0] * len(calls)
-    boxes: dict[tuple[Any, int, int], deque[int]] = defaultdict(deque)
+    mailboxes: dict[tuple[Any, int, int], deque[int]] = defaultdict(deque)
 
-    def goes_on(rank: int) -> bool:
+    def completes(rank: int) -> bool:
         (axes, group), sent = calls[rank][at[rank]]
         if sent.call == "send":
-            boxes[axes, rank, sent.peer or 0].append(1)
+            mailboxes[axes, rank, sent.peer or 0].append(1)
             return True
         if sent.call == "recv":
-            box = boxes[axes, sent.peer or 0, rank]
+            box = mailboxes[axes, sent.peer or 0, rank]
             return bool(box) and bool(box.popleft())
         here = [r for r in group if at[r] < len(calls[r]) and calls[r][at[r]][0] == (axes, group)
                 and calls[r][at[r]][1].call == sent.call]  # fmt: skip
@@ -39,7 +45,7 @@ def simulate(calls: list[list[tuple[Any, Sent]]]) -> list[str]:
     while moved:
         moved = False
         for rank in range(len(calls)):
-            while at[rank] < len(calls[rank]) and goes_on(rank):
+            while at[rank] < len(calls[rank]) and completes(rank):
                 at[rank] += 1
                 moved = True
     waiting = []

@@ -1,9 +1,9 @@
-"""When every rank did what: operations, waits and transfers, by one clock, for Perfetto and as a table.
+"""A timeline of all ranks: operations, waits and transfers on one clock, as a trace for Perfetto and as a table.
 
-A rank hears its own operations (`autograd.events`) and its own communicators (`observing`), and notes times by its own
-clock. Only at the end do the ranks talk about it: rank 0 gets everything, corrects the clocks (`clocks`), and matches
-the calls, the n-th of a channel on one rank with the n-th on the others. Who came last to a call is the one that the
-others waited for; what is left of a call after that is transfer.
+During the recording, each rank listens to its own operations (`autograd.events`) and its own communicators
+(`observing`), and records times by its own clock. At the end, rank 0 collects the records of all ranks, corrects the
+clocks (`clocks`), and matches the calls: the n-th call of a channel on one rank belongs to the n-th call on the others.
+The time until the last rank has entered a call is waiting; the rest of the call is transfer.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from autograd.engine import events
 from autograd.errors import MeshError
 
 from ..transports.protocol import Communicator
+from ..transports.request import Request, given_bytes, shown
 from ..world import world
 from .clocks import Clock, Offset, measure_offsets
 from .observing import Watched, observing
@@ -31,31 +32,33 @@ __all__ = ["Timeline", "timeline"]
 
 
 def timeline(path: str | os.PathLike[str] | None = None, *, clock: Clock = time.perf_counter_ns) -> Timeline:
-    """Record what all ranks do in a ``with`` block; at its end rank 0 writes the trace.
+    """Record a timeline of all ranks inside a ``with`` block. At its end rank 0 writes the trace.
 
-    All ranks enter and leave the block together: both ends communicate, over a channel of their own. Meshes made before
-    the block are heard too. Outside the block nothing is slower; inside, every operation pays for two notes.
+    All ranks must enter and leave the block together, because both ends communicate, over a channel of their own.
+    Meshes that were made before the block are recorded too. Inside the block every operation takes two readings of the
+    clock longer; outside there is no cost.
 
     Parameters
     ----------
     path : path, optional
-        Where rank 0 writes the trace: JSON for ui.perfetto.dev or chrome://tracing, one process a rank.
+        The file that rank 0 writes: JSON for ui.perfetto.dev or chrome://tracing, with one process per rank.
     clock : callable, optional
-        The time on this rank in nanoseconds, for tests.
+        Returns the time on this rank in nanoseconds; for tests.
 
     Returns
     -------
     Timeline
-        After the block: its `report` on every rank (the summary), printed as a table; `plot` draws it.
+        After the block, `report` has the summary on every rank; ``print(timeline)`` shows it as a table, and `plot`
+        draws it.
 
     Raises
     ------
     MeshError
-        In a dry world, where nothing takes time.
+        In a dry world, where no time passes.
 
     Notes
     -----
-    If the block raises, nothing is merged and nothing written: the other ranks may be gone.
+    If the block raises, the records are not collected and no file is written, since other ranks may have ended.
 
     Examples
     --------
@@ -71,12 +74,12 @@ def timeline(path: str | os.PathLike[str] | None = None, *, clock: Clock = time.
 
 
 class Timeline:
-    """What `timeline` returns.
+    """A recording of all ranks, made by `timeline`.
 
     Attributes
     ----------
     report : Report or None
-        The summary, once the block has ended.
+        The summary; None until the block has ended.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, clock: Clock):
@@ -93,10 +96,10 @@ class Timeline:
 
     def __enter__(self) -> Timeline:
         if self._exit is not None:
-            raise MeshError("this timeline was entered before; needed: a new cc.timeline(...) for each block")
+            raise MeshError("this timeline was entered before. Fix: make a new cc.timeline(...) for each with block")
         everyone = world()
         if everyone.dry:
-            raise MeshError("a timeline of a dry run was asked for, in which nothing takes time; needed: a real world")
+            raise MeshError("timeline: the current world is a dry run, in which no time passes; needed: real ranks")
         self._channel = everyone.duplicate("timeline")
         self._start = measure_offsets(self._channel, self._clock)
         self._channel.barrier()
@@ -124,30 +127,27 @@ class Timeline:
         return "a timeline whose block has not ended" if self.report is None else str(self.report)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw it as a PNG, on rank 0; elsewhere nothing. Needs matplotlib."""
+        """Draw the timeline as a PNG on rank 0; other ranks do nothing. Needs matplotlib."""
         if self.report is None:
-            raise MeshError("plot of a timeline whose block has not ended; needed: a call after it")
+            raise MeshError("plot: the with block of this timeline has not ended. Fix: call plot after the block")
         if self.report.records:
             self.report.plot(path)
 
-    # -- what is heard -----------------------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------------------
     def _hear(self, phase: str, direction: str, name: str) -> None:
         if phase == "begin":
             self._open.append((direction, name, self._clock()))
             return
         end, depth = self._clock(), len(self._open)
-        while depth:  # what an error left open ends with what is around it
+        while depth:  # operations that an error ended have no end event: close them with the operation around them
             depth -= 1
             direction_open, name_open, begin = self._open.pop()
             if (direction_open, name_open) == (direction, name):
                 self._operations.append(OperationRecord(name, direction, begin, end, depth))
                 return
 
-    def _observe(self, group: Communicator, call: str, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        started = call == "start"
-        if started:
-            call, args = args[0], args[1:]
-        record = self._new(group, call, args)
+    def _observe(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+        record = self._new(group, request)
         self._calls.append(record)
         record.begin = record.wait = self._clock()
         result = run()
@@ -165,35 +165,31 @@ class Timeline:
         record.pending = True
         return Watched(result, began, ended)
 
-    def _new(self, group: Communicator, call: str, args: tuple[Any, ...]) -> CallRecord:
-        """The record of a call, with what it will be matched by."""
-        root = None
+    def _new(self, group: Communicator, request: Request) -> CallRecord:
+        """The record of a call, with the key by which it is matched with the calls of other ranks."""
+        call, root = shown(request), None
         peers: tuple[int, int] | None = None
         if call in MESSAGES:
-            other = int(args[1])
-            peers = (other, group.rank) if call == "recv" else (group.rank, other)
-        elif call in ("broadcast", "reduce"):
-            root = int(args[1])
-        elif call in ("gather", "scatter"):
-            root = int(args[2])
+            peers = (request.peer, group.rank) if call == "recv" else (group.rank, request.peer)
+        elif call in ("broadcast", "reduce", "gather", "scatter"):
+            root = request.root
         way = call if peers is None else "recv" if call == "recv" else "send"
         counted = (group.name, group.ranks, peers, way)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
         key = (group.name, group.ranks, peers, "message" if peers else call)
-        given = args[0] if args else None
-        size = len(given) if isinstance(given, bytes) else getattr(given, "nbytes", 0)
+        size = 0 if call == "agree" else given_bytes(request)
         backward = any(direction == "backward" for direction, _, _ in self._open)
         return CallRecord(
-            call, group.name.partition("@")[0], key, number, int(size),
+            call, group.name.partition("@")[0], key, number, size,
             None if root is None else group.ranks[root], backward, self._open[-1][1] if self._open else call,
         )  # fmt: skip
 
 
-# -- bringing it together ----------------------------------------------------------------------------------------------
+# -- collecting the records --------------------------------------------------------------------------------------------
 
 
 def _gathered(channel: Communicator, mine: RankRecord) -> list[RankRecord] | None:
-    """Every rank's record on rank 0, None elsewhere."""
+    """The records of all ranks on rank 0; None on other ranks."""
     data = np.frombuffer(pickle.dumps(mine), np.uint8)
     sizes = channel.all_gather(np.array([data.size], np.int64), [1] * channel.size).tolist()
     whole = channel.gather(data, sizes, 0)
@@ -204,7 +200,7 @@ def _gathered(channel: Communicator, mine: RankRecord) -> list[RankRecord] | Non
 
 
 def _told(channel: Communicator, report: Report | None) -> Report:
-    """The summary on every rank; the records stay on rank 0."""
+    """Broadcast the summary from rank 0, which alone keeps the records."""
     data = np.frombuffer(pickle.dumps(report.summary()) if report is not None else b"", np.uint8)
     size = channel.broadcast(np.array([data.size], np.int64), 0)
     told = channel.broadcast(data if report is not None else np.empty(int(size[0]), np.uint8), 0)

@@ -1,8 +1,8 @@
-"""What the ranks noted, made into one timeline: matched calls, a trace for Perfetto, a table, a drawing.
+"""Merge the records of all ranks into one timeline: matched calls, a trace for Perfetto, a table, a drawing.
 
-A call that needs all ranks can go on when the last has come; a broadcast when its root has, a receive when it was sent.
-Before that a rank *waits*, for the one that came last; after it the rank *transfers*. A pending call waits and
-transfers only where the program waits for it: what passed before was hidden behind its work.
+A call that needs all ranks is ready when the last rank has entered it, a broadcast when its root has, and a receive
+when the message was sent. Until then a rank *waits* for the last one; after that it *transfers*. A nonblocking call
+waits and transfers only while the program waits for its result; the time before that was overlapped with other work.
 """
 
 from __future__ import annotations
@@ -26,23 +26,27 @@ class CallRecord:
     Attributes
     ----------
     call, axis : str
+        The name of the call, and of the axis that it runs along.
     key, number
-        What matches it with the same call of the other ranks: the channel (and sender and receiver), and a count.
+        The channel (for messages also the sender and the receiver) and a count. The same call has the same key and
+        number on all ranks.
     bytes : int
-        Of what the rank handed to it.
+        The size of the array that the rank passed to the call.
     root : int or None
-        World rank.
+        A world rank.
     backward : bool
+        Whether it was called during a reverse sweep.
     by : str
-        The operation around it.
+        The operation that made the call.
     begin, returned : float
-        Of the call itself.
+        When the call was made, and when it returned.
     wait, end : float
-        From when the program waited for the result, and when it had it: for a blocking call the same as above.
+        When the program began to wait for the result, and when it had it. For a blocking call, as `begin` and
+        `returned`.
     pending : bool
-        Whether it was started, not called.
+        Whether the call is nonblocking.
     last, ready : int or None, float
-        Who came last, as a world rank, and when: filled in when all ranks are known.
+        The world rank that entered the call last, and when. Set when the records of all ranks are merged.
     """
 
     call: str
@@ -63,17 +67,17 @@ class CallRecord:
 
     @property
     def waited_ns(self) -> float:
-        """How long the program stood still because another rank had not come."""
+        """How long the program was blocked because another rank had not entered the call."""
         return 0.0 if self.end is None else max(0.0, min(self.ready, self.end) - self.wait)
 
     @property
     def transferred_ns(self) -> float:
-        """How long it stood still for the data, after all who were needed had come."""
+        """How long the program was blocked by the transfer, after all needed ranks had entered the call."""
         return 0.0 if self.end is None else max(0.0, self.end - max(self.ready, self.wait))
 
 
 class OperationRecord(NamedTuple):
-    """One operation of the program on one rank; `depth` is how many it runs inside of."""
+    """One operation of the program on one rank; `depth` is the number of operations that it is nested in."""
 
     name: str
     direction: str
@@ -84,7 +88,7 @@ class OperationRecord(NamedTuple):
 
 @dataclass
 class RankRecord:
-    """Everything that one rank noted."""
+    """The records of one rank."""
 
     rank: int
     host: str
@@ -93,16 +97,18 @@ class RankRecord:
 
 
 class Row(NamedTuple):
-    """The calls of one kind on one rank.
+    """The totals of one kind of call on one rank.
 
     Attributes
     ----------
     rank : int
     axis, call, direction : str
     calls, bytes : int
-        How many, and how much the rank handed to them.
+        The number of calls, and the size of the arrays that the rank passed to them.
     waited_s, transferred_s : float
-    waited_for : mapping from world rank to seconds
+        The time blocked by other ranks, and by transfers.
+    waited_for : mapping from int to float
+        Seconds waited for each world rank.
     """
 
     rank: int
@@ -117,23 +123,23 @@ class Row(NamedTuple):
 
     @property
     def bytes_per_s(self) -> float | None:
-        """How fast: what was handed over, by the time that its transfer took; None where it took none."""
+        """The size of the arrays divided by the time of their transfers; None if that time is 0."""
         return self.bytes / self.transferred_s if self.transferred_s > 0 and self.bytes else None
 
 
 @dataclass
 class Report:
-    """One timeline of all ranks.
+    """The timeline of all ranks.
 
     Attributes
     ----------
     rows : list of Row
     span_s : float
-        From the first to the last note of any rank.
+        The time from the first to the last recorded event of any rank.
     clock_errors_s : list of float
-        The most that each rank's times may be off from rank 0's.
+        For each rank, an upper bound of the error of its times relative to rank 0's clock.
     records : list of RankRecord
-        Everything, in nanoseconds of rank 0's clock from the first note; on rank 0 only.
+        All events, in nanoseconds on rank 0's clock since the first event. Empty on other ranks.
     """
 
     rows: list[Row]
@@ -142,12 +148,12 @@ class Report:
     records: list[RankRecord] = field(default_factory=list)
 
     def summary(self) -> Report:
-        """This without the records."""
+        """A copy without the records."""
         return Report(self.rows, self.span_s, self.clock_errors_s)
 
     @property
     def waited_for(self) -> dict[int, float]:
-        """By rank: how long all the others waited for it, in seconds; the most waited for first."""
+        """For each rank, the total time in seconds that all others waited for it, the longest first."""
         total: Counter[int] = Counter()
         for row in self.rows:
             total.update(row.waited_for)
@@ -170,11 +176,11 @@ class Report:
             cells = [x.rjust(w) if i in right else x.ljust(w) for i, (x, w) in enumerate(zip(row, widths, strict=True))]
             lines.append(("  " + "  ".join(cells)).rstrip())
         waited = ", ".join(f"rank {rank} {_time(s)}" for rank, s in self.waited_for.items())
-        return "\n".join([*lines, f"  waited for, by all others: {waited or 'nobody'}"])
+        return "\n".join([*lines, f"  waited for, by all others: {waited or 'none'}"])
 
     # -- the trace ---------------------------------------------------------------------------------------------
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace, whole or not at all."""
+        """Write the trace to a file, atomically."""
         part = f"{os.fspath(path)}.{os.getpid()}.part"
         try:
             with open(part, "w") as file:
@@ -185,7 +191,7 @@ class Report:
                 os.remove(part)
 
     def trace(self) -> dict[str, Any]:
-        """The trace as Chrome's Trace Event Format has it (JSON object format): complete events, times in us."""
+        """The trace in Chrome's Trace Event Format (JSON object format): complete events, times in microseconds."""
         found: list[dict[str, Any]] = []
         for record in self.records:
             rank = record.rank
@@ -206,8 +212,8 @@ class Report:
 
     # -- the drawing -------------------------------------------------------------------------------------------
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the ranks one under the other: operations, what each waited for and transferred, as a PNG."""
-        from matplotlib.figure import Figure  # without pyplot, which is not for threads and looks for a screen
+        """Draw the operations, waits and transfers of all ranks as a PNG, one row per rank."""
+        from matplotlib.figure import Figure  # optional; pyplot is not thread-safe and needs a display
 
         figure = Figure(figsize=(11, 1.4 + 0.7 * len(self.records)), layout="constrained")
         axes = figure.subplots()
@@ -264,11 +270,11 @@ def _call_events(rank: int, c: CallRecord) -> list[dict[str, Any]]:
     return found
 
 
-# -- one clock, and who came last ------------------------------------------------------------------------------------
+# -- correcting clocks and matching calls ----------------------------------------------------------------------------
 
 
 def merged(records: Sequence[RankRecord], starts: Sequence[Offset], ends: Sequence[Offset]) -> Report:
-    """All ranks' records by rank 0's clock, matched and summed. The records are changed in place."""
+    """Convert the records of all ranks to rank 0's clock, in place, match the calls, and sum them up."""
     for record, start, end in zip(records, starts, ends, strict=True):
         for c in record.calls:
             c.begin, c.returned, c.wait = (corrected(t, start, end) for t in (c.begin, c.returned, c.wait))
@@ -300,7 +306,7 @@ _MEETINGS = {
 
 
 def _match(records: Sequence[RankRecord]) -> None:
-    """Find out for every call who came last, and when."""
+    """Set `last` and `ready` of every call."""
     met: dict[Any, list[tuple[int, CallRecord]]] = {}
     for record in records:
         for c in record.calls:
@@ -314,14 +320,14 @@ def _match(records: Sequence[RankRecord]) -> None:
                     c.last, c.ready = sent[0], sent[1].begin
             continue
         if len(calls) < len(members) or len(members) == 1 or call not in _MEETINGS:
-            continue  # not all of it was inside the block, or nobody needs the others
+            continue  # some ranks made the call outside the block, or no rank waits for another
         latest, slowest = max(calls, key=lambda item: item[1].begin)
         for rank, c in calls:
             needed = (latest, slowest)
             if call in ("broadcast", "scatter"):
                 needed = next((other, d) for other, d in calls if other == c.root)
             elif call in ("reduce", "gather") and rank != c.root:
-                needed = (rank, c)  # it hands over and goes on
+                needed = (rank, c)  # ranks other than the root need not wait
             c.last, c.ready = needed[0], needed[1].begin
 
 

@@ -1,4 +1,4 @@
-"""A machine described by a few numbers: hosts with some ranks each, a link inside a host and one between hosts."""
+"""A model of a machine for dry runs: ranks per host, and the links inside a host and between hosts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Link", "Topology"]
 
 @dataclass(frozen=True)
 class Link:
-    """What one rank sees of a level of the machine.
+    """A link in the alpha-beta model: a message of n bytes takes ``alpha + n beta``.
 
     Parameters
     ----------
     latency_s : float
-        The time that a message of no bytes takes: the alpha of the usual model.
+        alpha: the time that an empty message takes.
     bytes_per_s : float
-        What one rank sends while all ranks of its host do: 1 / beta.
+        1 / beta: the bandwidth of one rank while all ranks of its host send.
     """
 
     latency_s: float
@@ -33,21 +33,22 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Hosts of equally many ranks, numbered one host after the other.
+    """Hosts with the same number of ranks each.
 
     Parameters
     ----------
     ranks_per_host : int
-        World ranks 0 to ``ranks_per_host - 1`` are on the first host, and so on; the last may have fewer.
+        World ranks 0 to ``ranks_per_host - 1`` are on the first host, the next ones on the second, and so on. The last
+        host may have fewer.
     inside, between : Link
-        Between two ranks of one host, and of two.
+        The links between two ranks of one host, and between ranks of two hosts.
     reduced_bytes_per_s : float
-        How fast one rank adds what it received to what it has: 1 / gamma. Without it adding takes no time.
+        1 / gamma: how many bytes one rank adds per second in a reduction. By default, addition takes no time.
 
     Raises
     ------
     MeshError
-        A number that no machine has.
+        A number is negative, zero where it must be positive, not finite, or of the wrong type.
 
     Examples
     --------
@@ -78,11 +79,11 @@ class Topology:
 
     @property
     def gamma_s_per_byte(self) -> float:
-        """The time that adding one byte takes."""
+        """The time to add one byte."""
         return 1.0 / self.reduced_bytes_per_s
 
     def hosts(self, ranks: Sequence[int]) -> list[int]:
-        """How many of these ranks are on each host that has any, in order of the hosts."""
+        """The number of the given ranks on each host that has any of them, in order of the hosts."""
         found: dict[int, int] = {}
         for rank in ranks:
             host = rank // self.ranks_per_host
@@ -90,11 +91,11 @@ class Topology:
         return [found[host] for host in sorted(found)]
 
     def link(self, ranks: Sequence[int]) -> Link:
-        """The slowest link that a group uses: the one between hosts, unless it lies within one."""
+        """The slowest link of a group: `inside` if all its ranks are on one host, else `between`."""
         return self.inside if len({rank // self.ranks_per_host for rank in ranks}) <= 1 else self.between
 
 
-_TINY = 5e-324  # the least positive number
+_TINY = 5e-324  # the smallest positive float
 
 
 def _require(name: str, value: float, least: float, needed: str) -> None:

@@ -20,11 +20,11 @@ from autograd.layouts.messages import describe
 
 from ..call import Call
 from ..collective import Collective
-from ..mesh import Axis
+from ..mesh import Axis, current_mesh
 from ..staging import host_flat
-from .basic import AxisName, _begin
+from .arguments import AxisName, operand
 from .extents import extents_along, normal_dim
-from .pairs import _cut_shape, _varying
+from .parts import part_shape
 
 __all__ = ["halo_exchange"]
 
@@ -37,7 +37,7 @@ class Borders(NamedTuple):
     periodic: bool
 
 
-# -- the pair, along one dimension -----------------------------------------------------------------------------
+# -- the declarations, along one dimension -----------------------------------------------------------------------------
 
 
 def _with_ghosts(shape: list[int], call: Call) -> list[int]:
@@ -45,11 +45,11 @@ def _with_ghosts(shape: list[int], call: Call) -> list[int]:
     return shape
 
 
-surround = Collective("halo_exchange", (V, Shard), _varying, shape=_with_ghosts)
-add_ghosts = Collective("add ghosts", (V,), _varying, shape=_cut_shape)
+HALO_EXCHANGE = Collective("halo_exchange", (V, Shard), V, shape=_with_ghosts)
+ADD_GHOSTS = Collective("add ghosts", (V,), V, shape=part_shape)
 
 
-@surround.forward
+@HALO_EXCHANGE.forward
 def _(x: Any, call: Call) -> Any:
     before, after, _ = call.options
     dry = call.group.dry
@@ -68,12 +68,12 @@ def _(x: Any, call: Call) -> Any:
     return move(y, x)
 
 
-@surround.adjoint
+@HALO_EXCHANGE.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return add_ghosts(ct, call)
+    return ADD_GHOSTS(ct, call)
 
 
-@add_ghosts.forward
+@ADD_GHOSTS.forward
 def _(ct: Any, call: Call) -> Any:
     """Each ghost's cotangent goes to the cell's owner and is added there; those beyond an open border are dropped."""
     before, after, _ = call.options
@@ -93,9 +93,9 @@ def _(ct: Any, call: Call) -> Any:
     return move(own.astype(whole.dtype, copy=False), ct)
 
 
-@add_ghosts.adjoint
+@ADD_GHOSTS.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return surround(ct, call)
+    return HALO_EXCHANGE(ct, call)
 
 
 def _cells(call: Call, start: int, end: int) -> tuple[slice, ...]:
@@ -207,8 +207,8 @@ def halo_exchange(
         raise ShapeError(f"halo_exchange: dims={tuple(cuts)} names a dimension twice; needed: each once" + call_site())
     used: list[str] = []
     for axis in names:
-        x, on, _ = _begin(x, axis, "halo_exchange")
-        surround.check(x, on)
+        x, on = operand(x, axis, "halo_exchange")
+        HALO_EXCHANGE.check(x, on)
         used += on.names
     if len(set(used)) < len(used):
         raise MeshError(f"halo_exchange: axes={axes!r} names an axis twice; needed: one axis per dimension, or one "
@@ -229,8 +229,8 @@ def _borders(width: Any, periodic: Any) -> Borders:
 
 
 def _exchange(x: Tensor, axis: AxisName, borders: Borders, dim: int) -> Tensor:
-    x, on, mesh = _begin(x, axis, "halo_exchange")
-    layout = x.layout
+    x, on = operand(x, axis, "halo_exchange")
+    layout, mesh = x.layout, current_mesh()
     assert layout is not None
     for name, label in layout.items():
         if isinstance(label, Shard) and label.dim == dim and name not in on.names:
@@ -240,9 +240,10 @@ def _exchange(x: Tensor, axis: AxisName, borders: Borders, dim: int) -> Tensor:
                 f"{'*'.join(on.names)!r}, dim={dim})\n  axis {name!r}: x is {label!r} there too, so the neighbours "
                 f"along dimension {dim} lie on both axes\n  fix: axes={both!r} for this dimension" + call_site()
             )
-    extents = extents_along(x, layout, on, mesh, dim, "halo_exchange")
+    extents, _ = extents_along(x, on, dim, HALO_EXCHANGE)
     _check_widths(x, on, borders, dim, extents)
-    return surround(x, Call(on.names, on.group, dim=dim, extents=extents, options=borders))
+    result: Tensor = HALO_EXCHANGE(x, on.call(dim=dim, extents=extents, options=borders))
+    return result
 
 
 def _check_widths(x: Tensor, on: Axis, borders: Borders, dim: int, extents: tuple[int, ...]) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import CollectiveMismatch, ShapeError
+from autograd.engine.tensor import TENSORS
+from autograd.errors import AbsentError, CollectiveMismatch, ShapeError, call_site
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 
-__all__ = ["HEADER_BYTES", "read", "write"]
+__all__ = ["HEADER_BYTES", "read", "told_by", "write"]
 
 HEADER_BYTES = 1024
 _PLAIN = {label.letter: label for label in (R, I, V, P, C, D)}
@@ -44,6 +45,17 @@ def read(
         )
     labels = {a: _unpack(x) for a, x in (header["labels"] or {}).items()}
     return tuple(header["shape"]), np.dtype(header["dtype"]), labels
+
+
+def told_by(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
+    """Shape, dtype and labels by `like`, where no header can tell them."""
+    if like is None:
+        raise AbsentError(
+            f"{name}: {sender} would send the shape first, and in a dry run it sends nothing. Needed: the shape and "
+            f"dtype here too. Fix: {name}(..., like=ag.tensor(array of that shape, layout=...))" + call_site()
+        )
+    labels = dict(like.layout) if like.__class__ in TENSORS and like.layout is not None else {}
+    return tuple(like.shape), np.dtype(like.dtype), labels
 
 
 def _pack(label: Label) -> Any:

@@ -1,33 +1,38 @@
-"""Proof that a collective keeps the pairing: the machinery of ringtape's own tests, for collectives of your own.
+"""Tests for collectives: prove that a collective, ringtape's or your own, has a correct adjoint.
 
-A `Case` is one collective on one pair of layouts, with a dense serial reference: plain functions from the list of all
-ranks' operands to the list of all ranks' results, and from all cotangents back. A `Setting` says along which axes of
-which mesh it runs, and what it holds on the other axes. `check` runs cases in a local world and returns what failed:
+A `Case` is one collective on one pair of layouts, together with a serial NumPy reference: a function from the list of
+all ranks' operands to the list of all ranks' results, and another from all cotangents of the results to all cotangents
+of the operands. A `Setting` is the mesh, the axes that the collective runs along, and the operand's labels on the other
+axes. `check` runs cases on threads, one per rank, and returns the failures of these checks:
 
 ==========  ==================================================================================================
 check       what it proves
 ==========  ==================================================================================================
-forward     the result equals the dense reference's
-adjoint     the cotangent of the operand equals the dense reference's
-pairing     ``<F* ct, x'> = <ct, F x'>`` with x' independent of the point: summed over the ranks, once for I
+forward     the result equals the reference's
+adjoint     the cotangent of the operand equals the reference's
+pairing     ``<F* ct, x'> = <ct, F x'>``, where x' is independent of the operand x, and ``<a, b>`` is the sum
+            over the ranks of local dot products, counted once along Invariant axes
 tangent     forward mode gives ``F x'``
-second      a Hessian-vector product through the collective, reverse over reverse, equals the dense one
-mixed       the same, forward over reverse
-layout      the result's labels are the case's, and the adjoint leads to what a sweep may relabel to the dual
+second      a Hessian-vector product through the collective, reverse over reverse, equals the reference's
+mixed       the same product, forward over reverse
+layout      the result has the case's labels, and the adjoint returns the dual layout of the operand, or one that
+            the reverse sweep may relabel to it
 ownership   no input was written to, and the gradient shares no memory with an input
-error       nothing was raised on any rank
+error       no rank raised an exception
 ==========  ==================================================================================================
 
-Whole programs are tested too, and so are the checks themselves (all of it loaded when it is asked for):
+Operands, tangents and cotangents are random and non-contiguous. They differ between ranks wherever the layout allows
+it; only R and I get equal copies.
+
+Whole programs can be tested too, and so can the checks themselves. These names are imported when they are first used:
 
 =============================  ===============================================================================
-`generate`, `programs`         random correct SPMD programs; `programs` are Hypothesis's and shrink (its own extra)
-`faults`, `shrink`             a program's gradients beside its dense meaning; the smallest that still shows a fault
-`mutants`, `mutation_run`      a correct program's collectives and casts spoiled one by one, and which check says so
+`generate`, `programs`         random correct SPMD programs; `programs` is a Hypothesis strategy (an extra), so what
+                               it finds is shrunk
+`faults`, `shrink`             compare a program's gradients with serial ones; reduce a failing program
+`mutants`, `mutation_run`      change the collectives and casts of a correct program one at a time, and report which
+                               check detects each change
 =============================  ===============================================================================
-
-Operands, tangents and cotangents are random, non-contiguous, and differ between the ranks wherever their layout says
-that ranks may differ: equal copies only for R and I.
 """
 
 from __future__ import annotations
@@ -61,7 +66,7 @@ _LATER = {
     **dict.fromkeys(("Mutant", "false_alarm", "mutants", "mutation_run"), "mutation"),
     **dict.fromkeys(("minimal", "programs"), "strategies"),
 }  # fmt: skip
-"""Names that are loaded when they are first asked for, and the module that holds each."""
+"""Names that are imported when they are first used, and the module of each."""
 
 
 def __getattr__(name: str) -> Any:

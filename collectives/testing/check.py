@@ -1,10 +1,10 @@
-"""Collectives of one's own: how they are called on Tensors, and what `check_collective` proves of them.
+"""`check_collective`: test the adjoint of a collective that you declare yourself.
 
     shift = cc.Collective("ring shift", takes=(V,))
     @shift.forward
-    def _(x, call): ...                                  # raw arrays and call.group, a transport
+    def _(x, call): ...                                  # plain arrays; call.group is the communicator
     @shift.adjoint
-    def _(ct, call): return shift_back(ct, call)         # a collective again, so that it can be recorded
+    def _(ct, call): return shift_back(ct, call)         # also a collective, so that it can be recorded
 
     y = cc.apply(shift, x, "dp")                         # or shift(x, cc.call("dp")), on a Tensor
     cc.testing.check(shift).require()
@@ -40,12 +40,12 @@ Values = list[Any]
 
 
 class CheckFailed(AssertionError):
-    """What `Report.require` raises."""
+    """Raised by `Report.require` when a check failed or no case ran."""
 
 
 @dataclass
 class Report:
-    """What `check_collective` found: the cases that ran, what failed, and what was left out and why."""
+    """The result of `check_collective`: the number of cases, the failures, and the reasons for skipped cases."""
 
     collective: str
     cases: int = 0
@@ -54,12 +54,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether cases ran and none failed."""
+        """Whether at least one case ran and none failed."""
         return self.cases > 0 and not self.failures
 
     @property
     def failed(self) -> set[str]:
-        """The names of the checks that failed; see `collectives.testing` and `check_collective`."""
+        """The names of the checks that failed; `collectives.testing` and `check_collective` list them."""
         return {failure.check for failure in self.failures}
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Report:
         return "\n".join([head, *lines, *(f"  skipped: {reason}" for reason in self.skips)])
 
     def require(self) -> Report:
-        """Raise `CheckFailed` with the whole report unless all is well."""
+        """Return the report if all checks passed; raise `CheckFailed` with its text otherwise."""
         if not self.ok:
             raise CheckFailed(str(self))
         return self
@@ -87,39 +87,44 @@ def check_collective(
     dtype: Any = np.float64,
     **fields: Any,
 ) -> Report:
-    """Prove that a collective keeps the pairing, with the checks of ringtape's own; see `collectives.testing`.
+    """Test that the adjoint of a collective is correct, by the checks that `collectives.testing` lists.
 
-    It runs in local worlds of several sizes, or, under mpiexec, on the ranks there are: all of them call it, and all
-    get the same report. At 3 ranks it also runs along either axis of two, so that a rank of the world is not taken for
-    a rank of the axis. Without a dense `forward` its matrix is found by giving it one basis vector after the other,
-    and two more checks stand in for the reference:
+    The checks run on threads, in worlds of several sizes. Under mpiexec they run on the ranks of the job instead: every
+    rank calls this function and gets the same report. With 3 ranks the collective also runs along either axis of a mesh
+    with two axes, to detect a rank of the world that is used as a rank of the axis.
 
-    - ``linear``: of random operands it gives what its matrix gives;
-    - ``copies``: what is labelled R or I is equal on the ranks (a result; the cotangent of an operand that is P or I).
+    Without a reference `forward`, the matrix of the collective is found by applying it to one basis vector after the
+    other, and two more checks take the place of the reference:
+
+    - ``linear``: the result for random operands equals the matrix times the operands;
+    - ``copies``: a value labelled R or I is equal on all ranks. This applies to the result, and to the cotangent of an
+      operand that is P or I.
 
     Parameters
     ----------
-    collective : Collective, or what `wrap` returned
-    use : callable
-        ``use(x, axis)``: how it is called on a Tensor; ``apply(collective, x, axis, **fields)`` without it.
-    takes : sequence of Label
-        The operand's labels to try; all that the collective takes without it.
-    shapes : callable
-        From the number of ranks to the shape of each rank's operand; ``(3, 2)`` for all without it.
-    forward, adjoint : callable
-        Dense references on lists with one array per rank along the axis, None where absent. Without `adjoint` it is
-        the transpose of `forward`.
+    collective : Collective, or the result of `wrap`
+    use : callable, optional
+        ``use(x, axis)`` calls the collective on a Tensor. Default: ``apply(collective, x, axis, **fields)``.
+    takes : sequence of Label, optional
+        The labels of the operand to test. Default: all labels that the collective takes.
+    shapes : callable, optional
+        Maps the number of ranks to the shape of each rank's operand. Default: ``(3, 2)`` on every rank.
+    forward, adjoint : callable, optional
+        Serial references on lists with one array per rank along the axis, None where a value is absent. The default
+        `adjoint` is the transpose of `forward`.
     ranks : sequence of int
-        Sizes of the local worlds.
+        The sizes of the worlds of threads.
     beside : bool
-        Whether to run along one axis of two as well.
+        Whether to test each axis of a mesh with two axes as well.
+    dtype : dtype
+        Of the operand.
     **fields
-        Of the call; see `call`.
+        Further fields of the call, such as ``to`` or ``root``; see `call`.
 
     Returns
     -------
     Report
-        ``report.require()`` raises with its text unless everything holds.
+        ``report.require()`` raises `CheckFailed` unless all checks passed.
 
     Examples
     --------
@@ -129,7 +134,7 @@ def check_collective(
     True
     """
     report = Report(collective.name)
-    tried = list(takes) if takes is not None else _labels(collective)
+    labels = list(takes) if takes is not None else _labels(collective)
     how = use if use is not None else getattr(collective, "use", None)
     if how is None:
         def how(x: Any, axis: Any) -> Any:
@@ -141,15 +146,15 @@ def check_collective(
         report.skips.append("worlds of more than one rank: it needs processes; run the check under mpiexec")
         sizes = [1]
     for size in sizes:
-        for label in tried:
+        for label in labels:
             given = tuple((3, 2) for _ in range(size)) if shapes is None else tuple(shapes(size))
-            subject = _Subject(collective.name, how, label(size) if callable(label) else label, given, dtype)
-            subject.run(size, everywhere, beside, forward, adjoint, report)
+            tested = _Tested(collective.name, how, label(size) if callable(label) else label, given, dtype)
+            tested.run(size, everywhere, beside, forward, adjoint, report)
     return report
 
 
 def _labels(collective: Collective) -> list[Any]:
-    """The operand's labels to try; a Rooted depends on the number of ranks."""
+    """The labels of the operand to test; Rooted is given as a function of the number of ranks."""
     found: list[Any] = []
     for label in collective.takes:
         if label is Shard:
@@ -162,8 +167,8 @@ def _labels(collective: Collective) -> list[Any]:
 
 
 @dataclass
-class _Subject:
-    """A collective on operands of one label and shape."""
+class _Tested:
+    """A collective under test, with one label of the operand and its shape on every rank."""
 
     name: str
     use: Callable[[Any, Any], Any]
@@ -172,17 +177,16 @@ class _Subject:
     dtype: Any
 
     def run(self, size: int, everywhere: bool, beside: bool, forward: Any, adjoint: Any, report: Report) -> None:
-
         title = f"{self.name} {self.takes!r}"
         setting = proof.Setting({"a": size}, ["a"])
         try:
-            seen = _on_all(lambda: self.probe(setting, forward is None), size, everywhere)
+            seen = _on_all_ranks(lambda: self.probe(setting, forward is None), size, everywhere)
         except Exception as error:
             report.cases += 1
             report.failures.append(_raised(title, setting, error))
             return
         gives = seen[0][0]
-        dense = forward if forward is not None else _Dense(self, [columns for _, columns in seen])
+        dense = forward if forward is not None else _Matrix(self, [columns for _, columns in seen])
         back = adjoint if adjoint is not None else _Transpose(self, gives, dense)
         case = proof.Case(f"{title}->{gives!r}", (self.name,), self.takes, gives, self.use, dense, back, self.shapes,
                             self.dtype)  # fmt: skip
@@ -191,8 +195,8 @@ class _Subject:
             this = case if where is setting else replace(case, order=1)
             try:
                 plan = proof.prepare(this, where)
-                found = _on_all(lambda: proof.run_cases([(this, where)], [plan])[0],  # noqa: B023 - called at once
-                                where.ranks, everywhere)  # fmt: skip
+                found = _on_all_ranks(lambda: proof.run_cases([(this, where)], [plan])[0],  # noqa: B023 - called here
+                                      where.ranks, everywhere)  # fmt: skip
             except Exception as error:
                 report.failures.append(_raised(case.name, where, error))
                 if isinstance(error, CommunicationError) and everywhere:
@@ -201,7 +205,7 @@ class _Subject:
             report.failures += _judge(case, where, plan, found, forward is None)
 
     def probe(self, setting: Any, columns: bool) -> tuple[Label, list[Any]]:
-        """On every rank: the result's label, and (unless a reference is given) what this rank gets of each basis."""
+        """The result's label, and if `columns`, this rank's result for zeros and for each basis vector."""
         rank = world().rank
         with Mesh(**setting.sizes) as mesh, ag.no_grad():
             def result(values: Values) -> Any:
@@ -211,7 +215,7 @@ class _Subject:
                     whole = [*self.shapes[rank]]
                     whole[self.takes.dim] = sum(s[self.takes.dim] for s in self.shapes)
                 if array is None:
-                    array = np.zeros(self.shapes[rank], self.dtype)  # a leaf that is rooted elsewhere drops it
+                    array = np.zeros(self.shapes[rank], self.dtype)  # dropped: the leaf is rooted on another rank
                 return self.use(ag.tensor(array, layout={"a": self.takes}, global_shape=whole), ("a",))
 
             zeros = [np.zeros(shape, self.dtype) for shape in self.shapes]
@@ -220,11 +224,11 @@ class _Subject:
             label = y.layout[mesh.names[0]]
             if isinstance(label, Shard):
                 label = Shard(label.dim)
-            found = [(_plain(y))] + [_plain(result(e)) for e in self.basis()] if columns else []
+            found = [_plain(y)] + [_plain(result(e)) for e in self.basis()] if columns else []
         return label, found
 
     def basis(self) -> Iterator[Values]:
-        """Operands with one element set: on one rank, or in all copies; nowhere but on a root."""
+        """The basis vectors: one element is 1, on one rank, or in all copies (R, I), or on the root (Rooted)."""
         copies = self.takes is R or self.takes is I
         at = [0] if copies else [self.takes.root] if isinstance(self.takes, Rooted) else range(len(self.shapes))
         for rank in at:
@@ -234,8 +238,8 @@ class _Subject:
                     values[r].reshape(-1)[k] = 1
                 yield values
 
-    def parts(self, values: Values) -> np.ndarray:
-        """The coefficients of an operand in that basis."""
+    def coefficients(self, values: Values) -> np.ndarray:
+        """The coefficients of an operand in this basis."""
         if self.takes is R or self.takes is I:
             return values[0].reshape(-1)
         return np.concatenate([v.reshape(-1) for v in values if v is not None])
@@ -246,14 +250,14 @@ def _plain(y: Any) -> Any:
 
 
 @dataclass
-class _Dense:
-    """The forward reference that is the collective's own matrix: what each rank gets of every basis vector."""
+class _Matrix:
+    """A forward reference made of the collective's own matrix, which has a column for each basis vector."""
 
-    subject: _Subject
-    columns: list[list[Any]]  # by rank; the first is what it makes of zeros
+    tested: _Tested
+    columns: list[list[Any]]  # by rank; the first entry is the result for zeros
 
     def __call__(self, values: Values) -> Values:
-        weights = self.subject.parts(values)
+        weights = self.tested.coefficients(values)
         result: Values = []
         for found in self.columns:
             if found[0] is None:
@@ -266,31 +270,31 @@ class _Dense:
 
 @dataclass
 class _Transpose:
-    """The adjoint reference: <ct, F e> for every basis vector e, counted once where the result is I."""
+    """The adjoint reference: ``<ct, F e>`` for every basis vector e, counted once where the result is I."""
 
-    subject: _Subject
+    tested: _Tested
     gives: Label
     dense: Callable[[Values], Values]
 
     def __call__(self, cts: Values) -> Values:
-        subject = self.subject
+        tested = self.tested
         found = []
-        for e in subject.basis():
+        for e in tested.basis():
             given: Values = e
-            if isinstance(subject.takes, Rooted):
-                given = [v if r == subject.takes.root else None for r, v in enumerate(e)]
+            if isinstance(tested.takes, Rooted):
+                given = [v if r == tested.takes.root else None for r, v in enumerate(e)]
             pairs = [(ct, y) for ct, y in zip(cts, self.dense(given), strict=True) if ct is not None and y is not None]
             pairs = pairs[:1] if self.gives is I else pairs
             found.append(sum((ct * y).sum() for ct, y in pairs))
-        flat, at = np.array(found, subject.dtype), 0
+        flat, at = np.array(found, tested.dtype), 0
         result: Values = []
-        for rank, shape in enumerate(subject.shapes):
+        for rank, shape in enumerate(tested.shapes):
             n = int(np.prod(shape, dtype=np.int64))
-            if subject.takes is R:  # addends, of which only the sum matters: all on the first rank
-                result.append(flat.reshape(shape) if rank == 0 else np.zeros(shape, subject.dtype))
-            elif subject.takes is I:
+            if tested.takes is R:  # the cotangent is Partial and only its sum matters: rank 0 gets all of it
+                result.append(flat.reshape(shape) if rank == 0 else np.zeros(shape, tested.dtype))
+            elif tested.takes is I:
                 result.append(flat.reshape(shape))
-            elif isinstance(subject.takes, Rooted) and rank != subject.takes.root:
+            elif isinstance(tested.takes, Rooted) and rank != tested.takes.root:
                 result.append(None)
             else:
                 result.append(flat[at : at + n].reshape(shape))
@@ -298,16 +302,15 @@ class _Transpose:
         return result
 
 
-def _on_all(function: Callable[[], Any], size: int, everywhere: bool) -> list[Any]:
-    """What every rank found: of a local world, or of the ranks of mpiexec."""
+def _on_all_ranks(function: Callable[[], Any], size: int, everywhere: bool) -> list[Any]:
+    """Run a function on every rank, threads or the processes of mpiexec, and return all results in order of rank."""
     if not everywhere:
         return run(function, size)
     return [pickle.loads(data) for data in world().exchange(pickle.dumps(function()))]
 
 
 def _settings(size: int, beside: bool, setting: Any) -> Iterator[Any]:
-    """Along the only axis; along the inner and the outer one of two, the operand V, R or P on the other."""
-
+    """The given setting; for 3 ranks also the inner and the outer axis of two, with V, R and P on the other axis."""
     yield setting
     if beside and size == 3:
         for axis, other in (("a", "b"), ("b", "a")):
@@ -317,13 +320,11 @@ def _settings(size: int, beside: bool, setting: Any) -> Iterator[Any]:
 
 
 def _raised(title: str, setting: Any, error: Exception) -> Any:
-
     return Failure(f"{title} {setting}", "error", f"{type(error).__name__}: {error}")
 
 
 def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) -> list[Any]:
-    """`testing.judge`, where addends are compared by their sum, and copies with each other."""
-
+    """As `proof.judge`, but Partial cotangents are compared by their sum over the ranks, and copies must be equal."""
     takes, gives = setting.labels(case.takes), setting.labels(case.gives)
     open_axes = [k for k, label in enumerate(takes) if dual_label(label) is P]
     summed = {"g": "adjoint", "second": "second", "mixed": "mixed"} if open_axes else {}
@@ -341,7 +342,7 @@ def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) ->
             found.append(proof.Failure(name, kind, f"the sum over the ranks: {fault}"))
     if linear:
         found = [proof.Failure(f.case, "linear", f.detail) if f.check == "forward" else f for f in found]
-    for key, labels, what in (("y", gives, "the result"), ("g", [dual_label(x) for x in takes], "the cotangent")):
+    for key, labels, name_of in (("y", gives, "the result"), ("g", [dual_label(x) for x in takes], "the cotangent")):
         values = [of_rank.found.get(key) for of_rank in seen]
         along = [k for k, label in enumerate(labels) if label is R or label is I]
         for group in setting.groups(along) if along else []:
@@ -349,22 +350,28 @@ def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) ->
             for r in group[1:]:
                 if first is not None and values[r] is not None and not np.allclose(first, values[r], 1e-9, 1e-12):
                     label = case.gives if key == "y" else dual_label(case.takes)
-                    detail = f"{what} is {label.word} and differs between ranks {group[0]} and {r}"
+                    detail = f"{name_of} is {label.word} and differs between ranks {group[0]} and {r}"
                     found.append(proof.Failure(name, "copies", detail))
                     break
     return found
 
 
 def check(work: Any, ranks: Any = (1, 2, 3, 4, 5), **options: Any) -> Any:
-    """Run cases in a world of threads, one per rank, and return what failed; or check a collective of your own.
+    """Test a collective of your own, or run cases on threads.
 
     Parameters
     ----------
-    work : sequence of (Case, Setting), or a Collective, or what `wrap` returned
-        The settings' meshes all have `ranks` ranks.
-    ranks : int, or a sequence of int for a collective
+    work : Collective, or the result of `wrap`, or a sequence of (Case, Setting)
+        The mesh of every setting has `ranks` ranks.
+    ranks : int or sequence of int
+        The sizes of the worlds; one int for cases.
     **options
-        For a collective: see `check_collective`, whose report is returned.
+        For a collective: the parameters of `check_collective`.
+
+    Returns
+    -------
+    Report or list of Failure
+        The report of `check_collective` for a collective; the failures for cases.
     """
     if isinstance(work, Collective) or hasattr(work, "needs_processes"):
         return check_collective(work, ranks=(ranks,) if isinstance(ranks, int) else ranks, **options)

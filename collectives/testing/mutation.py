@@ -1,42 +1,43 @@
-"""Mutation: a correct program with one collective or cast spoiled, and which check says so.
+"""Mutation testing: change one collective or cast of a correct program, and report which check detects the change.
 
 =========  =======================================================================================================
-kind       what is done to one collective or cast
+kind       change
 =========  =======================================================================================================
-delete     left out: its operand is used in its place
-double     done twice: once more on its own result
-move       done along another axis of the mesh
-retype     asked for another label, or replaced by the collective that gives another label of the same operand
-scale      done, and its result multiplied by the size of the axis: what one sum too many amounts to
-declare    a parameter's label on an axis is R where it was I: its casts have nothing left to do
-unequal    a parameter's copies along an axis differ though the label says that they are equal
+delete     a collective or cast is left out, and its operand is used in place of its result
+double     it is applied again to its own result
+move       it runs along another axis of the mesh
+retype     it asks for another label, or is replaced by a collective that gives the operand another label
+scale      its result is multiplied by the size of the axis, as one all-reduce too many would do
+declare    a parameter's label on an axis is R instead of I, so that its cast no longer does anything
+unequal    a parameter's copies along an axis differ, although its label says that they are equal
 =========  =======================================================================================================
 
-The first four are about collectives and casts. Labels do not see scale, so what doubles is reported apart, as are the
-last two, which are about parameters: what the optimizer's boundary and the digests are for.
+delete, move and retype are counted together. Labels do not know about scale, so double and scale are reported
+separately. So are declare and unequal, which change a parameter: the optimizer and the digests must detect them.
 
-Each mutant goes through the layers in order until one kills it:
+Each mutant goes through these layers of checks in order, until one detects ("kills") it:
 
 ===============  =================================================================================================
-layer            what it is
+layer            detects
 ===============  =================================================================================================
-labels           a LayoutError on one process, under a mesh whose axes have size 1: recorded, or at backward
-shapes           any other error there: arrays that do not fit, an axis or rank that does not exist
-boundary         the optimizer's step, on one process: a gradient whose layout is not its parameter's
-rank labels      a LayoutError on the ranks only, where parts are cut
-fingerprint      on the ranks: calls that differ (`CollectiveMismatch`), a deadlock, arrays that do not fit
-digest           on the ranks: copies that should be equal and are not, of any value or updated parameter
-serial           a gradient that differs from the dense serial one
+labels           a LayoutError on one process, under a mesh whose axes have size 1, in forward or backward
+shapes           any other error there: array shapes that do not match, an axis or rank that does not exist
+boundary         in the optimizer's step on one process, a gradient whose layout is not its parameter's
+rank labels      a LayoutError that only several ranks raise, for example about the extents of shards
+fingerprint      on several ranks: different calls (`CollectiveMismatch`), a deadlock, shapes that do not match
+digest           on several ranks: copies that should be equal and are not, of any value or updated parameter
+serial           a gradient that differs from the serial reference
 ===============  =================================================================================================
 
-A mutant *changes a gradient* if some parameter's gradient would be wrong: where ringtape refused to run it, that is
-found by `random_programs.unlabelled`, which runs it without labels; a mutant that cannot run there either has no
-gradient to change. One that changes none (most of those do not change the objective either) need not die.
+A mutant *changes a gradient* if the gradient of some parameter would be wrong. If ringtape refuses to run the mutant,
+`random_programs.unlabelled` runs it without labels to find out; a mutant that cannot run there either has no gradient.
+A mutant that changes no gradient (and usually not the objective either) need not be detected.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,18 +65,19 @@ _COUNTED = ("delete", "move", "retype")
 
 
 class Mutant(NamedTuple):
-    """A program with one statement spoiled.
+    """A program with one change.
 
     Attributes
     ----------
     program : Program
-        The spoiled one.
+        The changed program.
     kind : one of `KINDS`
-    operation : the collective or cast; "leaf" where it is a parameter that was changed
+    operation : str
+        The collective or cast that was changed; "leaf" for a parameter.
     what : str
-        The statement as it was, and what became of it.
+        The statement before and after the change.
     rank : int or None
-        The only rank that runs it, all others running the correct program; None where all do.
+        The only rank that runs the changed program while all others run the correct one; None if all ranks run it.
     leaf : str
         The parameter that was changed, if any.
     """
@@ -89,7 +91,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(program: Program, rank: int | None = None) -> list[Mutant]:
-    """Every mutant of every collective and cast of a program; without a `rank`, of its parameters too.
+    """All mutants of the collectives and casts of a program, and without `rank` those of its parameters too.
 
     Examples
     --------
@@ -103,16 +105,16 @@ def mutants(program: Program, rank: int | None = None) -> list[Mutant]:
     found = []
     for i, s in enumerate(program.statements):
         if s.communicates:
-            for kind, lines in _spoiled(s, program):
+            for kind, lines in _changed_statements(s, program):
                 text = f"{s}  ->  " + "; ".join(map(str, lines))
                 changed = program._replace(statements=(*program.statements[:i], *lines, *program.statements[i + 1 :]))
                 found.append(Mutant(changed, kind, s.operation, text, rank))
     if rank is None:
-        found += [m for i, x in enumerate(program.leaves) if x.role == "parameter" for m in _of_leaf(program, i)]
+        found += [m for i, x in enumerate(program.leaves) if x.role == "parameter" for m in _leaf_mutants(program, i)]
     return found
 
 
-def _of_leaf(program: Program, i: int) -> Iterable[Mutant]:
+def _leaf_mutants(program: Program, i: int) -> Iterable[Mutant]:
     x = program.leaves[i]
     for k, axis in enumerate(program.axes):
         if x.labels[k] is I and program.sizes[k] > 1:
@@ -124,7 +126,7 @@ def _of_leaf(program: Program, i: int) -> Iterable[Mutant]:
                 yield Mutant(changed, kind, "leaf", f"parameter {x.name}, axis {axis!r}: {kind}", leaf=x.name)
 
 
-def _spoiled(s: Statement, program: Program) -> Iterable[tuple[str, list[Statement]]]:
+def _changed_statements(s: Statement, program: Program) -> Iterable[tuple[str, list[Statement]]]:
     yield "delete", [Statement(s.name, "keep", s.operands)]
     first = s._replace(name=s.name + "_")
     yield "double", [first, s._replace(operands=(first.name,))]
@@ -134,22 +136,17 @@ def _spoiled(s: Statement, program: Program) -> Iterable[tuple[str, list[Stateme
             if axis not in s.axes:
                 yield "move", [_fitted(s._replace(axes=(axis,)), size[axis])]
     else:
-        for axis in s.axes:  # off one of the axes that were flattened into one
+        for axis in s.axes:  # leave out one of the flattened axes
             rest = tuple(a for a in s.axes if a != axis)
-            n = 1
-            for a in rest:
-                n *= size[a]
-            yield "move", [_fitted(s._replace(axes=rest), n)]
+            yield "move", [_fitted(s._replace(axes=rest), math.prod(size[a] for a in rest))]
     for other in _retyped(s):
         yield "retype", [other]
-    n = 1
-    for a in s.axes:
-        n *= size[a]
+    n = math.prod(size[a] for a in s.axes)
     yield "scale", [first, Statement(s.name, "scale", (first.name,), number=float(n))]
 
 
 def _fitted(s: Statement, size: int) -> Statement:
-    """Roots and partners that the axis has."""
+    """Replace roots and pairs that an axis of this size does not have."""
     pairs = tuple((i, j) for i, j in s.pairs if i < size and j < size)
     if s.operation == "hand_over" and not pairs:
         pairs = ((0, size - 1),)
@@ -157,7 +154,7 @@ def _fitted(s: Statement, size: int) -> Statement:
 
 
 def _retyped(s: Statement) -> list[Statement]:
-    """The same operand under another label."""
+    """Statements that give the same operand another label."""
     dim = s.dim or 0
     others: dict[str, list[dict[str, Any]]] = {
         "reduce_scatter": [{"operation": "all_reduce", "to": R}, {"operation": "all_reduce", "to": I}],
@@ -182,7 +179,7 @@ def _retyped(s: Statement) -> list[Statement]:
 
 
 def meant_labels(program: Program) -> dict[str, Label]:
-    """What the author of each collective took its operand for: the label that it has in the correct program."""
+    """The label of each collective's operand in the correct program, by the name of the statement."""
     known = kinds(program)
     return {s.name: known[s.operands[0]].labels[program.axes.index(s.axes[0])]
             for s in program.statements if s.communicates}  # fmt: skip
@@ -192,18 +189,20 @@ def meant_labels(program: Program) -> dict[str, Label]:
 
 
 class Fate(NamedTuple):
-    """What became of a mutant.
+    """Which layer detected a mutant, and whether the mutant changes a gradient.
 
     Attributes
     ----------
     program : str
-        The correct program's name.
-    kind, operation, what : as of the `Mutant`
-    layer : one of `LAYERS`, or None for a survivor
+        The name of the correct program.
+    kind, operation, what : str
+        As in `Mutant`.
+    layer : str or None
+        One of `LAYERS`; None if no layer detected the mutant.
     changes : bool or None
-        Whether it changes a gradient; None where it runs without labels neither.
+        Whether it changes a gradient; None if it cannot run without labels either.
     says : str
-        The first line of what it was told.
+        The first line of the error message.
     """
 
     program: str
@@ -216,7 +215,7 @@ class Fate(NamedTuple):
 
 
 def fate(name: str, program: Program, mutant: Mutant, answer: Answer | None = None) -> Fate:
-    """Send one mutant through the layers."""
+    """Run one mutant through the layers; `answer` is the serial reference of the correct program."""
     answer = dense(program) if answer is None else answer
     layer, says, ranks = _killed(program, mutant)
     if ranks is not None:
@@ -240,15 +239,15 @@ def _would_change(program: Program, mutant: Mutant, answer: Answer) -> bool | No
         meant |= {s.name: R for s in program.statements if s.communicates and mutant.leaf in s.operands}
     try:
         return bool(_wrong(program, answer, unlabelled(mutant.program, meant)))
-    except Exception:  # whatever NumPy raises where arrays do not fit
+    except Exception:  # NumPy raises several kinds of error when shapes do not match
         return None
 
 
 def _killed(program: Program, mutant: Mutant) -> tuple[str | None, str, list[Seen] | None]:
-    """The layer that killed it and what was said; what the ranks saw, where all of them came through."""
+    """The layer that detected a mutant and the message; and what the ranks saw, if all of them ran to the end."""
     try:
         run(lambda: _train(mutant.program.alone(), None), 1)
-    except _AtStep as error:
+    except _OptimizerRefusal as error:
         return "boundary", str(error), None
     except LayoutError as error:
         return "labels", str(error), None
@@ -267,7 +266,7 @@ def _killed(program: Program, mutant: Mutant) -> tuple[str | None, str, list[See
 
 
 def false_alarm(program: Program) -> str | None:
-    """Send a correct program through the layers: which one refuses it and why, or None as it should be.
+    """Run a correct program through the layers: the layer that refuses it with its message, or None, as expected.
 
     Examples
     --------
@@ -278,22 +277,22 @@ def false_alarm(program: Program) -> str | None:
     return None if found.layer is None else f"{found.layer}: {found.says}"
 
 
-class _AtStep(RingtapeError):
-    """What an optimizer refused."""
+class _OptimizerRefusal(RingtapeError):
+    """The LayoutError of an optimizer's step."""
 
 
 def _train(program: Program, mutant: Mutant | None) -> tuple[str, Seen]:
-    """One step on this rank: what the digest said, and what was seen."""
+    """One training step on this rank: the message of the digest check ("" if it passed), and what the rank saw."""
     with Mesh(**dict(zip(program.axes, program.sizes, strict=True))) as mesh:
-        spoiled = mutant is not None and mutant.rank in (None, mesh.ranks.rank)
-        statements = mutant.program.statements if mutant is not None and spoiled else None
+        is_changed = mutant is not None and mutant.rank in (None, mesh.ranks.rank)
+        statements = mutant.program.statements if mutant is not None and is_changed else None
         seen = execute(program, mesh, statements)
         parameters = [seen.leaves[x.name] for x in program.leaves if x.role == "parameter"]
         if parameters:
             try:
                 optim.SGD(parameters, lr=0.5, digest_every=0).step()
             except LayoutError as error:
-                raise _AtStep(str(error)) from None
+                raise _OptimizerRefusal(str(error)) from None
         try:
             if mutant is None or mutant.rank is None:
                 mesh.check_replicas(seen.values.values())
@@ -308,36 +307,36 @@ def _train(program: Program, mutant: Mutant | None) -> tuple[str, Seen]:
 
 @dataclass
 class Report:
-    """The fates of many mutants; ``print(report)`` shows the tables, `json` gives them to a machine."""
+    """The results of many mutants: ``print(report)`` shows them as a table, `json` returns them as JSON."""
 
     fates: list[Fate] = field(default_factory=list)
 
     def changing(self, kinds_of: Sequence[str] = _COUNTED) -> list[Fate]:
-        """Mutants of some kinds that change a gradient: delete, move and retype if nothing is said."""
+        """The mutants of some kinds that change a gradient; by default of delete, move and retype."""
         return [f for f in self.fates if f.changes and f.kind.split(",")[0] in kinds_of]
 
     def share_without_serial(self, kinds_of: Sequence[str] = _COUNTED) -> float:
-        """The share of those that die before the serial layer."""
+        """The share of these mutants that a layer before the serial comparison detects."""
         found = self.changing(kinds_of)
         return sum(f.layer not in (None, "serial") for f in found) / len(found) if found else 1.0
 
     @property
     def survivors(self) -> list[Fate]:
-        """Mutants that change a gradient and that no layer kills; there must be none."""
+        """Mutants that change a gradient and that no layer detects; there must be none."""
         return [f for f in self.fates if f.layer is None and f.changes is not False]
 
     @property
     def only_serial(self) -> list[Fate]:
-        """Those that only the serial comparison kills: what labels do not see, by name."""
+        """Mutants that only the serial comparison detects."""
         return [f for f in self.fates if f.layer == "serial"]
 
     @property
     def harmless(self) -> list[Fate]:
-        """Mutants that live and change no gradient."""
+        """Undetected mutants that change no gradient."""
         return [f for f in self.fates if f.layer is None and f.changes is False]
 
     def table(self) -> list[tuple[str, Counter[str]]]:
-        """For each kind, the number killed by each layer, of those that change a gradient; and of the others."""
+        """The number of mutants of each kind, of those that change a gradient, and of those that each layer detects."""
         rows = []
         for kind in dict.fromkeys(f.kind for f in self.fates):
             row: Counter[str] = Counter()
@@ -346,12 +345,12 @@ class Report:
                     row["mutants"] += 1
                     row["changing"] += f.changes is True
                     row["cannot run"] += f.changes is None
-                    row[f.layer or "alive"] += 1
+                    row[f.layer or "undetected"] += 1
             rows.append((kind, row))
         return rows
 
     def __str__(self) -> str:
-        columns = ["mutants", "changing", "cannot run", *LAYERS, "alive"]
+        columns = ["mutants", "changing", "cannot run", *LAYERS, "undetected"]
         lines = [f"{'kind':20}" + "".join(f"{c:>12}" for c in columns)]
         total: Counter[str] = Counter()
         for kind, row in self.table():
@@ -360,16 +359,16 @@ class Report:
         lines.append(f"{'all':20}" + "".join(f"{total[c]:12}" for c in columns))
         for some in (_COUNTED, ("double",), ("scale",), ("declare", "unequal")):
             n = len(self.changing(some))
-            share = f"{self.share_without_serial(some):.1%} of them die without the serial layer" if n else ""
+            share = f"{self.share_without_serial(some):.1%} of them are detected before the serial layer" if n else ""
             lines.append(f"{', '.join(some)}: {n} mutants change a gradient; {share}")
-        lines.append(f"change a gradient and live: {len(self.survivors)}")
+        lines.append(f"change a gradient and are not detected: {len(self.survivors)}")
         lines += [f"  {f.program}: {f.kind}: {f.what}" for f in self.survivors]
-        lines.append(f"killed by the serial layer alone: {len(self.only_serial)}")
+        lines.append(f"detected by the serial layer alone: {len(self.only_serial)}")
         lines += [f"  {f.program}: {f.kind}: {f.what}" for f in self.only_serial if f.kind != "scale"]
         return "\n".join(lines)
 
     def json(self) -> str:
-        """All of it as one JSON object."""
+        """The report as one JSON object."""
         return json.dumps({
             "kinds": {kind: dict(row) for kind, row in self.table()},
             "share_without_serial": self.share_without_serial(),
@@ -384,17 +383,17 @@ class Report:
 def mutation_run(
     programs: Mapping[str, Program], kinds_of: Sequence[str] = KINDS, one_rank: bool = False
 ) -> Report:
-    """All mutants of some correct programs through all layers.
+    """Run all mutants of some correct programs through all layers.
 
     Parameters
     ----------
     programs : mapping from name to Program
-        Correct ones, whose gradients an optimizer takes; see `testing.random_programs.shapes` and ``generate(trained=
-        True)``.
+        Correct programs whose gradients an optimizer accepts, such as those of `testing.random_programs.shapes` and
+        of ``generate(trained=True)``.
     kinds_of : sequence of str
-        Which of `KINDS`.
+        The kinds of mutants, a subset of `KINDS`.
     one_rank : bool
-        Also spoil the last rank's program only: the ranks then differ in what they call.
+        Whether to add mutants that change the program of the last rank only, so that ranks make different calls.
 
     Examples
     --------

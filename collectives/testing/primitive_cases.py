@@ -1,11 +1,11 @@
-"""Cases of scans, extremes, products, halos, one-sided reads and barriers; `registry_cases` yields them with its own.
+"""Test cases for scans, extrema, products, halos, one-sided reads and barriers; `registry_cases` includes them.
 
-The references are plain NumPy on lists with one array per rank, as there. Those of the halo number the cells of the
-whole grid, pad the numbers, and look up; those of `get` index the ranks' arrays.
+The references are NumPy functions on lists with one array per rank. Those of the halo number the cells of the whole
+grid, pad the array of numbers, and look cells up by number. Those of `get` index the ranks' arrays.
 """
 
 # mypy: disable-error-code="misc"
-# (lambdas with default arguments hold what their loops are at; their types cannot be inferred)
+# (lambdas hold the values of loop variables as default arguments; their types cannot be inferred)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,20 +28,20 @@ Values = list[Any]
 
 
 def cases(setting: Setting, thin: int) -> Iterator[Case | Skip]:
-    """All of this file for a group of this setting's size.
+    """All cases of this module for a group of this setting's size.
 
-    `thin` leaves out more than in `registry_cases.cases`, as these take longer: 1 keeps one shape, 2 also drops
-    sharded operands. Second order runs where the dtype is double, and not for every shape.
+    `thin` leaves out more than in `registry_cases.cases`, since these cases take longer: 1 keeps one shape, 2 also
+    drops sharded operands. Second-order checks run in double precision only, and not for every shape.
     """
     p = setting.size
     if thin == 2 and setting.ranks == 8:
-        yield Skip("scan, extremes, halo, get beside R and P of 8 ranks", "the same as of 4 and 6 ranks")
+        yield Skip("scan, extrema, halo, get beside R and P on 8 ranks", "the same as on 4 and 6 ranks")
         return
     yield from scans(p, thin)
     if any(label is P for label in setting.others.values()):
         yield Skip("all_max, all_min, all_prod beside P", "not linear: refused with a LayoutError")
     else:
-        yield from extremes(p, thin)
+        yield from extrema(p, thin)
         yield from products(p, thin)
     yield from halos(p, setting.extents, thin)
     if len(setting.extents) == 2 and setting.ranks != 8:
@@ -56,7 +56,7 @@ def after_barrier(x: Any, on: Any) -> Any:
 
 
 def part_extents(extent: int, sizes: Sequence[int]) -> list[int]:
-    """array_split at every axis, the outer one first."""
+    """The extents of the ranks' parts: numpy.array_split for every axis, the outer axis first."""
     found = [np.arange(extent)]
     for n in sizes:
         found = [part for whole in found for part in np.array_split(whole, n)]
@@ -64,7 +64,7 @@ def part_extents(extent: int, sizes: Sequence[int]) -> list[int]:
 
 
 def wide(xs: Values) -> np.ndarray:
-    """All ranks' arrays as one, in a dtype whose rounding is not felt."""
+    """Stack all ranks' arrays in double precision, so that rounding errors of the reference do not matter."""
     return np.stack(xs).astype(C128 if xs[0].dtype.kind == "c" else F64)
 
 
@@ -93,16 +93,16 @@ def scans(p: int, thin: int) -> Iterator[Case]:
                 )  # fmt: skip
 
 
-# -- extremes and products ---------------------------------------------------------------------------------------
+# -- extrema and products ----------------------------------------------------------------------------------------
 
 
-def shared(y: Any, xs: Values) -> np.ndarray:
-    """What of a cotangent each rank gets: equal shares to the winners."""
-    won = wide(xs) == np.asarray(y, F64)
-    return won / np.maximum(won.sum(axis=0), 1)
+def winners_share(y: Any, xs: Values) -> np.ndarray:
+    """Each rank's share of the cotangent of the extremum y: ranks that tie get equal shares."""
+    ties = wide(xs) == np.asarray(y, F64)
+    return ties / np.maximum(ties.sum(axis=0), 1)
 
 
-def extremes(p: int, thin: int) -> Iterator[Case | Skip]:
+def extrema(p: int, thin: int) -> Iterator[Case | Skip]:
     shapes: list[Any] = [((2, 3), F64), ((), F64), ((0, 2), F64), ((2, 3), F32), ((2, 3), F16)]
     points: dict[str, Any] = {"": None, " ties": np.round}
     for name, largest in (("all_max", np.max), ("all_min", np.min)):
@@ -111,18 +111,18 @@ def extremes(p: int, thin: int) -> Iterator[Case | Skip]:
                 return [largest(np.stack(xs), axis=0)] * len(xs)
 
             def tangent(xs: Values, dxs: Values, largest: Any = largest) -> Values:
-                share = shared(largest(np.stack(xs), axis=0), xs)
+                share = winners_share(largest(np.stack(xs), axis=0), xs)
                 return [(share * wide(dxs)).sum(axis=0).astype(xs[0].dtype)] * len(xs)
 
             def adjoint(xs: Values, cts: Values, largest: Any = largest, to: Any = to) -> Values:
                 cts = [wide(cts).sum(axis=0)] * len(cts) if to is R else cts
-                share = shared(largest(np.stack(xs), axis=0), xs)
+                share = winners_share(largest(np.stack(xs), axis=0), xs)
                 return [(s * ct).astype(x.dtype) for s, ct, x in zip(share, cts, xs, strict=True)]
 
             for at, (shape, dtype) in enumerate(shapes[: 1 if thin else 5]):
                 for more, point in points.items():
                     if more == "" and (at or thin):
-                        continue  # without ties once only
+                        continue  # one case without ties is enough
                     for takes in (V, Shard(0)) if at == 0 and thin < 2 and more else (V,):
                         yield Case(
                             f"{name} {takes!r}->{to!r} {np.dtype(dtype).name}{shape}{more}", (name,), takes, to,
@@ -133,6 +133,7 @@ def extremes(p: int, thin: int) -> Iterator[Case | Skip]:
 
 
 def without(xs: np.ndarray, *ranks: int) -> Any:
+    """The product over all other ranks."""
     return np.prod(np.delete(xs, ranks, axis=0), axis=0)
 
 
@@ -177,7 +178,7 @@ def products(p: int, thin: int) -> Iterator[Case]:
 
 
 def windows(parts: Sequence[Sequence[int]], widths: Sequence[tuple[int, int]], wraps: Sequence[bool]) -> Any:
-    """For every rank of a grid of parts, the numbers of the cells that it sees, ghosts included; 0 is no cell."""
+    """The numbers of the cells that each rank of a grid sees, ghost cells included; 0 is outside the grid."""
     whole = 1 + np.arange(np.prod([sum(n) for n in parts])).reshape([sum(n) for n in parts])
     for dim, (width, wrap) in enumerate(zip(widths, wraps, strict=True)):
         pad = [(0, 0)] * whole.ndim
@@ -193,8 +194,12 @@ def windows(parts: Sequence[Sequence[int]], widths: Sequence[tuple[int, int]], w
     return found
 
 
-def looked_up(seen: Sequence[np.ndarray], own: Sequence[np.ndarray], dims: Sequence[int]) -> Any:
-    """The dense halo: every rank's cells into a list by number, and out again by what each rank sees."""
+def halo_reference(seen: Sequence[np.ndarray], own: Sequence[np.ndarray], dims: Sequence[int]) -> Any:
+    """The references of a halo exchange: the forward function and its adjoint.
+
+    `seen` and `own` are the cell numbers that each rank sees and owns. Forward, every rank's cells go into a list by
+    number, and each rank looks up the cells that it sees.
+    """
     def look_up(xs: Values) -> Values:
         xs = [np.moveaxis(x, dims, range(len(dims))) for x in xs]
         rest = xs[0].shape[len(dims):]
@@ -219,9 +224,9 @@ def halo_case(
     title: str, takes: Any, parts: Sequence[Sequence[int]], widths: Sequence[tuple[int, int]], wraps: Sequence[bool],
     dims: Sequence[int], rest: tuple[int, ...], dtype: Any, call: Any,
 ) -> Case:  # fmt: skip
-    """A halo on a grid of ranks, whose parts have extents `parts[k]` along `dims[k]`."""
+    """The case of a halo exchange on a grid of ranks, whose parts have the extents `parts[k]` along `dims[k]`."""
     own = windows(parts, [(0, 0)] * len(parts), [False] * len(parts))
-    forward, adjoint = looked_up(windows(parts, widths, wraps), own, dims)
+    forward, adjoint = halo_reference(windows(parts, widths, wraps), own, dims)
     shapes = []
     for place in np.ndindex(*map(len, parts)):
         shape = list(rest)
@@ -233,7 +238,7 @@ def halo_case(
 
 
 def halos(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case]:
-    """Along one dimension: borders, widths on one side only, uneven parts, none at all."""
+    """Halos along one dimension: periodic and open, widths on one side only, uneven and empty parts."""
     uneven = [2 + r % 3 for r in range(p)]
     table: list[Any] = [
         # takes, parts, (before, after), periodic, dim, the rest of the shape, dtype
@@ -255,7 +260,7 @@ def halos(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case]:
 
 
 def grids(sizes: Sequence[int]) -> Iterator[Case]:
-    """Two dimensions on two axes, with their corners; the tuple of axes along one dimension is among `halos`."""
+    """Halos in two dimensions on two axes, corners included; `halos` tests two axes along one dimension."""
     rows, columns = ([2 + (i + k) % 2 for i in range(n)] for k, n in enumerate(sizes))
     for dims, widths, wraps in [
         ((0, 1), [(1, 2), (2, 1)], [True, True]), ((2, 0), [(1, 1), (0, 2)], [False, True]),
@@ -269,8 +274,8 @@ def grids(sizes: Sequence[int]) -> Iterator[Case]:
 # -- one-sided -----------------------------------------------------------------------------------------------------
 
 
-def reading(asked: Sequence[tuple[Any, Any]]) -> Any:
-    """The dense reads: rank r takes `asked[r]`, a source and an index (or arrays of both: rows)."""
+def get_forward(asked: Sequence[tuple[Any, Any]]) -> Any:
+    """The reference of `get`: rank r reads ``asked[r]``, a (source, index) or arrays of both, which select rows."""
     def taken(r: int, xs: Values) -> Any:
         source, index = asked[r]
         if isinstance(index, np.ndarray):
@@ -306,7 +311,7 @@ def reads(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case]:
         ("parts of nothing", V, [0] * p, (2,), F64, [(0, ...)] * p),
     ]  # fmt: skip
     for title, takes, parts, rest, dtype, asked in table[: (7, 2, 1)[thin]]:
-        forward = reading(asked)
+        forward = get_forward(asked)
         shapes = tuple((n, *rest) for n in parts)
 
         def adjoint(cts: Values, asked: Any = asked, shapes: Any = shapes) -> Values:

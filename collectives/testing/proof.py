@@ -1,6 +1,6 @@
-"""Proof that a collective keeps the pairing: cases with a dense serial reference, run on ranks and judged.
+"""Cases of collectives with a serial reference: run them on ranks, and compare the results.
 
-See the package's text for what is proved.
+The docstring of `collectives.testing` lists the checks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autograd.layouts.layout import I, Label, Layout, P, R, Rooted, Shard, V, du
 
 from ..collective import Collective, collectives
 from ..mesh import Mesh
-from ..ops.basic import all_reduce
+from ..ops.sums import all_reduce
 from ..world import run, world
 
 __all__ = ["Case", "Failure", "Setting", "Skip", "check_cases", "check_everywhere", "judge", "mutated", "observe",
@@ -36,14 +36,14 @@ Values = list[Any]
 
 
 class Skip(NamedTuple):
-    """A case that does not exist, and why."""
+    """A combination that has no case, with the reason."""
 
     name: str
     reason: str
 
 
 class Failure(NamedTuple):
-    """What a case did not keep."""
+    """A failed check of a case."""
 
     case: str
     check: str
@@ -52,31 +52,33 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One collective on one pair of layouts, with its dense serial reference.
+    """One collective on one pair of layouts, with its serial reference.
 
     Attributes
     ----------
     name : str
-        The collective, the labels and the options: what a failure is called.
+        The collective, the labels and the options, as failures print them.
     covers : tuple of str
-        The names in `collectives.collective.collectives` that the case is about.
+        The collectives that the case tests, by their names in `collectives.collective.collectives`.
     takes, gives : Label
-        Of operand and result along the axes. A Rooted's root is the rank in the (flattened) group.
+        The labels of the operand and of the result along the axes. The root of a Rooted is a rank of the (flattened)
+        group.
     call : callable
-        ``call(x, axis)`` on a Tensor, on every rank; returns a Tensor.
+        ``call(x, axis)`` applies the collective to a Tensor, on every rank, and returns a Tensor.
     forward, adjoint : callable
-        On lists with one array per rank along the axes, None where absent: from all operands to all results, and from
-        all cotangents to all cotangents.
+        References on lists with one array per rank along the axes, None where a value is absent: from all operands to
+        all results, and from all cotangents of the results to all cotangents of the operands.
     shapes : tuple of shapes
-        Of every rank's operand along the axes.
+        The shape of every rank's operand along the axes.
     dtype : dtype
     order : 1 or 2
         1 leaves out the second-order checks, which take most of the time.
     point : callable, optional
-        Makes a rank's operand of random numbers, where they would miss what the case is about (ties, zeros).
+        Maps a rank's random operand to the one to use, where random numbers would miss the purpose of the case (ties,
+        zeros).
     tangent, bend : callable, optional
-        Of a nonlinear collective, whose `adjoint` is then called with the operands first: ``tangent(x, dx)``, and
-        ``bend(x, dx, ct)``, how the adjoint of one cotangent changes with the operands. Linear ones need neither.
+        For a nonlinear collective only. Its `adjoint` is then called as ``adjoint(x, ct)``. ``tangent(x, dx)`` is the
+        directional derivative, and ``bend(x, dx, ct)`` the derivative of ``adjoint(x, ct)`` with respect to x along dx.
     """
 
     name: str
@@ -95,16 +97,16 @@ class Case:
 
 
 class Setting:
-    """A mesh, the axes that a case runs along, and the operand's labels on the others.
+    """A mesh, the axes that a case runs along, and the operand's labels on the other axes.
 
     Parameters
     ----------
     sizes : mapping from axis to int
-        The mesh, outermost axis first.
+        The size of each axis of the mesh, outermost axis first.
     axes : sequence of str
-        In the mesh's order; several are flattened.
-    others : mapping from axis to Label
-        V, R, P, I or Rooted for each axis that is not among `axes`; V without it.
+        The axes of the collective, in the mesh's order; several are flattened into one.
+    others : mapping from axis to Label, optional
+        V, R, P, I or Rooted for the axes that are not among `axes`. The default for each is V.
     """
 
     def __init__(self, sizes: Mapping[str, int], axes: Sequence[str], others: Mapping[str, Label] | None = None):
@@ -123,25 +125,25 @@ class Setting:
         return f"on {'*'.join(self.axes)} of {mesh}" + "".join(f", {a}: {x!r}" for a, x in self.others.items())
 
     def groups(self, along: Sequence[int]) -> list[list[int]]:
-        """The ranks that differ only in their places on some axes, in order of those places; every such group."""
+        """All groups of ranks that differ only in their places on the axes `along`, in order of those places."""
         found: dict[Any, list[int]] = {}
         for rank, place in enumerate(self.places):
             found.setdefault(tuple(i for k, i in enumerate(place) if k not in along), []).append(rank)
         return list(found.values())
 
     def apply(self, function: Callable[..., Values], *values: Values) -> Values:
-        """A dense function on every group along the axes."""
+        """Apply a serial function to every group along the axes."""
         result: Values = [None] * self.ranks
         for group in self.groups(self.along):
             place = self.places[group[0]]
             if any(isinstance(x, Rooted) and x.root != place[self.names.index(a)] for a, x in self.others.items()):
-                continue  # absent along the whole group
+                continue  # no rank of this group is the root on the other axis
             for rank, y in zip(group, function(*([each[r] for r in group] for each in values)), strict=True):
                 result[rank] = y
         return result
 
     def labels(self, label: Label) -> list[Label]:
-        """All axes' labels of a value that has `label` along the axes."""
+        """The labels on all mesh axes of a value that has `label` along the axes of the case."""
         result = [self.others.get(name, V) for name in self.names]
         places = np.unravel_index(label.root, self.extents) if isinstance(label, Rooted) else ()
         for i, k in enumerate(self.along):
@@ -151,7 +153,19 @@ class Setting:
 
 @dataclass
 class Plan:
-    """A case's operand x, tangent dx, cotangent ct and weights c on all ranks, and the dense answers y, dy, g, hv."""
+    """The inputs of a case on all ranks, and the results that the reference gives.
+
+    Attributes
+    ----------
+    x, dx, ct, c : list of array
+        Operand, tangent, cotangent, and the weights of the second-order objective.
+    y, dy, g, hv : list of array
+        Result, its tangent, the operand's cotangent, and the Hessian-vector product.
+    shapes : list of shapes
+        The shape of every rank's operand.
+    second_scale : float
+        The size of the numbers that are added up in `hv`, to which its tolerance is relative.
+    """
 
     x: Values
     dx: Values
@@ -166,7 +180,7 @@ class Plan:
 
 
 def prepare(case: Case, setting: Setting) -> Plan:
-    """The data of a case and the dense reference's answers; the same on every rank, without communication."""
+    """Make the inputs of a case and the reference's results: the same on every rank, without communication."""
     takes, gives = setting.labels(case.takes), setting.labels(case.gives)
     shapes: list[Any] = [None] * setting.ranks
     for group in setting.groups(setting.along):
@@ -181,7 +195,8 @@ def prepare(case: Case, setting: Setting) -> Plan:
     out = [None if a is None else a.shape for a in y]
     ct = _fill(setting, [dual_label(label) for label in gives], out, case.dtype, seed + 2)
     c = _fill(setting, [V if label is R or label is P else label for label in gives], out, case.dtype, seed + 3)
-    # the objective <c, u^3 + u>, u being y with its open sums taken: its second derivative in the direction dx
+    # the second-order objective is <c, u^3 + u>, where u is y summed over its Partial axes; hv is its second derivative
+    # along dx
     partial = [k for k, label in enumerate(gives) if label is P]
     u, du = _summed(setting, y, partial), _summed(setting, dy, partial)
     t = [None if c[r] is None else 6 * c[r] * u[r] * du[r] for r in range(setting.ranks)]
@@ -198,7 +213,7 @@ def prepare(case: Case, setting: Setting) -> Plan:
 
 
 def _fill(setting: Setting, labels: Sequence[Label], shapes: Sequence[Any], dtype: Any, seed: int) -> Values:
-    """Random values of a layout: equal along R and I, absent off a root, else different on every rank."""
+    """Random values of a layout: equal copies along R and I, None on ranks other than a root, otherwise different."""
     values: Values = []
     for place, shape in zip(setting.places, shapes, strict=True):
         present = all(label.root == at for label, at in zip(labels, place, strict=True) if isinstance(label, Rooted))
@@ -211,7 +226,7 @@ def _fill(setting: Setting, labels: Sequence[Label], shapes: Sequence[Any], dtyp
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Normal numbers that do not lie one after the other in memory."""
+    """A non-contiguous array of normally distributed numbers."""
     wide = (*shape[:-1], 2 * shape[-1])[::-1] if shape else ()
     base = np.asarray(rng.standard_normal(wide), dtype)
     if dtype.kind == "c":
@@ -220,7 +235,7 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -
 
 
 def _summed(setting: Setting, values: Values, along: Sequence[int]) -> Values:
-    """The sum over some axes, on every rank of them."""
+    """Replace every rank's value by the sum over its group along the axes `along`."""
     if not along:
         return values
     result: Values = [None] * setting.ranks
@@ -241,18 +256,18 @@ def _norm(values: Values) -> float:
 
 @dataclass
 class Observed:
-    """What one rank saw."""
+    """The results of a case on one rank, and the faults that this rank found itself as (check, text)."""
 
     found: dict[str, Any] = field(default_factory=dict)
     faults: list[tuple[str, str]] = field(default_factory=list)
 
 
 def observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh) -> Observed:
-    """Run a case on this rank; all ranks of the mesh call it, inside ``with mesh:``."""
+    """Run a case on this rank. All ranks of the mesh call this function, inside ``with mesh:``."""
     seen = Observed()
     try:
         _observe(case, setting, plan, mesh, seen)
-    except CommunicationError as error:  # the transport may be out of step: no further case can run
+    except CommunicationError as error:  # ranks may now disagree about the next call, so no further case can run
         error.add_note(f"in case {case.name} {setting}")
         raise
     except Exception:
@@ -267,7 +282,7 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
     def value(values: Values, layout: Layout, shape: tuple[int, ...]) -> Tensor:
         if values[rank] is None:
             return Tensor(Shaped(shape, case.dtype, "it is rooted elsewhere"), layout)
-        array = _apart(values[rank])
+        array = _noncontiguous_copy(values[rank])
         kept.append((array, values[rank]))
         return Tensor(array, layout)
 
@@ -306,31 +321,31 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
     seen.found["dy"] = _plain(ag.jvp(function, (x,), (dx,))[1])
 
     if case.order > 1:
-        _second_order(seen, function, x, dx, value(plan.c, mesh.grid.layout(_own(y.layout)), y.shape), mesh)
+        _second_order(seen, function, x, dx, value(plan.c, mesh.grid.layout(_weight_labels(y.layout)), y.shape), mesh)
     if any(not np.array_equal(array, original) for array, original in kept):
         seen.faults.append(("ownership", "an input was written to"))
 
 
 def _second_order(seen: Observed, function: Any, x: Tensor, dx: Tensor, c: Tensor, mesh: Mesh) -> None:
-    """The Hessian of <c, F(x)^3 + F(x)> times dx, found in two ways; it bends where F is zero, too."""
+    """The Hessian of ``<c, F(x)^3 + F(x)>`` times dx, in two ways; the second term tests F's curvature where F is 0."""
     def objective(x: Any) -> Any:
         u = function(x)
         partial = [a for a in mesh.names if u.layout[a] is P]
         u = all_reduce(u, partial, to=R) if partial else u
-        return _one_number((c * (u * u * u + u)).sum())
+        return _scalar_objective((c * (u * u * u + u)).sum())
 
-    slope = _slope(objective)
-    seen.found["second"] = _plain(_slope(lambda x: _one_number((dx * slope(x)).sum()))(x))
-    seen.found["mixed"] = _plain(ag.jvp(slope, (x,), (dx,))[1])
+    gradient = _gradient(objective)
+    seen.found["second"] = _plain(_gradient(lambda x: _scalar_objective((dx * gradient(x)).sum()))(x))
+    seen.found["mixed"] = _plain(ag.jvp(gradient, (x,), (dx,))[1])
 
 
-def _own(layout: Layout) -> list[Label]:
-    """Labels for weights that may differ between the ranks that use a value separately."""
+def _weight_labels(layout: Layout) -> list[Label]:
+    """The layout of the weights of a value: Varying where ranks use the value separately (R) or after a sum (P)."""
     return [V if label is R or label is P else label for label in layout.labels]
 
 
-def _apart(array: np.ndarray) -> np.ndarray:
-    """This rank's own copy, which does not lie in one piece either."""
+def _noncontiguous_copy(array: np.ndarray) -> np.ndarray:
+    """A copy of this rank's own; ranks that are threads must not share the arrays of the plan."""
     if array.ndim == 0:
         return array.copy()
     wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1])[::-1], array.dtype)
@@ -344,23 +359,23 @@ def _plain(x: Any) -> Any:
     return None if type(array) is Shaped else np.array(array)
 
 
-def _slope(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The pullback of 1: the gradient, of a complex objective too, where the pairing is bilinear."""
+def _gradient(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The pullback of 1. Unlike `ag.grad` it takes complex objectives too; the pairing is bilinear."""
     return lambda x: ag.vjp(f, x)[1](1.0)
 
 
-def _one_number(s: Any) -> Any:
-    """A local sum as the objective that backward takes: the sum over the ranks wherever they differ."""
+def _scalar_objective(s: Any) -> Any:
+    """Sum a rank's scalar over all axes on which ranks differ, so that backward accepts it as the objective."""
     open_axes = [a for a, label in s.layout.items() if label is V or label is P or isinstance(label, Shard)]
     return all_reduce(s, open_axes, to=I) if open_axes else s
 
 
 def operand(case: Case, setting: Setting, plan: Plan, mesh: Mesh, requires_grad: bool = True) -> Any:
-    """This rank's operand of a case, as a leaf: absent off a root, with extents and offsets along sharded axes."""
+    """This rank's operand of a case as a leaf, absent on ranks other than a root, with the global shape if sharded."""
     labels = dict(zip(setting.names, setting.labels(case.takes), strict=True))
     array = plan.x[mesh.ranks.rank]
     shape = plan.shapes[mesh.ranks.rank]
-    array = Shaped(shape, case.dtype, "it is rooted elsewhere") if array is None else _apart(array)
+    array = Shaped(shape, case.dtype, "it is rooted elsewhere") if array is None else _noncontiguous_copy(array)
     whole = None
     if isinstance(case.takes, Shard):
         whole = [*shape]
@@ -369,11 +384,11 @@ def operand(case: Case, setting: Setting, plan: Plan, mesh: Mesh, requires_grad:
 
 
 def _result_labels(case: Case, setting: Setting, plan: Plan, rank: int) -> list[Label]:
-    """The labels that one rank's result must have; a Shard with the extent and offset that the dense parts have."""
+    """The labels that one rank's result must have; for a Shard, with the extent and offset of the reference's parts."""
     labels = setting.labels(case.gives)
     if isinstance(case.gives, Shard) and plan.y[rank] is not None:
         dim = case.gives.dim
-        for i, k in enumerate(setting.along):  # each axis cuts what the axes before it have left
+        for i, k in enumerate(setting.along):  # each axis splits a part of the axes before it
             inner = next(g for g in setting.groups(setting.along[i:]) if rank in g)
             before = [r for r in inner if setting.places[r][k] < setting.places[rank][k]]
             whole, offset = (sum(plan.y[r].shape[dim] for r in ranks) for ranks in (inner, before))
@@ -382,12 +397,13 @@ def _result_labels(case: Case, setting: Setting, plan: Plan, rank: int) -> list[
 
 
 def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
-    """The label law of each recorded collective: its adjoint of a cotangent of the dual layout gives the operand's."""
+    """Check each recorded collective: its adjoint must map the dual layout of the result to that of the operand."""
     faults = []
     for node in reversed(tape.recording.nodes):
         if node is None or not isinstance(node[0], Collective) or node[0].name in ("send", "recv"):
             continue
-        call, layout, out, (shape, dtype, absent) = node[4][:4]
+        made = node[4]
+        call, layout, out, (shape, dtype, absent) = made.call, made.layout, made.out, made.result
         ct = Tensor(Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype), out.dual)
         try:
             with ag.no_grad():
@@ -401,13 +417,13 @@ def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
 
 
 def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None = None) -> list[Observed]:
-    """Run cases on this rank of the current world, all ranks the same list; see `judge`.
+    """Run cases on this rank of the current world. All ranks call it with the same list; `judge` takes the results.
 
     Parameters
     ----------
     work : sequence of (Case, Setting)
     plans : sequence of Plan, optional
-        What `prepare` gave, where ranks are threads and can share it.
+        The results of `prepare`, which ranks can share if they are threads.
     """
     meshes: dict[Any, Mesh] = {}
     seen = []
@@ -422,14 +438,14 @@ def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None
     return seen
 
 
-# -- the verdict -------------------------------------------------------------------------------------------------------
+# -- comparing with the reference --------------------------------------------------------------------------------------
 
 
 _FOUND = ("y", "g", "dy", "second", "mixed")
 
 
 def judge(case: Case, setting: Setting, plan: Plan, ranks: Sequence[Observed]) -> list[Failure]:
-    """Compare what all ranks saw with the dense reference and with the pairing."""
+    """Compare the results of all ranks with the reference, and check the pairing."""
     name = f"{case.name} {setting}"
     failures = [Failure(name, kind, f"rank {r}: {text}") for r, seen in enumerate(ranks) for kind, text in seen.faults]
     epsilon = np.finfo(case.dtype).eps
@@ -469,7 +485,7 @@ def _compare(got: Values, want: Values, allowed: float) -> str | None:
 
 
 def _pairing(setting: Setting, labels: Sequence[Label], cts: Values, xs: Values) -> Any:
-    """<ct, x>: local dot products summed over the ranks, once along an Invariant axis; without conjugation."""
+    """``<ct, x>``: the sum of local dot products over the ranks, counted once along Invariant axes; no conjugate."""
     total: Any = 0.0
     for place, ct, x in zip(setting.places, cts, xs, strict=True):
         counted = all(at == 0 for label, at in zip(labels, place, strict=True) if label is I)
@@ -479,7 +495,7 @@ def _pairing(setting: Setting, labels: Sequence[Label], cts: Values, xs: Values)
 
 
 def check_cases(work: Sequence[tuple[Case, Setting]], ranks: int) -> list[Failure]:
-    """Run cases in a world of threads, one per rank, and return what failed; every mesh has `ranks` ranks."""
+    """Run cases on threads, one per rank, and return the failures. Every setting's mesh has `ranks` ranks."""
     plans = [prepare(case, setting) for case, setting in work]
     try:
         seen = run(lambda: run_cases(work, plans), ranks)
@@ -491,7 +507,7 @@ def check_cases(work: Sequence[tuple[Case, Setting]], ranks: int) -> list[Failur
 
 
 def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
-    """`check_cases` for ranks that are processes: every rank of the current world calls it and gets all failures."""
+    """As `check_cases` on the current world's processes: every rank calls this function and gets all failures."""
     mine = run_cases(work)
     seen = [pickle.loads(data) for data in world().exchange(pickle.dumps(mine))]
     return [failure for i, (case, setting) in enumerate(work)
@@ -500,9 +516,14 @@ def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
 
 @contextmanager
 def mutated(name: str, **rules: Any) -> Iterator[None]:
-    """Replace a collective's rule inside the block, to show that its checks can fail.
+    """Replace rules of a collective inside the ``with`` block, to show that its checks can fail.
 
-    The rules are `forward`, `adjoint`, `tangent` and, of a nonlinear collective, `derivative`.
+    Parameters
+    ----------
+    name : str
+        The name of the collective.
+    **rules : callable
+        `forward`, `adjoint`, `tangent` or, for a nonlinear collective, `derivative`.
 
     Examples
     --------

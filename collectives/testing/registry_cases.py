@@ -1,10 +1,11 @@
-"""Every collective on every pair of layouts, as data: a call, and the dense serial reference of it and of its adjoint.
+"""Test cases for every collective on every pair of layouts, with serial references of the call and of its adjoint.
 
-The references are plain NumPy on lists with one array per rank (None: absent); they share no code with `collectives`.
+The references are NumPy functions on lists with one array per rank (None where a value is absent). They share no code
+with `collectives`.
 """
 
 # mypy: disable-error-code="misc"
-# (lambdas with default arguments hold what their loops are at; their types cannot be inferred)
+# (lambdas hold the values of loop variables as default arguments; their types cannot be inferred)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +26,13 @@ HELPERS = {
     "pad": "shard R->V reaches it as its adjoint",
     "keep on the root": "broadcast to=I reaches it as its adjoint",
 }
-"""Collectives that users cannot call: which case proves each."""
+"""Internal collectives that users cannot call, and the case that tests each."""
 
 F64, F32, F16, C128 = np.float64, np.float32, np.float16, np.complex128
 Values = list[Any]
 
 
-# -- the dense references ----------------------------------------------------------------------------------------------
+# -- the references ----------------------------------------------------------------------------------------------------
 
 
 def same(xs: Values) -> Values:
@@ -46,40 +47,40 @@ def average(xs: Values) -> Values:
     return [(np.sum(np.stack(xs), axis=0) / len(xs)).astype(xs[0].dtype)] * len(xs)
 
 
-def first(xs: Values) -> Values:
+def on_rank_0(xs: Values) -> Values:
     return [x if r == 0 else np.zeros_like(x) for r, x in enumerate(xs)]
 
 
-def joined(dim: int) -> Any:
+def gathered(dim: int) -> Any:
     return lambda xs: [np.concatenate(xs, axis=dim)] * len(xs)
 
 
-def cut_points(extent: int, sizes: Sequence[int]) -> list[list[int]]:
-    """Which indices each rank keeps: array_split at every axis, the outer one first."""
+def split_indices(extent: int, sizes: Sequence[int]) -> list[list[int]]:
+    """The indices that each rank keeps: numpy.array_split for every axis, the outer axis first."""
     found = [np.arange(extent)]
     for n in sizes:
         found = [part for whole in found for part in np.array_split(whole, n)]
     return [[int(i) for i in part] for part in found]
 
 
-def cut_sum(dim: int, sizes: Sequence[int]) -> Any:
+def split_sum(dim: int, sizes: Sequence[int]) -> Any:
     def cut(xs: Values) -> Values:
         whole = np.sum(np.stack(xs), axis=0)
-        return [np.take(whole, keep, axis=dim) for keep in cut_points(whole.shape[dim], sizes)]
+        return [np.take(whole, keep, axis=dim) for keep in split_indices(whole.shape[dim], sizes)]
 
     return cut
 
 
-def own_cut(dim: int, sizes: Sequence[int]) -> Any:
-    """Every rank its own part of its own array."""
+def split_own(dim: int, sizes: Sequence[int]) -> Any:
+    """Every rank keeps its part of its own array."""
     def cut(xs: Values) -> Values:
-        return [np.take(x, keep, axis=dim) for x, keep in zip(xs, cut_points(xs[0].shape[dim], sizes), strict=True)]
+        return [np.take(x, keep, axis=dim) for x, keep in zip(xs, split_indices(xs[0].shape[dim], sizes), strict=True)]
 
     return cut
 
 
-def own_place(dim: int, extents: Sequence[int]) -> Any:
-    """Every rank its part at its place of a whole, zeros around it."""
+def padded(dim: int, extents: Sequence[int]) -> Any:
+    """Every rank's part at its offset in the whole array, padded with zeros."""
     def place(parts: Values) -> Values:
         starts = np.concatenate([[0], np.cumsum(extents)])
         result = []
@@ -93,7 +94,7 @@ def own_place(dim: int, extents: Sequence[int]) -> Any:
 
 
 def part_of_sum(dim: int, extents: Sequence[int]) -> Any:
-    """Every rank its part, with the extents given, of the sum."""
+    """Every rank gets its part of the sum; the parts have the given extents."""
     starts = np.concatenate([[0], np.cumsum(extents)]).astype(int)
 
     def cut(xs: Values) -> Values:
@@ -109,7 +110,7 @@ def own_part(dim: int, extents: Sequence[int]) -> Any:
 
 
 def exchanged(split: int, cuts: Sequence[int], join: int) -> Any:
-    """Rank s gets everyone's s-th part along `split` (extents `cuts`), joined along `join`."""
+    """Rank s gets part s along `split` (of extents `cuts`) from every rank, concatenated along `join`."""
     starts = np.concatenate([[0], np.cumsum(cuts)]).astype(int)
     return lambda xs: [
         np.concatenate([np.take(x, range(starts[s], starts[s + 1]), axis=split) for x in xs], axis=join)
@@ -118,7 +119,7 @@ def exchanged(split: int, cuts: Sequence[int], join: int) -> Any:
 
 
 def dispatched(dim: int, sent: Sequence[Sequence[int]]) -> Any:
-    """Rank s gets ``sent[r][s]`` of everyone's array along `dim`, in order of rank."""
+    """Rank s gets ``sent[r][s]`` elements along `dim` from every rank r, in order of rank."""
     def exchange(xs: Values) -> Values:
         cut = [np.split(x, np.cumsum(row)[:-1], axis=dim) for x, row in zip(xs, sent, strict=True)]
         return [np.concatenate([parts[s] for parts in cut], axis=dim) for s in range(len(xs))]
@@ -126,7 +127,7 @@ def dispatched(dim: int, sent: Sequence[Sequence[int]]) -> Any:
     return exchange
 
 
-def moved(pairs: Sequence[tuple[int, int]]) -> Any:
+def permuted(pairs: Sequence[tuple[int, int]]) -> Any:
     def move(xs: Values) -> Values:
         source = {t: s for s, t in pairs}
         return [xs[source[r]] if r in source else np.zeros_like(x) for r, x in enumerate(xs)]
@@ -134,7 +135,7 @@ def moved(pairs: Sequence[tuple[int, int]]) -> Any:
     return move
 
 
-def backwards(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def inverse(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(t, s) for s, t in pairs]
 
 
@@ -142,8 +143,8 @@ def from_root(root: int) -> Any:
     return lambda xs: [xs[root]] * len(xs)
 
 
-def only(root: int, function: Any, rest_is_zero: bool = False) -> Any:
-    """The root's value of a dense function; elsewhere nothing, or zeros (where the operand was V)."""
+def at_root(root: int, function: Any, rest_is_zero: bool = False) -> Any:
+    """The result of `function` on the root; other ranks get None, or zeros if the operand was V."""
     def keep(xs: Values) -> Values:
         ys = function(xs)
         return [y if r == root else np.zeros_like(y) if rest_is_zero else None for r, y in enumerate(ys)]
@@ -151,13 +152,13 @@ def only(root: int, function: Any, rest_is_zero: bool = False) -> Any:
     return keep
 
 
-def hopped(source: int, target: int) -> Any:
-    """Everyone keeps its own, and the target adds what the source sent."""
+def sent_to(source: int, target: int) -> Any:
+    """Every rank keeps its own value, and the target adds the value that the source sent."""
     return lambda xs: [x + xs[source] if r == target else x for r, x in enumerate(xs)]
 
 
 def mean(x: Any, on: Any, to: Any = R) -> Any:
-    return cc.mean(x, on, to)  # looked up when called, so that a test may replace it
+    return cc.mean(x, on, to)  # looked up at the call, so that a test can replace it
 
 
 def to_shard(x: Any, on: Any) -> Any:
@@ -181,9 +182,9 @@ SHAPES: list[tuple[tuple[int, ...], Any]] = [
 def cases(setting: Setting, thin: int = 0, processes: bool = False) -> Iterator[Case | Skip]:
     """All cases for a group of this setting's size.
 
-    `thin` leaves out repetitions, never a pair of layouts: 1 fewer shapes and dtypes, 2 also all roots but the last.
-    Those of `primitive_cases` are thinned more, and on `processes` always and not beside other labels than V; float16
-    runs on at most 3 processes.
+    `thin` leaves out repetitions, never a pair of layouts: 1 uses fewer shapes and dtypes, 2 also only the last root.
+    The cases of `primitive_cases` are thinned more. On `processes` they are always thinned, and left out if `thin` is 2
+    (another label than V on the other axis). float16 runs on at most 3 processes.
     """
     p, sizes = setting.size, setting.extents
     all_shapes = SHAPES[:-1] if processes and setting.ranks > 3 else SHAPES
@@ -202,7 +203,7 @@ def cases(setting: Setting, thin: int = 0, processes: bool = False) -> Iterator[
     if not processes or thin < 2:
         yield from primitive_cases.cases(setting, max(thin, 1) if processes else thin)
     yield Skip("cast C->R, C->I, C->P", "a constant has no cotangent")
-    yield Skip("cast P->any, V->R, V->I, Rooted->any", "refused with a LayoutError: not what the ranks hold")
+    yield Skip("cast P->any, V->R, V->I, Rooted->any", "refused with a LayoutError: the ranks do not hold such a value")
 
 
 def _named(name: str, takes: Any, gives: Any, shape: Any, dtype: Any, more: str = "") -> str:
@@ -210,7 +211,7 @@ def _named(name: str, takes: Any, gives: Any, shape: Any, dtype: Any, more: str 
 
 
 def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
-    """Those whose operand has the same shape on all ranks: sums and casts."""
+    """Sums and casts, whose operand has the same shape on all ranks."""
     table = [
         # name, covers, takes, gives, call, forward, adjoint
         *[("all_reduce", ("all_reduce",), a, R, cc.all_reduce, total, total) for a in (P, V, Shard(0))],
@@ -220,9 +221,9 @@ def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
         *[("mean", ("all_reduce",), a, I, lambda x, on: mean(x, on, to=I), average,
            lambda cts: [(c / len(cts)).astype(c.dtype) for c in cts]) for a in (P, V)],
         ("cast", ("cast I->R",), I, R, lambda x, on: cc.cast(x, on, to=R), same, total),
-        ("cast", ("cast R->I",), R, I, lambda x, on: cc.cast(x, on, to=I), same, first),
-        ("cast", ("cast to P",), I, P, lambda x, on: cc.cast(x, on, to=P), first, same),
-        ("cast", ("cast to P",), R, P, lambda x, on: cc.cast(x, on, to=P), first, first),
+        ("cast", ("cast R->I",), R, I, lambda x, on: cc.cast(x, on, to=I), same, on_rank_0),
+        ("cast", ("cast to P",), I, P, lambda x, on: cc.cast(x, on, to=P), on_rank_0, same),
+        ("cast", ("cast to P",), R, P, lambda x, on: cc.cast(x, on, to=P), on_rank_0, on_rank_0),
         ("cast", ("relabel",), V, P, lambda x, on: cc.cast(x, on, to=P), same, same),
         ("cast", ("relabel",), R, V, lambda x, on: cc.cast(x, on, to=V), same, same),
         ("cast", ("cast I->R", "relabel"), I, V, lambda x, on: cc.cast(x, on, to=V), same, total),
@@ -244,7 +245,7 @@ def _moves(p: int, shapes: Any) -> Iterator[Case]:
     """permute."""
     for shape, dtype in shapes:
         ring = [(r, (r + 1) % p) for r in range(p)]
-        permutations = {"ring": ring, "ring back": backwards(ring), "identity": [(r, r) for r in range(p)], "none": []}
+        permutations = {"ring": ring, "ring back": inverse(ring), "identity": [(r, r) for r in range(p)], "none": []}
         if p > 2:
             permutations["some"] = [(0, p - 1), (p - 1, 1)]
             permutations["swap and shift"] = [(0, 2), (2, 1), (1, 0), *((r, r) for r in range(3, p))]
@@ -254,18 +255,18 @@ def _moves(p: int, shapes: Any) -> Iterator[Case]:
             for takes in (V, Shard(0)) if shape and title == "ring" else (V,):
                 yield Case(
                     _named("permute", takes, V, shape, dtype, " " + title), ("permute",), takes, V,
-                    lambda x, on, pairs=pairs: cc.permute(x, on, pairs), moved(pairs), moved(backwards(pairs)),
+                    lambda x, on, pairs=pairs: cc.permute(x, on, pairs), permuted(pairs), permuted(inverse(pairs)),
                     (shape,) * p, dtype,
                 )  # fmt: skip
 
 
 def _rooted_whole(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case | Skip]:
-    """broadcast and reduce, from and to every root."""
+    """broadcast and reduce, for every root."""
     for root in roots:
         at = Rooted(root)
         for shape, dtype in shapes:
             for to in (R, I):
-                back = only(root, total if to is R else same)
+                back = at_root(root, total if to is R else same)
                 yield Case(
                     _named("broadcast", at, to, shape, dtype), ("broadcast",), at, to,
                     lambda x, on, root=root, to=to: cc.broadcast(x, on, root, to), from_root(root), back,
@@ -274,18 +275,18 @@ def _rooted_whole(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case | 
                 yield Case(
                     _named("broadcast", V, to, shape, dtype, f" root={root}"), ("broadcast",), V, to,
                     lambda x, on, root=root, to=to: cc.broadcast(x, on, root, to), from_root(root),
-                    only(root, total if to is R else same, rest_is_zero=True), (shape,) * p, dtype,
+                    at_root(root, total if to is R else same, rest_is_zero=True), (shape,) * p, dtype,
                 )  # fmt: skip
             for takes in (P, V):
                 yield Case(
                     _named("reduce", takes, at, shape, dtype), ("reduce",), takes, at,
-                    lambda x, on, root=root: cc.reduce(x, on, root), only(root, total), from_root(root),
+                    lambda x, on, root=root: cc.reduce(x, on, root), at_root(root, total), from_root(root),
                     (shape,) * p, dtype,
                 )  # fmt: skip
         shape = (2, 3)
         yield Case(
             _named("reduce", Shard(1), at, shape, F64), ("reduce",), Shard(1), at,
-            lambda x, on, root=root: cc.reduce(x, on, root), only(root, total), from_root(root), (shape,) * p,
+            lambda x, on, root=root: cc.reduce(x, on, root), at_root(root, total), from_root(root), (shape,) * p,
         )  # fmt: skip
 
         def none_elsewhere(x: Any, on: Any, root: int = root) -> Any:
@@ -297,12 +298,12 @@ def _rooted_whole(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case | 
         for title, call in (("None elsewhere", none_elsewhere), ("like", with_like)):
             yield Case(
                 _named("broadcast", at, R, shape, F64, " " + title), ("broadcast",), at, R, call, from_root(root),
-                only(root, total), (shape,) * p,
+                at_root(root, total), (shape,) * p,
             )  # fmt: skip
 
 
 def _wholes(p: int, thin: int) -> list[tuple[int, tuple[int, ...], Any]]:
-    """(dim, shape, dtype) of values that are cut: even, uneven, fewer elements than ranks, none at all."""
+    """(dim, shape, dtype) of arrays to split: evenly, unevenly, with fewer elements than ranks, and empty."""
     found = [(0, (2 * p + 1, 2), F64), (1, (2, max(p - 1, 1)), F64), (0, (2 * p,), F32)]
     if thin == 2:
         return found[:1]
@@ -313,31 +314,31 @@ def _wholes(p: int, thin: int) -> list[tuple[int, tuple[int, ...], Any]]:
 
 
 def _cut(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iterator[Case | Skip]:
-    """reduce_scatter, shard and scatter: a whole is cut by numpy's array_split rule."""
+    """reduce_scatter, shard and scatter, which split an array as numpy.array_split does."""
     for dim, shape, dtype in _wholes(p, thin):
         at = dim % len(shape)
         out, more = Shard(at), f" dim={dim}"
-        extents = [len(keep) for keep in cut_points(shape[at], sizes)]
+        extents = [len(keep) for keep in split_indices(shape[at], sizes)]
         for takes in (P, V):
             yield Case(
                 _named("reduce_scatter", takes, out, shape, dtype, more), ("reduce_scatter",), takes, out,
-                lambda x, on, dim=dim: cc.reduce_scatter(x, on, dim), cut_sum(at, sizes), joined(at),
+                lambda x, on, dim=dim: cc.reduce_scatter(x, on, dim), split_sum(at, sizes), gathered(at),
                 (shape,) * p, dtype,
             )  # fmt: skip
-        for takes, back in ((R, own_place(at, extents)), (I, joined(at))):
+        for takes, back in ((R, padded(at, extents)), (I, gathered(at))):
             yield Case(
                 _named("shard", takes, out, shape, dtype, more), ("shard", "pad") if takes is R else ("shard",), takes,
-                out, lambda x, on, dim=dim: cc.shard(x, on, dim), own_cut(at, sizes), back, (shape,) * p, dtype,
+                out, lambda x, on, dim=dim: cc.shard(x, on, dim), split_own(at, sizes), back, (shape,) * p, dtype,
             )  # fmt: skip
         for root in roots:
             def cut_root(xs: Values, root: int = root, at: int = at) -> Values:
-                return [np.take(xs[root], keep, axis=at) for keep in cut_points(xs[root].shape[at], sizes)]
+                return [np.take(xs[root], keep, axis=at) for keep in split_indices(xs[root].shape[at], sizes)]
 
             for takes in (Rooted(root), V):
                 yield Case(
                     _named("scatter", takes, out, shape, dtype, f"{more} root={root}"), ("scatter",), takes, out,
                     lambda x, on, root=root, dim=dim: cc.scatter(x, on, root, dim), cut_root,
-                    only(root, joined(at), rest_is_zero=takes is V), (shape,) * p, dtype,
+                    at_root(root, gathered(at), rest_is_zero=takes is V), (shape,) * p, dtype,
                 )  # fmt: skip
             if dtype is F64 and dim == 0:
                 def none_elsewhere(x: Any, on: Any, root: int = root) -> Any:
@@ -349,14 +350,14 @@ def _cut(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Itera
                 for title, call in (("None elsewhere", none_elsewhere), ("like", with_like)):
                     yield Case(
                         _named("scatter", Rooted(root), out, shape, dtype, f" {title}"), ("scatter",), Rooted(root),
-                        out, call, cut_root, only(root, joined(at)), (shape,) * p, dtype,
+                        out, call, cut_root, at_root(root, gathered(at)), (shape,) * p, dtype,
                     )  # fmt: skip
     for name in ("reduce_scatter", "shard", "scatter", "all_gather", "gather", "all_to_all"):
-        yield Skip(f"{name} ()", "a 0-d array has no dimension to cut or join")
+        yield Skip(f"{name} ()", "a 0-d array has no dimension to split or concatenate")
 
 
 def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iterator[Case | Skip]:
-    """all_gather and gather: parts of any extents, or those of a Shard."""
+    """all_gather and gather: V with parts of any extents, and Shard."""
     def parts_of(takes: Any, extents: Sequence[int], rest: tuple[int, ...], at: int) -> tuple[tuple[int, ...], ...]:
         return tuple((*rest[:at], n, *rest[at:]) for n in extents)
 
@@ -370,7 +371,7 @@ def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iter
     for dim, extent, rest, dtype in [(0, 2 * p + 1, (2,), F64), (1, max(p - 1, 1), (2,), F32), (0, 2 * p, (), C128)][
         : 3 - thin
     ]:
-        extents = [len(keep) for keep in cut_points(extent, sizes)]
+        extents = [len(keep) for keep in split_indices(extent, sizes)]
         table.append((Shard(dim), dim, parts_of(V, extents, rest, dim), dtype))
     for takes, dim, shapes, dtype in table:
         at = dim % len(shapes[0])
@@ -378,11 +379,11 @@ def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iter
         title = f" dim={dim} extents={extents}"
         yield Case(
             _named("all_gather", takes, R, "", dtype, title), ("all_gather",), takes, R,
-            lambda x, on, dim=dim: cc.all_gather(x, on, dim), joined(at), part_of_sum(at, extents), shapes, dtype,
+            lambda x, on, dim=dim: cc.all_gather(x, on, dim), gathered(at), part_of_sum(at, extents), shapes, dtype,
         )  # fmt: skip
         yield Case(
             _named("all_gather", takes, I, "", dtype, title), ("all_gather",), takes, I,
-            lambda x, on, dim=dim: cc.all_gather(x, on, dim, to=I), joined(at), own_part(at, extents), shapes, dtype,
+            lambda x, on, dim=dim: cc.all_gather(x, on, dim, to=I), gathered(at), own_part(at, extents), shapes, dtype,
         )  # fmt: skip
         for root in roots:
             def given_back(cts: Values, root: int = root, at: int = at, extents: list[int] = extents) -> Values:
@@ -390,13 +391,16 @@ def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iter
 
             yield Case(
                 _named("gather", takes, Rooted(root), "", dtype, title), ("gather",), takes, Rooted(root),
-                lambda x, on, root=root, dim=dim: cc.gather(x, on, root, dim), only(root, joined(at)), given_back,
+                lambda x, on, root=root, dim=dim: cc.gather(x, on, root, dim), at_root(root, gathered(at)), given_back,
                 shapes, dtype,
             )  # fmt: skip
 
 
 def _nested(p: int, sizes: Sequence[int]) -> Iterator[Case]:
-    """One dimension cut by two axes: axis by axis does what the tuple does. Cut the outer first, join the inner."""
+    """One dimension sharded by two axes: one axis after the other must give the same as the tuple of axes.
+
+    The outer axis splits first; the inner axis is gathered first.
+    """
     def each(function: Any, inner_first: bool, **options: Any) -> Any:
         def call(x: Any, on: Any) -> Any:
             for axis in reversed(on) if inner_first else on:
@@ -407,21 +411,21 @@ def _nested(p: int, sizes: Sequence[int]) -> Iterator[Case]:
 
     for extent in (2 * p + 1, p - 1):
         whole = (extent, 2)
-        parts = [len(keep) for keep in cut_points(extent, sizes)]
+        parts = [len(keep) for keep in split_indices(extent, sizes)]
         shapes, cut, more = tuple((n, 2) for n in parts), Shard(0), " axis by axis"
         for name, takes, gives, call, forward, adjoint, given in [
-            ("all_gather", cut, R, each(cc.all_gather, True), joined(0), part_of_sum(0, parts), shapes),
-            ("all_gather", cut, I, each(cc.all_gather, True, to=I), joined(0), own_part(0, parts), shapes),
-            ("reduce_scatter", P, cut, each(cc.reduce_scatter, False), cut_sum(0, sizes), joined(0), (whole,) * p),
-            ("shard", R, cut, each(cc.shard, False), own_cut(0, sizes), own_place(0, parts), (whole,) * p),
-            ("shard", I, cut, each(cc.shard, False), own_cut(0, sizes), joined(0), (whole,) * p),
+            ("all_gather", cut, R, each(cc.all_gather, True), gathered(0), part_of_sum(0, parts), shapes),
+            ("all_gather", cut, I, each(cc.all_gather, True, to=I), gathered(0), own_part(0, parts), shapes),
+            ("reduce_scatter", P, cut, each(cc.reduce_scatter, False), split_sum(0, sizes), gathered(0), (whole,) * p),
+            ("shard", R, cut, each(cc.shard, False), split_own(0, sizes), padded(0, parts), (whole,) * p),
+            ("shard", I, cut, each(cc.shard, False), split_own(0, sizes), gathered(0), (whole,) * p),
         ]:
             title = _named(name, takes, gives, whole, F64, more)
             yield Case(title, (name,), takes, gives, call, forward, adjoint, given)
 
 
 def _reproducible(p: int, thin: int) -> Iterator[Case]:
-    """reproducible_sum: uneven shares of addends, dealt out in turn."""
+    """reproducible_sum, with different numbers of addends per rank, numbered round-robin over the ranks."""
     for shares, rest, dtype in [([(2 * r + 1) % 3 for r in range(p)], (2,), F64), ([1] * p, (), F32)][: 2 - thin // 2]:
         order = sorted((turn, r) for r in range(p) for turn in range(shares[r]))
 
@@ -449,15 +453,15 @@ def _exchange(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
         # takes, split, join, whole extent of the split dimension, every rank's extent of the other, further, dtype
         (V, 0, 1, 2 * p + 1, [(r + 1) % 3 for r in range(p)], (2,), F64),
         (V, 1, 0, max(p - 1, 1), [1 + r % 2 for r in range(p)], (), F32),
-        (Shard(1), 0, 1, p + 1, [len(k) for k in cut_points(2 * p - 1, sizes)], (), F64),
-        (Shard(0), -1, 0, 2 * p, [len(k) for k in cut_points(p - 1, sizes)], (), F64),
+        (Shard(1), 0, 1, p + 1, [len(k) for k in split_indices(2 * p - 1, sizes)], (), F64),
+        (Shard(0), -1, 0, 2 * p, [len(k) for k in split_indices(p - 1, sizes)], (), F64),
     ]
     if thin == 0:
         table += [(V, 0, 1, p, [1] * p, (2,), C128), (V, 0, 1, 0, [2] * p, (), F64)]
     for takes, split, join, whole, others, rest, dtype in table[2 if thin == 2 else 0 :]:
         s = split % (2 + len(rest))
         shapes = tuple((whole, n, *rest) if s == 0 else (n, whole, *rest) for n in others)
-        cuts = [len(keep) for keep in cut_points(whole, sizes)]
+        cuts = [len(keep) for keep in split_indices(whole, sizes)]
         gives = Shard(s) if isinstance(takes, Shard) else V
         title = f" split={split} extents={cuts} join={join} extents={others}"
         yield Case(
@@ -466,15 +470,13 @@ def _exchange(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
             lambda x, on, split=split, join=join: cc.all_to_all(x, on, split, join), exchanged(s, cuts, join),
             exchanged(join, others, s), shapes, dtype,
         )  # fmt: skip
-
-
     yield from _dispatch(p, sizes, thin)
 
 
 def _dispatch(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
-    """all_to_all along one dimension: what rank r sends to rank s is ``sent[r][s]`` of it."""
+    """all_to_all along one dimension: rank r sends ``sent[r][s]`` elements to rank s."""
     uneven = [[(2 * r + s) % 3 for s in range(p)] for r in range(p)]
-    even = [[len(k) for k in cut_points(r + 2, sizes)] for r in range(p)]
+    even = [[len(k) for k in split_indices(r + 2, sizes)] for r in range(p)]
     rows: list[tuple[Any, int, list[list[int]], bool, tuple[int, ...], Any]] = [
         (V, 0, uneven, True, (2,), F64), (V, -1, even, False, (3,), F32)]  # fmt: skip
     for takes, dim, sent, is_told, rest, dtype in rows[1 if thin == 2 else 0 :]:
@@ -493,7 +495,7 @@ def _dispatch(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
 
 
 def _point_to_point(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case | Skip]:
-    """send and recv: all at once around a ring, and from one rank to one other."""
+    """send and recv: all ranks around a ring, and from one rank to another."""
     if p == 1:
         yield Skip("send, recv", "a rank does not send to itself")
         return
@@ -505,11 +507,11 @@ def _point_to_point(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case 
 
     round_trip = [(r, (r + 1) % p) for r in range(p)]
     for shape, dtype in shapes:
-        yield Case(_named("send/recv", V, V, shape, dtype, " ring"), ("send", "recv"), V, V, ring, moved(round_trip),
-                   moved(backwards(round_trip)), (shape,) * p, dtype)  # fmt: skip
+        yield Case(_named("send/recv", V, V, shape, dtype, " ring"), ("send", "recv"), V, V, ring, permuted(round_trip),
+                   permuted(inverse(round_trip)), (shape,) * p, dtype)  # fmt: skip
     uneven = tuple((2, r % 3) for r in range(p))
-    yield Case(_named("send/recv", V, V, uneven, F64, " ring"), ("send", "recv"), V, V, ring, moved(round_trip),
-               moved(backwards(round_trip)), uneven)  # fmt: skip
+    yield Case(_named("send/recv", V, V, uneven, F64, " ring"), ("send", "recv"), V, V, ring, permuted(round_trip),
+               permuted(inverse(round_trip)), uneven)  # fmt: skip
     for source in roots:
         for target in {(source + 1) % p, (source + p // 2) % p, p - 1} - {source}:
             def hop(x: Any, on: Any, source: int = source, target: int = target) -> Any:
@@ -518,15 +520,15 @@ def _point_to_point(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case 
                     cc.send(x, on, target)
                 return x + cc.recv(on, source) if rank == target else x * 1.0
 
-            yield Case(f"send/recv V->V {source} to {target}", ("send", "recv"), V, V, hop, hopped(source, target),
-                       hopped(target, source), ((2, 3),) * p)  # fmt: skip
+            yield Case(f"send/recv V->V {source} to {target}", ("send", "recv"), V, V, hop, sent_to(source, target),
+                       sent_to(target, source), ((2, 3),) * p)  # fmt: skip
 
 
 # -- where they run ----------------------------------------------------------------------------------------------------
 
 
 def settings(ranks: int) -> Iterator[tuple[Setting, int]]:
-    """Every setting of a world, and how thin its cases are: one axis, two flattened, and each beside the other."""
+    """Every setting of a world with its `thin`: one axis, two flattened axes, and each axis of two."""
     yield Setting({"a": ranks}, ["a"]), 0 if ranks <= 5 else 1
     inner = {4: 2, 6: 3, 8: 4}.get(ranks)
     if inner is None:
@@ -539,10 +541,11 @@ def settings(ranks: int) -> Iterator[tuple[Setting, int]]:
 
 
 def work_and_skips(ranks: int, processes: bool = False) -> tuple[list[tuple[Case, Setting]], list[Skip]]:
-    """What a world of so many ranks runs, and what it does not.
+    """The cases to run in a world of so many ranks, and the skipped ones.
 
-    Second order runs in all cases of threads up to 3 ranks, else once for each pair of layouts in each setting; on
-    processes, which are slow where they share a core, not in settings with another label than V on the other axis.
+    On up to 3 threads all cases run their second-order checks. Otherwise only the first case of each pair of layouts
+    does in each setting, and on processes, which are slow when they share a core, only in settings whose other axis is
+    V.
     """
     work: list[tuple[Case, Setting]] = []
     skips: list[Skip] = []
@@ -554,7 +557,7 @@ def work_and_skips(ranks: int, processes: bool = False) -> tuple[list[tuple[Case
                 continue
             pair = case.name.split()[0], str(case.takes).split("(")[0], str(case.gives).split("(")[0]
             known = pair in seen or (processes and any(label is not V for label in setting.others.values()))
-            first = known and (processes or ranks > 3)
-            work.append((replace(case, order=1) if first else case, setting))
+            first_order = known and (processes or ranks > 3)
+            work.append((replace(case, order=1) if first_order else case, setting))
             seen.add(pair)
     return work, skips

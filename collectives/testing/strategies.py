@@ -1,10 +1,9 @@
-"""Hypothesis strategies: random correct SPMD programs that shrink to the smallest one that shows a fault.
+"""Hypothesis strategies for random correct SPMD programs, which shrink to a small program that shows a fault.
 
-Hypothesis is an optional dependency; this file is where it enters.
+Hypothesis is an optional dependency. Only this module imports it.
 
     from hypothesis import given
-    from collectives.testing.strategies import programs
-    from collectives.testing.proof import faults
+    from collectives.testing import faults, programs
 
     @given(programs(ranks=(2, 4)))
     def test_gradients(program):
@@ -32,8 +31,8 @@ except ImportError as error:
 __all__ = ["minimal", "programs"]
 
 
-class _Drawn:
-    """Choices by Hypothesis: the first option and the lowest number are the simplest."""
+class _HypothesisChooser:
+    """Choices by Hypothesis, which shrinks towards the first option and the lowest number."""
 
     def __init__(self, draw: Any):
         self.draw = draw
@@ -49,19 +48,19 @@ def programs(
     *, ranks: tuple[int, int] = (1, 8), axes: tuple[int, int] = (1, 3), statements: int = 10, trained: bool = False,
     operations: Sequence[str] = ALL,
 ) -> st.SearchStrategy[Program]:  # fmt: skip
-    """Correct programs: graphs of local operations, collectives and casts that end in one number.
+    """A strategy for correct programs: local operations, collectives and casts that end in a scalar objective.
 
     Parameters
     ----------
     ranks, axes : (int, int)
-        How many of each, from and to.
+        The smallest and the largest number of ranks, and of mesh axes.
     statements : int
-        How many at most, before those that make one number of the results.
+        The largest number of statements, not counting those that reduce the results to a scalar.
     trained : bool
-        Whether every leaf with a gradient has a layout that an optimizer takes, and the program also runs on one
+        Whether every leaf with a gradient has a layout that an optimizer accepts, and the program also runs on one
         process.
     operations : sequence of str
-        Which to choose from; see `testing.random_programs.generate`.
+        The operations to choose from; see `testing.random_programs.generate`.
 
     Examples
     --------
@@ -74,16 +73,26 @@ def programs(
 
 @st.composite
 def _programs(draw: Any, ranks: Any, axes: Any, statements: int, trained: bool, operations: Sequence[str]) -> Program:
-    return build(_Drawn(draw), meshes(ranks, axes), statements, trained, draw(st.integers(0, 2**16)), operations)
+    chooser = _HypothesisChooser(draw)
+    return build(chooser, meshes(ranks, axes), statements, trained, draw(st.integers(0, 2**16)), operations)
 
 
 def minimal(condition: Callable[[Program], bool], *, examples: int = 500, **options: Any) -> Program:
-    """A small program of `programs(**options)` that has a property, like a fault: found, then made smaller.
+    """Find a program that satisfies a condition, such as having a fault, and make it as small as possible.
+
+    Parameters
+    ----------
+    condition : callable
+        ``condition(program) -> bool``.
+    examples : int
+        The largest number of programs to try.
+    **options
+        The parameters of `programs`.
 
     Raises
     ------
     hypothesis.errors.NoSuchExample
-        None of so many has it.
+        No program among the first `examples` satisfies the condition.
 
     Examples
     --------

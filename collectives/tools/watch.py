@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..job.failure import end_job
-from ..transports.protocol import Communicator
+from ..transports.protocol import Communicator, Request
 
 __all__ = ["Watch"]
 
@@ -128,7 +128,7 @@ class Watch:
             channel.send(own, 0)
             time.sleep(2 * _TELL_S)
             return {ranks.rank: mine}
-        pending = {rank: channel.start("recv", buffer, rank) for rank, buffer in buffers.items()}
+        pending = {rank: channel.start(Request("recv", out=buffer, peer=rank)) for rank, buffer in buffers.items()}
         end = time.monotonic() + _TELL_S
         while pending and time.monotonic() < end:
             pending = {rank: each for rank, each in pending.items() if not each.test()}

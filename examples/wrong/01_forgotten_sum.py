@@ -1,6 +1,6 @@
-"""One weight, used on every rank's own rows, and nobody adds the gradients up.
+"""Every rank uses one weight on its own rows, and the gradients are not summed over the ranks.
 
-Each rank steps with the gradient of its own rows. All losses fall, and the copies drift apart.
+Each rank steps with the gradient of its own rows. All losses fall, but the copies of the weight diverge.
 """
 
 import sys
@@ -36,7 +36,7 @@ def part(mesh):
 
 def raw(mesh, p):
     mine = part(mesh)
-    return {"w": ag.grad(loss)(p["w"], X[mine], Y[mine])}  # <- and no all-reduce
+    return {"w": ag.grad(loss)(p["w"], X[mine], Y[mine])}  # <- the all-reduce is missing
 
 
 def ours(mesh, p, enter):
@@ -52,7 +52,7 @@ def refused(mesh, p):
     return ours(mesh, p, lambda w: w)
 
 
-def mended(mesh, p):
+def corrected(mesh, p):
     return ours(mesh, p, lambda w: cc.cast(w, "dp", to=cc.R))  # its adjoint is the all-reduce
 
 

@@ -1,6 +1,7 @@
-"""Every rank takes the mean of its own rows, and the ranks take the mean of that.
+"""Every rank computes the mean over its own rows, and the results are averaged over the ranks.
 
-Where the ranks hold different numbers of rows, a row of a small part counts for more than a row of a large one.
+If the ranks have different numbers of rows, the rows of a rank with few rows get a larger weight than those of a rank
+with many.
 """
 
 import sys
@@ -11,7 +12,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 
-TITLE = "a mean of means of unequal parts"
+TITLE = "a mean of means of uneven parts"
 FROM = "transformers#34242"
 AXES = {"dp": -1}
 CUT = {}
@@ -31,7 +32,7 @@ def serial(p):
 
 
 def part(mesh):
-    """Two rows on every rank but the last, which has all the others."""
+    """Two rows on every rank except the last, which has all others."""
     rank, size = mesh.axis("dp").rank, mesh.axis("dp").size
     return slice(2 * int(rank), len(Y) if rank == size - 1 else 2 * int(rank) + 2)
 
@@ -39,7 +40,7 @@ def part(mesh):
 def raw(mesh, p):
     mine = part(mesh)
     g = ag.grad(lambda w: squares(w, X[mine], Y[mine]).mean())(p["w"])
-    return {"w": summed(mesh.ranks, g) / mesh.ranks.size}  # <- every part counts the same
+    return {"w": summed(mesh.ranks, g) / mesh.ranks.size}  # <- every rank gets the same weight
 
 
 def ours(mesh, p, reduce):
@@ -55,8 +56,8 @@ def refused(mesh, p):
     return ours(mesh, p, lambda s: cc.mean(s.mean(), "dp", to=cc.I))
 
 
-def mended(mesh, p):
-    return ours(mesh, p, lambda s: cc.all_reduce(s.sum(), "dp", to=cc.I) / len(Y))  # the loss carries the global count
+def corrected(mesh, p):
+    return ours(mesh, p, lambda s: cc.all_reduce(s.sum(), "dp", to=cc.I) / len(Y))  # divide by the global count
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Every rank gathers all features, computes the same loss, and starts its backward pass from 1.
 
-The adjoint of the gather adds the ranks' cotangents up: equal ones, so the gradient is p times too large. With a small
-learning rate the loss falls all the same, faster even, until somebody changes the number of ranks.
+The adjoint of the gather sums the cotangents of the ranks. These are equal, so the gradient is p times too large. With
+a small learning rate the loss still falls, and even faster, but training changes with the number of ranks.
 """
 
 import sys
@@ -24,7 +24,7 @@ def start():
 
 
 def loss(features):
-    """Contrastive: each row's features against all rows' targets."""
+    """A contrastive loss: the features of each row against the targets of all rows."""
     scores = features @ Y.T
     return (np.log(np.exp(scores).sum(axis=1)) - (features * Y).sum(axis=1)).sum() / len(Y)
 
@@ -60,8 +60,8 @@ def refused(mesh, p):
     return ours(mesh, p, lambda loss: loss)
 
 
-def mended(mesh, p):
-    return ours(mesh, p, lambda loss: cc.cast(loss, "dp", to=cc.I))  # one number, of which one copy counts
+def corrected(mesh, p):
+    return ours(mesh, p, lambda loss: cc.cast(loss, "dp", to=cc.I))  # Invariant: one value, counted once
 
 
 if __name__ == "__main__":

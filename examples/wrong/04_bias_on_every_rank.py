@@ -1,6 +1,6 @@
 """A row-parallel layer: every rank multiplies its columns of x by its rows of W, and adds the bias before the sum.
 
-The bias is counted once per rank. What is trained is x @ W + p b, another model on every number of ranks.
+The bias is added once per rank, so the layer computes x @ W + p b: a different model for each number of ranks p.
 """
 
 import sys
@@ -11,7 +11,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 
-TITLE = "the bias, counted once per rank"
+TITLE = "a bias added once per rank"
 FROM = "torchtitan#2106"
 AXES = {"tp": -1}
 CUT = {"w": 0}
@@ -36,7 +36,7 @@ def columns(mesh):
 
 def raw(mesh, p):
     mine = X[:, columns(mesh)]
-    out = summed(mesh.ranks, mine @ p["w"] + p["b"])  # <- p biases
+    out = summed(mesh.ranks, mine @ p["w"] + p["b"])  # <- adds the bias p times
     ct = ag.grad(loss)(out)
     return {"w": mine.T @ ct, "b": ct.sum(axis=0)}
 
@@ -55,7 +55,7 @@ def refused(mesh, p):
     return ours(mesh, p, lambda product, b: cc.all_reduce(product + cc.cast(b, "tp", to=cc.R), "tp", to=cc.I))
 
 
-def mended(mesh, p):
+def corrected(mesh, p):
     return ours(mesh, p, lambda product, b: cc.all_reduce(product, "tp", to=cc.I) + b)
 
 

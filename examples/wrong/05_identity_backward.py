@@ -1,7 +1,7 @@
-"""A sum over the ranks whose backward hands the cotangent on as it is, and after it every rank goes its own way.
+"""The backward of an all-reduce is the identity, although every rank uses the result for a different computation.
 
-The identity is right where all ranks repeat one computation. Here each multiplies by columns of its own, so each
-holds a share of the cotangent only, and the shares are never added.
+The identity is correct if all ranks repeat the same computation. Here each rank multiplies by its own columns, so it
+has only an addend of the cotangent, and the addends are never summed.
 """
 
 import sys
@@ -12,7 +12,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 
-TITLE = "the identity behind a sum"
+TITLE = "identity as backward of a sum"
 FROM = "flash-attention#1244"
 AXES = {"tp": -1}
 CUT = {"w": 0, "v": 1}
@@ -35,7 +35,7 @@ def raw(mesh, p):
     mine = columns(mesh)
     h = summed(mesh.ranks, X[:, mine] @ p["w"])
     ct_h, g_v = ag.grad(lambda h, v: ((np.tanh(h) @ v - Y[:, mine]) ** 2).sum() / len(Y), (0, 1))(h, p["v"])
-    return {"w": X[:, mine].T @ ct_h, "v": g_v}  # <- ct_h covers this rank's columns of the result only
+    return {"w": X[:, mine].T @ ct_h, "v": g_v}  # <- ct_h is this rank's addend, not the sum
 
 
 def ours(mesh, p, to):
@@ -54,8 +54,8 @@ def refused(mesh, p):
     return ours(mesh, p, cc.I)
 
 
-def mended(mesh, p):
-    return ours(mesh, p, cc.R)  # each rank goes on separately: backward, the cotangents are summed
+def corrected(mesh, p):
+    return ours(mesh, p, cc.R)  # ranks use the sum separately, so backward sums the cotangents
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Tokens are gathered, every rank runs an expert of its own on all of them, and backward takes this rank's slice.
+"""Tokens are gathered, every rank runs its own experts on all tokens, and backward takes this rank's slice.
 
-A slice of the own cotangent is what this rank's expert says of this rank's tokens. What the other experts say of them
-is lost; it takes a reduce-scatter.
+The slice has the cotangents from this rank's experts only. Those from the other ranks' experts are lost; a
+reduce-scatter would add them.
 """
 
 import sys
@@ -41,7 +41,7 @@ def raw(mesh, p):
     mine = part(mesh)
     h, pullback = ag.vjp(lambda w: np.tanh(X[mine] @ w), p["embed"])
     ct, g = ag.grad(lambda h, e: experts_loss(h, e, Y), (0, 1))(joined(mesh.ranks, h), p["experts"])
-    return {"embed": summed(mesh.ranks, pullback(ct[mine])), "experts": g}  # <- own slice of the own cotangent
+    return {"embed": summed(mesh.ranks, pullback(ct[mine])), "experts": g}  # <- a slice, no sum over ranks
 
 
 def ours(mesh, p, to):
@@ -59,7 +59,7 @@ def refused(mesh, p):
     return ours(mesh, p, cc.I)
 
 
-def mended(mesh, p):
+def corrected(mesh, p):
     return ours(mesh, p, cc.R)
 
 

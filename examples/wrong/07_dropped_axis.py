@@ -1,7 +1,7 @@
-"""Two axes, and the gradient is summed over one of them only.
+"""The mesh has two axes, and the gradient is summed over only one of them.
 
-Data parallelism sums over "dp". But the ranks of "tp" use the same weight on data of their own too, so the copies along
-"tp" each get another gradient.
+Data parallelism sums over "dp". But the ranks along "tp" use the same weight on their own data too, so the copies along
+"tp" get different gradients.
 """
 
 import sys
@@ -37,7 +37,7 @@ def part(mesh):
 
 def raw(mesh, p):
     g = ag.grad(loss)(p["w"], X[part(mesh)], Y[part(mesh)])
-    return {"w": mesh.axis("dp").group.all_reduce(g)}  # <- and "tp"?
+    return {"w": mesh.axis("dp").group.all_reduce(g)}  # <- no sum over "tp"
 
 
 def ours(mesh, p, axes):
@@ -54,7 +54,7 @@ def refused(mesh, p):
     return ours(mesh, p, "dp")
 
 
-def mended(mesh, p):
+def corrected(mesh, p):
     return ours(mesh, p, ("dp", "tp"))
 
 

@@ -1,7 +1,7 @@
-"""Classes are spread over the ranks, and the softmax's denominator is summed by a raw all-reduce.
+"""The classes are sharded over the ranks, and the denominator of the softmax is summed by a raw all-reduce.
 
-Its value is right. But for the tape it is a constant, so what is followed is the gradient of the label's logit alone:
-every other class is never pushed down.
+The value of the sum is correct, but the tape does not record it and sees a constant. The gradient is that of the
+label's logit alone, so the logits of the other classes are never lowered.
 """
 
 import sys
@@ -12,7 +12,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 
-TITLE = "a sum that the tape does not know of"
+TITLE = "a sum that the tape does not record"
 FROM = "ms-swift#9947"
 AXES = {"tp": -1}
 CUT = {"w": 1}
@@ -37,7 +37,7 @@ def columns(mesh):
 
 def raw(mesh, p):
     mine = columns(mesh)
-    denominator = summed(mesh.ranks, np.exp(X @ p["w"]).sum(axis=1))  # <- a plain array: a constant
+    denominator = summed(mesh.ranks, np.exp(X @ p["w"]).sum(axis=1))  # <- a plain array, so a constant
 
     def loss(w):
         return (np.log(denominator) - ((X @ w) * HOT[:, mine]).sum(axis=1)).sum() / len(X)
@@ -62,7 +62,7 @@ def refused(mesh, p):
     return ours(mesh, p, lambda s: summed(mesh.ranks, s.numpy()))
 
 
-def mended(mesh, p):
+def corrected(mesh, p):
     return ours(mesh, p, lambda s: cc.all_reduce(s, "tp", to=cc.I))
 
 

@@ -1,6 +1,6 @@
-"""Every rank draws its first weights from a seed of its own, and then the gradients are averaged faithfully.
+"""Every rank initializes its weights from a different seed; the gradients are summed over the ranks correctly.
 
-There are p models, each trained with the gradients of the others. All losses fall.
+There are p different models, and each is trained with gradients computed on the others. All losses fall.
 """
 
 import sys
@@ -23,7 +23,7 @@ def start():
 
 
 def raw_start():
-    return {"w": draw(f"w of rank {cc.world().rank}", 5)}  # <- a seed for each rank
+    return {"w": draw(f"w of rank {cc.world().rank}", 5)}  # <- a different seed on each rank
 
 
 def loss(w, x, y):
@@ -42,9 +42,9 @@ def raw(mesh, p):
     return {"w": summed(mesh.ranks, ag.grad(loss)(p["w"], X[part(mesh)], Y[part(mesh)]))}
 
 
-def mended(mesh, p):
+def corrected(mesh, p):
     w = ag.Parameter(p["w"], name="w")
-    cc.check_replicas([w], mesh)  # the optimizer and DataParallel do this at their first step
+    cc.check_replicas([w], mesh)  # the optimizer and DataParallel also check this at their first step
     x, y = (ag.tensor(a[part(mesh)], {"dp": cc.Shard(0)}, global_shape=a.shape) for a in (X, Y))
     with ag.Tape() as tape:
         total = cc.all_reduce(loss(cc.cast(w, "dp", to=cc.R), x, y), "dp", to=cc.I)
@@ -52,7 +52,7 @@ def mended(mesh, p):
     return {"w": w.grad.numpy()}
 
 
-refused = mended  # the program is right; what it starts from is not
+refused = corrected  # the program is correct; only its initial weights are wrong
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Every rank clips its own gradient, and then the clipped ones are summed.
+"""Every rank clips its own gradient, and then the clipped gradients are summed.
 
-What is clipped is an addend. The sum of clipped addends is not the clipped sum: it can be p times as long as the limit,
-and it points elsewhere.
+Each rank's gradient is only an addend. The sum of clipped addends is not the clipped sum: its norm can be p times the
+limit, and its direction differs.
 """
 
 import sys
@@ -34,11 +34,11 @@ def serial(p):
 
 def clipped(g):
     norm = np.sqrt((g * g).sum())
-    return g * (LIMIT / (norm + LIMIT))  # a smooth clip: never longer than the limit
+    return g * (LIMIT / (norm + LIMIT))  # a smooth clip: the norm stays below the limit
 
 
 def expected(gradients):
-    """What a step should take: the whole gradient, clipped."""
+    """The gradient that a step should use: the whole gradient, clipped."""
     return {"w": clipped(gradients["w"])}
 
 
@@ -48,7 +48,7 @@ def part(mesh):
 
 def raw(mesh, p):
     g = ag.grad(loss)(p["w"], X[part(mesh)], Y[part(mesh)])
-    return {"w": summed(mesh.ranks, clipped(g))}  # <- each addend for itself
+    return {"w": summed(mesh.ranks, clipped(g))}  # <- clips each addend separately
 
 
 def gradient(mesh, p, label):
@@ -62,10 +62,10 @@ def gradient(mesh, p, label):
 
 
 def refused(mesh, p):
-    return clipped(gradient(mesh, p, {"dp": cc.R}))  # Partial: the addends
+    return clipped(gradient(mesh, p, {"dp": cc.R}))  # the gradient is Partial: addends
 
 
-def mended(mesh, p):
+def corrected(mesh, p):
     return {"w": clipped(gradient(mesh, p, None)).numpy()}
 
 

@@ -1,20 +1,20 @@
-"""What the ten programs of this gallery share: training each of them twice, and showing what came of it.
+"""The code that the ten programs of this folder share: train both versions of a program and report the results.
 
 A program is a module with
 
-    TITLE, FROM     what goes wrong, and where it was reported
-    AXES            the mesh's axes, -1 for "all the ranks that are left"
-    CUT             {parameter: dimension along which the ranks of the last axis hold parts}; the rest are copies
-    start()         the parameters, whole
-    serial(p)       the loss of the whole model on all data, in plain autograd: what is meant
-    raw(mesh, p)    this rank's gradients as one writes them with raw collectives: wrong, and nothing says so
-    refused(mesh, p)   the same program in ringtape: an error
-    mended(mesh, p)    this rank's gradients of the program as it should be
+    TITLE, FROM     the fault, and where it was reported
+    AXES            the axes of the mesh; -1 means all remaining ranks
+    CUT             {parameter: dimension along which the ranks of the last axis shard it}; other parameters are copies
+    start()         the initial values of the whole parameters
+    serial(p)       the intended loss: of the whole model on all data, computed serially
+    raw(mesh, p)    this rank's gradients, computed with raw collectives: wrong, without any error
+    refused(mesh, p)   the same program in ringtape, which raises an error
+    corrected(mesh, p)    this rank's gradients by the corrected program
 
-and ends with ``show(sys.modules[__name__])``. Two may add `raw_start()`, where the wrong one starts elsewhere, and
-`expected(gradients)`, where a step takes more than the gradient.
+It ends with ``show(sys.modules[__name__])``. Two functions are optional: `raw_start()` if the wrong version starts from
+other values, and `expected(gradients)` if a step uses more than the gradient itself.
 
-    python examples/wrong/gallery.py --ranks 3 --plot curves.png     all ten, in one picture
+    python examples/wrong/gallery.py --ranks 3 --plot curves.png     draw all ten programs
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ STEPS, RATE = 60, 0.05
 
 
 def summed(group: cc.Communicator, x: Any) -> Any:
-    """The sum over the ranks, taken by the transport itself: no tape knows of it."""
+    """The sum over the ranks, computed by the transport and therefore not recorded on a tape."""
     x = np.asarray(x, float)
     return group.all_reduce(np.ascontiguousarray(x).reshape(-1)).reshape(x.shape)
 
 
 def joined(group: cc.Communicator, x: Any) -> Any:
-    """All ranks' rows, in order of rank, again by the transport."""
+    """The rows of all ranks in order of rank, gathered by the transport."""
     counts = [int(n) for n in group.all_gather(np.array([x.size]), [1] * group.size)]
     return group.all_gather(np.ascontiguousarray(x).reshape(-1), counts).reshape(-1, *x.shape[1:])
 
 
 def rows(n: int, rank: int, size: int) -> slice:
-    """This rank's part of n rows, by the rule of numpy.array_split."""
+    """The part of n rows that belongs to a rank, as numpy.array_split splits them."""
     starts = np.cumsum([0, *(len(part) for part in np.array_split(np.arange(n), size))])
     return slice(int(starts[rank]), int(starts[rank + 1]))
 
 
 def draw(name: str, *shape: int) -> Any:
-    """The same numbers on every rank."""
+    """Random numbers determined by the name, so equal on all ranks."""
     return np.random.default_rng(list(name.encode())).standard_normal(shape)
 
 
 def mesh_of(program: ModuleType) -> cc.Mesh:
-    """The program's mesh over the current world; with too few ranks for a fixed axis, that axis takes them all."""
+    """The program's mesh. If the number of ranks does not fit a fixed axis, the last axis gets all ranks."""
     sizes = dict(program.AXES)
     fixed = math.prod(n for n in sizes.values() if n != -1)
     if cc.world().size % fixed:
@@ -69,7 +69,7 @@ def mesh_of(program: ModuleType) -> cc.Mesh:
 
 
 def own(program: ModuleType, mesh: cc.Mesh, whole: Parameters) -> Parameters:
-    """What this rank holds of the parameters: its parts, and copies of the others."""
+    """The parameters on this rank: its parts of the sharded ones, and copies of the others."""
     last = mesh.axis(mesh.names[-1])
     held = {}
     for name, p in whole.items():
@@ -80,7 +80,7 @@ def own(program: ModuleType, mesh: cc.Mesh, whole: Parameters) -> Parameters:
 
 
 def whole(program: ModuleType, mesh: cc.Mesh, held: Parameters) -> Parameters:
-    """The model that the ranks hold together: their parts joined, and rank 0's copy of what they all hold."""
+    """The parameters of the whole model: the gathered parts of the sharded ones, and rank 0's copies of the others."""
     group = mesh.axis(mesh.names[-1]).group
     found = {}
     for name, p in held.items():
@@ -92,17 +92,17 @@ def whole(program: ModuleType, mesh: cc.Mesh, held: Parameters) -> Parameters:
     return found
 
 
-def train(program: ModuleType, mesh: cc.Mesh, mended: bool, steps: int) -> tuple[list[float], float]:
-    """The loss of the whole model over the steps, and the first gradient's relative error."""
-    begin = program.start() if mended else getattr(program, "raw_start", program.start)()
+def train(program: ModuleType, mesh: cc.Mesh, corrected: bool, steps: int) -> tuple[list[float], float]:
+    """Train a program. Returns the loss of the whole model at every step, and the first gradient's relative error."""
+    begin = program.start() if corrected else getattr(program, "raw_start", program.start)()
     held = own(program, mesh, begin)
     losses, error = [], math.nan
     for step in range(steps):
         model = whole(program, mesh, held)
         losses.append(float(program.serial(model)))
-        if mended:
+        if corrected:
             with mesh:
-                gradients = program.mended(mesh, held)
+                gradients = program.corrected(mesh, held)
         else:
             gradients = program.raw(mesh, held)
         if step == 0:
@@ -116,7 +116,7 @@ def train(program: ModuleType, mesh: cc.Mesh, mended: bool, steps: int) -> tuple
 
 
 def serial_gradients(program: ModuleType, model: Parameters) -> Parameters:
-    """The gradients of the whole model on all data."""
+    """The gradients of the whole model on all data, computed serially."""
     def loss(*parameters: Any) -> Any:
         return program.serial(dict(zip(model, parameters, strict=True)))
 
@@ -124,7 +124,7 @@ def serial_gradients(program: ModuleType, model: Parameters) -> Parameters:
 
 
 def refusal(program: ModuleType, mesh: cc.Mesh) -> str:
-    """What ringtape says to the raw program."""
+    """The error that ringtape raises for the wrong program."""
     begin = getattr(program, "raw_start", program.start)()
     try:
         with mesh:
@@ -148,26 +148,26 @@ def show(program: ModuleType) -> None:
 
 
 def report(program: ModuleType, options: argparse.Namespace) -> None:
-    """Train both, and print on rank 0 what there is to see."""
+    """Train both versions, and print the results on rank 0."""
     mesh = mesh_of(program)
     raw, raw_error = train(program, mesh, False, options.steps)
     good, good_error = train(program, mesh, True, options.steps)
-    said = refusal(program, mesh)
+    message = refusal(program, mesh)
     if mesh.ranks.rank:
         return
     print(f"{program.TITLE}   ({program.FROM}; {mesh})\n")
-    print(f"{'step':>6} {'raw collectives':>16} {'mended':>10}    loss of the whole model")
+    print(f"{'step':>6} {'raw collectives':>16} {'corrected':>10}    loss of the whole model")
     for step in sorted({0, 1, 2, 5, *range(10, options.steps, 10), options.steps - 1} & set(range(options.steps))):
         print(f"{step:6} {raw[step]:16.4f} {good[step]:10.4f}")
-    print(f"\nfirst gradient, relative error: {raw_error:.2g} raw, {good_error:.2g} mended")
-    print(f"\nwhat ringtape says to the raw program:\n\n{said}\n")
+    print(f"\nrelative error of the first gradient: {raw_error:.2g} with raw collectives, {good_error:.2g} corrected")
+    print(f"\nringtape's error for the same program:\n\n{message}\n")
     if options.plot:
         plot(program, raw, good, options.plot)
-        print(f"drawn in {options.plot}")
+        print(f"wrote {options.plot}")
 
 
 def plot(program: ModuleType, raw: list[float], good: list[float], path: str) -> None:
-    """The two loss curves."""
+    """Draw the two loss curves of a program."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
@@ -179,15 +179,15 @@ def plot(program: ModuleType, raw: list[float], good: list[float], path: str) ->
 
 
 def draw_curves(axes: Any, program: ModuleType, raw: list[float], good: list[float]) -> None:
-    """One program's curves."""
-    axes.plot(raw, color="#e45756", label="raw collectives: a wrong gradient")
-    axes.plot(good, color="#4c78a8", label="mended: the gradient")
+    """Draw the two loss curves of a program into given axes."""
+    axes.plot(raw, color="#e45756", label="raw collectives: wrong gradient")
+    axes.plot(good, color="#4c78a8", label="corrected")
     axes.set_title(program.TITLE, fontsize="medium")
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def programs() -> list[ModuleType]:
-    """The ten, in order."""
+    """The ten programs, in order."""
     found = []
     for path in sorted(Path(__file__).parent.glob("[0-9]*.py")):
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -198,11 +198,11 @@ def programs() -> list[ModuleType]:
 
 
 def draw_all(options: argparse.Namespace) -> None:
-    """Small multiples of all programs."""
+    """Draw the loss curves of all programs."""
     curves = []
     for program in programs():
         mesh = mesh_of(program)
-        curves.append((program, *(train(program, mesh, mended, options.steps)[0] for mended in (False, True))))
+        curves.append((program, *(train(program, mesh, corrected, options.steps)[0] for corrected in (False, True))))
     if cc.world().rank:
         return
     from matplotlib.figure import Figure
@@ -220,7 +220,7 @@ def draw_all(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """All programs in one picture."""
+    """Draw the loss curves of all programs in one picture."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
     parser.add_argument("--steps", type=int, default=STEPS)

@@ -399,7 +399,7 @@ def test_hips_autograd_installed_beside(tmp_path: Path, folder: str) -> None:
     _installed.refuse_two_owners(str(tmp_path))
     (tmp_path / folder).mkdir()
     refused(ag.ConflictError, lambda: _installed.refuse_two_owners(str(tmp_path)), folder.rsplit(".", 1)[0],
-            "HIPS autograd", str(tmp_path), "pip uninstall autograd", "both own")  # fmt: skip
+            "HIPS autograd", str(tmp_path), "pip uninstall autograd", "Both it and ringtape")  # fmt: skip
     _installed.refuse_two_owners(str(tmp_path / "no such folder"))
 
 

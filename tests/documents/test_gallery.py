@@ -1,4 +1,4 @@
-"""The gallery of wrong programs: each loss falls, each gradient is wrong, ringtape refuses it, and it is mended."""
+"""The gallery of wrong programs: each loss falls, each gradient is wrong, ringtape refuses it, and it is corrected."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_program(name: str, ranks: int) -> None:
 
     def run() -> Any:
         mesh = gallery.mesh_of(program)
-        raw, mended = (gallery.train(program, mesh, how, STEPS) for how in (False, True))
-        return raw, mended, gallery.refusal(program, mesh)
+        raw, corrected = (gallery.train(program, mesh, how, STEPS) for how in (False, True))
+        return raw, corrected, gallery.refusal(program, mesh)
 
-    for (raw, raw_error), (mended, mended_error), said in cc.run(run, ranks=ranks):
+    for (raw, raw_error), (corrected, mended_error), said in cc.run(run, ranks=ranks):
         assert raw[-1] < 0.99 * raw[0], "the loss of the wrong program should fall"
         assert raw_error > 0.1 and mended_error < 1e-12
-        assert mended[-1] < mended[0]
+        assert corrected[-1] < corrected[0]
         assert "axis '" in said and "fix: " in said
         assert name == "09_own_seeds" or f"{name}.py:" in said or name.startswith("03")
 

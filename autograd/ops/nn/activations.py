@@ -10,6 +10,7 @@ import numpy as np
 from ...engine.broadcasting import broadcast
 from ...engine.primitive import op
 from ...errors import ShapeError, call_site
+from ...kernels import normal
 from ..elementwise import exp, sigmoid, tanh
 from .fused import Fused
 
@@ -18,22 +19,16 @@ _CUBIC = 0.044715
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
-def _cdf(x: Any) -> Any:
-    from ...kernels.normal import normal_cdf as function
-
-    return function(x)
-
-
 normal_cdf = op(
-    "normal_cdf", "N", _cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY), saves="0", dims=broadcast,
-    operands="x",
+    "normal_cdf", "N", normal.normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY), saves="0",
+    dims=broadcast, operands="x",
 )  # fmt: skip
 
 
 def _gelu(x: Any, form: str) -> Any:
     if form == "tanh":
         return x * (0.5 + 0.5 * np.tanh((x * _SLOPE) * (x * x * _CUBIC + 1)))
-    return x * _cdf(x)
+    return x * normal.normal_cdf(x)
 
 
 def _gelu_rule(ct: Any, y: Any, x: Any, form: str) -> Any:

@@ -13,12 +13,13 @@ import numpy as np
 from ...engine.tensor import TENSORS
 from ...errors import DtypeError, ShapeError, call_site
 from ...layouts.layout import Mix
+from ..arguments import constant_like, raw, stack
 from ..elementwise import astype, equal, exp, stop_gradient, where
 from ..indexing import getitem
 from ..matmul import matmul
 from ..reductions import max, sum
-from ..shape import broadcast_to, reshape, stack, swapaxes
-from .fused import Fused, constant_like, raw
+from ..shape import broadcast_to, reshape, swapaxes
+from .fused import Fused
 
 Shape = tuple[int, ...]
 

@@ -18,10 +18,9 @@ from ...engine.checked_pull import prove
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
 from ...engine.tape import Sweep
-from ...engine.tensor import TENSORS, Tensor
 from ...kernels import find
 
-__all__ = ["Fused", "constant_like", "raw"]
+__all__ = ["Fused"]
 
 
 class Fused(Primitive):
@@ -32,9 +31,9 @@ class Fused(Primitive):
         self.composition = function
         super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
 
-    def made(self, n: int) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The call, and the step of the reverse sweep: the kernel's where the forward pass was the kernel's."""
-        call, self._step = super().made(n)
+    def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The call, and the step of a reverse sweep: the kernel's where the forward pass was the kernel's."""
+        call, self._step = super().bind()
         return call, self._sweep
 
     def _value(self, *args: Any) -> Any:
@@ -69,17 +68,3 @@ class Fused(Primitive):
         for place, g in zip(places, backward(ct, kept, xs, options, wanted, last), strict=True):
             if place >= 0:
                 sweep.add(place, g)
-
-
-def raw(x: Any) -> Any:
-    """The array of a Tensor; anything else as it is."""
-    return x.array if x.__class__ in TENSORS else x
-
-
-def constant_like(array: Any, like: Any) -> Any:
-    """An array that is the same on every rank, as an operand beside `like`: a Tensor if that is one."""
-    if like.__class__ not in TENSORS:
-        return array
-    from ...layouts.layout import C
-
-    return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))

@@ -9,10 +9,11 @@ import numpy as np
 
 from ...errors import ShapeError, call_site
 from ...layouts.layout import Mix
+from ..arguments import raw
 from ..elementwise import sqrt
 from ..reductions import mean, sum
 from ..shape import broadcast_to
-from .fused import Fused, raw
+from .fused import Fused
 
 Shape = tuple[int, ...]
 

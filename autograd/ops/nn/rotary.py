@@ -10,7 +10,8 @@ import numpy as np
 from ...engine.tensor import TENSORS
 from ...errors import ShapeError, call_site
 from ...layouts.layout import Mix
-from .fused import Fused, raw
+from ..arguments import raw
+from .fused import Fused
 
 Shape = tuple[int, ...]
 

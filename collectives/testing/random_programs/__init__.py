@@ -1,16 +1,17 @@
-"""Random SPMD programs as data: written, run on ranks, evaluated without ranks, and compared.
+"""Random SPMD programs as data: generate them, run them on ranks, and compare their gradients with serial ones.
 
 =================  ==========================================================================================
-part               what it does
+module             contents
 =================  ==========================================================================================
-form               leaves and statements; prints as Python that can be pasted
-rules              which statements are legal, and the labels they give: the grammar, written a second time
-serial             the program's meaning in dense NumPy, with exact gradients by the complex step
-execute            the program in ringtape, on threads; `faults` compares the two
-generate           random correct programs; `testing.strategies` makes Hypothesis choose, and shrink
-shrinking          a smaller program that still shows what a larger one does
-shapes             correct programs by hand: data, tensor and sequence parallelism, and others
-unlabelled         what the ranks would compute if nobody looked at labels; `testing.mutation` asks it
+form               leaves and statements of a program, and its text as Python that can be pasted and run
+rules              which statements are legal, and the layouts of their results: a second, independent
+                   implementation of ringtape's rules
+serial             the program evaluated in NumPy without ranks, with gradients by the complex step
+execute            the program run in ringtape, on threads; `faults` compares it with the serial evaluation
+generate           random correct programs; `testing.strategies` generates them by Hypothesis instead
+shrinking          reduce a program to a smaller one that still satisfies a condition
+shapes             correct programs written by hand: data, tensor and sequence parallelism, and others
+unlabelled         the program run without any check of layouts; used by `testing.mutation`
 =================  ==========================================================================================
 """
 

@@ -1,4 +1,4 @@
-"""Running a program in ringtape, and the verdict: every rank's gradient beside the dense one."""
+"""Run a program in ringtape, and compare every rank's gradients with those of the serial evaluation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 import autograd as ag
 import autograd.numpy as anp
+import collectives as cc
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import tensor
 from autograd.engine.state import state
@@ -20,7 +21,7 @@ from autograd.layouts.layout import I, Label, P, R, Rooted, Shard, V, dual_label
 from autograd.layouts.partition import level
 
 from ...mesh import Mesh, current_mesh
-from ...ops import basic
+from ...ops import messages
 from ...world import run, world
 from .form import LeafForm, Program
 from .rules import Kind, kinds
@@ -33,18 +34,20 @@ def draw(
     name: str, shape: tuple[int, ...], layout: dict[str, Label], *, role: str = "parameter", seed: int = 0,
     unequal: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
-    """A leaf with this rank's part of random values that follow from the seed and the name alone.
+    """Make a leaf of a program: this rank's part of random values determined by the seed and the name.
 
     Parameters
     ----------
     name : str
     shape : tuple of int
-        Of the whole value (along a V axis, of each rank's own).
+        Of the whole value; along a V axis, of each rank's own value.
     layout : dict of axis -> label
-        Every axis of the current mesh. Along P axes the ranks get different addends.
+        One label for every axis of the current mesh. Along P axes the ranks get different addends.
     role : "parameter", "watched" or "data"
+        See `LeafForm`.
+    seed : int
     unequal : tuple of str
-        Axes along which the ranks get different values whatever the label says.
+        Axes along which the ranks get different values, whatever the label says.
 
     Examples
     --------
@@ -67,7 +70,7 @@ def draw(
 
 
 def hand_over(x: Any, axis: str | Sequence[str], source: int, target: int) -> Any:
-    """V -> V: rank `source` sends its value and rank `target` receives it; the others go on with zeros.
+    """V -> V: rank `source` sends its value and rank `target` receives it. All other ranks return zeros.
 
     Examples
     --------
@@ -81,15 +84,27 @@ def hand_over(x: Any, axis: str | Sequence[str], source: int, target: int) -> An
     on = current_mesh().axis(axis)
     here = on.rank
     if here == source:
-        basic.send(x, axis, target)
+        messages.send(x, axis, target)
     if here == target:
-        return basic.recv(axis, source)
+        return messages.recv(axis, source)
     zeros = x.array * 0 if type(x.array) is Shaped else np.zeros_like(x.array)
     return Tensor(zeros, x.layout.replace(on.names, V))
 
 
 class Seen(NamedTuple):
-    """What one rank saw: its place, the objective, each leaf's gradient (None without), and every value."""
+    """The results of a program on one rank.
+
+    Attributes
+    ----------
+    place : tuple of int
+        The rank's place on the mesh.
+    objective : float or None
+        None where it is absent.
+    gradients : dict of name -> array or None
+        Of every leaf that is not data.
+    values, leaves : dict of name -> Tensor
+        The results of all statements, and all leaves.
+    """
 
     place: tuple[int, ...]
     objective: float | None
@@ -102,7 +117,7 @@ class Seen(NamedTuple):
 def _compiled(lines: tuple[str, ...]) -> Any:
     text = "".join(f"{line}\n" for line in lines)
     name = f"<program {abs(hash(lines)) % 10**8}>"
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)  # so that errors show the line
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)  # tracebacks then show the line
     if len(linecache.cache) > 4096:
         for old in [n for n in linecache.cache if n.startswith("<program ") and n != name]:
             del linecache.cache[old]
@@ -110,11 +125,11 @@ def _compiled(lines: tuple[str, ...]) -> Any:
 
 
 def execute(program: Program, mesh: Mesh, statements: Sequence[Any] | None = None) -> Seen:
-    """Run a program on this rank, inside ``with mesh:``, forward and backward; all ranks of the mesh call it.
+    """Run a program forward and backward on this rank. All ranks of the mesh call it, inside ``with mesh:``.
 
-    `statements` takes the place of the program's own on this rank.
+    If `statements` is given, this rank runs them instead of the program's.
     """
-    names: dict[str, Any] = {"ag": ag, "np": anp, "cc": _cc(), "I": I, "P": P, "R": R, "V": V, "Rooted": Rooted,
+    names: dict[str, Any] = {"ag": ag, "np": anp, "cc": cc, "I": I, "P": P, "R": R, "V": V, "Rooted": Rooted,
                              "Shard": Shard, "draw": draw, "hand_over": hand_over}  # fmt: skip
     exec(_compiled(tuple(program.leaf_lines())), names)
     known = {x.name: names[x.name] for x in program.leaves}
@@ -133,14 +148,8 @@ def execute(program: Program, mesh: Mesh, statements: Sequence[Any] | None = Non
     return Seen(mesh.place, objective, gradients, values, known)
 
 
-def _cc() -> Any:
-    import collectives
-
-    return collectives
-
-
 def run_program(program: Program) -> list[Seen]:
-    """Run a program in a local world, one thread a rank."""
+    """Run a program on threads, one per rank."""
     return run(lambda: _on_mesh(program), program.ranks)
 
 
@@ -151,13 +160,13 @@ def _on_mesh(program: Program) -> Seen:
     return seen
 
 
-# -- the verdict -------------------------------------------------------------------------------------------------
+# -- the comparison ----------------------------------------------------------------------------------------------
 
 TOLERANCE = 1e-9
 
 
 def faults(program: Program) -> list[str]:
-    """Run a program and compare it with its dense meaning: what is wrong, one line each; nothing if all is right.
+    """Run a program on threads and compare it with the serial evaluation. Returns one line for every difference.
 
     Examples
     --------
@@ -169,30 +178,30 @@ def faults(program: Program) -> list[str]:
 
 
 def faults_everywhere(program: Program) -> list[str]:
-    """`faults` for ranks that are processes: every rank of the current world calls it, and gets all faults."""
+    """As `faults` on the current world's processes: every rank calls this function and gets all faults."""
     seen = _on_mesh(program)
     mine = pickle.dumps((_label_faults(program, seen), seen._replace(values={}, leaves={})))
-    told = [pickle.loads(data) for data in world().exchange(mine)]
-    answer, ranks = dense(program), [each for _, each in told]
-    wrong = [f"rank {rank}: {fault}" for rank, (found, _) in enumerate(told) for fault in found]
+    received = [pickle.loads(data) for data in world().exchange(mine)]
+    answer, ranks = dense(program), [each for _, each in received]
+    wrong = [f"rank {rank}: {fault}" for rank, (found, _) in enumerate(received) for fault in found]
     return wrong + gradient_faults(program, answer, ranks) + objective_faults(program, answer, ranks)
 
 
 def judge(program: Program, answer: Answer, ranks: Sequence[Seen]) -> list[str]:
-    """What is wrong of all ranks' labels, shapes, objective and gradients."""
+    """All differences in labels, shapes, objective and gradients on all ranks."""
     wrong = [f"rank {rank}: {fault}" for rank, seen in enumerate(ranks) for fault in _label_faults(program, seen)]
     return wrong + gradient_faults(program, answer, ranks) + objective_faults(program, answer, ranks)
 
 
 def _label_faults(program: Program, seen: Seen) -> list[str]:
-    """Values of one rank whose labels or shapes are not those of the rules."""
+    """Values of one rank whose labels or shapes differ from those of the rules."""
     known = kinds(program)
     found = {name: _unlike(known[name], x, program.sizes, seen.place) for name, x in seen.values.items()}
     return [f"{name} {fault}" for name, fault in found.items() if fault]
 
 
 def objective_faults(program: Program, answer: Answer, ranks: Sequence[Seen]) -> list[str]:
-    """Where the objective is not the dense one."""
+    """Ranks whose objective differs from the serial one."""
     labels = kinds(program)[program.objective].labels
     partial = [k for k, label in enumerate(labels) if label is P]
     total = _summed([seen.objective for seen in ranks], [seen.place for seen in ranks], partial)
@@ -202,10 +211,10 @@ def objective_faults(program: Program, answer: Answer, ranks: Sequence[Seen]) ->
 
 
 def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], roles: Any = None) -> list[str]:
-    """Where a gradient is not the dense one: on each rank its own part, the sum where gradients are Partial."""
+    """Gradients that differ from the serial ones. Each rank's part is compared; Partial gradients are summed first."""
     places = [seen.place for seen in ranks]
     everything = float(np.sqrt(sum((g**2).sum() for g in answer.gradients.values())))
-    # a gradient that vanishes by cancellation (of a softmax summed) is rounding, of terms as large as the objective
+    # a gradient that is zero by cancellation (of a summed softmax) has rounding errors relative to the objective
     rounding = 1e-5 * max(1.0, abs(answer.objective))
     wrong = []
     for x in program.leaves:
@@ -232,7 +241,7 @@ def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], rol
 
 
 def _summed(values: Sequence[Any], places: Sequence[tuple[int, ...]], along: Sequence[int]) -> list[Any]:
-    """The sum over some axes, on every rank of them; None counts as nothing."""
+    """Replace every rank's value by the sum over its group along the axes `along`; None is left out of the sum."""
     if not along:
         return list(values)
     groups: dict[Any, Any] = {}
@@ -244,10 +253,10 @@ def _summed(values: Sequence[Any], places: Sequence[tuple[int, ...]], along: Seq
 
 
 def _unlike(kind: Kind, value: Tensor, sizes: Sequence[int], place: Sequence[int]) -> str:
-    """How a value's label and shape differ from what the rules say; empty if they do not."""
+    """How the labels and shape of a value differ from those of the rules; "" if they do not."""
     assert value.layout is not None
     need, outer = list(kind.labels), list(kind.shape)
-    for k, label in enumerate(need):  # an earlier axis is the outer one
+    for k, label in enumerate(need):  # an earlier axis splits first
         if isinstance(label, Shard):
             extents = level(outer[label.dim], sizes[k], label.unit)
             need[k] = Shard(label.dim, outer[label.dim], sum(extents[: place[k]]))
@@ -255,12 +264,12 @@ def _unlike(kind: Kind, value: Tensor, sizes: Sequence[int], place: Sequence[int
     have = list(value.layout.labels)
     if have != need:
         cuts = [[(x.extent, x.offset) for x in labels if isinstance(x, Shard)] for labels in (have, need)]
-        return f"is {value.layout!r}, cut at {cuts[0]}; needed: {need}, {cuts[1]}"
+        return f"is {value.layout!r}, with (extent, offset) {cuts[0]}; needed: {need}, {cuts[1]}"
     like = np.empty((1,) * len(sizes) + kind.shape)
     own = part(like, [V if isinstance(x, Rooted) else x for x in kind.labels], sizes, place)
     if tuple(value.array.shape) != own.shape:
         return f"has shape {value.array.shape}; needed: {own.shape}"
     absent = any(isinstance(x, Rooted) and x.root != at for x, at in zip(kind.labels, place, strict=True))
     if absent != (type(value.array) is Shaped):
-        return "holds a value where it is rooted elsewhere" if absent else "holds no value"
+        return "has data, but is rooted on another rank" if absent else "has no data"
     return ""

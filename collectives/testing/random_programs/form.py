@@ -1,6 +1,6 @@
-"""A program as data: leaves with layouts, and statements in order, the last of which is the objective.
+"""A program as data: leaves with layouts, and a list of statements, the last of which gives the objective.
 
-What is printed is what runs: `Program.source` writes the Python text, and the interpreter compiles its statements.
+`Program.source` writes the program as Python. `execute` compiles the same lines, so the printed text is what runs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ __all__ = ["COMMUNICATION", "LOCAL", "LeafForm", "Program", "Statement", "expres
 
 
 class LeafForm(NamedTuple):
-    """A leaf: its name, the whole value's shape, one label per mesh axis, and what it is for.
+    """A leaf of a program.
 
     Attributes
     ----------
+    name : str
+    shape : tuple of int
+        Of the whole value.
+    labels : tuple of Label
+        One per mesh axis.
     role : "parameter", "watched" or "data"
-        An optimizer owns a parameter; a watched leaf has a gradient too, in any layout; data has none.
+        A parameter belongs to an optimizer; a watched leaf has a gradient too, in any layout; data has none.
     unequal : tuple of str
-        Axes along which the copies differ although the label says that they are equal: a mutant's fault.
+        Axes along which the copies differ although the label says that they are equal. Only mutants have any.
     """
 
     name: str
@@ -32,18 +37,26 @@ class LeafForm(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """One line: a local operation, or a collective or cast on some axes.
+    """One statement: a local operation, or a collective or cast on some axes.
 
     Attributes
     ----------
-    name : what the result is called
-    operation : one of `LOCAL` or `COMMUNICATION`
-    operands : names of leaves or earlier results
-    axes : the mesh axes of a collective, in the mesh's order
-    to : the label asked for
-    dim, dim2 : the dimension (of a sum, None for all), and the one that all_to_all joins
-    root, pairs : as in the collective's own call; of hand_over, pairs is ((source, target),)
-    number : a factor
+    name : str
+        The name of the result.
+    operation : str
+        A key of `LOCAL` or `COMMUNICATION`.
+    operands : tuple of str
+        Names of leaves or earlier results.
+    axes : tuple of str
+        The mesh axes of a collective, in the mesh's order.
+    to : Label or None
+        The requested label of the result.
+    dim, dim2 : int or None
+        The dimension (for a sum, None means all), and the dimension that all_to_all concatenates.
+    root, pairs
+        As in the call of the collective; for hand_over, pairs is ((source, target),).
+    number : float
+        The factor of scale.
     """
 
     name: str
@@ -59,7 +72,7 @@ class Statement(NamedTuple):
 
     @property
     def communicates(self) -> bool:
-        """Whether it is a collective or a cast."""
+        """Whether the statement is a collective or a cast."""
         return self.operation in COMMUNICATION
 
     def __str__(self) -> str:
@@ -67,7 +80,7 @@ class Statement(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A whole program on a mesh. Its leaves' values follow from `seed` and their names.
+    """A program on a mesh. The values of its leaves are determined by `seed` and their names.
 
     Examples
     --------
@@ -94,7 +107,7 @@ class Program(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """How many ranks it runs on."""
+        """The number of ranks that it runs on."""
         return math.prod(self.sizes)
 
     @property
@@ -103,13 +116,13 @@ class Program(NamedTuple):
         return self.statements[-1].name
 
     def alone(self) -> Program:
-        """The same program on one process: every axis of size 1, roots at 0, nobody to send to."""
+        """The same program on one process: all axes of size 1, all roots 0, and send and recv replaced by permute."""
         return self._replace(sizes=(1,) * len(self.sizes), statements=tuple(map(alone, self.statements)),
                              leaves=tuple(x._replace(labels=tuple(map(_label_alone, x.labels)))
                                           for x in self.leaves))  # fmt: skip
 
     def source(self) -> str:
-        """The program as Python, to paste and run."""
+        """The program as Python that can be pasted and run."""
         mesh = ", ".join(f"{a}={n}" for a, n in zip(self.axes, self.sizes, strict=True))
         lines = [
             "import autograd as ag",
@@ -146,7 +159,7 @@ class Program(NamedTuple):
 
 
 def alone(s: Statement) -> Statement:
-    """A statement as it is where every axis has size 1."""
+    """The statement on a mesh whose axes have size 1."""
     if s.operation == "hand_over":
         s = s._replace(operation="permute")
     to = None if s.to is None else _label_alone(s.to)
@@ -157,7 +170,7 @@ def _label_alone(label: Label) -> Label:
     return Rooted(0) if isinstance(label, Rooted) else label
 
 
-# -- how every operation is written -------------------------------------------------------------------------------
+# -- the text of every operation ------------------------------------------------------------------------------------
 
 
 def _axes(s: Statement) -> str:
@@ -182,7 +195,7 @@ LOCAL: dict[str, str] = {
     "concatenate": "np.concatenate([{0}, {1}], axis={dim})",
     "head": "{0}[:1]",
 }
-"""Local operations, and how they are written."""
+"""Local operations, and their text as Python."""
 
 COMMUNICATION: dict[str, str] = {
     "all_reduce": "cc.all_reduce({0}, {axes}, to={to})",
@@ -200,14 +213,14 @@ COMMUNICATION: dict[str, str] = {
     "declare_partial": "cc.declare_partial({0}, {axes})",
     "cast": "cc.cast({0}, {axes}, to={to})",
 }
-"""Collectives and casts, and how they are written. ``hand_over`` is one send and one recv."""
+"""Collectives and casts, and their text as Python. ``hand_over`` is one send and one recv."""
 
-_NOTHING = {"keep": "{0}"}  # what a mutant has where a statement was deleted
+_IDENTITY = {"keep": "{0}"}  # replaces a statement that a mutant leaves out
 
 
 def expression(s: Statement) -> str:
     """The right-hand side of a statement, as Python."""
-    template = {**LOCAL, **COMMUNICATION, **_NOTHING}[s.operation]
+    template = {**LOCAL, **COMMUNICATION, **_IDENTITY}[s.operation]
     fields: dict[str, Any] = {"axes": _axes(s), "to": s.to, "dim": "" if s.dim is None else s.dim, "dim2": s.dim2,
                               "root": s.root, "pairs": list(s.pairs), "number": s.number}  # fmt: skip
     if s.pairs:

@@ -1,7 +1,7 @@
-"""Random correct programs: a graph of local operations and collectives that the rules admit, ending in one number.
+"""Random correct programs: local operations and collectives that the rules allow, ending in a scalar objective.
 
-All choices go through two functions, so that a search can make them (`testing.strategies` hands in Hypothesis's,
-which shrinks what fails) as well as a generator of random numbers.
+All choices are made by the two methods of a `Chooser`. `testing.strategies` passes one that asks Hypothesis, which can
+then shrink a program that fails.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ __all__ = ["ALL", "Chooser", "build", "generate", "meshes"]
 Choose = Callable[[Sequence[Any]], Any]
 AXES = ("a", "b", "c")
 ALL = (*COMMUNICATION, *LOCAL, *reversed(COMMUNICATION))
-"""Every operation, communication twice as often, and at both ends, which a search tries first."""
+"""All operations. Communication is listed twice, so that it is chosen twice as often, and at both ends of the list,
+which Hypothesis tries first."""
 
 
 class Chooser:
-    """Choices by a generator of random numbers."""
+    """Choices by a random number generator."""
 
     def __init__(self, seed: Any):
         self.random = np.random.default_rng(seed)
 
     def one(self, options: Sequence[Any]) -> Any:
-        """One of some options."""
+        """Choose one of the options."""
         return options[int(self.random.integers(len(options)))]
 
     def number(self, low: int, high: int) -> int:
-        """An integer from low to high, both included."""
+        """Choose an integer from low to high, both included."""
         return int(self.random.integers(low, high + 1))
 
 
@@ -45,21 +46,21 @@ def generate(
     seed: int = 0, *, ranks: tuple[int, int] = (1, 8), axes: tuple[int, int] = (1, 3), statements: int = 10,
     trained: bool = False, operations: Sequence[str] = ALL,
 ) -> Program:  # fmt: skip
-    """A random correct program.
+    """Generate a random correct program.
 
     Parameters
     ----------
     seed : int
         The same seed gives the same program.
     ranks, axes : (int, int)
-        How many of each, from and to.
+        The smallest and the largest number of ranks, and of mesh axes.
     statements : int
-        How many at most, before those that make one number of the results.
+        The largest number of statements, not counting those that reduce the results to a scalar.
     trained : bool
-        Whether every leaf with a gradient has a layout that an optimizer takes, and no shape depends on the number of
-        ranks, so that the program also runs on one process.
+        Whether every leaf with a gradient has a layout that an optimizer accepts, and no shape depends on the number
+        of ranks, so that the program also runs on one process.
     operations : sequence of str
-        Which to choose from, before the end; one that stands there twice is chosen twice as often.
+        The operations to choose from; one that is listed twice is chosen twice as often.
 
     Examples
     --------
@@ -71,7 +72,7 @@ def generate(
 
 
 def meshes(ranks: tuple[int, int] = (1, 8), axes: tuple[int, int] = (1, 3)) -> list[tuple[int, ...]]:
-    """All shapes of meshes, few ranks first; an axis of size 1 is legal, but not more than one in a shape."""
+    """All mesh shapes, those with few ranks first. A shape has at most one axis of size 1."""
     shapes = [s for n in range(axes[0], axes[1] + 1) for s in itertools.product(range(1, ranks[1] + 1), repeat=n)
               if ranks[0] <= math.prod(s) <= ranks[1] and s.count(1) <= 1]  # fmt: skip
     return sorted(shapes, key=lambda s: (math.prod(s), len(s), s))
@@ -80,12 +81,14 @@ def meshes(ranks: tuple[int, int] = (1, 8), axes: tuple[int, int] = (1, 3)) -> l
 def build(
     choose: Any, shapes: Sequence[tuple[int, ...]], most: int, trained: bool, seed: int, operations: Sequence[str] = ALL
 ) -> Program:
-    """A program of somebody's choices; see `Chooser` for what is asked."""
+    """Build a program from the choices of `choose`, an object with the methods of `Chooser`."""
     sizes = choose.one(shapes)
-    return _Build(choose, AXES[: len(sizes)], sizes, trained, operations).program(most, seed)
+    return _Builder(choose, AXES[: len(sizes)], sizes, trained, operations).program(most, seed)
 
 
-class _Build:
+class _Builder:
+    """A program under construction."""
+
     def __init__(
         self, choose: Any, axes: tuple[str, ...], sizes: tuple[int, ...], trained: bool, operations: Sequence[str]
     ):
@@ -102,7 +105,7 @@ class _Build:
         self.ones = (1,) * len(sizes)
 
     def program(self, most: int, seed: int) -> Program:
-        self.extents = [self.choose.number(1, 4), self.choose.number(1, 4)]  # few, so that shapes go together
+        self.extents = [self.choose.number(1, 4), self.choose.number(1, 4)]  # few extents, so that shapes often match
         for i in range(self.choose.number(1, 3)):
             self.leaf("parameter" if self.trained else "watched", f"w{i}")
         for i in range(self.choose.number(0, 2)):
@@ -147,7 +150,7 @@ class _Build:
             try:
                 kind = result(s, self.known, self.axes, self.sizes)
                 if self.trained and kind.shape != result(alone(s), self.known, self.axes, self.ones).shape:
-                    continue  # it takes ranks for the shape to come out, and one process should do
+                    continue  # the shape depends on the number of ranks, so one process would get another one
             except Illegal:
                 continue
             if math.prod(kind.shape) <= 64:
@@ -200,9 +203,9 @@ class _Build:
         else:
             yield from ({"to": to} for to in (R, I, P, V, Shard(0), Shard(1)))
 
-    # -- the end: one number ---------------------------------------------------------------------------------------
+    # -- the end: a scalar objective -------------------------------------------------------------------------------
     def end(self) -> None:
-        """The sum of what nothing has used, weighted, with the sums over the ranks taken."""
+        """Add up the unused values, weighted and summed over the ranks."""
         names = [n for n in self.known if n not in self.used]
         kept = [n for n in names if self.known[n].depends]
         if not kept:
@@ -215,8 +218,9 @@ class _Build:
             self.write(Statement("", "scale", (losses[0],), number=1.0))
 
     def number_of(self, name: str, alone: bool) -> str:
+        """The weighted sum of a value; `alone` if it is the only term of the objective."""
         kind = self.known[name]
-        if any(isinstance(x, Shard) and x.unit != 1 for x in kind.labels):  # no leaf has such parts
+        if any(isinstance(x, Shard) and x.unit != 1 for x in kind.labels):  # no leaf, so no weight, has such shards
             squares = list(self.legal([Statement("", "multiply", (name, name)), Statement("", "negative", (name,))]))
             return self.total(self.write(squares[0]), alone)
         labels = tuple(self.choose.one([R, V]) if x is R else R if x in (P, V) or isinstance(x, Rooted) else x
@@ -225,7 +229,7 @@ class _Build:
         return self.total(self.write(Statement("", "multiply", (name, weight.name))), alone)
 
     def total(self, name: str, alone: bool) -> str:
-        """The sum of a value, over the ranks too."""
+        """The sum of a value over its elements and the ranks. The only term may remain Partial or Rooted."""
         name = self.write(Statement("", "sum", (name,)))
         for k, axis in enumerate(self.axes):
             label = self.known[name].labels[k]

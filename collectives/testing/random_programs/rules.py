@@ -1,8 +1,8 @@
-"""The grammar of layouts once more, on whole shapes: which statements are legal, and what they give.
+"""Which statements are legal, and the shapes and labels of their results.
 
-Written from the rules (the tables of `autograd.layouts` and `collectives.ops`) and not from the code that infers
-labels, so that generated programs test that code. Where a rule is doubtful it refuses: a generated program holds
-nothing but what is surely right. An illegal statement raises `Illegal`, which says why.
+This is a second implementation of the layout rules. It follows the tables of `autograd.layouts` and `collectives.ops`
+and shares no code with ringtape's inference, so that generated programs test the inference. In doubtful cases it raises
+`Illegal`: generated programs contain only statements that are certainly correct.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ __all__ = ["Illegal", "Kind", "kinds", "result"]
 
 
 class Illegal(Exception):
-    """Why a statement is not one of the grammar."""
+    """Raised for a statement that the rules do not allow; the text gives the reason."""
 
 
 class Kind(NamedTuple):
-    """What is known of a value before it is computed: the whole value's shape, one label per axis, who it depends on.
+    """The shape and layout of a value.
 
-    Along a V axis the shape is that of each rank's own whole value.
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the whole value; along a V axis, of each rank's own value.
+    labels : tuple of Label
+        One per mesh axis.
+    depends : bool
+        Whether the value depends on a leaf that has a gradient.
     """
 
     shape: tuple[int, ...]
@@ -34,7 +41,7 @@ class Kind(NamedTuple):
 
 
 def kinds(program: Program) -> dict[str, Kind]:
-    """The kind of every value, in order; Illegal where a statement is."""
+    """The kind of every leaf and result of a program; raises `Illegal` if a statement is illegal."""
     known = {x.name: Kind(x.shape, x.labels, x.role != "data") for x in program.leaves}
     for s in program.statements:
         known[s.name] = result(s, known, program.axes, program.sizes)
@@ -42,7 +49,7 @@ def kinds(program: Program) -> dict[str, Kind]:
 
 
 def result(s: Statement, known: Mapping[str, Kind], axes: Sequence[str], sizes: Sequence[int]) -> Kind:
-    """The kind of a statement's result."""
+    """The kind of a statement's result; raises `Illegal` if the statement is illegal."""
     operands = [known[name] for name in s.operands]
     depends = any(x.depends for x in operands)
     if s.communicates:
@@ -56,9 +63,9 @@ def result(s: Statement, known: Mapping[str, Kind], axes: Sequence[str], sizes: 
     return Kind(shape, labels, depends)
 
 
-# -- local operations: the result's shape, and where each operand's dimensions go ------------------------------------
+# -- local operations: the shape of the result, and where each dimension of the operands goes ------------------------
 
-MIXED, SUMMED = -1, -2  # a dimension that the operation mixes along, or sums over
+MIXED, SUMMED = -1, -2  # not a dimension of the result: elements along it are combined, or summed
 Shape = tuple[int, ...]
 Where = list[tuple[int, ...]]
 
@@ -70,7 +77,7 @@ def _same(s: Statement, shapes: Sequence[Shape]) -> tuple[Shape, Where]:
 def _softmax(s: Statement, shapes: Sequence[Shape]) -> tuple[Shape, Where]:
     (x,) = shapes
     if not x:
-        raise Illegal("softmax of a number")
+        raise Illegal("softmax of a 0-d array")
     return x, [(*range(len(x) - 1), MIXED)]
 
 
@@ -91,7 +98,7 @@ def _flatten(s: Statement, shapes: Sequence[Shape]) -> tuple[Shape, Where]:
 def _head(s: Statement, shapes: Sequence[Shape]) -> tuple[Shape, Where]:
     (x,) = shapes
     if not x:
-        raise Illegal("slice of a number")
+        raise Illegal("slice of a 0-d array")
     return (1, *x[1:]), [(MIXED, *range(1, len(x)))]
 
 
@@ -119,7 +126,7 @@ def _broadcast(s: Statement, shapes: Sequence[Shape]) -> tuple[Shape, Where]:
 def _matmul(s: Statement, shapes: Sequence[Shape]) -> tuple[Shape, Where]:
     x, w = shapes
     if len(x) != 2 or len(w) != 2 or x[1] != w[0]:
-        raise Illegal("matmul of other than two matrices that fit")
+        raise Illegal("matmul of other than two matrices whose shapes match")
     return (x[0], w[1]), [(0, SUMMED), (SUMMED, 1)]
 
 
@@ -127,7 +134,7 @@ def _concatenate(s: Statement, shapes: Sequence[Shape]) -> tuple[Shape, Where]:
     x, y = shapes
     d = s.dim
     if d is None or len(x) != len(y) or not 0 <= d < len(x) or x[:d] + x[d + 1 :] != y[:d] + y[d + 1 :]:
-        raise Illegal("shapes do not fit")
+        raise Illegal("shapes do not match")
     where = tuple(MIXED if i == d else i for i in range(len(x)))
     return (*x[:d], x[d] + y[d], *x[d + 1 :]), [where, where]
 
@@ -143,12 +150,12 @@ _LINEAR_IN_EACH = {"multiply", "matmul"}
 
 def _local(operation: str, labels: list[Label], shapes: Sequence[Shape], where: Where) -> Label:
     """The label of a local operation's result on one axis."""
-    cut = [i for i, x in enumerate(labels) if isinstance(x, Shard)]
-    if cut:
-        return _cut(operation, labels, shapes, where, cut)
+    sharded = [i for i, x in enumerate(labels) if isinstance(x, Shard)]
+    if sharded:
+        return _shard(operation, labels, shapes, where, sharded)
     if any(x is I for x in labels):
         if not all(x is I for x in labels):
-            raise Illegal("Invariant with another")
+            raise Illegal("Invariant with another layout")
         return I
     if any(x is P for x in labels):
         partial = sum(x is P for x in labels)
@@ -165,27 +172,27 @@ def _local(operation: str, labels: list[Label], shapes: Sequence[Shape], where: 
     return V if any(x is V for x in labels) else R
 
 
-def _cut(operation: str, labels: list[Label], shapes: Sequence[Shape], where: Where, cut: list[int]) -> Label:
-    cuts = [(i, x) for i in cut if isinstance(x := labels[i], Shard)]
-    goes = {where[i][x.dim] for i, x in cuts}
-    extents = {shapes[i][x.dim] for i, x in cuts}
-    units = {x.unit for _, x in cuts}
+def _shard(operation: str, labels: list[Label], shapes: Sequence[Shape], where: Where, sharded: list[int]) -> Label:
+    shards = [(i, x) for i in sharded if isinstance(x := labels[i], Shard)]
+    goes = {where[i][x.dim] for i, x in shards}
+    extents = {shapes[i][x.dim] for i, x in shards}
+    units = {x.unit for _, x in shards}
     if MIXED in goes:
-        raise Illegal("sharded along a dimension that is mixed")
+        raise Illegal("sharded along a dimension whose elements the operation combines")
     if len(goes) > 1 or len(extents) > 1 or len(units) > 1:
         raise Illegal("sharded differently")
     (to,), (unit,) = goes, units
-    if any(x is not R for i, x in enumerate(labels) if i not in cut):
+    if any(x is not R for i, x in enumerate(labels) if i not in sharded):
         raise Illegal("Shard with other than Shard or Replicated")
     if to == SUMMED:
-        if operation == "matmul" and len(cut) < 2:
+        if operation == "matmul" and len(sharded) < 2:
             raise Illegal("an unmatched contraction")
         return P
-    one = extents == {1}  # then no rank can tell whether an operand's extent of 1 is repeated, or is all there is
+    one = extents == {1}  # an extent of 1 of the other operand could be broadcast or whole, which no rank can tell
     for i in range(len(labels)):
-        if i not in cut and any(at == to and (one or shapes[i][d] != 1) for d, at in enumerate(where[i])):
+        if i not in sharded and any(at == to and (one or shapes[i][d] != 1) for d, at in enumerate(where[i])):
             raise Illegal("Replicated spans the sharded dimension")
-    return Shard(to, unit=unit * (shapes[0][1] if operation == "flatten" else 1))  # rows stay together
+    return Shard(to, unit=unit * (shapes[0][1] if operation == "flatten" else 1))  # rows are not split
 
 
 # -- collectives and casts ---------------------------------------------------------------------------------------
@@ -219,39 +226,35 @@ def _communication(
     def all_are(*allowed: Label) -> bool:
         return all(label is one for label in have) and any(one is a for a in allowed)
 
-    def all_cut(dim: int | None) -> bool:
+    def all_shard(dim: int | None) -> bool:
         return all(isinstance(label, Shard) and label.dim == dim for label in have)
 
     def at_root() -> bool:
         return all(isinstance(label, Rooted) and label.root == at for label, at in zip(have, places, strict=True))
 
-    def cutters(dim: int | None) -> list[int]:
-        """Other axes that cut a dimension."""
+    def other_sharding_axes(dim: int | None) -> list[int]:
+        """The axes outside `along` that shard a dimension."""
         return [k for k, label in enumerate(x.labels)
                 if k not in along and isinstance(label, Shard) and label.dim == dim]  # fmt: skip
 
-    def may_cut(dim: int | None) -> None:
+    def may_split(dim: int | None) -> None:
         need(dim is not None and 0 <= dim < len(shape), "no such dimension")
-        need(not any(k > along[0] for k in cutters(dim)), "an inner axis has cut the dimension")
+        need(not any(k > along[0] for k in other_sharding_axes(dim)), "an inner axis shards the dimension already")
 
-    def may_join(dim: int | None) -> None:
+    def may_concatenate(dim: int | None) -> None:
         need(dim is not None and 0 <= dim < len(shape), "no such dimension")
-        if all_cut(dim):
-            need(not any(k > along[0] for k in cutters(dim)), "an inner axis still cuts the dimension")
+        if all_shard(dim):
+            need(not any(k > along[0] for k in other_sharding_axes(dim)), "an inner axis still shards the dimension")
         else:
-            need(all_are(V), "neither parts along the dimension nor Varying")
-            need(not cutters(dim), "the ranks' own values are cut there")
+            need(all_are(V), "neither Shard along the dimension nor Varying")
+            need(not other_sharding_axes(dim), "another axis shards the Varying values along the dimension")
 
     def equal_parts() -> None:
         assert isinstance(one, Shard)
         need(len(along) == 1, "needed parts on one axis")
-        need(not cutters(one.dim), "another axis cuts the dimension too")
+        need(not other_sharding_axes(one.dim), "another axis shards the dimension too")
         need(shape[one.dim] // one.unit % size == 0, "uneven parts")
         shape[one.dim] //= size
-
-    def joined(dim: int) -> None:
-        if all_are(V):
-            shape[dim] *= size
 
     operation, dim, to = s.operation, s.dim, s.to
     if operation in ("all_reduce", "mean"):
@@ -259,26 +262,27 @@ def _communication(
         if isinstance(one, Shard):
             equal_parts()
         else:
-            need(all_are(P, V), "not addends")
+            need(all_are(P, V), "neither Partial nor Varying")
         return given(to)  # type: ignore[arg-type]
     if operation in ("all_gather", "gather"):
-        may_join(dim)
-        joined(dim)  # type: ignore[arg-type]
+        may_concatenate(dim)
+        if all_are(V):
+            shape[dim] *= size  # type: ignore[index]
         if operation == "gather":
             return rooted()
         need(to is R or to is I, "to")
         return given(to)  # type: ignore[arg-type]
     if operation in ("reduce_scatter", "shard"):
         need(all_are(P, V) if operation == "reduce_scatter" else all_are(R, I), "label")
-        may_cut(dim)
+        may_split(dim)
         return given(Shard(dim))  # type: ignore[arg-type]
     if operation == "all_to_all":
         need(dim != s.dim2 and s.dim2 is not None, "dimensions")
-        may_cut(dim)
-        may_join(s.dim2)
-        if all_cut(s.dim2):
+        may_split(dim)
+        may_concatenate(s.dim2)
+        if all_shard(s.dim2):
             return given(Shard(dim))  # type: ignore[arg-type]
-        need(not cutters(dim), "the ranks' own values are cut there")
+        need(not other_sharding_axes(dim), "another axis shards the Varying values along the dimension")
         need(shape[dim] % size == 0, "uneven parts")  # type: ignore[index]
         shape[dim] //= size  # type: ignore[index]
         shape[s.dim2] *= size  # type: ignore[index]
@@ -291,7 +295,7 @@ def _communication(
     if operation in ("broadcast", "scatter"):
         need(at_root() or all_are(V), "label")
         if operation == "scatter":
-            may_cut(dim)
+            may_split(dim)
             return given(Shard(dim))  # type: ignore[arg-type]
         need(to is R or to is I, "to")
         return given(to)  # type: ignore[arg-type]
@@ -311,7 +315,7 @@ def _communication(
         equal_parts()
         return given(V)
     if isinstance(to, Shard):
-        need(one is V and 0 <= to.dim < len(shape) and not cutters(to.dim), "to Shard")
+        need(one is V and 0 <= to.dim < len(shape) and not other_sharding_axes(to.dim), "to Shard")
         shape[to.dim] *= size
         return given(to)
     need((one, to) in _CASTS, "no such cast")

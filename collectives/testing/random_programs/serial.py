@@ -1,9 +1,11 @@
-"""What a program means, without ranks: dense NumPy on whole values, and exact gradients by the complex step.
+"""Evaluate a program serially in NumPy, on whole values and without ranks; gradients come from the complex step.
 
-A value is one array. A label only says how ranks would hold it, so most collectives and casts are the identity here;
-only along a V axis are there several values, which lie along a dimension of their own in front. Derivatives come from
-evaluating the program at ``x + ih`` for every element of every leaf at once (Squire and Trapp 1998): there is no
-adjoint here that could be wrong in the same way as ringtape's.
+A value is one array. Its label only says how ranks would hold it, so most collectives and casts are the identity here.
+Along V axes the ranks have different values, which are stacked along leading dimensions, one per mesh axis.
+
+Derivatives are found by evaluating the program at ``x + ih`` for every element of every leaf at once (Squire and Trapp,
+"Using complex variables to estimate derivatives of real functions", 1998). No adjoint is involved that could have the
+same error as ringtape's.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from .rules import Kind, kinds
 
 __all__ = ["Answer", "addends", "dense", "part"]
 
-_STEP = 1e-40  # the error is of its square; nothing is subtracted
+_STEP = 1e-40  # h: the error is of order h**2, and there is no cancellation, since nothing is subtracted
 
 
 class Answer:
-    """The objective and the gradient of every leaf that is not data.
+    """The objective of a program, and the gradient of every leaf that is not data.
 
     Attributes
     ----------
     objective : float
     gradients : dict of name -> array
-        Of shape (one extent per mesh axis, 1 where it is not V; then the whole value's shape).
+        The leading dimensions are the mesh axes (of extent 1 unless the leaf is V there), then the whole value's shape.
     """
 
     def __init__(self, objective: float, gradients: dict[str, np.ndarray]):
@@ -40,19 +42,23 @@ class Answer:
 
 
 def addends(leaf: LeafForm, sizes: Sequence[int], seed: int) -> np.ndarray:
-    """A leaf's values: one extent per mesh axis (its size where ranks differ, V or P, else 1), then the whole shape."""
+    """The values of a leaf on all ranks.
+
+    The leading dimensions are the mesh axes, of full extent where ranks differ (V or P) and 1 elsewhere. Then comes the
+    shape of the whole value.
+    """
     own = [n if label is V or label is P else 1 for label, n in zip(leaf.labels, sizes, strict=True)]
     rng = np.random.default_rng([seed, *leaf.name.encode()])
     return rng.standard_normal((*own, *leaf.shape))
 
 
 def part(values: np.ndarray, labels: Sequence[Label], sizes: Sequence[int], place: Sequence[int]) -> Any:
-    """What the rank at a place holds of values laid out as in `addends`; None where the value is absent."""
+    """The array of the rank at `place`, taken from values as `addends` returns them; None where it is absent."""
     if any(isinstance(x, Rooted) and x.root != at for x, at in zip(labels, place, strict=True)):
         return None
     front = values.shape[: len(sizes)]
     own = values[tuple(at if n > 1 else 0 for at, n in zip(place, front, strict=True))]
-    for label, size, at in zip(labels, sizes, place, strict=True):  # an earlier axis is the outer one
+    for label, size, at in zip(labels, sizes, place, strict=True):  # an earlier axis splits first
         if isinstance(label, Shard):
             extents = level(own.shape[label.dim], size, label.unit)
             start = sum(extents[:at])
@@ -61,7 +67,7 @@ def part(values: np.ndarray, labels: Sequence[Label], sizes: Sequence[int], plac
 
 
 def dense(program: Program) -> Answer:
-    """The program's objective and gradients."""
+    """Evaluate a program serially: its objective and gradients."""
     known = kinds(program)
     wanted = [x for x in program.leaves if x.role != "data"]
     values: dict[str, np.ndarray] = {}
@@ -78,9 +84,9 @@ def dense(program: Program) -> Answer:
         flat = moved.reshape(moved.shape[0], -1)
         flat[np.arange(at, at + a.size), np.arange(a.size)] += 1j * _STEP
         values[x.name], at = moved, at + a.size
-    sense = _Dense(program)
+    evaluate = _Evaluator(program)
     for s in program.statements:
-        values[s.name] = sense.value(s, [values[n] for n in s.operands], [known[n] for n in s.operands])
+        values[s.name] = evaluate.value(s, [values[n] for n in s.operands], [known[n] for n in s.operands])
     y = np.broadcast_to(values[program.objective].reshape(-1), (max(count, 1),))
     gradients, at = {}, 0
     for x in wanted:
@@ -90,8 +96,8 @@ def dense(program: Program) -> Answer:
     return Answer(float(y.real[0]), gradients)
 
 
-class _Dense:
-    """The meaning of every operation on arrays of shape (step, one extent per axis, whole shape)."""
+class _Evaluator:
+    """Every operation in NumPy, on arrays of shape (complex steps, one extent per mesh axis, whole shape)."""
 
     def __init__(self, program: Program):
         self.axes = program.axes
@@ -100,7 +106,7 @@ class _Dense:
 
     def value(self, s: Statement, xs: list[np.ndarray], known: list[Kind]) -> np.ndarray:
         if s.communicates:
-            return self.moved(s, xs[0], known[0])
+            return self.communication(s, xs[0], known[0])
         return np.asarray(getattr(self, s.operation)(s, *xs))
 
     # -- local operations ----------------------------------------------------------------------------------------
@@ -111,7 +117,7 @@ class _Dense:
         return x * s.number
 
     def tanh(self, s: Statement, x: Any) -> Any:
-        t = np.tanh(x.real)  # by hand: the library's loses the step of small arguments
+        t = np.tanh(x.real)  # NumPy's complex tanh can lose the tiny imaginary part
         return t + 1j * x.imag * (1 - t * t)
 
     def sin(self, s: Statement, x: Any) -> Any:
@@ -159,8 +165,8 @@ class _Dense:
         return np.concatenate([x, y], axis=self.front + (s.dim or 0))
 
     # -- collectives and casts -----------------------------------------------------------------------------------
-    def moved(self, s: Statement, x: np.ndarray, kind: Kind) -> np.ndarray:
-        """The value after a collective or cast: the same one, unless the ranks' own values or parts come in."""
+    def communication(self, s: Statement, x: np.ndarray, kind: Kind) -> np.ndarray:
+        """The value after a collective or cast: unchanged, unless V values or shards are combined or created."""
         along = [self.axes.index(a) for a in s.axes]
         one = kind.labels[along[0]]
         size = int(np.prod([self.sizes[k] for k in along]))
@@ -168,13 +174,13 @@ class _Dense:
         addends_of = s.operation in ("all_reduce", "mean", "declare_partial", "reduce", "reduce_scatter")
         addends_of = addends_of or (s.operation == "cast" and s.to is P)
         if isinstance(one, Shard) and (addends_of or (s.operation == "cast" and s.to is V)):
-            x, one = self.taken_apart(x, along[0], one.dim), V
+            x, one = self.split(x, along[0], one.dim), V
         if one is V:
             x = self.spread(x, along)
             if addends_of:
                 x = x.sum(axis=fronts, keepdims=True)
             elif s.operation in ("all_gather", "gather"):
-                x = self.joined(x, along, s.dim or 0)
+                x = self.concatenated(x, along, s.dim or 0)
             elif s.operation in ("broadcast", "scatter"):
                 root = np.unravel_index(s.root, [self.sizes[k] for k in along])
                 for k, at in zip(fronts, root, strict=True):
@@ -188,20 +194,20 @@ class _Dense:
             elif s.operation == "all_to_all":
                 x = self.exchanged(x, along, s.dim or 0, s.dim2 or 0)
             elif isinstance(s.to, Shard):
-                x = self.joined(x, along, s.to.dim)
+                x = self.concatenated(x, along, s.to.dim)
         elif s.operation == "cast" and s.to is V:
             x = self.spread(x, along)
         return x / size if s.operation == "mean" else x
 
     def spread(self, x: np.ndarray, along: Sequence[int]) -> np.ndarray:
-        """Equal copies along some axes as values of their own."""
+        """Give every rank along some axes a value of its own, by repeating equal copies."""
         shape = list(x.shape)
         for k in along:
             shape[1 + k] = self.sizes[k]
         return np.broadcast_to(x, shape)
 
-    def joined(self, x: np.ndarray, along: Sequence[int], dim: int) -> np.ndarray:
-        """The ranks' own values, one after the other along a dimension."""
+    def concatenated(self, x: np.ndarray, along: Sequence[int], dim: int) -> np.ndarray:
+        """Concatenate the values of the ranks along a dimension."""
         at = self.front + dim
         y = np.moveaxis(x, [1 + k for k in along], range(at - len(along), at))
         shape = list(x.shape)
@@ -210,14 +216,14 @@ class _Dense:
             shape[1 + k] = 1
         return y.reshape(shape)
 
-    def taken_apart(self, x: np.ndarray, k: int, dim: int) -> np.ndarray:
-        """Equal parts along a dimension as values of their own."""
+    def split(self, x: np.ndarray, k: int, dim: int) -> np.ndarray:
+        """Split a dimension into equal parts, one value for each rank along axis k."""
         at, p = self.front + dim, self.sizes[k]
         y = x.reshape((*x.shape[:at], p, x.shape[at] // p, *x.shape[at + 1 :]))
         return np.moveaxis(y, at, 1 + k).squeeze(axis=2 + k)
 
     def exchanged(self, x: np.ndarray, along: Sequence[int], split: int, concat: int) -> np.ndarray:
-        """Rank r gets the r-th piece along `split` of every rank's value, joined along `concat` in order of rank."""
+        """all_to_all: rank r gets part r along `split` of every rank's value, concatenated along `concat`."""
         shape = [self.sizes[k] for k in along]
         places = [tuple(int(i) for i in p) for p in np.ndindex(*shape)]
         values = [x[self.at(along, p)] for p in places]

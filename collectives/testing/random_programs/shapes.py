@@ -1,6 +1,7 @@
-"""Correct programs of the shapes that people train with, by hand, on a mesh of two axes: what mutation spoils.
+"""Correct programs of the common kinds of parallel training, written by hand for a mesh of two axes.
 
-`SHAPES` are data, tensor and sequence parallelism and their combinations; `OTHERS` are further ones.
+`SHAPES` are data, tensor and sequence parallelism and combinations of them; `OTHERS` are ZeRO-3, Ulysses and others.
+Mutation testing starts from these programs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _w(name: str, shape: tuple[int, ...], dp: Label, tp: Label) -> LeafForm:
 
 
 def _program(leaves: list[LeafForm], lines: str, sizes: tuple[int, int] = (3, 2)) -> Program:
-    """Statements as one line each: ``name = operation operands [axes] [option=value ...]``."""
+    """Parse statements, one per line: ``name = operation operands [axes] [option=value ...]``; axes are joined by *."""
     words: dict[str, Any] = {"R": R, "I": I, "V": V, "P": P, "S0": S0, "S1": S1}
     statements = []
     for line in filter(None, map(str.strip, lines.splitlines())):
@@ -232,4 +233,4 @@ OTHERS: dict[str, Program] = {
         """,
     ),
 }
-"""ZeRO, Ulysses, a ring, a pipeline, data and weights on one rank."""
+"""ZeRO-3, Ulysses, a ring, a pipeline, and data and weights that are rooted on one rank."""

@@ -1,4 +1,4 @@
-"""Making a program that shows something smaller while it still shows it. No library is needed: a program is data."""
+"""Shrink a program: make it smaller as long as it still satisfies a condition. Hypothesis is not needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["is_correct", "shrink"]
 
 
 def is_correct(program: Program) -> bool:
-    """Whether the rules admit every statement, and the last gives one number.
+    """Whether the rules allow every statement, and the last one gives a scalar objective.
 
     Examples
     --------
@@ -33,14 +33,16 @@ def is_correct(program: Program) -> bool:
 
 
 def shrink(program: Program, condition: Callable[[Program], bool]) -> Program:
-    """The smallest correct program that can be reached by leaving out and lowering, and that still has a property.
+    """Reduce a program step by step to a smaller correct one that still satisfies a condition.
+
+    A step removes a statement, a leaf or an axis, or lowers an extent or the size of an axis.
 
     Parameters
     ----------
     program : Program
-        One that has it.
+        A program that satisfies the condition.
     condition : callable
-        ``condition(program) -> bool``; what it raises counts as no.
+        ``condition(program) -> bool``. If it raises, the condition is not satisfied.
 
     Examples
     --------
@@ -73,7 +75,7 @@ def _holds(condition: Callable[[Program], bool], program: Program) -> bool:
 
 def _smaller(program: Program) -> Iterator[Program]:
     yield _pruned(program)
-    for i in range(len(program.statements) - 1):  # everything up to some number
+    for i in range(len(program.statements) - 1):  # end after an earlier statement
         yield program._replace(statements=program.statements[: i + 1])
     for i in reversed(range(len(program.statements))):
         s = program.statements[i]
@@ -98,7 +100,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _without(program: Program, at: int, stand_in: str) -> Program:
-    """A statement left out; who used its result uses another value."""
+    """Remove a statement, and use another value in place of its result."""
     gone = program.statements[at].name
     rest = (*program.statements[:at], *program.statements[at + 1 :])
     changed = [s._replace(operands=tuple(stand_in if n == gone else n for n in s.operands)) for s in rest]
@@ -106,7 +108,7 @@ def _without(program: Program, at: int, stand_in: str) -> Program:
 
 
 def _pruned(program: Program) -> Program:
-    """Without statements that the last one does not need, and without leaves that nothing uses."""
+    """Remove the statements that the objective does not depend on, and the unused leaves."""
     if not program.statements:
         return program
     needed = {program.objective}
@@ -121,7 +123,7 @@ def _pruned(program: Program) -> Program:
 
 
 def _without_axis(program: Program, k: int) -> Program:
-    """One axis less: what ran along it alone is the identity."""
+    """Remove an axis, and the statements that run along this axis only."""
     axis = program.axes[k]
     leaves = tuple(x._replace(labels=(*x.labels[:k], *x.labels[k + 1 :])) for x in program.leaves)
     program = program._replace(

@@ -1,8 +1,8 @@
-"""What ranks compute if nobody looks at labels: every statement on every rank's own array, and back again.
+"""Run a program forward and backward in NumPy without checking layouts.
 
-This is a program as written against a library of raw collectives whose adjoints are right but whose uses nobody checks:
-each cast and collective runs the adjoint of the layouts that its author had in mind, every rank seeds its copy of the
-objective with 1. It tells what a mutant that ringtape refuses would have done: whether its gradient would be wrong.
+This simulates a library of collectives with correct adjoints but without any checks. Each cast and collective runs the
+adjoint for the layouts that its author intended, and every rank seeds its copy of the objective with 1. Mutation
+testing uses it to find out whether a mutant that ringtape refuses would have computed a wrong gradient.
 """
 
 from __future__ import annotations
@@ -22,22 +22,29 @@ from .serial import addends, part
 __all__ = ["unlabelled"]
 
 Arrays = list[Any]
-"""One array per rank of a group, or of the mesh; None where there is none."""
+"""One array per rank of a group, or of the mesh; None where the value is absent."""
 
 
 def unlabelled(program: Program, meant: Mapping[str, Label] | None = None) -> list[Seen]:
-    """Every rank's objective and gradients, without labels. Raises where arrays do not fit.
+    """Every rank's objective and gradients, computed without labels.
 
     Parameters
     ----------
     program : Program
-    meant : mapping from the name of a statement to a label, optional
-        What the author of a cast or a shard took the operand for; R without it.
+    meant : mapping from str to Label, optional
+        By the name of a statement (a cast or a shard): the label that its author intended for the operand. Default: R.
+
+    Raises
+    ------
+    ValueError
+        Shapes do not match, or a rank has no data where a collective needs it. NumPy raises other errors too.
     """
     return _Ranks(program, meant or {}).seen()
 
 
 class _Ranks:
+    """The values and cotangents of all ranks."""
+
     def __init__(self, program: Program, meant: Mapping[str, Label]):
         self.program = program
         self.meant = meant
@@ -55,7 +62,7 @@ class _Ranks:
             values[s.name] = self.forward(s)
         loss = values[program.objective]
         if any(y is not None and y.size != 1 for y in loss):
-            raise ValueError("the objective is not one number")
+            raise ValueError("the objective is not a scalar")
         self.cts[program.objective] = [None if y is None else np.ones_like(y) for y in loss]
         for s in reversed(program.statements):
             self.backward(s)
@@ -67,7 +74,7 @@ class _Ranks:
         ]  # fmt: skip
 
     def groups(self, s: Statement) -> list[list[int]]:
-        """The ranks along a statement's axes, in order; every such group."""
+        """All groups of ranks along the axes of a statement, each in order."""
         along = [self.program.axes.index(a) for a in s.axes]
         found: dict[Any, list[int]] = {}
         for rank, place in enumerate(self.places):
@@ -123,7 +130,7 @@ class _Ranks:
 
 
 class _Rule:
-    """A collective on one group's arrays, and its adjoint."""
+    """A collective on the arrays of one group, and its adjoint."""
 
     def __init__(self, s: Statement, sizes: Sequence[int], meant: Label):
         self.s = s
@@ -132,7 +139,7 @@ class _Rule:
         self.dim = s.dim or 0
 
     def cut(self, x: Any, dim: int) -> Arrays:
-        """Every rank's part, an earlier axis the outer one."""
+        """Every rank's part of x along a dimension; an earlier axis splits first."""
         pieces = [x]
         for n in self.sizes:
             pieces = [piece[(slice(None),) * dim + (slice(o, o + e),)] for piece in pieces
@@ -140,7 +147,7 @@ class _Rule:
         return pieces
 
     def like(self, x: Any, xs: Arrays, dim: int) -> Arrays:
-        """A whole array in parts as long as others are."""
+        """Split x into parts that are as long as the arrays `xs` along a dimension."""
         return np.split(x, np.cumsum([a.shape[dim] for a in xs])[:-1], axis=dim)
 
     def at_root(self, y: Any, size: int) -> Arrays:
@@ -165,7 +172,7 @@ class _Rule:
         if name == "scatter":
             return self.cut(xs[s.root], self.dim)
         if any(x is None for x in xs):
-            raise ValueError("a rank holds nothing")
+            raise ValueError("a rank has no data")
         if name in ("all_reduce", "mean"):
             return [_total(xs) / (p if name == "mean" else 1)] * p
         if name == "reduce":

@@ -1,36 +1,38 @@
 """Ranks as processes under mpiexec: the transport over mpi4py's upper-case (buffer) calls, for MPICH and Open MPI.
 
-Nothing imports mpi4py before `mpi_world` is called. What each call is for MPI is in `mpi_plans` and `mpi_windows`, how
-a rank waits in `mpi_waiting`, and how communicators are made and freed in `mpi_groups`. What happens when a rank fails
-is in `failure` and `farewell`; here every call is counted, and every wait is written down where their monitor reads it.
+Nothing imports mpi4py before `mpi_world` is called. `calls` says what each call is for mpi4py, `windows` has the
+one-sided ones, `waiting` says how a rank waits, and `groups` makes and frees communicators. The room `job` has what
+happens when a rank fails; here every call is counted, and every wait is noted where its monitor reads it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from autograd.errors import CommunicationError, DeadlockError, MeshError
+from autograd.errors import CommunicationError, DeadlockError
 
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
 from ...job import failure
 from ...job.shutdown import Channel, Farewell
-from ..arguments import checked_array, checked_rank
-from ..protocol import Array, ByName, Pending, Runs
+from ..protocol import Array, Pending, Request
+from ..staged import HostTransport
 from ..traffic import Traffic
 from . import library, windows
-from .calls import PLANS, Plan, kind_of
+from .calls import CALLS, SCANS, Arguments, kinds
 from .groups import Handle, count_made, create, digest_of
-from .waiting import Request, process, while_waiting
+from .waiting import Request as Started
+from .waiting import process, while_waiting
 
 __all__ = ["MpiCommunicator", "mpi_world"]
 
 
-class MpiCommunicator(ByName):
+class MpiCommunicator(HostTransport):
     """A channel between processes. `mpi_world` and `subgroup` make them.
 
     Parameters
@@ -71,12 +73,7 @@ class MpiCommunicator(ByName):
         """Make progress on what is under way; MPI makes none while the program computes."""
         process.reap()
 
-    def subgroup(self, members: Sequence[int], name: str) -> MpiCommunicator:
-        members = [checked_rank(self, "member", int(member)) for member in members]
-        if self.rank not in members or len(set(members)) < len(members):
-            raise MeshError(
-                f"'{name}' of ranks {members} of '{self.name}' repeats a rank or leaves out rank {self.rank}"
-            )
+    def _subgroup(self, members: list[int], name: str) -> MpiCommunicator:
         ranks = tuple(self.ranks[member] for member in members)
         text = f"{self._channel.key}/{name}/{ranks}"
         self._groups[text] = ordinal = self._groups.get(text, 0) + 1
@@ -101,131 +98,145 @@ class MpiCommunicator(ByName):
     def checking(self) -> bool:
         return self._agreed < modes.limit and self.size > 1
 
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        if not self.checking:
+    def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
+        if self._agreed >= modes.limit or self.size == 1:
             return
         self._agreed += 1
-        mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
-        digest = digest_of(repr(mine if mine.compares_site else mine._replace(site="")))
-        # max(~h) is ~min(h): one reduction tells both
-        both = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
+        mine = None
+        if modes.watching:
+            mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
+            both = _two_ways(repr(mine if mine.compares_site else mine._replace(site="")))
+        else:
+            both = _two_ways(call)
         most = np.empty_like(both)
-        self._run(call, Plan("Allreduce", (both, most, library.MPI.MAX), most))
+        # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
+        # order, and the agreement stands directly before its call on all ranks: a rank that makes another call meets
+        # theirs with its own agreement. A communicator for control alone would double their number, of which MPI
+        # libraries know about 2,000.
+        self._run(_AGREE, both, most, call)
         if most[0] != ~most[1]:
-            told = [Statement.decode(each) for each in self.exchange(mine.encode())]
+            mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies) if mine is None else mine
+            told = [Statement.decode(each) for each in self._exchanged(mine.encode())]
             error = sanitizer.compare(self.name, self.ranks, told)
             if error is not None:
                 raise error
 
     # -- calls -------------------------------------------------------------------------------------------------
-    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
-        if self.size == 1:
-            return np.zeros_like(x) if exclusive else x.copy()
-        return (self._mirror() if backwards else self)._call("scan", x, exclusive, False)
+    def _run(self, request: Request, x: Any, out: Any, said: str = "") -> Any:
+        """Make a call; `said` is what a rank that waits for it is told to do, if not the name of the call."""
+        call = request[0]
+        found = CALLS.get(call)
+        if found is None:
+            return self._start(request, x, out).wait()
+        function, arguments_of = found
+        given = x if out is None else out
+        datatype, operations = kinds[given.dtype] if given is not None else _NO_ARRAY
+        arguments = arguments_of(request, x, out, datatype, operations.get(request[2]))
+        channel = self._channel
+        channel.calls = number = channel.calls + 1
+        if modes.watching:  # polled, so that this rank can be told that another one never comes
+            if channel.broken is not None:
+                raise DeadlockError(channel.broken)
+            started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*arguments)
+            Started(started, (channel, said or call, number, None)).wait()
+        else:
+            while_waiting((channel, said or call, number, None), getattr(self._comm, function), *arguments)
+        return out
+
+    def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        call = request.call
+        found = CALLS.get(call)
+        if found is not None:
+            return self._started(request, x, out, *found)
+        if call == "scan":
+            exclusive, backwards = request.options
+            if exclusive:
+                out[...] = 0  # Exscan leaves the first rank's as it is
+            return (self._mirror() if backwards else self)._started(request, x, out, *SCANS[bool(exclusive)])
+        if call == "exchange":
+            return Pending.done(self._exchanged(bytes(x)))
+        if call == "recv":
+            return self._start_recv(out, request.peer)
+        if call in ("get", "accumulate"):
+            return Pending.done(self._window(request, x, out))
+        return self._start_send(x, request.peer, call == "lend")
+
+    def _started(self, request: Request, x: Any, out: Any, function: str, arguments_of: Arguments) -> Pending[Any]:
+        given = x if out is None else out
+        datatype, operations = kinds[given.dtype] if given is not None else _NO_ARRAY
+        arguments = arguments_of(request, x, out, datatype, operations.get(request.op))
+        channel = self._channel
+        channel.calls = number = channel.calls + 1
+        started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*arguments)
+        waited = Started(started, (channel, request.call, number, None))
+
+        def finish() -> Any:
+            waited.wait()
+            return out
+
+        return Pending(waited.test, finish)
 
     def _mirror(self) -> MpiCommunicator:
         """The same ranks in the other order, made when it is first needed: MPI's scans know one direction."""
         if self._reversed is None:
-            self._reversed = self.subgroup(range(self.size)[::-1], f"{self.name}/reversed")
+            self._reversed = self._subgroup(list(range(self.size)[::-1]), f"{self.name}/reversed")
         return self._reversed
 
-    def get(self, x: Array, runs: Runs) -> Array:
-        return self._window("get", windows.get, checked_array(x), runs)
-
-    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
-        return self._window("accumulate", windows.accumulate, checked_array(values), runs, count)
-
-    def _window(self, call: str, function: Callable[..., Any], *args: Any) -> Array:
-        kind = kind_of(args[0].dtype)
-        if self._comm is None:
-            return function(None, kind, *args)
+    def _window(self, request: Request, x: Array, out: Array) -> Array:
+        function = windows.get if request.call == "get" else windows.accumulate
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        return while_waiting((channel, call, number, None), function, self._comm, kind, *args)
+        wait = (channel, request.call, number, None)
+        filled: Array = while_waiting(wait, function, self._comm, kinds[x.dtype], x, request.options[0], out)
+        return filled
 
-    def exchange(self, data: bytes) -> list[bytes]:
+    def _exchanged(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes: first their numbers, then all of them."""
         if self.size == 1:
-            return [bytes(data)]
-        counts = np.empty(self.size, np.int64)
-        self._run("exchange", Plan("Allgather", (np.array([len(data)], np.int64), counts), counts))
+            return [data]
+        ones, counts = [1] * self.size, np.empty(self.size, np.int64)
+        self._run(Request("all_gather", counts=ones), np.array([len(data)], np.int64), counts, "exchange")
         sizes = counts.tolist()
-        parts = self.all_gather(np.frombuffer(data, np.uint8), sizes).tobytes()
+        parts = np.empty(sum(sizes), np.uint8)
+        self._run(Request("all_gather", counts=sizes), np.frombuffer(data, np.uint8), parts, "exchange")
         ends = np.cumsum(counts).tolist()
-        return [parts[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        return [parts[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
 
-    def send(self, x: Array, dst: int) -> None:
-        checked_rank(self, "dst", dst)
-        content = checked_array(x).copy()
+    # -- messages ----------------------------------------------------------------------------------------------
+    def _start_send(self, x: Array, dst: int, is_lent: bool) -> Pending[None]:
         if self._comm is None:
-            self._to_self.append(content)
-            return
-        process.reap()
-        sent, target = self._channel.sent, self.ranks[dst]
-        process.sends.append(self._comm.Isend([content, kind_of(content.dtype).move], dst, self._tag))
-        sent[target] = sent.get(target, 0) + 1
-        self.traffic.count(target, content.nbytes)
-
-    def lend(self, x: Array, dst: int) -> Pending[None]:
-        if self._comm is None:
-            self.send(x, dst)
+            self._to_self.append(x.copy() if is_lent else x)
             return Pending.done(None)
-        checked_rank(self, "dst", dst)
+        if not is_lent:
+            process.reap()
         sent, target = self._channel.sent, self.ranks[dst]
-        started = self._comm.Isend([checked_array(x), kind_of(x.dtype).move], dst, self._tag)
+        started = self._comm.Isend((x, kinds[x.dtype].datatype), dst, self._tag)
         sent[target] = number = sent.get(target, 0) + 1
-        self.traffic.count(target, x.nbytes)
-        request = Request(started, (self._channel, "lend", number, target))
-        return Pending(request.test, request.wait)
-
-    def recv(self, buffer: Array, src: int) -> Array:
-        return self._start_recv(buffer, src).wait()
-
-    # -- start/wait --------------------------------------------------------------------------------------------
-    def start(self, call: str, *args: Any) -> Pending[Any]:
-        if call == "recv":
-            return self._start_recv(*args)
-        plan_of = PLANS.get(call)
-        if call == "scan" and args[2] and self.size > 1:
-            return self._mirror().start("scan", args[0], args[1], False)
-        # send, which is nonblocking; exchange, which is two calls; the one-sided ones, which are several
-        if plan_of is None or self.size == 1:
-            return Pending.done(getattr(self, call)(*args))
-        # The caller may write to its array before the end: the pending call works on a copy.
-        plan = plan_of(self, *(checked_array(arg).copy() if isinstance(arg, np.ndarray) else arg for arg in args))
-        channel = self._channel
-        channel.calls = number = channel.calls + 1
-        function = plan.function
-        started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
-        request = Request(started, (channel, call, number, None))
-
-        def finish() -> Any:
-            request.wait()
-            return plan.result if plan.finish is None else plan.finish(plan.result)
-
-        return Pending(request.test, finish)
+        if not is_lent:
+            process.sends.append(started)
+            return Pending.done(None)
+        waited = Started(started, (self._channel, "lend", number, target))
+        return Pending(waited.test, waited.wait)
 
     def _start_recv(self, buffer: Array, src: int) -> Pending[Array]:
-        checked_rank(self, "src", src)
-        checked_array(buffer)
         if self._comm is None:
             return Pending(None, lambda: self._from_self(buffer))
         process.reap()
         received, source = self._channel.received, self.ranks[src]
         received[source] = number = received.get(source, 0) + 1
-        datatype = kind_of(buffer.dtype).move
-        started = self._comm.Irecv([buffer, datatype], src, self._tag)
-        request = Request(started, (self._channel, "recv", number, source))
+        datatype = kinds[buffer.dtype].datatype
+        waited = Started(self._comm.Irecv((buffer, datatype), src, self._tag), (self._channel, "recv", number, source))
 
         def finish() -> Array:
-            request.wait()
-            count = request.status.Get_count(datatype)
+            waited.wait()
+            count = waited.status.Get_count(datatype)
             if count != buffer.size:
                 raise CommunicationError(
                     f"recv #{number} from rank {source} on '{self.name}': {count} elements came, needed {buffer.size}"
                 )
             return buffer
 
-        return Pending(request.test, finish)
+        return Pending(waited.test, finish)
 
     def _from_self(self, buffer: Array) -> Array:
         if not self._to_self:
@@ -239,30 +250,21 @@ class MpiCommunicator(ByName):
         if self._comm is None:
             return function(x, library.MPI.COMM_SELF)
         if self._foreign is None:
-            self._foreign = self.subgroup(range(self.size), f"{self.name}/raw")
+            self._foreign = self._subgroup(list(range(self.size)), f"{self.name}/raw")
         channel, comm = self._foreign._channel, self._foreign._comm
         channel.calls = number = channel.calls + 1
         return while_waiting((channel, name, number, None), function, x, comm)
 
-    # -- how calls run -----------------------------------------------------------------------------------------
-    def _call(self, call: str, *args: Any) -> Any:
-        plan = PLANS[call](self, *args)
-        if self._comm is None:
-            return args[0].copy() if args else None
-        return self._run(call, plan)
 
-    def _run(self, call: str, plan: Plan) -> Any:
-        channel = self._channel
-        channel.calls = number = channel.calls + 1
-        if modes.watching:  # polled, so that this rank can be told that another one never comes
-            if channel.broken is not None:
-                raise DeadlockError(channel.broken)
-            function = plan.function
-            started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
-            Request(started, (channel, call, number, None)).wait()
-        else:
-            while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
-        return plan.result if plan.finish is None else plan.finish(plan.result)
+_AGREE = Request("all_reduce", op="max")
+_NO_ARRAY: Any = (None, {})
+
+
+@lru_cache(maxsize=4096)
+def _two_ways(text: str) -> Array:
+    """The digest h of a text and its complement: max(~h) is ~min(h), so that one reduction finds both extremes."""
+    digest = digest_of(text)
+    return np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
 
 
 # -- the world -------------------------------------------------------------------------------------------------

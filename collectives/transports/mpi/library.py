@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...job import failure
-from .calls import Kind, kinds, operations
+from .calls import fill_kinds
 
 __all__ = ["MPI", "leave_before_finalize", "link_hosts", "load"]
 
@@ -19,19 +17,12 @@ MPI: Any = None
 
 
 def load() -> Any:
-    """Import mpi4py, fill in what `mpi_plans` wants of it, and return ``mpi4py.MPI``."""
+    """Import mpi4py, fill in the datatypes of `calls`, and return ``mpi4py.MPI``."""
     global MPI
     from mpi4py import MPI as loaded
 
     MPI = loaded
-    for char in "bBhHiIlLqQfdgFDG":
-        datatype = MPI._typedict.get(char, MPI.DATATYPE_NULL)
-        if datatype != MPI.DATATYPE_NULL:
-            kinds[np.dtype(char)] = Kind(datatype, datatype, MPI.SUM)
-    kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, MPI.C_BOOL, MPI.LOR)  # as numpy adds booleans
-    operations.update(maximum=MPI.MAX, product=MPI.PROD)
-    # MPI has no sum of float16: it is taken in float32 and rounded once
-    kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, MPI.FLOAT, MPI.SUM, np.dtype(np.float32))
+    fill_kinds(loaded)
     return MPI
 
 

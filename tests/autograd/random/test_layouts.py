@@ -97,7 +97,7 @@ def test_no_draw_for_values_without_a_place(name: str) -> None:
 
     for axes in ({"dp": 1, "tp": 1}, {"dp": 2, "tp": 2}):
         for text in on(axes, body):
-            for word in (f"{name}(key, x: f64[2,3] {{dp: V, tp: Shard(1)}})", "axis 'dp'", "own (Varying)",
+            for word in (f"{name}(key, x: f64[2,3] {{dp: V, tp: Shard(1)}})", "axis 'dp'", "different values (Varying)",
                          "fix: key.along('dp')", "layout={'dp': Shard(0)}", "test_layouts.py:"):  # fmt: skip
                 assert word in text
 

@@ -48,7 +48,8 @@ def test_the_operation_that_makes_the_first_nan() -> None:
             y = np.sqrt(y) + 1.0
         line = here(1)
     text = str(error.value)
-    assert text.startswith("sqrt(x: f64[2,2]) made nan: 1 of 4 elements, first [1, 0]\n  there x = -18.0"), text
+    shown = "sqrt(x: f64[2,2]) made nan: 1 of 4 elements, first [1, 0]\n  operands there: x = -18.0"
+    assert text.startswith(shown), text
     assert text.endswith(f"at {line}")
 
 
@@ -87,7 +88,7 @@ def test_nothing_is_said_of_infinities_that_were_there_or_are_not_asked_for() ->
 def test_a_nan_that_came_with_a_leaf() -> None:
     x = ag.Parameter([1.0, numpy.nan])
     with ag.detect_anomaly(), ag.Tape():
-        with pytest.raises(ag.AnomalyError, match=r"a nan came into multiply\(.*\) with x: 1 of 2 elements, first \["):
+        with pytest.raises(ag.AnomalyError, match=r"operand x of multiply\(.*\) contains nan: 1 of 2 elements, f"):
             x * 2.0
 
 
@@ -211,7 +212,7 @@ def test_what_was_recorded_before_is_left_alone() -> None:
         y = np.sqrt(x)
         with ag.detect_anomaly():
             z = (y * 2.0).sum()
-            with pytest.raises(ag.AnomalyError, match="adjoint of sqrt made inf(?s:.*)where detect_anomaly did not"):
+            with pytest.raises(ag.AnomalyError, match="adjoint of sqrt made inf(?s:.*)detect_anomaly was not active"):
                 tape.backward(z)
 
 

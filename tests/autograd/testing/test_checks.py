@@ -61,7 +61,7 @@ def test_a_wrong_factor_in_one_element_is_named() -> None:
     with pytest.raises(GradientMismatch) as error:
         check_grads(lambda a, b: a * bad(b), numpy.array(2.0), numpy.array([1.0, 2.0, 3.0]), order=1, modes=["reverse"])
     assert re.search(r"reverse mode, order 1, argument 1 of shape \(3,\): 1 of 3 elements differ\n"
-                     r"  element \[2\]: expected \S+( \(known to \S+\))?, got \S+$", str(error.value))  # fmt: skip
+                     r"  element \[2\]: expected \S+( \(\+- \S+\))?, got \S+$", str(error.value))  # fmt: skip
 
 
 def test_a_second_derivative_that_is_wrong_by_little() -> None:
@@ -97,7 +97,7 @@ def test_a_kink_is_not_called_right() -> None:
 def test_a_function_that_is_rough_everywhere_is_not_called_right() -> None:
     jagged = planted(lambda x: x + 0.05 * numpy.sign(numpy.sin(1e9 * x)) + 0 * numpy.arctan2(x, 1),
                      lambda ct, y, x: ct * 1.0)  # fmt: skip
-    with pytest.raises(GradientMismatch, match="do not settle"):
+    with pytest.raises(GradientMismatch, match="do not converge"):
         check_grads(jagged, numpy.array([0.7, 0.3]), order=1, modes=["reverse"])
 
 

@@ -23,6 +23,7 @@ from collectives.algorithms.costs import candidates
 from collectives.algorithms.fit import Levels
 from collectives.algorithms.selected import Channel, Selected
 from collectives.testing import Case, Setting, check
+from collectives.transports.protocol import Request
 
 from ..launch import launch
 from .algorithm_cases import call, data, expected, names, uneven
@@ -290,7 +291,7 @@ def test_a_different_algorithm_is_a_mismatch() -> None:
 def test_bad_arguments() -> None:
     def program() -> None:
         group = Selected(Channel(cc.world()), "ring")
-        with pytest.raises(ShapeError, match="3 elements and counts"):
+        with pytest.raises(ShapeError, match="3 elements where the sum of counts is 2"):
             group.reduce_scatter(np.ones(3), [1, 1])
         with pytest.raises(ShapeError, match="one-dimensional"):
             group.all_reduce(np.ones((2, 2)))
@@ -305,7 +306,8 @@ def test_nonblocking_calls_keep_their_order() -> None:
     def program() -> Any:
         rank, channel = cc.world().rank, Channel(cc.world())
         x = np.arange(5.0) + rank
-        started = [Selected(channel, name).start("all_reduce", x) for name in ("ring", "tree", "halving_doubling")]
+        request = Request("all_reduce", x)
+        started = [Selected(channel, name).start(request) for name in ("ring", "tree", "halving_doubling")]
         x[:] = -1
         while rank == 0 and not started[1].test():
             pass

@@ -16,7 +16,8 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim, random
-from collectives.transports.protocol import Communicator, Pending
+from collectives.transports.protocol import Communicator, Pending, Request
+from collectives.transports.request import shown
 from collectives.world import replaced_world
 from parallel import DataParallel
 
@@ -103,23 +104,14 @@ class Counted(Communicator):
     def count(self, call: str, what: str, n: int) -> None:
         self.tally[self.name.partition("@")[0], call, what] += n
 
-    def call(self, name: str, *args: Any) -> Any:
-        given = 0 if not args or args[0] is None else len(args[0]) if name == "exchange" else args[0].nbytes
+    def run(self, request: Request) -> Any:
+        name, given = shown(request), request.out if request.x is None else request.x
         self.count(name, "calls", 1)
-        self.count(name, "bytes", given)
-        return getattr(self.inner, name)(*args)
+        self.count(name, "bytes", 0 if given is None else len(given) if name == "exchange" else given.nbytes)
+        return self.inner.run(request)
 
-    def start(self, call: str, *args: Any) -> Pending[Any]:
-        return Pending.done(getattr(self, call)(*args))
-
-
-def _counted(name: str) -> Callable[..., Any]:
-    return lambda self, *args: self.call(name, *args)
-
-
-for _name in ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter", "all_to_all",
-              "send", "recv", "exchange", "barrier", "maximum", "product", "scan", "get", "accumulate"):  # fmt: skip
-    setattr(Counted, _name, _counted(_name))
+    def start(self, request: Request) -> Pending[Any]:
+        return Pending.done(self.run(request))
 
 
 def really_run(program: Callable[[], Any], ranks: int, transport: type[Counted] = Counted) -> list[Tally]:

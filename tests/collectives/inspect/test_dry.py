@@ -508,12 +508,12 @@ def test_calls_of_the_wider_protocol() -> None:
     with cc.dry(4, 1) as run:
         group: Any = cc.world()
         x = Shaped((6,), "float32", DRY)
-        found = group.maximum(x), group.product(x), group.scan(x, True, False)
+        found = group.all_reduce(x, "max"), group.all_reduce(x, "prod"), group.scan(x, True, False)
         assert all(y.shape == (6,) and not y.absent for y in found)
         assert group.get(x, [(0, 2, 3), (1, 0, 2)]).shape == (5,)
         assert group.accumulate(x, [(0, 2, 6)], 9).shape == (9,)
         real = numpy.array([3, 2])
-        assert group.maximum(real).tolist() == [3, 2] and group.product(real).tolist() == [81, 16]
+        assert group.all_reduce(real, "max").tolist() == [3, 2] and group.all_reduce(real, "prod").tolist() == [81, 16]
         assert group.scan(real, False, False).tolist() == [6, 4] and group.scan(real, True, True).tolist() == [6, 4]
         with pytest.raises(cc.MeshError, match="source 4"):
             group.get(x, [(4, 0, 1)])

@@ -19,9 +19,11 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd.errors import CollectiveMismatch, DtypeError, LayoutError, MeshError, ShapeError
 from collectives import I, Mesh, P, R, Shard, V
+from collectives.inspect.observing import observing
 from collectives.testing import Case, Setting, check
-from collectives.testing.primitive_cases import halo_case, looked_up, products, windows
+from collectives.testing.primitive_cases import halo_case, halo_reference, products, windows
 from collectives.transports.mpi.windows import _added_up
+from collectives.transports.protocol import Communicator, Request
 
 from ..launch import launch
 from .programs.primitives_program import run_all
@@ -135,7 +137,7 @@ def test_three_dimensions_with_all_corners() -> None:
     assert check([(case, Setting({"a": 2, "b": 2, "c": 2}, ["a", "b", "c"]))], 8) == []
 
     own = windows(parts, [(0, 0)] * 3, [False] * 3)
-    forward, _ = looked_up(windows(parts, widths, wraps), own, dims)
+    forward, _ = halo_reference(windows(parts, widths, wraps), own, dims)
     cells = np.random.default_rng(1).standard_normal(101)
     locals_ = [np.moveaxis(cells[numbers], range(3), dims) for numbers in own]
     labels = {"a": Shard(0), "b": Shard(2), "c": Shard(1)}
@@ -280,16 +282,17 @@ def test_no_element_is_named_twice_in_one_accumulate() -> None:
 # -- barrier -------------------------------------------------------------------------------------------------------
 
 
-def test_a_barrier_is_met_again_in_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_barrier_is_met_again_in_sweeps() -> None:
     """Once forward, once in a backward sweep, and not at all under no_grad's tape; on ranks without a leaf too."""
-    from collectives.transports.threads.communicator import LocalCommunicator
-
     met: list[int] = []
-    true = LocalCommunicator.barrier
-    monkeypatch.setattr(LocalCommunicator, "barrier", lambda self: (met.append(self.rank), true(self))[1])
+
+    def observer(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+        if request.call == "barrier":
+            met.append(group.rank)
+        return run()
 
     def program() -> None:
-        with Mesh(a=3):
+        with Mesh(a=3), observing(observer):
             x = ag.tensor([1.0], requires_grad=cc.world().rank == 0)
             with ag.Tape() as tape:
                 y = x * 2.0

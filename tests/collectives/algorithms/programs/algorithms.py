@@ -14,6 +14,7 @@ import collectives as cc
 from autograd.layouts.partition import parts
 from collectives.algorithms import OPERATIONS, count_messages, steps
 from collectives.algorithms.selected import Channel, Selected
+from collectives.transports.protocol import Request
 from tests.collectives.algorithms.algorithm_cases import call, data, expected, names
 
 world = cc.world()
@@ -48,7 +49,7 @@ for operation in OPERATIONS:
 
 channel = Channel(world)
 x = np.arange(70_000.0) + rank
-started = [Selected(channel, name).start("all_reduce", x) for name in ("ring", "tree", "halving_doubling")]
+started = [Selected(channel, name).start(Request("all_reduce", x)) for name in ("ring", "tree", "halving_doubling")]
 x[:] = -1
 for pending in started[::-1]:
     assert np.array_equal(pending.wait(), np.arange(70_000.0) * ranks + ranks * (ranks - 1) / 2)

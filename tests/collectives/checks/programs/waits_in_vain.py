@@ -15,6 +15,7 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
+from collectives.transports.protocol import Request
 
 
 def cross() -> None:
@@ -45,7 +46,7 @@ def slow() -> None:
     """Rank 1 comes late, after tests of a pending call, and another thread of it lives."""
     world = cc.world()
     if world.rank == 1:
-        pending = world.start("recv", np.empty(1), 0)
+        pending = world.start(Request("recv", out=np.empty(1), peer=0))
         assert not pending.test()
         time.sleep(2.5)
         world.send(np.ones(1), 0)

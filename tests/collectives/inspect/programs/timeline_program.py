@@ -13,6 +13,7 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
+from collectives.transports.protocol import Request
 
 LATE = 1
 world = cc.world()
@@ -24,7 +25,7 @@ with cc.Mesh(dp=-1) as mesh:
         # much time has passed that the clocks, which agree to within their error, cannot tell another order
         token, rounds, since = np.zeros(1), 0, time.perf_counter_ns()
         enough_ns = 50 * max((offset.error_ns for offset in t._start), default=0)
-        pending = group.start("all_reduce", np.full(1000, 1.0)) if world.rank != LATE else None
+        pending = group.start(Request("all_reduce", np.full(1000, 1.0))) if world.rank != LATE else None
         while token[0] == 0:
             rounds += 1
             for other in (2, 0):  # rank 0 says when it is enough, and rank 2 hears of it in the next round
@@ -42,7 +43,7 @@ with cc.Mesh(dp=-1) as mesh:
             hands.recv(np.zeros(1), 2)
             hands.send(token, 2)
         if pending is None:
-            pending = group.start("all_reduce", np.full(1000, 1.0))
+            pending = group.start(Request("all_reduce", np.full(1000, 1.0)))
         assert pending.wait()[0] == world.size
         w = ag.Parameter(np.ones(5))
         with ag.Tape() as tape:

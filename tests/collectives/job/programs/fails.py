@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from collectives.job import failure, launcher
+from collectives.transports.protocol import Request
 
 failure.guard()  # what importing the package does
 
@@ -47,9 +48,9 @@ def wait(where: str) -> None:
     if where == "all_reduce":
         world.all_reduce(np.ones(5))
     elif where == "start":
-        world.start("all_reduce", np.ones(5)).wait()
+        world.start(Request("all_reduce", np.ones(5))).wait()
     elif where == "test":
-        pending = world.start("all_reduce", np.ones(5))
+        pending = world.start(Request("all_reduce", np.ones(5)))
         while not pending.test():
             pass
     elif where == "recv":

@@ -1,0 +1,114 @@
+"""Norms of vectors and matrices, and condition numbers. At zero the derivative of a norm is taken as zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..engine.primitive import op
+from ..errors import NotDifferentiable, ShapeError
+from ..layouts.layout import Mix
+from .arguments import instead_of, operand, raw
+from .decompositions import svdvals
+from .elementwise import absolute, conj, power, real
+from .linalg import inv
+from .reductions import _dims, _spread, max, min, normal_axes, sum
+from .shape import expand_dims, moveaxis, squeeze
+from .sorting import _flat_last
+from .ufuncs import nonzero
+
+
+def _norm(x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
+    square = np.real(x) ** 2 + np.imag(x) ** 2 if x.dtype.kind == "c" else x * x
+    return np.sqrt(np.sum(square, axis=axes, keepdims=keepdims))
+
+
+def _norm_tangent(dx: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
+    return sum(real(dx * conj(x)), axes, keepdims=keepdims) / nonzero(y)
+
+
+_norm_op = op(
+    "norm", "N", _norm,
+    lambda ct, y, x, axes, keepdims, shape: _spread(ct / nonzero(y), axes, shape) * conj(x),
+    saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_norm_tangent,),
+)  # fmt: skip
+
+
+def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
+    return _norm_op(x, options=(axes, keepdims, tuple(int(n) for n in raw(x).shape)))
+
+
+@instead_of(np.linalg.norm)
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """The norm of vectors or matrices, of every order that NumPy has; at zero the derivative is taken as zero."""
+    x = operand(x)
+    if x.dtype.kind not in "fc":
+        x = x.astype(float)
+    if axis is None and (ord is None or (ord == "fro" and x.ndim == 2) or (ord == 2 and x.ndim == 1)):
+        return _euclidean(x, tuple(range(x.ndim)), keepdims)
+    if axis is None and x.ndim > 2:
+        raise ShapeError(f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= of one or two of them")
+    axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    axes = tuple(int(a) % x.ndim for a in axes)
+    return _vector(x, ord, axes, keepdims) if len(axes) == 1 else _matrix(x, ord, axes, keepdims)
+
+
+def _vector(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
+    if ord is None or ord == 2:
+        return _euclidean(x, axes, keepdims)
+    size = absolute(x)
+    if ord == np.inf:
+        return max(size, axes, keepdims=keepdims)
+    if ord == -np.inf:
+        return min(size, axes, keepdims=keepdims)
+    if ord == 0:
+        return sum((x != 0).astype(size.dtype), axes, keepdims=keepdims)
+    if ord == 1:
+        return sum(size, axes, keepdims=keepdims)
+    if isinstance(ord, str):
+        raise ShapeError(f"norm of order {ord!r} of vectors; needed: a number")
+    return power(sum(power(size, ord), axes, keepdims=keepdims), 1.0 / ord)
+
+
+def _matrix(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
+    rows, columns = axes
+    if ord is None or ord == "fro":
+        return _euclidean(x, tuple(sorted(axes)), keepdims)
+    if ord in (1, -1, np.inf, -np.inf):
+        inner, outer = (rows, columns) if abs(ord) == 1 else (columns, rows)
+        total = sum(absolute(x), inner, keepdims=True)
+        y = (max if ord > 0 else min)(total, outer, keepdims=True)
+    elif ord in (2, -2, "nuc"):
+        s = svdvals(moveaxis(x, axes, (-2, -1)))
+        y = sum(s, -1) if ord == "nuc" else max(s, -1) if ord == 2 else min(s, -1)
+        return expand_dims(y, tuple(sorted(axes))) if keepdims else y
+    else:
+        raise NotDifferentiable(f"norm of order {ord!r} of matrices; needed: None, 'fro', 'nuc', 1, -1, 2, -2, inf")
+    return y if keepdims else squeeze(y, tuple(sorted(axes)))
+
+
+@instead_of(np.linalg.vector_norm)
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """The norm of vectors along axes, of all elements without one."""
+    x = operand(x)
+    axes = normal_axes(axis, x.ndim)
+    if len(axes) == 1 or ord in (2, None):
+        return _vector(x, ord, axes, keepdims)
+    y = _vector(_flat_last(x, axes)[0], ord, (x.ndim - len(axes),), False)
+    return expand_dims(y, axes) if keepdims else y
+
+
+@instead_of(np.linalg.matrix_norm)
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """The norm of the matrices in the last two dimensions."""
+    return norm(x, ord, (-2, -1), keepdims)
+
+
+@instead_of(np.linalg.cond)
+def cond(x: Any, p: Any = None) -> Any:
+    """The condition number with respect to inversion."""
+    if p in (None, 2, -2):
+        s = svdvals(x)
+        return s[..., 0] / s[..., -1] if p != -2 else s[..., -1] / s[..., 0]
+    return norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
