@@ -22,7 +22,7 @@ from .call import Call
 from .checks.modes import set_check as check
 from .collective import Collective
 from .from_local import from_local
-from .job.failure import guard
+from .job.failure import process
 from .mesh import Mesh, current_mesh
 from .ops.barrier import barrier
 from .ops.basic import (
@@ -49,7 +49,7 @@ from .ops.one_sided import get
 from .ops.scans import exscan, scan
 from .replicas import check_replicas
 from .transports.protocol import Communicator, Pending
-from .world import in_order, run, world
+from .world import World, in_order, run, world
 
 if TYPE_CHECKING:
     from .inspect.dry_run import DryRun, dry
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 __all__ = [
     "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
     "DeadlockError", "DryRun", "I", "Layout", "LayoutError", "Link", "Mesh", "MeshError", "P", "Pending", "R",
-    "RankFailed", "ReplicaMismatch", "Report", "Rooted", "Shard", "Timeline", "Topology", "V", "all_gather",
+    "RankFailed", "ReplicaMismatch", "Report", "Rooted", "Shard", "Timeline", "Topology", "V", "World", "all_gather",
     "all_gather_async", "all_max", "all_min", "all_prod", "all_reduce", "all_reduce_async", "all_to_all",
     "all_to_all_async", "apply", "barrier", "broadcast", "broadcast_async", "call", "cast", "check",
     "check_collective", "check_replicas", "current_mesh", "declare_partial", "dry", "exscan", "from_local", "gather",
@@ -107,4 +107,5 @@ def __getattr__(name: str) -> Any:
     return found
 
 
-guard()
+process.guard(lambda: World("mpi"))
+del process

@@ -156,6 +156,8 @@ class Communicator:
     texts: dict[Any, str]
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
+    library: Any = None
+    """``mpi4py.MPI`` where the ranks are processes: shared memory is allocated through it."""
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:

@@ -1,7 +1,6 @@
 """What each collective is for mpi4py: the name of its call, the arguments, and what is left to do to the result.
 
-Arguments are checked here, in the same way on one rank as on many. This file does not import mpi4py: `mpi_library`
-fills in `kinds` and `operations` when it does.
+Arguments are checked here, in the same way on one rank as on many.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from autograd.errors import DtypeError, ShapeError
 
 from ..arguments import checked_array, checked_counts, checked_rank, checked_size
 from ..protocol import Array, Communicator
+from .library import OPERATIONS, kind_of
 
-__all__ = ["PLANS", "Kind", "Plan", "kind_of", "kinds", "operations"]
+__all__ = ["PLANS", "Plan"]
 
 
 class Plan(NamedTuple):
@@ -26,27 +26,6 @@ class Plan(NamedTuple):
     arguments: tuple[Any, ...]
     result: Any
     finish: Callable[[Any], Any] | None = None
-
-
-class Kind(NamedTuple):
-    """How MPI moves and adds the elements of a dtype: the datatypes of both, and the sum's operation."""
-
-    move: Any
-    add: Any
-    operation: Any
-    wide: np.dtype[Any] | None = None  # what it is added in, if not in itself
-
-
-kinds: dict[np.dtype[Any], Kind] = {}
-operations: dict[str, Any] = {}  # of the reductions that are no sums, by the name of the call
-
-
-def kind_of(dtype: np.dtype[Any]) -> Kind:
-    """The kind of a dtype; DtypeError for one that MPI has none for."""
-    kind = kinds.get(dtype)
-    if kind is None:
-        raise DtypeError(f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype")
-    return kind
 
 
 def _narrow(result: Array) -> Array:
@@ -78,7 +57,7 @@ def _all_reduce(group: Communicator, x: Array, named: str = "") -> Plan:
     if wide is not None:
         x = x.astype(wide)
     out = np.empty(x.size, x.dtype)
-    arguments = ([x, datatype], [out, datatype], operations[named] if named and group.size > 1 else operation)
+    arguments = ([x, datatype], [out, datatype], OPERATIONS[named] if named and group.size > 1 else operation)
     return Plan("Allreduce", arguments, out, None if wide is None else _narrow)
 
 

@@ -1,8 +1,8 @@
 """Ranks as processes under mpiexec: the transport over mpi4py's upper-case (buffer) calls, for MPICH and Open MPI.
 
-Nothing imports mpi4py before `mpi_world` is called. What each call is for MPI is in `mpi_plans` and `mpi_windows`, how
-a rank waits in `mpi_waiting`, and how communicators are made and freed in `mpi_groups`. What happens when a rank fails
-is in `failure` and `farewell`; here every call is counted, and every wait is written down where their monitor reads it.
+What each call is for MPI is in `calls` and `windows`, how a rank waits in `waiting`, and how communicators are made and
+freed in `groups`. `world` makes the communicator of all ranks. Here every call is counted and every wait is recorded,
+for the monitor of the `job`.
 """
 
 from __future__ import annotations
@@ -13,56 +13,60 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import CommunicationError, DeadlockError, MeshError
+from autograd.errors import CommunicationError, MeshError
 
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
-from ...job import failure
-from ...job.shutdown import Channel, Farewell
+from ...job.activity import Channel
 from ..arguments import checked_array, checked_rank
 from ..protocol import Array, ByName, Pending, Request, Runs, named
 from ..traffic import Traffic
-from . import library, windows
-from .calls import PLANS, Plan, kind_of
-from .groups import Handle, count_made, create, digest_of
-from .waiting import Request as Started
-from .waiting import process, while_waiting
+from . import windows
+from .calls import PLANS, Plan
+from .groups import Groups, Handle, digest_of
+from .library import MPI, kind_of
 
-__all__ = ["MpiCommunicator", "mpi_world"]
+__all__ = ["MpiCommunicator"]
 
 
 class MpiCommunicator(ByName):
-    """A channel between processes. `mpi_world` and `subgroup` make them.
+    """A channel between processes. `MpiWorld` and `subgroup` make them.
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm or None
-        A communicator of its own; None for a single rank, which makes no MPI calls.
+    handle : Handle or None
+        MPI's communicator; None for a single rank, which makes no MPI calls.
     channel : Channel
         Name, world ranks and counts.
     rank : int
         This process's place.
+    groups : Groups
+        The communicators of the world.
     """
 
-    def __init__(self, comm: Any, channel: Channel, rank: int, handle: Handle | None = None):
-        self._handle = Handle(comm, channel) if handle is None and comm is not None else handle
+    library = MPI
+
+    def __init__(self, handle: Handle | None, channel: Channel, rank: int, groups: Groups):
+        self._handle = handle
+        self._groups = groups
+        self._waits = groups.waits
         self.rank = rank
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
         self.name = channel.name
         self.traffic = Traffic()
-        self._comm = comm
+        self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
         self.copies = []
         self.texts = {}
         self._agreed = 0
-        self._groups: dict[str, int] = {}  # how often a subgroup was made
+        self._subgroups: dict[str, int] = {}  # how often a subgroup was made
         self._reversed: MpiCommunicator | None = None
         self._foreign: MpiCommunicator | None = None
         self._lanes: dict[str, MpiCommunicator] = {}
         self._tag = 0
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
-        process.channels[channel.key] = channel
+        self._waits.activity.channels[channel.key] = channel
 
     def __repr__(self) -> str:
         return f"MpiCommunicator('{self.name}', rank {self.rank} of {self.size})"
@@ -70,7 +74,7 @@ class MpiCommunicator(ByName):
     # -- groups ------------------------------------------------------------------------------------------------
     def poke(self) -> None:
         """Make progress on what is under way; MPI makes none while the program computes."""
-        process.reap()
+        self._waits.reap()
 
     def subgroup(self, members: Sequence[int], name: str) -> MpiCommunicator:
         members = [checked_rank(self, "member", int(member)) for member in members]
@@ -80,20 +84,21 @@ class MpiCommunicator(ByName):
             )
         ranks = tuple(self.ranks[member] for member in members)
         text = f"{self._channel.key}/{name}/{ranks}"
-        self._groups[text] = ordinal = self._groups.get(text, 0) + 1
+        self._subgroups[text] = ordinal = self._subgroups.get(text, 0) + 1
         digest = digest_of(f"{text}/{ordinal}")
         channel = Channel(f"{digest:016x}", name, ranks)
         if len(members) == 1:
-            return MpiCommunicator(None, channel, 0)
-        made = MpiCommunicator(create(self, self._comm, channel, members, digest), channel, members.index(self.rank))
-        count_made(made)
+            return MpiCommunicator(None, channel, 0, self._groups)
+        handle = self._groups.create(self, self._comm, channel, members, digest)
+        made = MpiCommunicator(handle, channel, members.index(self.rank), self._groups)
+        self._groups.count_made(made)
         return made
 
     def lane(self, purpose: str) -> MpiCommunicator:
         found = self._lanes.get(purpose)
         if found is None:
             channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
-            found = self._lanes[purpose] = MpiCommunicator(self._comm, channel, self.rank, self._handle)
+            found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.rank, self._groups)
             found._tag = 1 + digest_of(purpose) % 32767  # MPI promises tags up to 32767
         return found
 
@@ -111,7 +116,7 @@ class MpiCommunicator(ByName):
         # max(~h) is ~min(h): one reduction tells both
         both = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
         most = np.empty_like(both)
-        self._run(call, Plan("Allreduce", (both, most, library.MPI.MAX), most))
+        self._run(call, Plan("Allreduce", (both, most, MPI.MAX), most))
         if most[0] != ~most[1]:
             told = [Statement.decode(each) for each in self.exchange(mine.encode())]
             error = sanitizer.compare(self.name, self.ranks, told)
@@ -142,7 +147,7 @@ class MpiCommunicator(ByName):
             return function(None, kind, *args)
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        return while_waiting((channel, call, number, None), function, self._comm, kind, *args)
+        return self._waits.block((channel, call, number, None), function, self._comm, kind, *args)
 
     def exchange(self, data: bytes) -> list[bytes]:
         if self.size == 1:
@@ -160,10 +165,11 @@ class MpiCommunicator(ByName):
         if self._comm is None:
             self._to_self.append(content)
             return
-        process.reap()
         sent, target = self._channel.sent, self.ranks[dst]
-        process.sends.append(self._comm.Isend([content, kind_of(content.dtype).move], dst, self._tag))
-        sent[target] = sent.get(target, 0) + 1
+        number = sent.get(target, 0) + 1
+        buffer = [content, kind_of(content.dtype).move]
+        self._waits.send((self._channel, "lend", number, target), self._comm.Isend, buffer, dst, self._tag)
+        sent[target] = number
         self.traffic.count(target, content.nbytes)
 
     def lend(self, x: Array, dst: int) -> Pending[None]:
@@ -172,10 +178,11 @@ class MpiCommunicator(ByName):
             return Pending.done(None)
         checked_rank(self, "dst", dst)
         sent, target = self._channel.sent, self.ranks[dst]
-        started = self._comm.Isend([checked_array(x), kind_of(x.dtype).move], dst, self._tag)
-        sent[target] = number = sent.get(target, 0) + 1
+        number = sent.get(target, 0) + 1
+        buffer = [checked_array(x), kind_of(x.dtype).move]
+        request = self._waits.start((self._channel, "lend", number, target), self._comm.Isend, buffer, dst, self._tag)
+        sent[target] = number
         self.traffic.count(target, x.nbytes)
-        request = Started(started, (self._channel, "lend", number, target))
         return Pending(request.test, request.wait)
 
     def recv(self, buffer: Array, src: int) -> Array:
@@ -197,9 +204,7 @@ class MpiCommunicator(ByName):
         plan = plan_of(self, *(checked_array(arg).copy() if isinstance(arg, np.ndarray) else arg for arg in args))
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        function = plan.function
-        started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
-        request = Started(started, (channel, call, number, None))
+        request = self._waits.start((channel, call, number, None), self._nonblocking(plan), *plan.arguments)
 
         def finish() -> Any:
             request.wait()
@@ -212,12 +217,13 @@ class MpiCommunicator(ByName):
         checked_array(buffer)
         if self._comm is None:
             return Pending(None, lambda: self._from_self(buffer))
-        process.reap()
+        self._waits.reap()
         received, source = self._channel.received, self.ranks[src]
         received[source] = number = received.get(source, 0) + 1
         datatype = kind_of(buffer.dtype).move
-        started = self._comm.Irecv([buffer, datatype], src, self._tag)
-        request = Started(started, (self._channel, "recv", number, source))
+        request = self._waits.start(
+            (self._channel, "recv", number, source), self._comm.Irecv, [buffer, datatype], src, self._tag
+        )
 
         def finish() -> Array:
             request.wait()
@@ -240,12 +246,12 @@ class MpiCommunicator(ByName):
     def foreign(self, name: str, function: Callable[[Any, Any], Any], x: Any) -> Any:
         """Run ``function(x, comm)``, which makes raw MPI calls: on a communicator of its own, counted as one call."""
         if self._comm is None:
-            return function(x, library.MPI.COMM_SELF)
+            return function(x, MPI.COMM_SELF)
         if self._foreign is None:
             self._foreign = self.subgroup(range(self.size), f"{self.name}/raw")
         channel, comm = self._foreign._channel, self._foreign._comm
         channel.calls = number = channel.calls + 1
-        return while_waiting((channel, name, number, None), function, x, comm)
+        return self._waits.block((channel, name, number, None), function, x, comm)
 
     # -- how calls run -----------------------------------------------------------------------------------------
     def _call(self, call: str, *args: Any) -> Any:
@@ -257,43 +263,17 @@ class MpiCommunicator(ByName):
     def _run(self, call: str, plan: Plan) -> Any:
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        if modes.watching:  # polled, so that this rank can be told that another one never comes
-            if channel.broken is not None:
-                raise DeadlockError(channel.broken)
-            function = plan.function
-            started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*plan.arguments)
-            Started(started, (channel, call, number, None)).wait()
+        wait = (channel, call, number, None)
+        if (
+            self._waits.is_polling
+        ):  # so that it can raise an error instead of waiting for ever
+            self._waits.start(wait, self._nonblocking(plan), *plan.arguments).wait()
         else:
-            while_waiting((channel, call, number, None), getattr(self._comm, plan.function), *plan.arguments)
+            self._waits.block(wait, getattr(self._comm, plan.function), *plan.arguments)
         return plan.result if plan.finish is None else plan.finish(plan.result)
 
-
-# -- the world -------------------------------------------------------------------------------------------------
-_world: MpiCommunicator | None = None
-
-
-def mpi_world(is_leaving: bool = False) -> MpiCommunicator:
-    """The communicator of all ranks that mpiexec started: the same object at every call.
-
-    It is a duplicate of ``COMM_WORLD``, so that the program's own MPI calls cannot be mistaken for ringtape's.
-    Collective at its first call. `is_leaving` is for the exit handler, when no thread can be started any more.
-    """
-    global _world
-    if _world is not None:
-        return _world
-    failure.guard()
-    MPI = library.load()
-    size, rank = MPI.COMM_WORLD.Get_size(), MPI.COMM_WORLD.Get_rank()
-    channel = Channel("world", "world", tuple(range(size)))
-    if size == 1:
-        _world = MpiCommunicator(None, channel, 0)
-        return _world
-    control = MPI.COMM_WORLD.Dup()
-    farewell = Farewell(control, MPI.BYTE, process.waiting, process.channels, failure.end_job, failure.say_doing)
-    failure.attach(farewell, MPI.COMM_WORLD.Abort, process.reap)
-    library.link_hosts(control)
-    _world = MpiCommunicator(MPI.COMM_WORLD.Dup(), channel, rank)
-    if not is_leaving and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        farewell.start_monitor()
-    library.leave_before_finalize()
-    return _world
+    def _nonblocking(self, plan: Plan) -> Callable[..., Any]:
+        """MPI's nonblocking form of a call."""
+        name = plan.function
+        function: Callable[..., Any] = getattr(self._comm, f"I{name[0].lower()}{name[1:]}")
+        return function

@@ -1,56 +1,50 @@
-"""What is done once in a process of mpiexec: mpi4py is loaded, hosts find each other, and the end is prepared.
+"""mpi4py, and how MPI moves and adds the elements of NumPy's dtypes.
 
-This is the transport's one import of mpi4py, made only when there is a world of processes (`mpi.mpi_world`).
+This is the one file that imports mpi4py. The package loads it when it makes a world of several processes, not before.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from mpi4py import MPI
 
-from ...job import failure
-from .calls import Kind, kinds, operations
+from autograd.errors import DtypeError
 
-__all__ = ["MPI", "leave_before_finalize", "link_hosts", "load"]
-
-MPI: Any = None
-"""``mpi4py.MPI`` once `load` was called; to be read from this module."""
+__all__ = ["KINDS", "MPI", "OPERATIONS", "Kind", "kind_of"]
 
 
-def load() -> Any:
-    """Import mpi4py, fill in what `mpi_plans` wants of it, and return ``mpi4py.MPI``."""
-    global MPI
-    from mpi4py import MPI as loaded
+class Kind(NamedTuple):
+    """How MPI moves and adds the elements of a dtype: the datatypes of both, and the sum's operation."""
 
-    MPI = loaded
-    for char in "bBhHiIlLqQfdgFDG":
-        datatype = MPI._typedict.get(char, MPI.DATATYPE_NULL)
-        if datatype != MPI.DATATYPE_NULL:
-            kinds[np.dtype(char)] = Kind(datatype, datatype, MPI.SUM)
-    kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, MPI.C_BOOL, MPI.LOR)  # as numpy adds booleans
-    operations.update(maximum=MPI.MAX, product=MPI.PROD)
+    move: Any
+    add: Any
+    operation: Any
+    wide: np.dtype[Any] | None = None  # the dtype in which it is added, if not in itself
+
+
+def _kinds() -> dict[np.dtype[Any], Kind]:
+    datatypes = {char: MPI._typedict.get(char, MPI.DATATYPE_NULL) for char in "bBhHiIlLqQfdgFDG"}
+    kinds = {
+        np.dtype(char): Kind(datatype, datatype, MPI.SUM)
+        for char, datatype in datatypes.items()
+        if datatype != MPI.DATATYPE_NULL
+    }
+    kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, MPI.C_BOOL, MPI.LOR)  # as NumPy adds booleans
     # MPI has no sum of float16: it is taken in float32 and rounded once
     kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, MPI.FLOAT, MPI.SUM, np.dtype(np.float32))
-    return MPI
+    return kinds
 
 
-def link_hosts(control: Any) -> None:
-    """Make the referees of several hosts known to one another. No rank leaves the next collective call before."""
-    here = control.Split_type(MPI.COMM_TYPE_SHARED)
-    is_spread = here.Get_size() < control.Get_size()  # the same on all ranks
-    here.Free()
-    if not is_spread:
-        return
-    where = bytearray(4096)
-    if control.Get_rank() == 0:
-        text = failure.open_to_hosts().encode()
-        where[: len(text)] = text[: len(where)]
-    control.Bcast([where, MPI.BYTE], 0)
-    failure.join_hosts(where.rstrip(b"\0").decode())
+KINDS = _kinds()
+OPERATIONS = {"maximum": MPI.MAX, "product": MPI.PROD}
+"""The reductions that are no sums, by the name of the call."""
 
 
-def leave_before_finalize() -> None:
-    """A program that calls ``MPI.Finalize`` itself leaves there: the attributes of COMM_SELF go first."""
-    keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: failure.leave())
-    MPI.COMM_SELF.Set_attr(keyval, True)
+def kind_of(dtype: np.dtype[Any]) -> Kind:
+    """The kind of a dtype; DtypeError for one that MPI has none for."""
+    kind = KINDS.get(dtype)
+    if kind is None:
+        raise DtypeError(f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype")
+    return kind

@@ -40,6 +40,8 @@ class LocalWorld(WaitingRanks):
     ----------
     size : int
         The number of ranks.
+    raises : bool
+        Whether ranks that do not wait for a failed one go on: see `WaitingRanks`.
 
     Examples
     --------
@@ -47,8 +49,8 @@ class LocalWorld(WaitingRanks):
     LocalCommunicator('world', rank 0 of 3)
     """
 
-    def __init__(self, size: int):
-        super().__init__(size)
+    def __init__(self, size: int, raises: bool = False):
+        super().__init__(size, raises)
         self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
         self._communicators: list[dict[tuple[str, tuple[int, ...]], LocalCommunicator]] = [{} for _ in range(size)]
 
@@ -118,6 +120,7 @@ class LocalCommunicator(ByName):
         if self._said is not None:
             self._call("agree")
         checked_rank(self, "dst", dst)
+        self._world.check(self._world_rank, self.ranks[dst])
         content = checked_array(x).copy()
         number, self._sent[dst] = self._sent[dst], self._sent[dst] + 1
         with self._world.lock:
@@ -218,4 +221,4 @@ class LocalCommunicator(ByName):
         return buffer
 
     def _ready(self, wait: Meeting | Letter) -> bool:
-        return wait.done or self._world.failed
+        return wait.done or self._world.failure_for(wait) is not None

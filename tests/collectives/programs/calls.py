@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from collectives.transports.mpi.communicator import MpiCommunicator, mpi_world
+import collectives as cc
+from collectives.transports.mpi.communicator import MpiCommunicator
 
 DTYPES = "?bBhHiIlLefdFD"
 FEW = DTYPES if "all" in sys.argv[1:] else "?lfD"
@@ -186,8 +187,8 @@ def check_group(group: MpiCommunicator, dtypes: str = FEW) -> int:
 
 
 def main() -> None:
-    world = mpi_world()
-    assert world is mpi_world()
+    world = cc.World("mpi").communicator
+    assert world is cc.world()
     assert (world.name, world.ranks) == ("world", tuple(range(world.size)))
     cases = check_group(world, DTYPES)
     other = world.duplicate("bucket")

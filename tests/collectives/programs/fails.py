@@ -10,9 +10,8 @@ import time
 
 import numpy as np
 
-from collectives.job import failure, launcher
-
-failure.guard()  # what importing the package does
+import collectives as cc
+from collectives.job import launcher
 
 
 def fail(how: str) -> None:
@@ -41,9 +40,7 @@ def fail(how: str) -> None:
 
 
 def wait(where: str) -> None:
-    from collectives.transports.mpi.communicator import mpi_world
-
-    world = mpi_world()
+    world = cc.world()
     if where == "all_reduce":
         world.all_reduce(np.ones(5))
     elif where == "start":
@@ -65,9 +62,7 @@ def wait(where: str) -> None:
 
 def main(how: str, where: str, has_world: str) -> None:
     if has_world == "world":
-        from collectives.transports.mpi.communicator import mpi_world
-
-        mpi_world().all_reduce(np.ones(3))
+        cc.world().all_reduce(np.ones(3))
     if launcher.launched_rank() != 1:
         wait(where)
     else:

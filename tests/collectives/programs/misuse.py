@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+import collectives as cc
 from autograd.errors import CommunicationError, DtypeError, MeshError, ShapeError
-from collectives.transports.mpi.communicator import mpi_world
 
-world = mpi_world()
+world = cc.World("mpi").communicator
 counts = [2] * world.size
 x = np.ones(2)
 refused = 0
