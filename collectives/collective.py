@@ -58,7 +58,7 @@ from autograd.layouts.messages import describe, fixes
 from .call import Call
 from .checks import modes, sanitizer
 from .staging import back, host_flat
-from .transports.protocol import Pending
+from .transports.protocol import Communicator, Pending, Request
 
 __all__ = ["Collective", "Repeated", "collectives"]
 
@@ -138,7 +138,7 @@ class Collective:
                 for message, receiver in sends(x, call):
                     group.send(message, receiver)
             name, arguments, finish = function(x, call)
-            return finish(getattr(group, name)(*arguments) if name else None, x, call)
+            return finish(group.run(_request(group, name, arguments)) if name else None, x, call)
 
         self._asks, self._forward = function, forward
         return function
@@ -159,7 +159,7 @@ class Collective:
         for message, receiver in () if self.sends is None else self.sends(x, call):
             group.send(message, receiver)
         name, arguments, finish = self._asks(x, call)
-        pending = group.start(name, *arguments) if name else Pending.done(None)
+        pending = group.start(_request(group, name, arguments)) if name else Pending.done(None)
         return pending, lambda y: finish(y, x, call)
 
     def adjoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -407,6 +407,23 @@ class Collective:
     def tangent(self, t: Any, call: Call, out: Layout, record: bool) -> Any:
         """Forward mode's step: linear, so the collective itself."""
         return self(t, call)
+
+
+def _request(group: Communicator, name: str, arguments: tuple[Any, ...]) -> Request:
+    """The request of a call that is asked by name."""
+    x, *more = arguments or (None,)
+    if name in ("maximum", "product"):
+        return Request("all_reduce", x, op="max" if name == "maximum" else "prod")
+    if name == "broadcast" and more[0] != group.rank:
+        return Request(name, out=x, root=more[0])
+    if name == "recv":
+        return Request(name, out=x, peer=more[0])
+    words = {"broadcast": ("root",), "reduce": ("root",), "gather": ("counts", "root"), "all_gather": ("counts",),
+             "scatter": ("counts", "root", "dtype"), "reduce_scatter": ("counts",), "send": ("peer",),
+             "all_to_all": ("counts", "receive_counts")}  # fmt: skip
+    if name in ("scan", "get", "accumulate"):
+        return Request(name, x, options=tuple(more))
+    return Request(name, x, **dict(zip(words.get(name, ()), more, strict=True)))
 
 
 def unchanged(x: Any, call: Call) -> Any:

@@ -472,6 +472,8 @@ def _join(threads: list[threading.Thread], local: LocalWorld) -> None:
 
 def _why(error: BaseException) -> str:
     """What other ranks are told about an error."""
+    if isinstance(error, SystemExit):
+        return f"exited early, with code {error.code}"
     text = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
     return f"raised {text[0] if text else type(error).__name__}"
 

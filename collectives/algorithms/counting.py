@@ -13,7 +13,8 @@ import numpy as np
 
 from autograd.layouts.partition import parts
 
-from ..transports.protocol import Array, Communicator, Pending
+from ..transports.protocol import Communicator, Pending, Request
+from ..transports.request import REDUCTIONS, answer
 from ..transports.traffic import Traffic
 from .steps import finish
 from .table import check_name, steps_of, widened
@@ -28,11 +29,8 @@ class _Alone(Communicator):
         self.rank, self.size, self.ranks, self.name = rank, size, tuple(range(size)), "counted"
         self.traffic = Traffic()
 
-    def send(self, x: Array, dst: int) -> None:
-        self.traffic.count(dst, x.nbytes)
-
-    def start(self, call: str, *args: Any) -> Pending[Any]:
-        return Pending.done(args[0])
+    def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        return Pending.done(out)
 
 
 def count_messages(
@@ -72,11 +70,10 @@ def count_messages(
     if ranks > 1:
         counts = parts(size, ranks)[0] if counts is None else counts
         x = np.zeros(counts[rank] if operation == "all_gather" else size, dtype)
-        more: tuple[Any, ...] = ()
-        if operation in ("reduce_scatter", "all_gather"):
-            more = (counts,)
-        elif operation in ("broadcast", "reduce"):
-            more = (root,)
+        x = widened(x) if operation in REDUCTIONS else x
+        request = Request(operation, x, counts=counts, root=root)
+        found = answer(request, rank)
+        out = None if found is None else np.empty(*found)
         with np.errstate(all="ignore"):  # nothing arrives in the buffers
-            finish(steps(group, x if operation in ("all_gather", "broadcast") else widened(x), *more))
+            finish(steps(group, request, None if operation == "broadcast" else x, out))
     return group.traffic

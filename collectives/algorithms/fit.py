@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..transports.protocol import Communicator
+from ..transports.protocol import Communicator, Request
+from ..transports.request import answer
+from ..transports.shared_memory.communicator import shared_memory
 from .costs import candidates, predict
 from .hierarchical import Hosts
 from .steps import finish, swap
@@ -268,29 +270,30 @@ def _memory(group: Communicator, hosts: Hosts) -> Communicator | None:
     """The memory that all ranks share; None where they are on several hosts, or are threads, which share it anyway."""
     if hosts.count > 1:
         return None
-    from ..transports.shared_memory.communicator import shared_memory
-
     memory = shared_memory(group)
     return None if memory.is_plain else memory
 
 
 def _call(group: Communicator, operation: str, size_bytes: int) -> Callable[[], Any]:
     """A call of a communicator's own."""
-    arguments = _arguments(group, operation, size_bytes)
-    return lambda: getattr(group, operation)(*arguments)
+    request, _ = _request(group, operation, size_bytes)
+    return lambda: group.run(request)
 
 
 def _trial(group: Communicator, operation: str, name: str, size_bytes: int) -> Callable[[], Any]:
     """A call by an algorithm."""
-    algorithm, arguments = steps_of(operation, name), _arguments(group, operation, size_bytes)
+    algorithm, (request, out) = steps_of(operation, name), _request(group, operation, size_bytes)
     assert algorithm is not None
-    return lambda: finish(algorithm(group, *arguments))
+    return lambda: finish(algorithm(group, request, request.x, out))
 
 
-def _arguments(group: Communicator, operation: str, size_bytes: int) -> tuple[Any, ...]:
+def _request(group: Communicator, operation: str, size_bytes: int) -> tuple[Request, Any]:
+    """A call of so many bytes in all with root 0, and an array for its result."""
     count = size_bytes // 4
-    x = np.zeros(count, np.float32)
     counts = [count * (i + 1) // group.size - count * i // group.size for i in range(group.size)]
-    if operation == "all_gather":
-        return x[: counts[group.rank]], counts
-    return (x, *{"all_reduce": (), "reduce_scatter": (counts,)}.get(operation, (0,)))
+    x = np.zeros(counts[group.rank] if operation == "all_gather" else count, np.float32)
+    request = Request(operation, x, counts=counts)
+    if operation == "broadcast" and group.rank:
+        request = Request(operation, out=x)
+    found = answer(request, group.rank)
+    return request, None if found is None else np.empty(*found)

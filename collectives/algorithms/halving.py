@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from ..transports.protocol import Array, Communicator, Pending
-from .steps import Steps, adder, bounds_of, even_bounds, give, piece_count, segments, swap, take
+from ..transports.protocol import Array, Communicator, Pending, Request
+from .steps import Steps, adder, bounds_of, even_bounds, give, piece_count, receive, segments, swap, take
 
 __all__ = ["all_gather", "halving_doubling", "recursive_doubling", "reduce_scatter"]
 
@@ -80,24 +80,24 @@ def _fold_out(group: Communicator, fold: Fold, result: Array, kept: Array) -> St
         yield from give(group, result, fold.partner) if fold.works else take(group, kept, fold.partner)
 
 
-def recursive_doubling(group: Communicator, x: Array) -> Steps[Array]:
+def recursive_doubling(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """All-reduce for short arrays: at step k, ranks that differ in bit k exchange their whole sums.
 
     Both add the same two sums, and a + b is b + a to the last bit: the ranks' results are equal.
     """
     fold = Fold(group.rank, group.size)
-    total, buffer = np.empty_like(x), np.empty_like(x)
+    buffer = np.empty_like(x)
     source = yield from _fold_in(group, fold, x)
     width = 1
     while fold.works and width < fold.size:
         peer = fold.rank(fold.seat ^ width)
         yield from swap(group, source, peer, buffer, peer)
-        source = np.add(source, buffer, out=total)
+        source = np.add(source, buffer, out=out)
         width *= 2
-    if fold.works and source is not total:
-        total[:] = source
-    yield from _fold_out(group, fold, total, total)
-    return total
+    if fold.works and source is not out:
+        out[:] = source
+    yield from _fold_out(group, fold, out, out)
+    return out
 
 
 def _messages(bounds: Sequence[int], seat: int, width: int, itemsize: int, is_rising: bool) -> list[slice]:
@@ -139,7 +139,7 @@ def _halve(
     for width in (widest >> k for k in range(widest.bit_length())):
         peer, start = fold.rank(seat ^ width), bounds[seat & -width]
         into = total[start:] if width == widest else np.empty(bounds[(seat & -width) + width] - start, x.dtype)
-        coming[width] = deque((message, group.start("recv", into[message.start - start : message.stop - start], peer))
+        coming[width] = deque((message, receive(group, into[message.start - start : message.stop - start], peer))
                               for message in _messages(bounds, seat, width, x.itemsize, False))  # fmt: skip
         going[width], leaving[width] = deque(_messages(bounds, seat ^ width, width, x.itemsize, False)), []
 
@@ -189,7 +189,7 @@ class _Doubling:
             return []
         if width < size // 2:  # the widest exchange gave parts of the operand away, not of the sum
             yield from before.pop(width, [])
-        return [(message, self._group.start("recv", self._whole[message], self._fold.rank(seat)))
+        return [(message, receive(self._group, self._whole[message], self._fold.rank(seat)))
                 for message in self._messages(seat, width)]  # fmt: skip
 
     def run(self, before: dict[int, list[Pending[None]]]) -> Steps[None]:
@@ -207,47 +207,45 @@ class _Doubling:
             yield from sends
 
 
-def halving_doubling(group: Communicator, x: Array) -> Steps[Array]:
+def halving_doubling(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """Rabenseifner's all-reduce: reduce-scatter by halving, then all-gather by doubling."""
     fold = Fold(group.rank, group.size)
-    total = np.empty_like(x)
     source = yield from _fold_in(group, fold, x)
     if fold.works:
         bounds = even_bounds(x.size, fold.size)
-        doubling = _Doubling(group, fold, total, bounds)
-        leaving = yield from _halve(group, fold, source, bounds, total, doubling.go)
+        doubling = _Doubling(group, fold, out, bounds)
+        leaving = yield from _halve(group, fold, source, bounds, out, doubling.go)
         yield from doubling.run(leaving)
-    yield from _fold_out(group, fold, total, total)
-    return total
+    yield from _fold_out(group, fold, out, out)
+    return out
 
 
-def reduce_scatter(group: Communicator, x: Array, counts: Sequence[int]) -> Steps[Array]:
+def reduce_scatter(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """Recursive halving; a pair's seat sums both parts, and the odd rank gets its own."""
-    fold, bounds = Fold(group.rank, group.size), bounds_of(counts)
+    fold, bounds = Fold(group.rank, group.size), bounds_of(request.counts)
     total = np.empty_like(x)
     source = yield from _fold_in(group, fold, x)
     if fold.works:
         leaving = yield from _halve(group, fold, source, fold.bounds(bounds), total, lambda message: None)
         for sends in leaving.values():
             yield from sends
-    mine = total[bounds[group.rank] : bounds[group.rank + 1]].copy()
+    out[:] = total[bounds[group.rank] : bounds[group.rank + 1]]
     if fold.partner is not None:
         theirs = total[bounds[fold.partner] : bounds[fold.partner + 1]]
-        yield from _fold_out(group, fold, theirs, mine)
-    return mine
+        yield from _fold_out(group, fold, theirs, out)
+    return out
 
 
-def all_gather(group: Communicator, x: Array, counts: Sequence[int]) -> Steps[Array]:
+def all_gather(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """Recursive doubling of the number of parts that a rank has."""
-    fold, bounds = Fold(group.rank, group.size), bounds_of(counts)
-    whole = np.empty(bounds[-1], x.dtype)
-    whole[bounds[group.rank] : bounds[group.rank + 1]] = x
+    fold, bounds = Fold(group.rank, group.size), bounds_of(request.counts)
+    out[bounds[group.rank] : bounds[group.rank + 1]] = x
     if fold.partner is not None:
         if fold.works:
-            yield from take(group, whole[bounds[fold.partner] : bounds[fold.partner + 1]], fold.partner)
+            yield from take(group, out[bounds[fold.partner] : bounds[fold.partner + 1]], fold.partner)
         else:
             yield from give(group, x, fold.partner)
     if fold.works:
-        yield from _Doubling(group, fold, whole, fold.bounds(bounds)).run({})
-    yield from _fold_out(group, fold, whole, whole)
-    return whole
+        yield from _Doubling(group, fold, out, fold.bounds(bounds)).run({})
+    yield from _fold_out(group, fold, out, out)
+    return out

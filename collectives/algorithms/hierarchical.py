@@ -17,9 +17,12 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from autograd.layouts.partition import parts
 
-from ..transports.protocol import Array, Communicator, Pending
+from ..transports.protocol import Array, Communicator, Pending, Request
+from ..transports.shared_memory.communicator import shared_memory
 from . import halving, ring
 from .steps import Steps
 
@@ -65,50 +68,50 @@ class Hosts:
             self.between = subgroup([ranks[place] for ranks in members.values()], f"{group.name}/between")
 
 
-def _native(call: str) -> Callable[..., Steps[Any]]:
-    """The transport's own collective as an algorithm: one step, which blocks when it is waited for."""
-    def steps(group: Communicator, *args: Any) -> Steps[Any]:
-        pending: Pending[Any] = Pending(None, lambda: getattr(group, call)(*args))
-        yield pending
-        return pending.wait()
-
-    return steps
+def _at_once(group: Communicator, request: Request) -> Steps[Any]:
+    """A call of a communicator as an algorithm of one step, which blocks when it is waited for."""
+    pending: Pending[Any] = Pending(None, lambda: group.run(request))
+    yield pending
+    return pending.wait()
 
 
-def shared(call: str) -> Callable[..., Steps[Any]]:
+def native(group: Communicator, request: Request, x: Any, out: Any) -> Steps[Any]:
+    """The transport's own collective."""
+    return (yield from _at_once(group, request._replace(x=x)))
+
+
+def shared(group: Communicator, request: Request, x: Any, out: Any) -> Steps[Any]:
     """Through memory that the host's ranks share."""
-    def steps(group: Communicator, *args: Any) -> Steps[Any]:
-        from ..transports.shared_memory.communicator import as_steps
-
-        return (yield from as_steps(call)(group, *args))
-
-    return steps
+    return (yield from _at_once(shared_memory(group), request._replace(x=x)))
 
 
 INSIDE: dict[str, tuple[Callable[..., Steps[Array]], Callable[..., Steps[Array]]]] = {
-    "native": (_native("reduce_scatter"), _native("all_gather")),
-    "shared": (shared("reduce_scatter"), shared("all_gather")),
+    "native": (native, native),
+    "shared": (shared, shared),
     "ring": (ring.reduce_scatter, ring.all_gather),
     "halving_doubling": (halving.reduce_scatter, halving.all_gather),
 }
 BETWEEN: dict[str, Callable[..., Steps[Array]]] = {
-    "native": _native("all_reduce"),
+    "native": native,
     "ring": ring.all_reduce,
     "recursive_doubling": halving.recursive_doubling,
     "halving_doubling": halving.halving_doubling,
 }
 
 
-def all_reduce(hosts: Hosts, x: Array, inside: str, between: str) -> Steps[Array]:
+def all_reduce(hosts: Hosts, request: Request, x: Array, out: Array, inside: str, between: str) -> Steps[Array]:
     """Reduce-scatter inside, all-reduce between, all-gather inside."""
     scatter, gather = INSIDE[inside]
     extents = parts(x.size, hosts.lanes)[0]
+    is_alone = hosts.inside.size == 1
     counts = [extents[i] if i < hosts.lanes else 0 for i in range(hosts.inside.size)]
     part = x
-    if hosts.inside.size > 1:
-        part = yield from scatter(hosts.inside, x, counts)
+    if not is_alone:
+        mine = np.empty(counts[hosts.inside.rank], x.dtype)
+        part = yield from scatter(hosts.inside, Request("reduce_scatter", counts=counts), x, mine)
     if hosts.between is not None and hosts.between.size > 1:
-        part = yield from BETWEEN[between](hosts.between, part)
-    if hosts.inside.size > 1:
-        part = yield from gather(hosts.inside, part, counts)
-    return part.copy() if part is x else part
+        total = out if is_alone else np.empty_like(part)
+        part = yield from BETWEEN[between](hosts.between, Request("all_reduce"), part, total)
+    if is_alone:
+        return part
+    return (yield from gather(hosts.inside, Request("all_gather", counts=counts), part, out))

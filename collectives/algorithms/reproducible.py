@@ -27,9 +27,9 @@ import numpy as np
 
 from autograd.errors import ShapeError
 
-from ..transports.protocol import Array, Communicator, Pending
+from ..transports.protocol import Array, Communicator, Pending, Request
 from .ring import gather_parts
-from .steps import Steps, even_bounds, give, pieces, take
+from .steps import Steps, even_bounds, give, pieces, receive, take
 from .trees import binomial
 
 __all__ = ["Node", "all_reduce", "nodes_of", "sum_tree"]
@@ -161,7 +161,7 @@ def scattered(
     leaving: list[Pending[None]] = []
     for step in range(1, p):
         flat = arrived[(r - step) % p].reshape(-1)
-        coming += [group.start("recv", flat[piece], (r - step) % p) for piece in pieces(flat)]
+        coming += [receive(group, flat[piece], (r - step) % p) for piece in pieces(flat)]
     for step in range(1, p):
         to = (r + step) % p
         if not nodes[r]:
@@ -178,6 +178,6 @@ def scattered(
     return whole
 
 
-def all_reduce(group: Communicator, x: Array, way: str = "") -> Steps[Array]:
+def all_reduce(group: Communicator, request: Request, x: Array, out: Array, way: str = "") -> Steps[Array]:
     """One addend a rank: rank r's is number r."""
     return (yield from sum_addends(group, {group.rank: x}, [[rank] for rank in range(group.size)], x, way))

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..transports.protocol import Array, Communicator, Pending
-from .steps import Steps, bounds_of, cut, even_bounds, pieces
+from ..transports.protocol import Array, Communicator, Pending, Request
+from .steps import Steps, bounds_of, cut, even_bounds, pieces, receive
 
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 
@@ -50,7 +50,7 @@ def _around(group: Communicator, own: list[Array], places: list[Array], first: i
             return []
         part = (r - step - 2) % p
         yield from leaving.pop(part, [])  # its partial sum, sent from this place p steps ago
-        return [(piece, group.start("recv", places[part][piece], left)) for piece in pieces(places[part])]
+        return [(piece, receive(group, places[part][piece], left)) for piece in pieces(places[part])]
 
     coming = yield from post(first)
     for step in range(first, last):
@@ -72,24 +72,24 @@ def gather_parts(group: Communicator, whole: Array, bounds: Sequence[int]) -> St
     yield from _around(group, [], cut(whole, bounds), group.size - 1, 2 * (group.size - 1))
 
 
-def all_reduce(group: Communicator, x: Array) -> Steps[Array]:
+def all_reduce(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """Reduce-scatter, then all-gather."""
-    total, bounds = np.empty_like(x), even_bounds(x.size, group.size)
-    yield from _around(group, cut(x, bounds), cut(total, bounds), 0, 2 * (group.size - 1))
-    return total
+    bounds = even_bounds(x.size, group.size)
+    yield from _around(group, cut(x, bounds), cut(out, bounds), 0, 2 * (group.size - 1))
+    return out
 
 
-def reduce_scatter(group: Communicator, x: Array, counts: Sequence[int]) -> Steps[Array]:
+def reduce_scatter(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """This rank's part of the sum."""
-    total, bounds = np.empty_like(x), bounds_of(counts)
+    total, bounds = np.empty_like(x), bounds_of(request.counts)
     yield from _around(group, cut(x, bounds), cut(total, bounds), 0, group.size - 1)
-    return total[bounds[group.rank] : bounds[group.rank + 1]].copy()
+    out[:] = total[bounds[group.rank] : bounds[group.rank + 1]]
+    return out
 
 
-def all_gather(group: Communicator, x: Array, counts: Sequence[int]) -> Steps[Array]:
+def all_gather(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """All parts, in order of rank."""
-    bounds = bounds_of(counts)
-    whole = np.empty(bounds[-1], x.dtype)
-    whole[bounds[group.rank] : bounds[group.rank + 1]] = x
-    yield from gather_parts(group, whole, bounds)
-    return whole
+    bounds = bounds_of(request.counts)
+    out[bounds[group.rank] : bounds[group.rank + 1]] = x
+    yield from gather_parts(group, out, bounds)
+    return out

@@ -9,19 +9,14 @@ when it, or one behind it on its channel, is tested or waited for; it has no thr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from autograd.errors import ShapeError
-
-from ..transports.arguments import checked_array, checked_counts, checked_rank
-from ..transports.protocol import Array, Communicator, Pending, Request, named
+from ..transports.protocol import Communicator, Pending, Request, Wrapper
+from ..transports.staged import HostTransport
 from .fit import Fit, measure
 from .hierarchical import Hosts
 from .steps import Steps
-from .table import OPERATIONS, steps_of, widened
+from .table import OPERATIONS, steps_of
 
 __all__ = ["Channel", "Selected"]
 
@@ -122,7 +117,7 @@ class _Job:
         return self._result
 
 
-class Selected(Communicator):
+class Selected(Wrapper, HostTransport):
     """`base` with an algorithm for its sums and copies, where the algorithm has one for the call.
 
     Parameters
@@ -134,32 +129,22 @@ class Selected(Communicator):
     """
 
     def __init__(self, channel: Channel, algorithm: str):
-        base = channel.base
-        self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
-        self.base = base
+        super().__init__(channel.base)
         self.algorithm = algorithm
         self.channel = channel
-        self.traffic = base.traffic
-
-    run = Communicator.run  # by name, so that what stands here is taken
 
     def __repr__(self) -> str:
         return f"Selected({self.base!r}, {self.algorithm!r})"
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "base":  # not set yet
-            raise AttributeError(name)
-        return getattr(self.base, name)
-
     # -- what it is ------------------------------------------------------------------------------------------------
-    def agree(self, call: str, *args: Any, **options: Any) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         """Compare with the other ranks; the algorithm is part of what must be the same."""
-        self.base.agree(f"{call} algorithm={self.algorithm}", *args, **options)
+        self.base.agree(f"{call} algorithm={self.algorithm}", layout, is_rooted)
 
-    def announce(self, call: str, *args: Any, **options: Any) -> None:
+    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         """The same; only the transport's own calls can carry it along."""
         tell = self.base.announce if self.algorithm == "native" else self.base.agree
-        tell(f"{call} algorithm={self.algorithm}", *args, **options)
+        tell(f"{call} algorithm={self.algorithm}", layout, is_rooted)
 
     def duplicate(self, purpose: str) -> Communicator:
         return Selected(Channel(self.base.duplicate(purpose), self.channel), self.algorithm)
@@ -171,90 +156,35 @@ class Selected(Communicator):
         return self.algorithm if steps_of(operation, self.algorithm) is not None else "native"
 
     # -- the calls -------------------------------------------------------------------------------------------------
-    def _prepared(self, call: str, args: tuple[Any, ...]) -> Steps[Any] | None:
+    def run(self, request: Request) -> Any:
+        """Make a call, by the algorithm if it has one for it."""
+        return self.base.run(request) if self._chosen(request) is None else super().run(request)
+
+    def start(self, request: Request) -> Pending[Any]:
+        """Start a call, by the algorithm if it has one for it."""
+        return self.base.start(request) if self._chosen(request) is None else super().start(request)
+
+    def _chosen(self, request: Request) -> str | None:
         """The algorithm for a call; None where it is the transport's own."""
-        if self.base.dry:
-            return None  # nothing is sent, and nothing measured: the dry run predicts every algorithm
-        x = args[0]
-        size_bytes = sum(map(int, args[1])) * x.itemsize if call == "all_gather" else x.nbytes
-        if self.size == 1:
+        call, given = request.call, request.out if request.x is None else request.x
+        # a dry group sends nothing, and nothing is measured there: the dry run predicts every algorithm
+        if call not in OPERATIONS or request.op != "sum" or self.size == 1 or self.dry or given is None:
             return None
-        name = self.choice(call, size_bytes)
-        algorithm = steps_of(call, name)
-        if algorithm is None:
-            return None
-        _check(self, call, args)
+        count = sum(map(int, request.counts or ())) if call == "all_gather" else given.size
+        name = self.choice(call, count * given.dtype.itemsize)
+        return None if name == "native" else name
+
+    def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        job = self.channel.start(self._steps(request, x, out))
+        job.test()
+        return Pending(job.test, job.finish)
+
+    def _run(self, request: Request, x: Any, out: Any) -> Any:
+        return self.channel.run(self._steps(request, x, out))
+
+    def _steps(self, request: Request, x: Any, out: Any) -> Steps[Any]:
+        name = self._chosen(request)
+        algorithm = steps_of(request.call, name) if name is not None else None
+        assert name is not None and algorithm is not None
         where: Any = self.channel if name.startswith("hierarchical") else self.channel.messages
-        if call in _SUMS and x.dtype == np.float16:
-            return _narrowed(algorithm(where, widened(x), *args[1:]))
-        return algorithm(where, *args)
-
-    def _call(self, call: str, *args: Any) -> Any:
-        steps = self._prepared(call, args)
-        return getattr(self.base, call)(*args) if steps is None else self.channel.run(steps)
-
-    def broadcast(self, x: Array, root: int) -> Array:
-        return self._call("broadcast", x, root)
-
-    def reduce(self, x: Array, root: int) -> Array | None:
-        return self._call("reduce", x, root)
-
-    def all_reduce(self, x: Array) -> Array:
-        return self._call("all_reduce", x)
-
-    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
-        return self._call("all_gather", x, counts)
-
-    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
-        return self._call("reduce_scatter", x, counts)
-
-    def start(self, call: Any, *args: Any) -> Pending[Any]:
-        if isinstance(call, Request):
-            call, args = named(call)
-        if call in OPERATIONS and self.size > 1:
-            # the caller may write to its array before the end; only the buffer of a broadcast is lent
-            if call != "broadcast" or args[1] == self.rank:
-                args = (args[0].copy(), *args[1:])
-            steps = self._prepared(call, args)
-            if steps is not None:
-                job = self.channel.start(steps)
-                job.test()
-                return Pending(job.test, job.finish)
-        return self.base.start(call, *args)
-
-
-_SUMS = ("all_reduce", "reduce_scatter", "reduce")
-
-
-def _narrowed(steps: Steps[Any]) -> Steps[Any]:
-    total = yield from steps
-    return None if total is None else total.astype(np.float16)
-
-
-def _check(group: Communicator, call: str, args: tuple[Any, ...]) -> None:
-    """Refuse arguments that the transports refuse, before anything is sent."""
-    x = checked_array(args[0])
-    if call in ("broadcast", "reduce"):
-        root = checked_rank(group, "root", args[1])
-        if call == "broadcast" and root != group.rank and not x.flags.writeable:
-            raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
-    elif call != "all_reduce":
-        counts = list(map(int, checked_counts(group, "counts", args[1])))
-        needed = counts[group.rank] if call == "all_gather" else sum(counts)
-        if x.size != needed:
-            raise ShapeError(f"{call} on '{group.name}' was given {x.size} elements and counts {counts}")
-
-
-def _delegated(name: str) -> Callable[..., Any]:
-    return lambda self, *args, **options: getattr(self.base, name)(*args, **options)
-
-
-def _attribute(name: str) -> property:
-    return property(lambda self: getattr(self.base, name))
-
-
-# Every other call of the protocol, those to come included, is the transport's.
-for _name, _value in list(vars(Communicator).items()):
-    if not _name.startswith("_") and _name not in vars(Selected) and _name not in ("traffic", "algorithm"):
-        is_method = callable(_value) and not isinstance(_value, property)
-        setattr(Selected, _name, _delegated(_name) if is_method else _attribute(_name))
+        return algorithm(where, request, x, out)

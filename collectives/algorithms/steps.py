@@ -1,8 +1,10 @@
 """What the algorithms are written in: a generator that yields whatever it waits for.
 
-An algorithm posts its receives, lends the arrays that it sends, and yields each pending communication that it needs
-before it goes on. `finish` runs one to its end; a nonblocking call advances it by tests instead (`selected`). Long
-arrays travel in pieces, so that one piece is added while the next ones are on the wire.
+An algorithm is a function of a communicator and of what a transport gets: the request, the operand, and the array for
+the result (see `protocol.Communicator`). It posts its receives, lends the arrays that it sends, yields each pending
+communication that it needs before it goes on, and returns the result. `finish` runs one to its end; a nonblocking call
+advances it by tests instead (`selected`). Long arrays travel in pieces, so that one piece is added while the next ones
+are on the wire.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import numpy as np
 
 from autograd.layouts.partition import parts
 
-from ..transports.protocol import Array, Communicator, Pending
+from ..transports.protocol import Array, Communicator, Pending, Request
 
-__all__ = ["SEGMENT_BYTES", "Steps", "adder", "bounds_of", "cut", "finish", "give", "piece_count", "pieces", "segments",
-           "swap", "take"]  # fmt: skip
+__all__ = ["SEGMENT_BYTES", "Steps", "adder", "bounds_of", "cut", "finish", "give", "piece_count", "pieces", "receive",
+           "segments", "swap", "take"]  # fmt: skip
 
 T = TypeVar("T")
 Steps = Generator[Pending[Any], None, T]
@@ -54,10 +56,10 @@ def segments(size: int, count: int) -> list[slice]:
     return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
 
 
-def bounds_of(counts: Sequence[int]) -> list[int]:
+def bounds_of(counts: Sequence[int] | None) -> list[int]:
     """Where each part starts, and the end of the last one."""
     bounds = [0]
-    for count in counts:
+    for count in counts or ():
         bounds.append(bounds[-1] + int(count))
     return bounds
 
@@ -77,6 +79,11 @@ def adder(a: Array, b: Array, out: Array) -> Callable[[slice], Any]:
     return lambda piece: np.add(a[piece], b[piece], out=out[piece])
 
 
+def receive(group: Communicator, into: Array, src: int) -> Pending[Array]:
+    """Start to receive from one rank."""
+    return group.start(Request("recv", out=into, peer=src))
+
+
 def swap(
     group: Communicator, out: Array, dst: int, into: Array, src: int, then: Callable[[slice], Any] | None = None
 ) -> Steps[None]:
@@ -84,7 +91,7 @@ def swap(
 
     At the end everything has left too, so that `out` may be written to.
     """
-    arriving = [(piece, group.start("recv", into[piece], src)) for piece in pieces(into)]
+    arriving = [(piece, receive(group, into[piece], src)) for piece in pieces(into)]
     leaving = [group.lend(out[piece], dst) for piece in pieces(out)]
     for piece, pending in arriving:
         yield pending
@@ -100,7 +107,7 @@ def give(group: Communicator, x: Array, dst: int) -> Steps[None]:
 
 def take(group: Communicator, into: Array, src: int, then: Callable[[slice], Any] | None = None) -> Steps[None]:
     """Receive from one rank."""
-    arriving = [(piece, group.start("recv", into[piece], src)) for piece in pieces(into)]
+    arriving = [(piece, receive(group, into[piece], src)) for piece in pieces(into)]
     for piece, pending in arriving:
         yield pending
         if then is not None:

@@ -35,7 +35,7 @@ from .steps import Steps
 __all__ = ["OPERATIONS", "algorithms_of", "check_name", "steps_of"]
 
 Algorithm = Callable[..., Steps[Any]]
-"""``algorithm(channel, *arguments of the communicator's call)``"""
+"""``algorithm(group, request, x, out)``; see `steps`. A hierarchical one gets a `selected.Channel`, for its hosts."""
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
 
@@ -75,55 +75,46 @@ def _levels(option: str) -> tuple[str, str]:
 
 def _hierarchical(option: str) -> Algorithm:
     inside, between = _levels(option)
-    return lambda channel, x: hierarchical.all_reduce(channel.hosts, x, inside, between)
+    return lambda channel, r, x, out: hierarchical.all_reduce(channel.hosts, r, x, out, inside, between)
 
 
 def _reproducible(option: str) -> Algorithm:
     if option not in ("", "tree"):
         raise ValueError("needed: no option, or tree")
-    return lambda group, x: reproducible.all_reduce(group, x, option)
+    return lambda group, r, x, out: reproducible.all_reduce(group, r, x, out, option)
 
 
 def _whole_tree(option: str) -> Algorithm:
     tree_of = _tree_of(option)
-    return lambda group, x: trees.all_reduce(group, x, tree_of, 1)
+    return lambda group, r, x, out: trees.all_reduce(group, r, x, out, tree_of, 1)
 
 
 def _pipelined(tree_of: trees.TreeOf) -> Callable[[str], Algorithm]:
     def make(option: str) -> Algorithm:
         count = _segments(option)
-        return lambda group, x: trees.all_reduce(group, x, tree_of, count)
+        return lambda group, r, x, out: trees.all_reduce(group, r, x, out, tree_of, count)
 
     return make
 
 
 def _double(option: str) -> Algorithm:
     count = _segments(option)
-    return lambda group, x: trees.double_all_reduce(group, x, count)
+    return lambda group, r, x, out: trees.double_all_reduce(group, r, x, out, count)
 
 
 def _rooted(function: Any) -> dict[str, Callable[[str], Algorithm]]:
     def whole(option: str) -> Algorithm:
         tree_of = _tree_of(option)
-        return lambda group, x, root: function(group, x, root, tree_of, 1)
+        return lambda group, r, x, out: function(group, r, x, out, tree_of, 1)
 
     def pipelined(tree_of: trees.TreeOf) -> Callable[[str], Algorithm]:
         def make(option: str) -> Algorithm:
             count = _segments(option)
-            return lambda group, x, root: function(group, x, root, tree_of, count)
+            return lambda group, r, x, out: function(group, r, x, out, tree_of, count)
 
         return make
 
     return {"tree": whole, "pipelined": pipelined(trees.chain), "pipelined_tree": pipelined(trees.k_ary(2))}
-
-
-def _shared(call: str) -> Callable[[str], Algorithm]:
-    def make(option: str) -> Algorithm:
-        if option:
-            raise ValueError("needed: no option")
-        return hierarchical.shared(call)
-
-    return make
 
 
 _TABLE: dict[str, dict[str, Callable[[str], Algorithm]]] = {
@@ -137,19 +128,19 @@ _TABLE: dict[str, dict[str, Callable[[str], Algorithm]]] = {
         "double_tree": _double,
         "hierarchical": _hierarchical,
         "reproducible": _reproducible,
-        "shared": _shared("all_reduce"),
+        "shared": _plain(hierarchical.shared),
     },
     "reduce_scatter": {
         "ring": _plain(ring.reduce_scatter),
         "recursive_doubling": _plain(halving.reduce_scatter),
         "halving_doubling": _plain(halving.reduce_scatter),
-        "shared": _shared("reduce_scatter"),
+        "shared": _plain(hierarchical.shared),
     },
     "all_gather": {
         "ring": _plain(ring.all_gather),
         "recursive_doubling": _plain(halving.all_gather),
         "halving_doubling": _plain(halving.all_gather),
-        "shared": _shared("all_gather"),
+        "shared": _plain(hierarchical.shared),
     },
     "broadcast": _rooted(trees.broadcast),
     "reduce": _rooted(trees.reduce),

@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..transports.protocol import Array, Communicator, Pending
-from .steps import Steps, piece_count, segments
+from ..transports.protocol import Array, Communicator, Pending, Request
+from .steps import Steps, piece_count, receive, segments
 
 __all__ = ["Tree", "all_reduce", "binomial", "broadcast", "chain", "double_trees", "k_ary", "reduce"]
 
@@ -113,7 +113,7 @@ def _up(group: Communicator, tree: Tree, x: Array, total: Array, count: int) -> 
     buffers = [np.empty((2, longest), x.dtype) for _ in tree.children]
 
     def post(i: int) -> list[Pending[Array]]:
-        return [group.start("recv", buffer[i % 2, : cuts[i].stop - cuts[i].start], child)
+        return [receive(group, buffer[i % 2, : cuts[i].stop - cuts[i].start], child)
                 for buffer, child in zip(buffers, tree.children, strict=True)] if i < len(cuts) else []  # fmt: skip
 
     leaving: list[Pending[None]] = []
@@ -134,7 +134,7 @@ def _up(group: Communicator, tree: Tree, x: Array, total: Array, count: int) -> 
 def _down(group: Communicator, trees: Sequence[Tree], totals: Sequence[Array], count: int) -> Steps[None]:
     """Copy the root's `totals` to all ranks; trees in which this rank has no children come last."""
     cuts = [segments(total.size, count) for total in totals]
-    coming = [[] if tree.parent is None else [group.start("recv", total[piece], tree.parent) for piece in cut]
+    coming = [[] if tree.parent is None else [receive(group, total[piece], tree.parent) for piece in cut]
               for tree, total, cut in zip(trees, totals, cuts, strict=True)]  # fmt: skip
     leaving: list[Pending[None]] = []
     for k in sorted(range(len(trees)), key=lambda k: not trees[k].children):
@@ -154,40 +154,45 @@ def _count(x: Array, count: int | None) -> int:
     return piece_count(x.nbytes) if count is None else count
 
 
-def reduce(group: Communicator, x: Array, root: int, tree_of: TreeOf, count: int | None) -> Steps[Array | None]:
+def reduce(
+    group: Communicator, request: Request, x: Array, out: Array | None, tree_of: TreeOf, count: int | None
+) -> Steps[Array | None]:
     """The sum, on the root."""
-    total = np.empty_like(x)
-    yield from (yield from _up(group, tree_of(group.rank, group.size, root), x, total, _count(x, count)))
-    return total if group.rank == root else None
+    total = np.empty_like(x) if out is None else out
+    yield from (yield from _up(group, tree_of(group.rank, group.size, request.root), x, total, _count(x, count)))
+    return out
 
 
-def broadcast(group: Communicator, x: Array, root: int, tree_of: TreeOf, count: int | None) -> Steps[Array]:
+def broadcast(
+    group: Communicator, request: Request, x: None, out: Array, tree_of: TreeOf, count: int | None
+) -> Steps[Array]:
     """The root's array, written to the others'."""
-    whole = x.copy() if group.rank == root else x
-    yield from _down(group, [tree_of(group.rank, group.size, root)], [whole], _count(x, count))
-    return whole
+    yield from _down(group, [tree_of(group.rank, group.size, request.root)], [out], _count(out, count))
+    return out
 
 
-def all_reduce(group: Communicator, x: Array, tree_of: TreeOf, count: int | None) -> Steps[Array]:
+def all_reduce(
+    group: Communicator, request: Request, x: Array, out: Array, tree_of: TreeOf, count: int | None
+) -> Steps[Array]:
     """A reduce to rank 0 and a broadcast from there."""
-    total, tree = np.empty_like(x), tree_of(group.rank, group.size, 0)
-    yield from (yield from _up(group, tree, x, total, _count(x, count)))
-    yield from _down(group, [tree], [total], _count(x, count))
-    return total
+    tree = tree_of(group.rank, group.size, 0)
+    yield from (yield from _up(group, tree, x, out, _count(x, count)))
+    yield from _down(group, [tree], [out], _count(x, count))
+    return out
 
 
-def double_all_reduce(group: Communicator, x: Array, count: int | None) -> Steps[Array]:
+def double_all_reduce(group: Communicator, request: Request, x: Array, out: Array, count: int | None) -> Steps[Array]:
     """One half on each of two trees, so that every rank is inside one and sends as much as it receives.
 
     What a rank sends up as a leaf waits for nothing, so it goes first. No rank receives from another in both trees on
     the same way, since the receiver (up) or the sender (down) is inside only one: messages cannot be mistaken.
     """
-    total, trees, half = np.empty_like(x), double_trees(group.rank, group.size), x.size // 2
-    xs, totals = [x[:half], x[half:]], [total[:half], total[half:]]
+    trees, half = double_trees(group.rank, group.size), x.size // 2
+    xs, totals = [x[:half], x[half:]], [out[:half], out[half:]]
     count = _count(xs[1], count)
     leaving = []
     for k in sorted((0, 1), key=lambda k: len(trees[k].children)):
         leaving += yield from _up(group, trees[k], xs[k], totals[k], count)
     yield from leaving
     yield from _down(group, trees, totals, count)
-    return total
+    return out

@@ -14,7 +14,7 @@ gather, scatter   tree                 log2 p alpha + n (p-1)/p beta
 all_to_all        pairwise             (p-1) alpha + n (p-1)/p beta
 send, recv        direct               alpha + n beta
 barrier           dissemination        log2 p alpha
-maximum, product  recursive_doubling   as all_reduce
+all_reduce max    recursive_doubling   as all_reduce; so does prod
 scan              recursive_doubling   log2 p (alpha + n beta)
 get, accumulate   direct               alpha + n beta
 ================  ===================  ==============================
@@ -81,7 +81,7 @@ def _others(call: str, n: float, p: int, a: float, b: float) -> Iterator[tuple[s
         yield "dissemination", Cost(rounds * a, rounds, 0.0)
     elif call == "all_to_all":
         yield "pairwise", Cost((p - 1) * a + parts * b, p - 1, parts)
-    elif call in ("maximum", "product"):  # as an all-reduce
+    elif call.startswith("all_reduce "):  # of the largest, or of the product
         name = "recursive_doubling"
         yield name, predict("all_reduce", name, n, p, a, b)
     elif call == "scan":

@@ -24,6 +24,7 @@ from autograd.errors import MeshError, TapeError
 
 from ..mesh import Mesh
 from ..transports.dry import DryCommunicator
+from ..transports.request import Request, given_bytes, shown, whole_bytes
 from ..world import World
 from .dry_costs import costs
 from .topology import Topology
@@ -184,7 +185,9 @@ class DryRun:
             while self._open.pop() != (direction, name):
                 pass
 
-    def _note(self, group: DryCommunicator, call: str, given: int, whole: int, peer: int | None) -> None:
+    def _note(self, group: DryCommunicator, request: Request) -> None:
+        call, given = shown(request), given_bytes(request)
+        whole = whole_bytes(request, group.rank, group.size)
         sweeps = [name for direction, name in self._open if direction == "backward"]
         by = sweeps[-1] if sweeps else self._open[-1][1] if self._open else call
         self._groups[id(group.ranks)] = group.ranks

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..transports.dry import DryCommunicator
 from ..transports.protocol import Communicator
+from ..transports.request import Request, given_bytes, shown
 
 __all__ = ["Probe", "Sent"]
 
@@ -19,11 +20,12 @@ class Sent(NamedTuple):
 
 
 class Probe(DryCommunicator):
-    """In the place of a group: sends nothing, writes down what would be sent, and gives zeros for what would come."""
+    """A stand-in for a group that sends nothing, notes what would be sent, and returns zeros for what would come."""
 
     def __init__(self, group: Communicator):
         self.sent: list[Sent] = []
         super().__init__(group.rank, group.ranks, group.name, self._write, dry=False)
 
-    def _write(self, group: DryCommunicator, call: str, given: int, whole: int, peer: int | None) -> None:
-        self.sent.append(Sent(call, None if peer is None else group.ranks[peer], given))
+    def _write(self, group: DryCommunicator, request: Request) -> None:
+        peer = group.ranks[request.peer] if request.call in ("send", "lend", "recv") else None
+        self.sent.append(Sent(shown(request), peer, given_bytes(request)))

@@ -22,6 +22,7 @@ from autograd.engine import events
 from autograd.errors import MeshError
 
 from ..transports.protocol import Communicator
+from ..transports.request import Request, given_bytes, shown
 from ..world import world
 from .clocks import Clock, Offset, measure_offsets
 from .observing import Watched, observing
@@ -143,11 +144,8 @@ class Timeline:
                 self._operations.append(OperationRecord(name, direction, begin, end, depth))
                 return
 
-    def _observe(self, group: Communicator, call: str, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        started = call == "start"
-        if started:
-            call, args = args[0], args[1:]
-        record = self._new(group, call, args)
+    def _observe(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+        record = self._new(group, request)
         self._calls.append(record)
         record.begin = record.wait = self._clock()
         result = run()
@@ -165,26 +163,22 @@ class Timeline:
         record.pending = True
         return Watched(result, began, ended)
 
-    def _new(self, group: Communicator, call: str, args: tuple[Any, ...]) -> CallRecord:
+    def _new(self, group: Communicator, request: Request) -> CallRecord:
         """The record of a call, with what it will be matched by."""
-        root = None
+        call, root = shown(request), None
         peers: tuple[int, int] | None = None
         if call in MESSAGES:
-            other = int(args[1])
-            peers = (other, group.rank) if call == "recv" else (group.rank, other)
-        elif call in ("broadcast", "reduce"):
-            root = int(args[1])
-        elif call in ("gather", "scatter"):
-            root = int(args[2])
+            peers = (request.peer, group.rank) if call == "recv" else (group.rank, request.peer)
+        elif call in ("broadcast", "reduce", "gather", "scatter"):
+            root = request.root
         way = call if peers is None else "recv" if call == "recv" else "send"
         counted = (group.name, group.ranks, peers, way)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
         key = (group.name, group.ranks, peers, "message" if peers else call)
-        given = args[0] if args else None
-        size = len(given) if isinstance(given, bytes) else getattr(given, "nbytes", 0)
+        size = 0 if call == "agree" else given_bytes(request)
         backward = any(direction == "backward" for direction, _, _ in self._open)
         return CallRecord(
-            call, group.name.partition("@")[0], key, number, int(size),
+            call, group.name.partition("@")[0], key, number, size,
             None if root is None else group.ranks[root], backward, self._open[-1][1] if self._open else call,
         )  # fmt: skip
 

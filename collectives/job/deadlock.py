@@ -112,7 +112,7 @@ class DeadlockDetection:
         if before is None:  # a second round, at once: the first one's answers lie before it
             self._ask()
             return
-        stuck = deadlocked(before, self._answers, longest > _DAEMONS_S)
+        stuck = deadlocked(before, self._answers, longest > _DAEMONS_S, self._activity.raises)
         self._before = None
         self._next_s *= 2
         if not stuck and (limit_s is None or longest < limit_s):
@@ -206,7 +206,9 @@ def _missing(wait: Any, answers: dict[int, Answer], rank: int) -> list[int]:
     return [r for r in ranks if r != rank and (r not in answers or answers[r]["calls"].get(key, 0) < number)]
 
 
-def deadlocked(before: dict[int, Answer], after: dict[int, Answer], is_late: bool = False) -> set[int]:
+def deadlocked(
+    before: dict[int, Answer], after: dict[int, Answer], is_late: bool = False, raises: bool = False
+) -> set[int]:
     """The ranks that wait for each other, so that no other rank can end their waits: see the module.
 
     Parameters
@@ -215,6 +217,8 @@ def deadlocked(before: dict[int, Answer], after: dict[int, Answer], is_late: boo
         Two rounds of answers, by rank.
     is_late : bool
         Whether the wait has lasted so long that daemon threads are ignored.
+    raises : bool
+        Whether a wait for a rank that has left will raise an error, so that it is no deadlock.
     """
 
     def is_blocked(answer: Answer) -> bool:
@@ -231,12 +235,17 @@ def deadlocked(before: dict[int, Answer], after: dict[int, Answer], is_late: boo
         for rank in before.keys() & after.keys()
         if is_blocked(before[rank]) and is_blocked(after[rank]) and waits_of(before[rank]) == waits_of(after[rank])
     }
+    gone = {rank for rank, answer in after.items() if answer["has_left"]}
+
+    def is_held(missing: list[int]) -> bool:
+        """Whether the ranks that a wait is for never come, and nobody tells it."""
+        if raises:
+            return not gone.intersection(missing) and bool(stuck.intersection(missing))
+        return bool((stuck | gone).intersection(missing))
+
     while True:
-        gone = {rank for rank, answer in after.items() if answer["has_left"]}
         held = {
-            rank
-            for rank in stuck
-            if all(set(_missing(wait, after, rank)) & (stuck | gone) for wait in blocked_in(after[rank]))
+            rank for rank in stuck if all(is_held(_missing(wait, after, rank)) for wait in blocked_in(after[rank]))
         }
         if held == stuck:
             return stuck

@@ -72,6 +72,7 @@ class RankProcess:
         self._make_world: Callable[[], Any] | None = None
         self._hook: Callable[..., Any] | None = None
         self.has_left = False
+        self._is_watched = False
         self._ending = threading.Lock()  # held by the thread that ends the job
 
     def guard(self, make_world: Callable[[], Any] | None = None) -> None:
@@ -103,8 +104,9 @@ class RankProcess:
     # -- the supervisor ----------------------------------------------------------------------------------------
     def wait_until_watched(self) -> None:
         """Return once the supervisor knows of this rank, if there is one."""
-        if self._supervisor is not None:
+        if self._supervisor is not None and not self._is_watched:
             self._supervisor.wait_until_watched()
+            self._is_watched = True
 
     def open_to_hosts(self) -> str:
         """On rank 0 of a job on several hosts: where its supervisor listens for the others', "" without one."""

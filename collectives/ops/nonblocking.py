@@ -37,7 +37,7 @@ from autograd.layouts.layout import Label, Layout, R, V
 from ..call import Call
 from ..collective import Collective, arrived, made_up, starting
 from ..mesh import Axis, current_mesh
-from ..transports.protocol import Communicator, Pending
+from ..transports.protocol import Communicator, Pending, Request
 from . import basic, headers
 from . import pairs as pair
 
@@ -361,7 +361,9 @@ def await_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
     if layout is not None:
         call = call.but(elsewhere=layout.absent_beyond(call.axes))
         outline = Shaped(call.shape, call.dtype)
-    header = on.group.lane("headers").start("recv", np.empty(headers.HEADER_BYTES, np.uint8), call.root)
+    header = on.group.lane("headers").start(
+        Request("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=call.root)
+    )
     recording, place, lane = _record(pair.recv, None, layout, call) if recorded else (None, -1, [])
     queue = on.calls.setdefault(("irecv", call.root), deque())
     maker = _Receiver(header, queue, call, layout, recording, place, lane)

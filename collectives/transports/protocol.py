@@ -1,93 +1,32 @@
-"""The protocol that every transport implements: a dozen calls on arrays, each blocking or as start/wait.
+"""The protocol that every transport implements: requests on arrays, run or started.
 
-A communicator is a *channel*: an ordered group of ranks and a purpose. A transport knows nothing of tapes, layouts or
-meshes. Its arrays are one-dimensional, C-contiguous host arrays of a numeric or boolean dtype; counts are numbers of
-elements, one per rank of the group, and may be zero or differ. No call keeps or changes an array that it was given,
-and every result is owned by the caller. Reductions are sums, but for the two that are named for what they are.
-Sums and products of float16 are taken in float32 and rounded once.
+A communicator is a *channel*: an ordered group of ranks and a purpose. It knows nothing of tapes, layouts or meshes.
+`Request` says what one call asks, and `transports.request` has the table of calls.
 
-======================  ==========================================  ==========================================
-call                    arguments                                   result
-======================  ==========================================  ==========================================
-broadcast               x (written on other ranks: a buffer), root  x of the root
-reduce                  x, root                                     the sum on root, None elsewhere
-all_reduce              x                                           the sum
-gather                  x, counts, root                             parts in order of rank on root, None elsewhere
-all_gather              x, counts                                   parts in order of rank
-scatter                 x (None off the root), counts, root, dtype  this rank's part
-reduce_scatter          x, counts                                   this rank's part of the sum
-all_to_all              x, send_counts, receive_counts              parts received, in order of rank
-send                    x, dst                                      None; nonblocking inside, owns a copy
-recv                    buffer, src                                 the buffer, filled
-maximum                 x (of an ordered dtype)                     the largest, element by element
-product                 x                                           the product
-scan                    x, exclusive, backwards                     the sum over this rank and those before it
-                                                                    (exclusive: without this rank; backwards: after)
-get                     x, runs                                     what `runs` names of the ranks' arrays
-accumulate              values, runs, count                         `count` zeros, with what the ranks add there
-lend                    x, dst                                      Pending: a send without a copy, see there
-exchange                data: bytes                                 list of every rank's bytes
-barrier                 -                                           None
-======================  ==========================================  ==========================================
-
-The two one-sided calls are made by all ranks of the group, and each says for itself what it wants of whom: its runs are
-``(source, offset, count)`` in elements of the source's array, in the order of the result or of `values`. Nobody is told
-what is taken from it.
+What all transports have in common stands here, once: validation, the result of a group of one rank, float16, the copy
+that a started call owns, counters of messages, observers, and a method for each call. A transport implements `_run` or
+`_start`, on operands that are checked and ready; see `Communicator`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from numpy import empty, ndarray
 
+from autograd.arrays.shape_only import Shaped
+from autograd.errors import DtypeError
+
+from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
 from .traffic import Traffic
 
-__all__ = ["Array", "ByName", "Communicator", "Copy", "Pending", "Request", "Runs"]
+__all__ = ["Array", "Communicator", "Copy", "Observer", "Pending", "Request", "Runs", "Wrapper", "observers", "quietly"]
 
 
 T = TypeVar("T")
-Array = np.ndarray[Any, Any]
-Runs = Sequence[tuple[int, int, int]]
-"""Parts of the ranks' arrays: source rank, offset there, count; in elements."""
-
-
-class Request(NamedTuple):
-    """One call of a communicator: everything that the transport is told.
-
-    Attributes
-    ----------
-    call : str
-        Its name: one of the module's table.
-    x : array, bytes or None
-        This rank's operand: flat and contiguous. None where this rank contributes nothing (`recv`, `scatter` and
-        `broadcast` off the root, `barrier`). The bytes of `exchange`.
-    op : {"sum", "max", "prod"}
-        The reduction of `all_reduce`; the others are sums.
-    counts, receive_counts : sequence of int
-        Numbers of elements, one per rank: of the parts that are sent, and in `all_to_all` of those that arrive.
-    root, peer : int
-        The root, or the other rank of a message, as a place in the group.
-    dtype : dtype
-        The result's, where no operand tells it (`scatter`).
-    out : array
-        The buffer that receives, in `recv` and in `broadcast` off the root: the result is this array.
-    options : tuple
-        What one family needs: ``(exclusive, backwards)`` of `scan`, ``(runs,)`` of `get`, ``(runs, count)`` of
-        `accumulate`.
-    """
-
-    call: str
-    x: Any = None
-    op: str = "sum"
-    counts: Sequence[int] | None = None
-    receive_counts: Sequence[int] | None = None
-    root: int = 0
-    peer: int = 0
-    dtype: Any = None
-    out: Any = None
-    options: tuple[Any, ...] = ()
 
 
 class Pending(Generic[T]):
@@ -125,8 +64,55 @@ class Copy(NamedTuple):
     digest: int
 
 
+# -- observers ---------------------------------------------------------------------------------------------------------
+
+Observer = Callable[["Communicator", Request, bool, Callable[[], Any]], Any]
+"""``observer(group, request, started, run)`` calls `run` once and returns what that returns: a result, or the Pending
+of a call that was started. An agreement is told as a request ``agree`` whose operand is the fingerprint."""
+
+observers: dict[int, Observer] = {}
+"""The observer of each thread that has one, by the thread's number (`inspect.observing`). Calls inside a call that is
+told (an all-reduce made of messages, an exchange made of two gathers) are not told."""
+
+
+def quietly(run: Callable[[], T]) -> T:
+    """Call `run` without telling this thread's observer of the calls in it."""
+    thread = get_ident()
+    observer = observers.pop(thread, None)
+    try:
+        return run()
+    finally:
+        if observer is not None:
+            observers[thread] = observer
+
+
+def _told(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+    """Make a call and tell this thread's observer, if it has one."""
+    observer = observers.get(get_ident())
+    return run() if observer is None else observer(group, request, started, lambda: quietly(run))
+
+
+# -- communicators -----------------------------------------------------------------------------------------------------
+
+_QUICK = DTYPES - {np.dtype(np.float16)}
+_HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
+_HERE = (ndarray, Shaped, bytes, type(None))  # what needs no staging
+_MESSAGES = frozenset(("send", "lend", "recv"))
+
+
 class Communicator:
-    """A channel between the ranks of one group. See the module's table for the calls.
+    """A channel between the ranks of one group.
+
+    A transport implements `_run` for calls that block, `_start` for calls that are started, or one of the two: each is
+    made of the other where it is missing. Both get ``(request, x, out)``:
+
+    - `request` as it was made, found right.
+    - `x`: the operand, on the host, flat and contiguous. It is the call's own where the call is started. Of a float16
+      reduction it is in float32. In a `broadcast` it is None.
+    - `out`: an array for the result, not initialised, or the caller's buffer; None where this rank gets no array. In a
+      `broadcast` it holds the root's value on the root. The transport fills it and returns it.
+
+    A group of one rank makes no such call, except for messages to itself.
 
     Attributes
     ----------
@@ -158,10 +144,15 @@ class Communicator:
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     library: Any = None
     """``mpi4py.MPI`` where the ranks are processes: shared memory is allocated through it."""
+    adds_float16 = False
+    """Whether it is given float16 operands of reductions as they are, and rounds their sums once itself."""
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         """The channel of some of this group's ranks, in the order given. Only the members call it."""
+        return self._subgroup(check_members(members, self.rank, self.size, name, self.name), name)
+
+    def _subgroup(self, members: list[int], name: str) -> Communicator:
         raise NotImplementedError
 
     def duplicate(self, purpose: str) -> Communicator:
@@ -175,15 +166,18 @@ class Communicator:
         """
         return self.duplicate(purpose)
 
+    # -- control -----------------------------------------------------------------------------------------------
     @property
     def control(self) -> Communicator:
-        """The channel of control messages: fingerprints, headers, extents, exchanges of bytes, subgroups.
+        """The channel of control messages: what ranks tell each other about the program, not the program's data.
 
-        It takes host memory, whatever the data's channel takes. A transport that can carry both is its own.
+        These are the fingerprints of `agree`, headers, extents, `exchange`, and what making a subgroup takes. They are
+        short, lie in host memory, and are made at the same places of the program on all ranks, in one order with the
+        calls that they precede. So a channel that carries data of the host carries its own control too: no second
+        communicator is needed to keep the two apart. A transport whose data lives elsewhere returns another one.
         """
         return self
 
-    # -- agreement ---------------------------------------------------------------------------------------------
     @property
     def checking(self) -> bool:
         """Whether the next `agree` would compare. The same on all ranks of the group."""
@@ -202,144 +196,195 @@ class Communicator:
         ReplicaMismatch
             On every rank, under ``ranks`` mode: copies that should be equal are not.
         """
+        if observers:
+            _told(self, Request("agree", call), False, lambda: self._agree(call, layout, is_rooted))
+        else:
+            self._agree(call, layout, is_rooted)
+
+    def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         raise NotImplementedError
 
     def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
         """`agree` for a call that makes one call of this communicator, at once: a transport may join the two."""
         self.agree(call, layout, is_rooted)
 
-    # -- calls, blocking; a transport overrides what it has -----------------------------------------------------
-    def broadcast(self, x: Array, root: int) -> Array:
-        raise NotImplementedError
+    # -- the data method ---------------------------------------------------------------------------------------
+    def run(self, request: Request) -> Any:
+        """Make a call and return its result."""
+        if observers and get_ident() in observers:
+            return _told(self, request, False, lambda: self.run(request))
+        x = request[1]
+        if (  # the call that is made most, where nothing has to be done before it: a few looks in place of `_prepared`
+            request[0] == "all_reduce" and request[2] == "sum"
+            and x.__class__ is ndarray and x.ndim == 1 and x.dtype in _QUICK and x.flags.c_contiguous
+            and self.size > 1
+        ):  # fmt: skip
+            return self._run(request, x, empty(x.size, x.dtype))
+        return self._prepared(request, False)
 
-    def reduce(self, x: Array, root: int) -> Array | None:
-        raise NotImplementedError
+    def start(self, request: Request) -> Pending[Any]:
+        """Start a call and return at once. The order of starts is part of the channel's order."""
+        if observers and get_ident() in observers:
+            started: Pending[Any] = _told(self, request, True, lambda: self.start(request))
+            return started
+        pending: Pending[Any] = self._prepared(request, True)
+        return pending
 
-    def all_reduce(self, x: Array) -> Array:
-        raise NotImplementedError
+    def _prepared(self, request: Request, started: bool) -> Any:
+        """Check a request, make operand and result ready, and run or start it."""
+        call, x = request.call, request.x
+        check(request, self.rank, self.size, self.name)
+        if self.size == 1 and call not in _MESSAGES and not self.dry:
+            return Pending.done(alone(request)) if started else alone(request)
+        if not isinstance(request.out if x is None else x, _HERE):
+            return self._on_device(request, started)
+        is_half = call in REDUCTIONS and x.dtype == _HALF and not self.adds_float16
+        out = request.out
+        if call == "broadcast":
+            x, out = None, out if x is None else x.copy()
+        elif out is None:
+            found = answer(request, self.rank)
+            if found is not None:
+                out = self._empty(found[0], _SINGLE if is_half else found[1])
+        if is_half:
+            x = x.astype(_SINGLE)
+        elif (started or call == "send") and call != "lend" and isinstance(x, ndarray):
+            x = x.copy()
+        if call == "send" or call == "lend":
+            self.traffic.count(self.ranks[request.peer], x.nbytes)
+        if not started:
+            y = self._run(request, x, out)
+            return y.astype(_HALF) if is_half and y is not None else y
+        pending = self._start(request, x, out)
+        if not is_half:
+            return pending
 
-    def gather(self, x: Array, counts: Sequence[int], root: int) -> Array | None:
-        raise NotImplementedError
+        def rounded() -> Any:
+            y = pending.wait()
+            return None if y is None else y.astype(_HALF)
 
-    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
-        raise NotImplementedError
+        return Pending(pending.test, rounded)
 
-    def scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> Array:
-        raise NotImplementedError
+    def _empty(self, count: int, dtype: np.dtype[Any]) -> Any:
+        """An array for a result."""
+        return empty(count, dtype)
 
-    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
-        raise NotImplementedError
+    def _on_device(self, request: Request, started: bool) -> Any:
+        """A call whose arrays are not on the host; see `transports.staged`."""
+        kind = type(request.out if request.x is None else request.x).__name__
+        raise DtypeError(f"{request.call} on '{self.name}' of a {kind}; needed: an array of the host")
 
-    def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
-        raise NotImplementedError
+    def _run(self, request: Request, x: Any, out: Any) -> Any:
+        """Make a call that is ready; see the class."""
+        return self._start(request, x, out).wait()
 
-    def send(self, x: Array, dst: int) -> None:
-        raise NotImplementedError
-
-    def recv(self, buffer: Array, src: int) -> Array:
-        raise NotImplementedError
-
-    def maximum(self, x: Array) -> Array:
-        raise NotImplementedError
-
-    def product(self, x: Array) -> Array:
-        raise NotImplementedError
-
-    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
-        raise NotImplementedError
-
-    def get(self, x: Array, runs: Runs) -> Array:
-        raise NotImplementedError
-
-    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
-        raise NotImplementedError
-
-    def lend(self, x: Array, dst: int) -> Pending[None]:
-        """Send without a copy: the array must not change until the pending call is complete.
-
-        It is matched by `recv`, in one order with `send`. A transport that copies in any case completes it at once.
-        """
-        self.send(x, dst)
-        return Pending.done(None)
-
-    def exchange(self, data: bytes) -> list[bytes]:
-        raise NotImplementedError
-
-    def barrier(self) -> None:
-        raise NotImplementedError
+    def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        """Start a call that is ready; see the class. Without a nonblocking form it is complete when this returns."""
+        return Pending.done(self._run(request, x, out))
 
     poke: Callable[[], None] | None = None
     """Makes progress on sends that are under way, where the transport makes none by itself; the tape calls it."""
 
-    # -- requests ----------------------------------------------------------------------------------------------
-    def run(self, request: Request) -> Any:
-        """Make a call and return its result."""
-        name, args = named(request)
-        return getattr(self, name)(*args)
-
-    def start(self, call: Any, *args: Any) -> Pending[Any]:
-        """Start a call (a `Request`) and return at once. The order of starts is part of the channel's order.
-
-        A transport without a nonblocking form completes the call before it returns.
-        """
-        if isinstance(call, Request):
-            name, args = named(call)
-            return self.start(name, *args)
-        return Pending.done(getattr(self, call)(*args))
-
-
-def named(request: Request) -> tuple[str, tuple[Any, ...]]:
-    """A request as a method's name and its arguments, while the transports are not written in requests."""
-    call, x, op, counts, receive_counts, root, peer, dtype, out, options = request
-    arguments: dict[str, tuple[Any, ...]] = {
-        "broadcast": (x if out is None else out, root), "reduce": (x, root), "all_reduce": (x,),
-        "gather": (x, counts, root), "all_gather": (x, counts), "scatter": (x, counts, root, dtype),
-        "reduce_scatter": (x, counts), "all_to_all": (x, counts, receive_counts), "send": (x, peer),
-        "recv": (out, peer), "scan": (x, *options), "get": (x, *options), "accumulate": (x, *options),
-        "lend": (x, peer), "exchange": (x,), "barrier": (),
-    }  # fmt: skip
-    return {"max": "maximum", "prod": "product"}.get(op, call), arguments[call]
-
-
-class ByName(Communicator):
-    """A communicator whose collectives are entries of one table. A transport overrides `_call`, and what is special."""
-
-    def _call(self, name: str, *args: Any) -> Any:
-        """The named call, blocking."""
-        raise NotImplementedError
-
-    def broadcast(self, x: Array, root: int) -> Array:
-        return self._call("broadcast", x, root)
+    # -- the calls, blocking -----------------------------------------------------------------------------------
+    def all_reduce(self, x: Array, op: str = "sum") -> Array:
+        """The reduction of all ranks' arrays."""
+        return self.run(Request("all_reduce", x, op))
 
     def reduce(self, x: Array, root: int) -> Array | None:
-        return self._call("reduce", x, root)
+        """The sum of all ranks' arrays on the root."""
+        return self.run(Request("reduce", x, root=root))
 
-    def all_reduce(self, x: Array) -> Array:
-        return self._call("all_reduce", x)
+    def broadcast(self, x: Array, root: int) -> Array:
+        """The root's array; on the other ranks `x` is the buffer that it is written to."""
+        is_root = root == self.rank
+        return self.run(Request("broadcast", x if is_root else None, root=root, out=None if is_root else x))
 
     def gather(self, x: Array, counts: Sequence[int], root: int) -> Array | None:
-        return self._call("gather", x, counts, root)
+        """All ranks' parts on the root."""
+        return self.run(Request("gather", x, counts=counts, root=root))
 
     def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
-        return self._call("all_gather", x, counts)
+        """All ranks' parts."""
+        return self.run(Request("all_gather", x, counts=counts))
 
     def scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> Array:
-        return self._call("scatter", x, counts, root, dtype)
+        """This rank's part of the root's array."""
+        return self.run(Request("scatter", x if root == self.rank else None, counts=counts, root=root, dtype=dtype))
 
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
-        return self._call("reduce_scatter", x, counts)
+        """This rank's part of the sum."""
+        return self.run(Request("reduce_scatter", x, counts=counts))
 
     def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
-        return self._call("all_to_all", x, send_counts, receive_counts)
+        """The parts that all ranks have for this one."""
+        return self.run(Request("all_to_all", x, counts=send_counts, receive_counts=receive_counts))
 
-    def maximum(self, x: Array) -> Array:
-        return self._call("maximum", x)
+    def scan(self, x: Array, exclusive: bool = False, backwards: bool = False) -> Array:
+        """The sum over the ranks up to this one."""
+        return self.run(Request("scan", x, options=(exclusive, backwards)))
 
-    def product(self, x: Array) -> Array:
-        return self._call("product", x)
+    def get(self, x: Array, runs: Runs) -> Array:
+        """What `runs` name of the ranks' arrays."""
+        return self.run(Request("get", x, options=(runs,)))
 
-    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
-        return self._call("scan", x, exclusive, backwards)
+    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
+        """`count` zeros, plus what all ranks' runs add to them."""
+        return self.run(Request("accumulate", values, options=(runs, count)))
+
+    def send(self, x: Array, dst: int) -> None:
+        """Send a copy; returns at once."""
+        self.run(Request("send", x, peer=dst))
+
+    def lend(self, x: Array, dst: int) -> Pending[None]:
+        """Send without a copy: the array must not change until the pending call is complete.
+
+        It is matched by `recv`, in one order with `send`.
+        """
+        return self.start(Request("lend", x, peer=dst))
+
+    def recv(self, buffer: Array, src: int) -> Array:
+        """Receive into a buffer."""
+        return self.run(Request("recv", out=buffer, peer=src))
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes; a control message."""
+        return self.control.run(Request("exchange", data))
 
     def barrier(self) -> None:
-        self._call("barrier")
+        """Return when all ranks have come."""
+        self.run(Request("barrier"))
+
+
+class Wrapper(Communicator):
+    """A communicator in the place of another one, `base`. A subclass takes the calls; the rest is the base's."""
+
+    def __init__(self, base: Communicator):
+        self.base = base
+        self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
+        self.traffic, self.copies, self.texts, self.dry = base.traffic, base.copies, base.texts, base.dry
+        self.poke = base.poke
+
+    def __getattr__(self, name: str) -> Any:  # what a transport has besides the protocol
+        if name == "base":  # not set yet
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+    @property
+    def control(self) -> Communicator:
+        return self.base.control
+
+    @property
+    def checking(self) -> bool:
+        return self.base.checking
+
+    def subgroup(self, members: Sequence[int], name: str) -> Communicator:
+        return self.base.subgroup(members, name)
+
+    def duplicate(self, purpose: str) -> Communicator:
+        return self.base.duplicate(purpose)
+
+    def lane(self, purpose: str) -> Communicator:
+        return self.base.lane(purpose)
+
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+        self.base.agree(call, layout, is_rooted)

@@ -24,7 +24,6 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(__file__).resolve().parent / "programs"
 CLUSTER = ROOT / "benchmarks" / "cluster"
 VARIABLE = "RINGTAPE_PYTHON_OPENMPI"
 CANNOT = 77  # the status of `benchmarks/cluster` where this machine cannot make hosts
@@ -101,12 +100,18 @@ def _cluster_lock() -> Iterator[None]:
         yield
 
 
+def program_path(name: str) -> str:
+    """Where a program lies: in the folder `programs` beside the tests that run it. Names are unique."""
+    (path,) = Path(__file__).resolve().parent.rglob(f"programs/{name}")
+    return str(path)
+
+
 def launch(program: str, ranks: int, *args: str, limit_s: float, on: str = "here", **environment: str) -> Outcome:
-    """Run a program of `programs/` under mpiexec.
+    """Run a program of a folder `programs` under mpiexec.
 
     `on` is ``here``, ``openmpi``, or ``hosts``: two hosts with half of the ranks each.
     """
-    return launch_command([str(PROGRAMS / program), *args], ranks, limit_s=limit_s, on=on, **environment)
+    return launch_command([program_path(program), *args], ranks, limit_s=limit_s, on=on, **environment)
 
 
 def launch_command(

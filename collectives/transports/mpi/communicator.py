@@ -1,35 +1,36 @@
 """Ranks as processes under mpiexec: the transport over mpi4py's upper-case (buffer) calls, for MPICH and Open MPI.
 
-What each call is for MPI is in `calls` and `windows`, how a rank waits in `waiting`, and how communicators are made and
-freed in `groups`. `world` makes the communicator of all ranks. Here every call is counted and every wait is recorded,
-for the monitor of the `job`.
+`calls` says what each call is for mpi4py, `windows` has the one-sided ones, `waiting` says how a rank waits, `groups`
+makes and frees communicators, and `world` makes the communicator of all ranks. Here every call is counted and every
+wait is recorded, for the monitor of the `job`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from autograd.errors import CommunicationError, MeshError
+from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
 from ...job.activity import Channel
-from ..arguments import checked_array, checked_rank
-from ..protocol import Array, ByName, Pending, Request, Runs, named
+from ..protocol import Array, Pending, Request
+from ..staged import HostTransport
 from ..traffic import Traffic
 from . import windows
-from .calls import PLANS, Plan
+from .calls import CALLS, SCANS, Arguments
 from .groups import Groups, Handle, digest_of
-from .library import MPI, kind_of
+from .library import KINDS, MPI
 
 __all__ = ["MpiCommunicator"]
 
 
-class MpiCommunicator(ByName):
+class MpiCommunicator(HostTransport):
     """A channel between processes. `MpiWorld` and `subgroup` make them.
 
     Parameters
@@ -50,6 +51,7 @@ class MpiCommunicator(ByName):
         self._handle = handle
         self._groups = groups
         self._waits = groups.waits
+        self._raises = groups.waits.activity.raises
         self.rank = rank
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
@@ -76,12 +78,7 @@ class MpiCommunicator(ByName):
         """Make progress on what is under way; MPI makes none while the program computes."""
         self._waits.reap()
 
-    def subgroup(self, members: Sequence[int], name: str) -> MpiCommunicator:
-        members = [checked_rank(self, "member", int(member)) for member in members]
-        if self.rank not in members or len(set(members)) < len(members):
-            raise MeshError(
-                f"'{name}' of ranks {members} of '{self.name}' repeats a rank or leaves out rank {self.rank}"
-            )
+    def _subgroup(self, members: list[int], name: str) -> MpiCommunicator:
         ranks = tuple(self.ranks[member] for member in members)
         text = f"{self._channel.key}/{name}/{ranks}"
         self._subgroups[text] = ordinal = self._subgroups.get(text, 0) + 1
@@ -107,134 +104,145 @@ class MpiCommunicator(ByName):
     def checking(self) -> bool:
         return self._agreed < modes.limit and self.size > 1
 
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        if not self.checking:
+    def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
+        if self._agreed >= modes.limit or self.size == 1:
             return
         self._agreed += 1
-        mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
-        digest = digest_of(repr(mine if mine.compares_site else mine._replace(site="")))
-        # max(~h) is ~min(h): one reduction tells both
-        both = np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
+        mine = None
+        if modes.watching:
+            mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
+            both = _two_ways(repr(mine if mine.compares_site else mine._replace(site="")))
+        else:
+            both = _two_ways(call)
         most = np.empty_like(both)
-        self._run(call, Plan("Allreduce", (both, most, MPI.MAX), most))
+        # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
+        # order, and the agreement stands directly before its call on all ranks: a rank that makes another call meets
+        # theirs with its own agreement. A communicator for control alone would double their number, of which MPI
+        # libraries know about 2,000.
+        self._run(_AGREE, both, most, call)
         if most[0] != ~most[1]:
-            told = [Statement.decode(each) for each in self.exchange(mine.encode())]
+            mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies) if mine is None else mine
+            told = [Statement.decode(each) for each in self._exchanged(mine.encode())]
             error = sanitizer.compare(self.name, self.ranks, told)
             if error is not None:
                 raise error
 
     # -- calls -------------------------------------------------------------------------------------------------
-    def scan(self, x: Array, exclusive: bool, backwards: bool) -> Array:
-        if self.size == 1:
-            return np.zeros_like(x) if exclusive else x.copy()
-        return (self._mirror() if backwards else self)._call("scan", x, exclusive, False)
+    def _run(self, request: Request, x: Any, out: Any, said: str = "") -> Any:
+        """Make a call; `said` is what a rank that waits for it is told to do, if not the name of the call."""
+        call = request[0]
+        found = CALLS.get(call)
+        if found is None:
+            return self._start(request, x, out).wait()
+        function, arguments_of = found
+        given = x if out is None else out
+        datatype, operations = KINDS[given.dtype] if given is not None else _NO_ARRAY
+        arguments = arguments_of(request, x, out, datatype, operations.get(request[2]))
+        channel = self._channel
+        channel.calls = number = channel.calls + 1
+        wait = (channel, said or call, number, None)
+        if modes.watching or self._raises:  # polled, so that this rank can raise an error instead of waiting for ever
+            self._waits.start(wait, self._nonblocking(function), *arguments).wait()
+        else:
+            self._waits.block(wait, getattr(self._comm, function), *arguments)
+        return out
+
+    def _nonblocking(self, function: str) -> Callable[..., Any]:
+        """MPI's nonblocking form of a call."""
+        found: Callable[..., Any] = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")
+        return found
+
+    def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        call = request.call
+        found = CALLS.get(call)
+        if found is not None:
+            return self._started(request, x, out, *found)
+        if call == "scan":
+            exclusive, backwards = request.options
+            if exclusive:
+                out[...] = 0  # Exscan leaves the first rank's as it is
+            return (self._mirror() if backwards else self)._started(request, x, out, *SCANS[bool(exclusive)])
+        if call == "exchange":
+            return Pending.done(self._exchanged(bytes(x)))
+        if call == "recv":
+            return self._start_recv(out, request.peer)
+        if call in ("get", "accumulate"):
+            return Pending.done(self._window(request, x, out))
+        return self._start_send(x, request.peer, call == "lend")
+
+    def _started(self, request: Request, x: Any, out: Any, function: str, arguments_of: Arguments) -> Pending[Any]:
+        given = x if out is None else out
+        datatype, operations = KINDS[given.dtype] if given is not None else _NO_ARRAY
+        arguments = arguments_of(request, x, out, datatype, operations.get(request.op))
+        channel = self._channel
+        channel.calls = number = channel.calls + 1
+        wait = (channel, request.call, number, None)
+        waited = self._waits.start(wait, self._nonblocking(function), *arguments)
+
+        def finish() -> Any:
+            waited.wait()
+            return out
+
+        return Pending(waited.test, finish)
 
     def _mirror(self) -> MpiCommunicator:
         """The same ranks in the other order, made when it is first needed: MPI's scans know one direction."""
         if self._reversed is None:
-            self._reversed = self.subgroup(range(self.size)[::-1], f"{self.name}/reversed")
+            self._reversed = self._subgroup(list(range(self.size)[::-1]), f"{self.name}/reversed")
         return self._reversed
 
-    def get(self, x: Array, runs: Runs) -> Array:
-        return self._window("get", windows.get, checked_array(x), runs)
-
-    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
-        return self._window("accumulate", windows.accumulate, checked_array(values), runs, count)
-
-    def _window(self, call: str, function: Callable[..., Any], *args: Any) -> Array:
-        kind = kind_of(args[0].dtype)
-        if self._comm is None:
-            return function(None, kind, *args)
+    def _window(self, request: Request, x: Array, out: Array) -> Array:
+        function = windows.get if request.call == "get" else windows.accumulate
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        return self._waits.block((channel, call, number, None), function, self._comm, kind, *args)
+        wait = (channel, request.call, number, None)
+        filled: Array = self._waits.block(wait, function, self._comm, KINDS[x.dtype], x, request.options[0], out)
+        return filled
 
-    def exchange(self, data: bytes) -> list[bytes]:
+    def _exchanged(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes: first their numbers, then all of them."""
         if self.size == 1:
-            return [bytes(data)]
-        counts = np.empty(self.size, np.int64)
-        self._run("exchange", Plan("Allgather", (np.array([len(data)], np.int64), counts), counts))
+            return [data]
+        ones, counts = [1] * self.size, np.empty(self.size, np.int64)
+        self._run(Request("all_gather", counts=ones), np.array([len(data)], np.int64), counts, "exchange")
         sizes = counts.tolist()
-        parts = self.all_gather(np.frombuffer(data, np.uint8), sizes).tobytes()
+        parts = np.empty(sum(sizes), np.uint8)
+        self._run(Request("all_gather", counts=sizes), np.frombuffer(data, np.uint8), parts, "exchange")
         ends = np.cumsum(counts).tolist()
-        return [parts[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        return [parts[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
 
-    def send(self, x: Array, dst: int) -> None:
-        checked_rank(self, "dst", dst)
-        content = checked_array(x).copy()
+    # -- messages ----------------------------------------------------------------------------------------------
+    def _start_send(self, x: Array, dst: int, is_lent: bool) -> Pending[None]:
         if self._comm is None:
-            self._to_self.append(content)
-            return
-        sent, target = self._channel.sent, self.ranks[dst]
-        number = sent.get(target, 0) + 1
-        buffer = [content, kind_of(content.dtype).move]
-        self._waits.send((self._channel, "lend", number, target), self._comm.Isend, buffer, dst, self._tag)
-        sent[target] = number
-        self.traffic.count(target, content.nbytes)
-
-    def lend(self, x: Array, dst: int) -> Pending[None]:
-        if self._comm is None:
-            self.send(x, dst)
+            self._to_self.append(x.copy() if is_lent else x)
             return Pending.done(None)
-        checked_rank(self, "dst", dst)
         sent, target = self._channel.sent, self.ranks[dst]
-        number = sent.get(target, 0) + 1
-        buffer = [checked_array(x), kind_of(x.dtype).move]
-        request = self._waits.start((self._channel, "lend", number, target), self._comm.Isend, buffer, dst, self._tag)
-        sent[target] = number
-        self.traffic.count(target, x.nbytes)
-        return Pending(request.test, request.wait)
-
-    def recv(self, buffer: Array, src: int) -> Array:
-        return self._start_recv(buffer, src).wait()
-
-    # -- start/wait --------------------------------------------------------------------------------------------
-    def start(self, call: Any, *args: Any) -> Pending[Any]:
-        if isinstance(call, Request):
-            call, args = named(call)
-        if call == "recv":
-            return self._start_recv(*args)
-        plan_of = PLANS.get(call)
-        if call == "scan" and args[2] and self.size > 1:
-            return self._mirror().start("scan", args[0], args[1], False)
-        # send, which is nonblocking; exchange, which is two calls; the one-sided ones, which are several
-        if plan_of is None or self.size == 1:
-            return Pending.done(getattr(self, call)(*args))
-        # The caller may write to its array before the end: the pending call works on a copy.
-        plan = plan_of(self, *(checked_array(arg).copy() if isinstance(arg, np.ndarray) else arg for arg in args))
-        channel = self._channel
-        channel.calls = number = channel.calls + 1
-        request = self._waits.start((channel, call, number, None), self._nonblocking(plan), *plan.arguments)
-
-        def finish() -> Any:
-            request.wait()
-            return plan.result if plan.finish is None else plan.finish(plan.result)
-
-        return Pending(request.test, finish)
+        wait = (self._channel, "lend", sent.get(target, 0) + 1, target)
+        start = self._waits.start if is_lent else self._waits.send
+        waited = start(wait, self._comm.Isend, (x, KINDS[x.dtype].datatype), dst, self._tag)
+        sent[target] = wait[2]
+        return Pending.done(None) if waited is None else Pending(waited.test, waited.wait)
 
     def _start_recv(self, buffer: Array, src: int) -> Pending[Array]:
-        checked_rank(self, "src", src)
-        checked_array(buffer)
         if self._comm is None:
             return Pending(None, lambda: self._from_self(buffer))
         self._waits.reap()
         received, source = self._channel.received, self.ranks[src]
         received[source] = number = received.get(source, 0) + 1
-        datatype = kind_of(buffer.dtype).move
-        request = self._waits.start(
-            (self._channel, "recv", number, source), self._comm.Irecv, [buffer, datatype], src, self._tag
-        )
+        datatype = KINDS[buffer.dtype].datatype
+        wait = (self._channel, "recv", number, source)
+        waited = self._waits.start(wait, self._comm.Irecv, (buffer, datatype), src, self._tag)
 
         def finish() -> Array:
-            request.wait()
-            count = request.status.Get_count(datatype)
+            waited.wait()
+            count = waited.status.Get_count(datatype)
             if count != buffer.size:
                 raise CommunicationError(
                     f"recv #{number} from rank {source} on '{self.name}': {count} elements came, needed {buffer.size}"
                 )
             return buffer
 
-        return Pending(request.test, finish)
+        return Pending(waited.test, finish)
 
     def _from_self(self, buffer: Array) -> Array:
         if not self._to_self:
@@ -248,32 +256,18 @@ class MpiCommunicator(ByName):
         if self._comm is None:
             return function(x, MPI.COMM_SELF)
         if self._foreign is None:
-            self._foreign = self.subgroup(range(self.size), f"{self.name}/raw")
+            self._foreign = self._subgroup(list(range(self.size)), f"{self.name}/raw")
         channel, comm = self._foreign._channel, self._foreign._comm
         channel.calls = number = channel.calls + 1
         return self._waits.block((channel, name, number, None), function, x, comm)
 
-    # -- how calls run -----------------------------------------------------------------------------------------
-    def _call(self, call: str, *args: Any) -> Any:
-        plan = PLANS[call](self, *args)
-        if self._comm is None:
-            return args[0].copy() if args else None
-        return self._run(call, plan)
 
-    def _run(self, call: str, plan: Plan) -> Any:
-        channel = self._channel
-        channel.calls = number = channel.calls + 1
-        wait = (channel, call, number, None)
-        if (
-            self._waits.is_polling
-        ):  # so that it can raise an error instead of waiting for ever
-            self._waits.start(wait, self._nonblocking(plan), *plan.arguments).wait()
-        else:
-            self._waits.block(wait, getattr(self._comm, plan.function), *plan.arguments)
-        return plan.result if plan.finish is None else plan.finish(plan.result)
+_AGREE = Request("all_reduce", op="max")
+_NO_ARRAY: Any = (None, {})
 
-    def _nonblocking(self, plan: Plan) -> Callable[..., Any]:
-        """MPI's nonblocking form of a call."""
-        name = plan.function
-        function: Callable[..., Any] = getattr(self._comm, f"I{name[0].lower()}{name[1:]}")
-        return function
+
+@lru_cache(maxsize=4096)
+def _two_ways(text: str) -> Array:
+    """The digest h of a text and its complement: max(~h) is ~min(h), so that one reduction finds both extremes."""
+    digest = digest_of(text)
+    return np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)

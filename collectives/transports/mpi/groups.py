@@ -75,6 +75,8 @@ class Groups:
         CommunicationError
             MPI makes no further communicator.
         """
+        wait = (channel, "subgroup", 1, None)
+        self.waits.check(wait)
         group = comm.Get_group()
         chosen = group.Incl(members)
         tag_limit: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
@@ -83,7 +85,7 @@ class Groups:
         channels[channel.key] = channel
         channel.calls = 1
         try:
-            return self.keep(self.waits.block((channel, "subgroup", 1, None), comm.Create_group, chosen, tag), channel)
+            return self.keep(self.waits.block(wait, comm.Create_group, chosen, tag), channel)
         except CommunicationError as error:
             channels.pop(channel.key)
             if type(error) is not CommunicationError:

@@ -1,4 +1,4 @@
-"""mpi4py, and how MPI moves and adds the elements of NumPy's dtypes.
+"""mpi4py, and how MPI moves and reduces the elements of NumPy's dtypes.
 
 This is the one file that imports mpi4py. The package loads it when it makes a world of several processes, not before.
 """
@@ -10,41 +10,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from autograd.errors import DtypeError
-
-__all__ = ["KINDS", "MPI", "OPERATIONS", "Kind", "kind_of"]
+__all__ = ["KINDS", "MPI", "Kind"]
 
 
 class Kind(NamedTuple):
-    """How MPI moves and adds the elements of a dtype: the datatypes of both, and the sum's operation."""
+    """How MPI moves the elements of a dtype, and its operations, by the name of the reduction."""
 
-    move: Any
-    add: Any
-    operation: Any
-    wide: np.dtype[Any] | None = None  # the dtype in which it is added, if not in itself
+    datatype: Any
+    operations: dict[str, Any]
 
 
 def _kinds() -> dict[np.dtype[Any], Kind]:
     datatypes = {char: MPI._typedict.get(char, MPI.DATATYPE_NULL) for char in "bBhHiIlLqQfdgFDG"}
     kinds = {
-        np.dtype(char): Kind(datatype, datatype, MPI.SUM)
+        np.dtype(char): Kind(datatype, {"sum": MPI.SUM, "max": MPI.MAX, "prod": MPI.PROD})
         for char, datatype in datatypes.items()
         if datatype != MPI.DATATYPE_NULL
     }
-    kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, MPI.C_BOOL, MPI.LOR)  # as NumPy adds booleans
-    # MPI has no sum of float16: it is taken in float32 and rounded once
-    kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, MPI.FLOAT, MPI.SUM, np.dtype(np.float32))
+    # as NumPy does with booleans
+    kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, {"sum": MPI.LOR, "max": MPI.LOR, "prod": MPI.LAND})
+    # MPI has no float16: it is moved as bytes are, and added in float32 (by the protocol)
+    kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, {})
     return kinds
 
 
 KINDS = _kinds()
-OPERATIONS = {"maximum": MPI.MAX, "product": MPI.PROD}
-"""The reductions that are no sums, by the name of the call."""
-
-
-def kind_of(dtype: np.dtype[Any]) -> Kind:
-    """The kind of a dtype; DtypeError for one that MPI has none for."""
-    kind = KINDS.get(dtype)
-    if kind is None:
-        raise DtypeError(f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype")
-    return kind
+"""Every dtype that can be communicated."""

@@ -20,43 +20,30 @@ from .library import MPI, Kind
 __all__ = ["accumulate", "get"]
 
 
-def get(comm: Any, kind: Kind, x: Array, runs: Runs) -> Array:
-    """What `runs` name of all ranks' arrays; `comm` is None for a single rank, which makes no MPI calls."""
-    out = np.empty(sum(n for _, _, n in runs), x.dtype)
-    if comm is None:
-        for _, here, there, counts in _by_source(runs):
-            for start, at, n in zip(here, there, counts, strict=True):
-                out[start : start + n] = x[at : at + n]
-        return out
+def get(comm: Any, kind: Kind, x: Array, runs: Runs, out: Array) -> Array:
+    """Fill `out` with what `runs` name of all ranks' arrays."""
     window = _opened(comm, x)
     for source, here, there, counts in _by_source(runs):
-        with _Typed(kind.move, here, counts) as mine, _Typed(kind.move, there, counts) as theirs:
+        with _Typed(kind.datatype, here, counts) as mine, _Typed(kind.datatype, there, counts) as theirs:
             window.Get([out, 1, mine], source, (0, 1, theirs))
     window.Unlock_all()
     window.Free()
     return out
 
 
-def accumulate(comm: Any, kind: Kind, values: Array, runs: Runs, count: int) -> Array:
-    """`count` zeros, with all that the ranks' runs add to them; float16 is added in float32 and rounded once."""
-    dtype = values.dtype
-    values = values if kind.wide is None else values.astype(kind.wide)
-    total = np.zeros(count, values.dtype)
-    if comm is None:
-        for _, here, there, counts in _by_source(runs):
-            for start, at, n in zip(here, there, counts, strict=True):
-                total[at : at + n] += values[start : start + n]
-        return total.astype(dtype, copy=False)
-    window = _opened(comm, total)
+def accumulate(comm: Any, kind: Kind, values: Array, runs: Runs, out: Array) -> Array:
+    """Fill `out` with zeros, plus all that the ranks' runs add to it."""
+    out[...] = 0
+    window = _opened(comm, out)
     kept = []  # an accumulate may read its array until the window is unlocked
     for target, here, there, counts in _by_source(runs):
         given, here, there, counts = _added_up(values, here, there, counts)
         kept.append(given)
-        with _Typed(kind.add, here, counts) as mine, _Typed(kind.add, there, counts) as theirs:
-            window.Accumulate([given, 1, mine], target, (0, 1, theirs), kind.operation)
+        with _Typed(kind.datatype, here, counts) as mine, _Typed(kind.datatype, there, counts) as theirs:
+            window.Accumulate([given, 1, mine], target, (0, 1, theirs), kind.operations["sum"])
     window.Unlock_all()
     window.Free()
-    return total.astype(dtype, copy=False)
+    return out
 
 
 def _opened(comm: Any, x: Array) -> Any:

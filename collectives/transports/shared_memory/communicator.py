@@ -18,21 +18,23 @@ rounded once. The model is Sistare, vandeVaart, Loh: Optimization of MPI Collect
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import CollectiveMismatch, DtypeError, MeshError, ShapeError
+from autograd.errors import CollectiveMismatch, ShapeError
 
 from ...checks import modes
-from ..protocol import Array, Communicator, Pending
+from ..protocol import Array, Communicator, Pending, Request, Wrapper
+from ..request import check
+from ..staged import HostTransport
 from .arena import ALIGNMENT_BYTES
 from .buffers import CODES, DTYPES, Buffers
 from .flags import CALL, PLACE, Flags
 from .windows import Host, open_host
 
-__all__ = ["SharedMemory", "as_steps", "shared_memory"]
+__all__ = ["SharedMemory", "shared_memory"]
 
 
 SLOT_BYTES = 256 << 10
@@ -103,11 +105,11 @@ class _Known(NamedTuple):
     plans: dict[tuple[int, ...], _Plan]  # by where all ranks' operands lie
 
 
-class SharedMemory(Communicator):
+class SharedMemory(Wrapper, HostTransport):
     """The collectives of a group whose ranks share a host; see the module.
 
-    It stands in the place of the group that it wraps, whose other calls, and whose forms of start and wait, are its
-    own. `shared_memory` makes one per group and keeps it. All ranks of the group make it together.
+    It stands in the place of the group that it wraps, which makes the other calls, and all that are started.
+    `shared_memory` makes one per group and keeps it. All ranks of the group make it together.
 
     Parameters
     ----------
@@ -135,12 +137,12 @@ class SharedMemory(Communicator):
     """
 
     algorithm = "shared"
+    adds_float16 = True
     is_plain: bool
     """Whether there is no window: one rank, or threads of one process."""
 
     def __init__(self, base: Communicator):
-        self.base = base
-        self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
+        super().__init__(base)
         host = open_host(base)
         self._small: dict[Any, _Small] = {}
         self._known: dict[int, _Known] = {}  # operands of all_reduce_in_place, by their id
@@ -159,23 +161,8 @@ class SharedMemory(Communicator):
         self._sums = [slots[self.size, parity] for parity in (0, 1)]
         self._flags = Flags(host, self._control, self.rank, self.size, self._mismatch)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "base":  # not set yet
-            raise AttributeError(name)
-        return getattr(self.base, name)
-
-    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        """Compared by itself: the call that follows may not be one of the transport."""
-        self.base.agree(call, layout, is_rooted)
-
-    run = Communicator.run  # by name, so that what stands here is taken
-
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
-
-    @property
-    def checking(self) -> bool:
-        return self.base.checking
 
     # -- buffers -------------------------------------------------------------------------------------------------------
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> Array:
@@ -214,16 +201,9 @@ class SharedMemory(Communicator):
         self.is_plain = True
 
     # -- meetings ------------------------------------------------------------------------------------------------------
-    def _call(self, operation: str, x: Array, count: int, more: int = 0) -> int:
+    def _word(self, operation: str, x: Array, count: int, more: int = 0) -> int:
         """A call as one word, which must be the same on all ranks."""
-        code = CODES.get(x.dtype)
-        if code is None:
-            raise DtypeError(f"dtype {x.dtype} cannot be communicated; needed: a native numeric or boolean dtype")
-        if x.ndim != 1 or not x.flags.c_contiguous:
-            raise ShapeError(
-                f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first"
-            )
-        return count << 22 | (more & 0xFFF) << 10 | code << 4 | _OPERATIONS.index(operation)
+        return count << 22 | (more & 0xFFF) << 10 | CODES[x.dtype] << 4 | _OPERATIONS.index(operation)
 
     def _mismatch(self, n: int) -> None:
         calls = [_words_of(call) for call in self._flags.said(n, CALL)]
@@ -235,41 +215,40 @@ class SharedMemory(Communicator):
     def _slot(self, n: int, rank: int, dtype: np.dtype[Any], count: int) -> Array:
         return self._slots[n & 1][rank][: count * dtype.itemsize].view(dtype)
 
-    def barrier(self) -> None:
-        """Return when all ranks have come."""
-        if self.is_plain:
-            self.base.barrier()
-        else:
-            self._flags.meet(0)
+    # -- calls ---------------------------------------------------------------------------------------------------------
+    def _run(self, request: Request, x: Any, out: Any) -> Any:
+        call = request[0]
+        if call == "all_reduce" and request[2] == "sum" and not self.is_plain:
+            small = self._small.get((x.dtype, x.size)) or self._prepare_small(x)
+            if small is None:
+                return self._all_reduce(x, out)
+            word, _, is_pair, mine, parts = small
+            odd = (self._flags.meeting + 1) & 1
+            mine[odd][...] = x
+            self._flags.meet(word)
+            if is_pair:
+                a, b = parts[odd]
+                return np.add(a, b, out)
+            add_up(parts[odd], out)
+            return out
+        other = _CALLS.get(call)
+        return self.base.run(request) if self.is_plain or other is None else other(self, request, x, out)
+
+    def start(self, request: Request) -> Pending[Any]:
+        """Start the call of the group that this one wraps: ranks that meet by flags cannot go on without each other."""
+        return self.base.start(request)
+
+    def _barrier(self, request: Request, x: Any, out: Any) -> None:
+        self._flags.meet(0)
 
     # -- sums ----------------------------------------------------------------------------------------------------------
-    def all_reduce(self, x: Array) -> Array:
-        """The sum of all ranks' arrays, as a new array."""
-        small = self._small.get((x.dtype, x.size))
-        if small is None or x.ndim != 1:
-            if self.is_plain:
-                return self.base.all_reduce(x)
-            small = self._prepare_small(x)
-            if small is None:
-                return self._all_reduce(x, np.empty_like(x))
-        call, _, is_pair, mine, parts = small
-        odd = (self._flags.meeting + 1) & 1
-        mine[odd][...] = x
-        self._flags.meet(call)
-        if is_pair:
-            a, b = parts[odd]
-            return np.add(a, b)
-        out = np.empty_like(x)
-        add_up(parts[odd], out)
-        return out
-
     def _prepare_small(self, x: Array) -> _Small | None:
-        if x.ndim != 1 or x.nbytes > (SLOT_BYTES if self.size == 2 else EVERYONE_BYTES) or x.dtype not in CODES:
+        if x.nbytes > (SLOT_BYTES if self.size == 2 else EVERYONE_BYTES):
             return None
         slots = [tuple(self._slot(n, r, x.dtype, x.size) for r in range(self.size)) for n in (0, 1)]
         found = _Small(
-            self._call("all_reduce", x, x.size),
-            self._call("all_reduce_in_place", x, x.size),
+            self._word("all_reduce", x, x.size),
+            self._word("all_reduce_in_place", x, x.size),
             self.size == 2 and x.dtype != _HALF,
             (slots[0][self.rank], slots[1][self.rank]),
             (slots[0], slots[1]),
@@ -281,7 +260,7 @@ class SharedMemory(Communicator):
 
     def _all_reduce(self, x: Array, out: Array) -> Array:
         """Beyond a slot: where an operand lies if that is in the window, else a slot at a time."""
-        call = self._call("all_reduce", x, x.size)
+        call = self._word("all_reduce", x, x.size)
         # what others read where it lies must not be written over meanwhile
         place = 0 if out is x else self._buffers.place(x)
         places: tuple[int, ...] = ()
@@ -328,6 +307,7 @@ class SharedMemory(Communicator):
             if self.is_plain:
                 flat[...] = self.base.all_reduce(flat)
                 return x
+            check(Request("all_reduce", flat), self.rank, self.size, self.name)
             if x.nbytes <= IN_PLACE_BYTES:
                 small = self._small.get((x.dtype, x.size)) or self._prepare_small(flat)
                 if small is not None:
@@ -365,7 +345,7 @@ class SharedMemory(Communicator):
         """Look at an operand once: as long as the array lives, its place is the same."""
         if len(self._known) >= _KEPT:
             self._known.clear()
-        call = self._call("all_reduce_in_place", flat, flat.size)
+        call = self._word("all_reduce_in_place", flat, flat.size)
         known = self._known[id(x)] = _Known(weakref.ref(x), x.size, x.dtype, call, self._buffers.place(x), {})
         return known
 
@@ -379,13 +359,10 @@ class SharedMemory(Communicator):
             plan.append((parts, parts[into], parts[:into] + parts[into + 1 :]))
         return plan
 
-    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
-        """This rank's part of the sum; `counts` are the parts' sizes."""
-        if self.is_plain:
-            return self.base.reduce_scatter(x, counts)
-        offsets = self._offsets(x, counts, is_part=False)
-        call, place = self._call("reduce_scatter", x, x.size, hash(tuple(counts))), self._buffers.place(x)
-        out = np.empty(counts[self.rank], x.dtype)
+    def _reduce_scatter(self, request: Request, x: Array, out: Array) -> Array:
+        counts = request.counts or ()
+        offsets = _offsets(counts)
+        call, place = self._word("reduce_scatter", x, x.size, hash(tuple(counts))), self._buffers.place(x)
         step = SLOT_BYTES // self.size // x.itemsize  # a slot has room for a piece of every rank's part
         places: tuple[int, ...] = ()
         for start, stop in pieces(0, max(counts), step):
@@ -411,13 +388,10 @@ class SharedMemory(Communicator):
         return out
 
     # -- copies --------------------------------------------------------------------------------------------------------
-    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
-        """All ranks' parts in order of rank; `counts` are their sizes."""
-        if self.is_plain:
-            return self.base.all_gather(x, counts)
-        offsets = self._offsets(x, counts, is_part=True)
-        call, place = self._call("all_gather", x, sum(counts), hash(tuple(counts))), self._buffers.place(x)
-        out = np.empty(sum(counts), x.dtype)
+    def _all_gather(self, request: Request, x: Array, out: Array) -> Array:
+        counts = request.counts or ()
+        offsets = _offsets(counts)
+        call, place = self._word("all_gather", x, sum(counts), hash(tuple(counts))), self._buffers.place(x)
         places: tuple[int, ...] = ()
         for start, stop in pieces(0, max(counts), SLOT_BYTES // x.itemsize):
             mine = x[start:stop]
@@ -438,55 +412,39 @@ class SharedMemory(Communicator):
             self._flags.meet(call)
         return out
 
-    def broadcast(self, x: Array, root: int) -> Array:
-        """The root's array: a copy on the root, written into `x` elsewhere."""
-        if self.is_plain:
-            return self.base.broadcast(x, root)
-        if not 0 <= root < self.size:
-            raise MeshError(f"root {root} is no rank of '{self.name}', whose ranks are 0 to {self.size - 1}")
-        is_root = self.rank == root
-        if not is_root and not x.flags.writeable:
-            raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
-        call = self._call("broadcast", x, x.size, root)
-        place = self._buffers.place(x) if is_root else 0
+    def _broadcast(self, request: Request, x: Any, out: Array) -> Array:
+        root, is_root = request.root, self.rank == request.root
+        given = request.x if is_root else out  # the root's own may lie in the window
+        call = self._word("broadcast", given, given.size, root)
+        place = self._buffers.place(given) if is_root else 0
         at = 0
-        for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
+        for start, stop in pieces(0, given.size, SLOT_BYTES // given.itemsize):
             if is_root and not place:
-                self._slot(self._flags.meeting + 1, root, x.dtype, stop - start)[...] = x[start:stop]
+                self._slot(self._flags.meeting + 1, root, given.dtype, stop - start)[...] = given[start:stop]
             n = self._flags.meet(call, place)
             at = at or self._places(n)[root]
             if not is_root:
-                x[start:stop] = (
-                    self._buffers.at(at, root, x.dtype, start, stop)
+                out[start:stop] = (
+                    self._buffers.at(at, root, out.dtype, start, stop)
                     if at
-                    else self._slot(n, root, x.dtype, stop - start)
+                    else self._slot(n, root, out.dtype, stop - start)
                 )
         if at:
             self._flags.meet(call)
-        return x.copy() if is_root else x
-
-    def _offsets(self, x: Array, counts: Sequence[int], is_part: bool) -> list[int]:
-        if len(counts) != self.size or min(counts) < 0:
-            raise ShapeError(f"counts on '{self.name}' must be {self.size} numbers >= 0, not {list(map(int, counts))}")
-        needed = int(counts[self.rank] if is_part else sum(counts))
-        if x.size != needed:
-            raise ShapeError(f"the array has {x.size} elements where counts say {needed}")
-        return [int(sum(counts[:r])) for r in range(self.size)]
+        return out
 
 
-def _delegated(name: str) -> Callable[..., Any]:
-    return lambda self, *args, **options: getattr(self.base, name)(*args, **options)
+_CALLS: dict[str, Callable[[SharedMemory, Request, Any, Any], Any]] = {
+    "barrier": SharedMemory._barrier,
+    "reduce_scatter": SharedMemory._reduce_scatter,
+    "all_gather": SharedMemory._all_gather,
+    "broadcast": SharedMemory._broadcast,
+}
 
 
-def _attribute(name: str) -> property:
-    return property(lambda self: getattr(self.base, name))
-
-
-# Every other call of the protocol is the transport's.
-for _name, _value in list(vars(Communicator).items()):
-    if not _name.startswith("_") and _name not in vars(SharedMemory):
-        is_method = callable(_value) and not isinstance(_value, property)
-        setattr(SharedMemory, _name, _delegated(_name) if is_method else _attribute(_name))
+def _offsets(counts: Sequence[int]) -> list[int]:
+    """Where each part begins."""
+    return [int(sum(counts[:r])) for r in range(len(counts))]
 
 
 def _words_of(call: int) -> str:
@@ -510,14 +468,3 @@ def shared_memory(group: Communicator) -> SharedMemory:
     if found is None:
         found = _memories[group] = SharedMemory(group)
     return found
-
-
-def as_steps(call: str) -> Callable[..., Iterator[Pending[Any]]]:
-    """A call as an algorithm of one step, which blocks when it is waited for: what hierarchical takes inside a host."""
-
-    def steps(group: Communicator, *args: Any) -> Any:
-        pending: Pending[Any] = Pending(None, lambda: getattr(shared_memory(group), call)(*args))
-        yield pending
-        return pending.wait()
-
-    return steps

@@ -149,7 +149,7 @@ def open_host(group: Any) -> Host | None:
             "group on one host. Fix: an axis that lies inside a host, or another algorithm (hierarchical uses shared "
             "memory inside each host)"
         )
-    own = group.subgroup(range(group.size), f"{group.name}/shared")
+    own = group._subgroup(list(range(group.size)), f"{group.name}/shared")
     return Host(own, _FENCED)
 
 

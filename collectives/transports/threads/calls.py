@@ -1,6 +1,6 @@
-"""The collectives of ranks that are threads: what must agree, what each rank brings, what each rank gets.
+"""The collectives of ranks that are threads: what must agree, and how one rank makes the results of all.
 
-One rank makes the results of all, from all parts; nothing here waits, or knows of a lock.
+Nothing here waits, or knows of a lock.
 """
 
 from __future__ import annotations
@@ -11,223 +11,159 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import CollectiveMismatch, DtypeError, ShapeError
+from autograd.errors import CollectiveMismatch
 
-from ..arguments import checked_array, checked_counts, checked_rank, checked_size
-from ..protocol import Array, Communicator, Runs
+from ..protocol import Array, Request
+from ..request import shown
 
-__all__ = ["CALLS", "Call"]
+__all__ = ["AGREES", "Part", "agreed", "combine"]
 
-
-class Call(NamedTuple):
-    """A collective: `prepare` checks one rank's arguments, `combine` makes all ranks' results from all parts.
-
-    `prepare(communicator, *arguments)` returns what must be equal on all ranks, in the order of `agrees`, and the part.
-    `combine(parts, *agreed)` returns the results in order of rank; each is a new array (or the buffer of a broadcast).
-    """
-
-    agrees: tuple[str, ...]
-    prepare: Callable[..., tuple[tuple[Any, ...], Any]]
-    combine: Callable[..., list[Any]]
-
-
-def _prepare_broadcast(group: Communicator, x: Array, root: int) -> tuple[tuple[Any, ...], Array]:
-    checked_array(x)
-    if checked_rank(group, "root", root) != group.rank and not x.flags.writeable:
-        raise ShapeError(f"broadcast writes to the array off its root {root}, and this one is read-only")
-    return (root, x.dtype, x.size), x
-
-
-def _prepare_reduce(group: Communicator, x: Array, root: int) -> tuple[tuple[Any, ...], Array]:
-    checked_array(x)
-    return (checked_rank(group, "root", root), x.dtype, x.size), x
+AGREES = {
+    "all_reduce": ("dtype", "count"),
+    "reduce": ("root", "dtype", "count"),
+    "broadcast": ("root", "dtype", "count"),
+    "gather": ("root", "dtype", "counts"),
+    "all_gather": ("dtype", "counts"),
+    "scatter": ("root", "dtype", "counts"),
+    "reduce_scatter": ("dtype", "counts"),
+    "all_to_all": ("dtype",),
+    "scan": ("dtype", "count", "exclusive", "backwards"),
+    "get": ("dtype",),
+    "accumulate": ("dtype",),
+    "exchange": (),
+    "barrier": (),
+    "agree": (),
+}
+"""The calls of a group, with what must be equal on all ranks besides the call."""
 
 
-def _prepare_all_reduce(group: Communicator, x: Array) -> tuple[tuple[Any, ...], Array]:
-    checked_array(x)
-    return (x.dtype, x.size), x
+class Part(NamedTuple):
+    """What one rank brings to a call: its request, the operand and the array for its result."""
+
+    request: Request
+    x: Any
+    out: Any
 
 
-def _prepare_all_gather(group: Communicator, x: Array, counts: Sequence[int]) -> tuple[tuple[Any, ...], Array]:
-    counts = tuple(checked_counts(group, "counts", counts))
-    checked_size(x, counts[group.rank], f"counts[{group.rank}]")
-    return (x.dtype, counts), x
+def agreed(request: Request) -> tuple[Any, ...]:
+    """The name of a call, and the values that must be equal on all ranks, in the order of `AGREES`."""
+    call, given = request.call, request.out if request.x is None else request.x
+    found: list[Any] = [shown(request)]
+    for word in AGREES[call]:
+        if word == "root":
+            found.append(request.root)
+        elif word == "dtype":
+            found.append(np.dtype(request.dtype) if call == "scatter" else given.dtype)
+        elif word == "count":
+            found.append(given.size)
+        elif word == "counts":
+            found.append(tuple(request.counts))  # type: ignore[arg-type]
+        else:
+            found.append(bool(request.options[word == "backwards"]))
+    return tuple(found)
 
 
-def _prepare_gather(group: Communicator, x: Array, counts: Sequence[int], root: int) -> tuple[tuple[Any, ...], Array]:
-    agreed, x = _prepare_all_gather(group, x, counts)
-    return (checked_rank(group, "root", root), *agreed), x
+def combine(parts: list[Part]) -> list[Any]:
+    """All ranks' results, in order of rank. Each is its rank's own array, `out`, filled."""
+    first = parts[0].request
+    found: list[Any] = _COMBINE[first.call](parts, first)
+    return found
 
 
-def _prepare_scatter(
-    group: Communicator, x: Array | None, counts: Sequence[int], root: int, dtype: Any
-) -> tuple[tuple[Any, ...], Array | None]:
-    counts, dtype = tuple(checked_counts(group, "counts", counts)), np.dtype(dtype)
-    if checked_rank(group, "root", root) != group.rank:
-        return (root, dtype, counts), None
-    if x is None:
-        raise ShapeError(f"scatter needs an array on its root, rank {root} of '{group.name}'")
-    if x.dtype != dtype:
-        raise DtypeError(f"scatter was given {x.dtype} on its root and dtype {dtype}")
-    checked_size(x, sum(counts), "the sum of counts")
-    return (root, dtype, counts), x
+def _whole(parts: list[Part], whole: Array) -> list[Any]:
+    """The same array for every rank that takes a result."""
+    for part in parts:
+        if part.out is not None:
+            part.out[...] = whole
+    return [part.out for part in parts]
 
 
-def _prepare_reduce_scatter(group: Communicator, x: Array, counts: Sequence[int]) -> tuple[tuple[Any, ...], Array]:
-    counts = tuple(checked_counts(group, "counts", counts))
-    checked_size(x, sum(counts), "the sum of counts")
-    return (x.dtype, counts), x
+_UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "prod": np.multiply}
 
 
-def _prepare_all_to_all(
-    group: Communicator, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]
-) -> tuple[tuple[Any, ...], tuple[Array, tuple[int, ...], tuple[int, ...]]]:
-    send_counts = tuple(checked_counts(group, "send_counts", send_counts))
-    receive_counts = tuple(checked_counts(group, "receive_counts", receive_counts))
-    checked_size(x, sum(send_counts), "the sum of send_counts")
-    return (x.dtype,), (x, send_counts, receive_counts)
-
-
-def _prepare_scan(group: Communicator, x: Array, exclusive: bool, backwards: bool) -> tuple[tuple[Any, ...], Array]:
-    checked_array(x)
-    return (x.dtype, x.size, exclusive, backwards), x
-
-
-def _prepare_get(group: Communicator, x: Array, runs: Runs) -> tuple[tuple[Any, ...], tuple[Array, Runs]]:
-    checked_array(x)
-    return (x.dtype,), (x, runs)
-
-
-def _prepare_accumulate(
-    group: Communicator, values: Array, runs: Runs, count: int
-) -> tuple[tuple[Any, ...], tuple[Array, Runs, int]]:
-    checked_size(values, sum(n for _, _, n in runs), "the sum of the runs")
-    return (values.dtype,), (values, runs, count)
-
-
-def _wide(x: Array) -> Array:
-    """A copy in the dtype in which sums and products are taken: float32 for float16, else the array's own."""
-    return x.astype(np.float32 if x.dtype == np.float16 else x.dtype)
-
-
-def _reduced(parts: list[Array], operation: Any) -> Array:
-    """The reduction in order of rank, so that it does not depend on who came last; float16 is rounded once."""
-    total = _wide(parts[0])
+def _reduced(parts: list[Part], request: Request) -> Array:
+    """The reduction in order of rank, so that it does not depend on who came last."""
+    operation = _UFUNCS[request.op]
+    total: Array = parts[0].x.copy()
     for part in parts[1:]:
-        operation(total, part, out=total)
-    return total.astype(parts[0].dtype, copy=False)
-
-
-def _sum(parts: list[Array]) -> Array:
-    return _reduced(parts, np.add)
-
-
-def _combine_scan(parts: list[Array], dtype: Any, count: int, exclusive: bool, backwards: bool) -> list[Array]:
-    total = _wide(np.zeros(count, dtype))
-    results = []
-    for part in reversed(parts) if backwards else parts:
-        before = total.astype(dtype)
-        np.add(total, part, out=total)
-        results.append(before if exclusive else total.astype(dtype))
-    return results[::-1] if backwards else results
-
-
-def _combine_get(parts: list[tuple[Array, Runs]], dtype: Any) -> list[Array]:
-    empty = np.empty(0, dtype)
-    return [np.concatenate([empty, *(parts[r][0][at : at + n] for r, at, n in runs)]) for _, runs in parts]
-
-
-def _combine_accumulate(parts: list[tuple[Array, Runs, int]], dtype: Any) -> list[Array]:
-    totals = [_wide(np.zeros(count, dtype)) for _, _, count in parts]
-    for values, runs, _ in parts:  # in order of rank
-        start = 0
-        for rank, at, n in runs:
-            totals[rank][at : at + n] += values[start : start + n]
-            start += n
-    return [total.astype(dtype, copy=False) for total in totals]
-
-
-def _to_all(x: Array, size: int) -> list[Array]:
-    """`x`, which nobody else holds, and copies of it for the other ranks."""
-    return [x, *(x.copy() for _ in range(size - 1))]
-
-
-def _to_root(x: Any, root: int, size: int) -> list[Any]:
-    results: list[Any] = [None] * size
-    results[root] = x
-    return results
+        operation(total, part.x, out=total)
+    return total
 
 
 def _split(x: Array, counts: Sequence[int]) -> list[Array]:
     return [x[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
 
 
-def _combine_broadcast(parts: list[Array], root: int, dtype: Any, count: int) -> list[Array]:
-    for rank, buffer in enumerate(parts):
-        if rank != root:
-            buffer[:] = parts[root]
-    return [x.copy() if rank == root else x for rank, x in enumerate(parts)]
+def _cut(parts: list[Part], whole: Array, request: Request) -> list[Any]:
+    for part, mine in zip(parts, _split(whole, request.counts), strict=True):  # type: ignore[arg-type]
+        part.out[...] = mine
+    return [part.out for part in parts]
 
 
-def _combine_all_to_all(parts: list[tuple[Array, tuple[int, ...], tuple[int, ...]]], dtype: Any) -> list[Array]:
+def _scan(parts: list[Part], request: Request) -> list[Any]:
+    exclusive, backwards = request.options
+    total = np.zeros_like(parts[0].x)
+    for part in reversed(parts) if backwards else parts:
+        if exclusive:
+            part.out[...] = total
+        np.add(total, part.x, out=total)
+        if not exclusive:
+            part.out[...] = total
+    return [part.out for part in parts]
+
+
+def _get(parts: list[Part], request: Request) -> list[Any]:
+    for part in parts:
+        start = 0
+        for source, at, count in part.request.options[0]:
+            part.out[start : start + count] = parts[source].x[at : at + count]
+            start += count
+    return [part.out for part in parts]
+
+
+def _accumulate(parts: list[Part], request: Request) -> list[Any]:
+    for part in parts:
+        part.out[...] = 0
+    for part in parts:  # in order of rank
+        start = 0
+        for target, at, count in part.request.options[0]:
+            parts[target].out[at : at + count] += part.x[start : start + count]
+            start += count
+    return [part.out for part in parts]
+
+
+def _all_to_all(parts: list[Part], request: Request) -> list[Any]:
+    sent = [part.request.counts or () for part in parts]
+    coming = [part.request.receive_counts or () for part in parts]
+    ranks = range(len(parts))
     wrong = [
-        f"rank {i} sends {int(parts[i][1][j])} elements to rank {j}, which receives {int(parts[j][2][i])}"
-        for i in range(len(parts))
-        for j in range(len(parts))
-        if parts[i][1][j] != parts[j][2][i]
+        f"rank {i} sends {int(sent[i][j])} elements to rank {j}, which receives {int(coming[j][i])}"
+        for i in ranks
+        for j in ranks
+        if sent[i][j] != coming[j][i]
     ]
     if wrong:
         needed = "needed: send_counts[j] of rank i equal to receive_counts[i] of rank j"
         raise CollectiveMismatch("the counts of all_to_all do not pair up\n  " + "\n  ".join([*wrong, needed]))
-    rows = [_split(x, send_counts) for x, send_counts, _ in parts]
-    return [np.concatenate(column) for column in zip(*rows, strict=True)]
+    rows = [_split(part.x, counts) for part, counts in zip(parts, sent, strict=True)]
+    for part, column in zip(parts, zip(*rows, strict=True), strict=True):
+        np.concatenate(column, out=part.out)
+    return [part.out for part in parts]
 
 
-CALLS = {
-    "broadcast": Call(("root", "dtype", "count"), _prepare_broadcast, _combine_broadcast),
-    "reduce": Call(
-        ("root", "dtype", "count"),
-        _prepare_reduce,
-        lambda parts, root, dtype, count: _to_root(_sum(parts), root, len(parts)),
-    ),
-    "all_reduce": Call(
-        ("dtype", "count"), _prepare_all_reduce, lambda parts, dtype, count: _to_all(_sum(parts), len(parts))
-    ),
-    "gather": Call(
-        ("root", "dtype", "counts"),
-        _prepare_gather,
-        lambda parts, root, dtype, counts: _to_root(np.concatenate(parts), root, len(parts)),
-    ),
-    "all_gather": Call(
-        ("dtype", "counts"),
-        _prepare_all_gather,
-        lambda parts, dtype, counts: _to_all(np.concatenate(parts), len(parts)),
-    ),
-    "scatter": Call(
-        ("root", "dtype", "counts"),
-        _prepare_scatter,
-        lambda parts, root, dtype, counts: [part.copy() for part in _split(parts[root], counts)],
-    ),
-    "reduce_scatter": Call(
-        ("dtype", "counts"),
-        _prepare_reduce_scatter,
-        lambda parts, dtype, counts: [part.copy() for part in _split(_sum(parts), counts)],
-    ),
-    "all_to_all": Call(("dtype",), _prepare_all_to_all, _combine_all_to_all),
-    "maximum": Call(
-        ("dtype", "count"),
-        _prepare_all_reduce,
-        lambda parts, dtype, count: _to_all(_reduced(parts, np.maximum), len(parts)),
-    ),
-    "product": Call(
-        ("dtype", "count"),
-        _prepare_all_reduce,
-        lambda parts, dtype, count: _to_all(_reduced(parts, np.multiply), len(parts)),
-    ),
-    "scan": Call(("dtype", "count", "exclusive", "backwards"), _prepare_scan, _combine_scan),
-    "get": Call(("dtype",), _prepare_get, _combine_get),
-    "accumulate": Call(("dtype",), _prepare_accumulate, _combine_accumulate),
-    "exchange": Call((), lambda group, data: ((), bytes(data)), lambda parts: [list(parts) for _ in parts]),
-    "barrier": Call((), lambda group: ((), None), lambda parts: parts),
-    "agree": Call((), lambda group: ((), None), lambda parts: parts),
+_COMBINE: dict[str, Callable[[list[Part], Request], list[Any]]] = {
+    "all_reduce": lambda parts, request: _whole(parts, _reduced(parts, request)),
+    "reduce": lambda parts, request: _whole(parts, _reduced(parts, request)),
+    "broadcast": lambda parts, request: _whole(parts, parts[request.root].out),
+    "gather": lambda parts, request: _whole(parts, np.concatenate([part.x for part in parts])),
+    "all_gather": lambda parts, request: _whole(parts, np.concatenate([part.x for part in parts])),
+    "scatter": lambda parts, request: _cut(parts, parts[request.root].x, request),
+    "reduce_scatter": lambda parts, request: _cut(parts, _reduced(parts, request), request),
+    "all_to_all": _all_to_all,
+    "scan": _scan,
+    "get": _get,
+    "accumulate": _accumulate,
+    "exchange": lambda parts, request: [[part.x for part in parts] for _ in parts],
+    "barrier": lambda parts, request: [None] * len(parts),
+    "agree": lambda parts, request: [None] * len(parts),
 }

@@ -15,20 +15,18 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
-import numpy as np
-
-from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site
+from autograd.errors import CollectiveMismatch, find_site, short_site
 
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
-from ..arguments import checked_array, checked_rank
-from ..protocol import Array, ByName, Pending, Request, Runs, named
+from ..protocol import Array, Pending, Request
+from ..staged import HostTransport
 from ..traffic import Traffic
-from .calls import CALLS
+from .calls import Part, agreed
 from .meetings import Channel, Letter, Meeting
 from .waiting import WaitingRanks
 
-__all__ = ["CALLS", "LocalCommunicator", "LocalWorld"]
+__all__ = ["LocalCommunicator", "LocalWorld"]
 
 
 class LocalWorld(WaitingRanks):
@@ -66,7 +64,7 @@ class LocalWorld(WaitingRanks):
         return mine[key]
 
 
-class LocalCommunicator(ByName):
+class LocalCommunicator(HostTransport):
     """A channel between threads, as one of its ranks has it. `LocalWorld.communicator` makes them."""
 
     def __init__(self, world: LocalWorld, channel: Channel, world_rank: int):
@@ -88,90 +86,68 @@ class LocalCommunicator(ByName):
     def __repr__(self) -> str:
         return f"LocalCommunicator('{self.name}', rank {self.rank} of {self.size})"
 
-    def subgroup(self, members: Sequence[int], name: str) -> LocalCommunicator:
-        members = [checked_rank(self, "member", member) for member in members]
-        if self.rank not in members or len(set(members)) < len(members):
-            raise MeshError(f"'{name}' must hold rank {self.rank} of '{self.name}', and no rank twice, not {members}")
+    def _subgroup(self, members: list[int], name: str) -> LocalCommunicator:
         return self._world.communicator(self._world_rank, [self.ranks[member] for member in members], name)
 
+    # -- agreement ---------------------------------------------------------------------------------------------
     @property
     def checking(self) -> bool:
         return modes.limit > 0
 
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+    def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         self.announce(call, layout, is_rooted)
-        self._call("agree")
+        self._meet_to_agree()
 
     def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+        """The statement travels with the next call of the group, and is compared there."""
         if self._said is not None:  # what it was about made no call of the group
-            self._call("agree")
+            self._meet_to_agree()
         self._said = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
 
-    def get(self, x: Array, runs: Runs) -> Array:
-        return self._call("get", x, runs)
-
-    def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
-        return self._call("accumulate", values, runs, count)
-
-    def exchange(self, data: bytes) -> list[bytes]:
-        return self._call("exchange", data)
-
-    def send(self, x: Array, dst: int) -> None:
-        if self._said is not None:
-            self._call("agree")
-        checked_rank(self, "dst", dst)
-        self._world.check(self._world_rank, self.ranks[dst])
-        content = checked_array(x).copy()
-        number, self._sent[dst] = self._sent[dst], self._sent[dst] + 1
-        with self._world.lock:
-            letter = self._letter(self.rank, dst, number)
-            letter.content = content
-            self._world.release(letter)
-        self.traffic.count(self.ranks[dst], content.nbytes)
-
-    def recv(self, buffer: Array, src: int) -> Array:
-        return self._take(self._expect(buffer, src), buffer)
-
-    def start(self, call: Any, *args: Any) -> Pending[Any]:
-        if isinstance(call, Request):
-            call, args = named(call)
-        if call == "send":
-            self.send(*args)
-            return Pending.done(None)
-        if call == "recv":
-            buffer, src = args
-            letter = self._expect(buffer, src)
-            return Pending(lambda: self._ready(letter), lambda: self._take(letter, buffer))
-        if self.size == 1:
-            return Pending.done(self._call(call, *args))
-        # The caller may go on and change its array; only the buffer of a broadcast is lent until the wait.
-        if args and isinstance(args[0], np.ndarray) and not (call == "broadcast" and args[1] != self.rank):
-            args = (args[0].copy(), *args[1:])
+    def _meet_to_agree(self) -> None:
         said, self._said = self._said, None
-        site = short_site(*find_site())
-        meeting = self._join(call, *CALLS[call].prepare(self, *args), said, site)
+        if self.size > 1:
+            self._leave(self._join(_AGREE, None, None, said, get_ident()))
+
+    # -- calls -------------------------------------------------------------------------------------------------
+    def _prepared(self, request: Request, started: bool) -> Any:
+        try:
+            return super()._prepared(request, started)
+        except BaseException:
+            self._said = None  # it was about this call, which is not made again
+            raise
+
+    def _run(self, request: Request, x: Any, out: Any) -> Any:
+        if request.call in _MESSAGES:
+            return self._start(request, x, out).wait()
+        said, self._said = self._said, None
+        return self._leave(self._join(request, x, out, said, get_ident()))
+
+    def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        if request.call in _MESSAGES:
+            if self._said is not None:
+                self._meet_to_agree()
+            if request.call != "recv":
+                self._send(x if request.call == "send" else x.copy(), request.peer)
+                return Pending.done(None)
+            letter = self._expect(request.peer)
+            return Pending(lambda: self._ready(letter), lambda: self._take(letter, out))
+        said, self._said = self._said, None
+        meeting = self._join(request, x, out, said, short_site(*find_site()))
         return Pending(lambda: self._ready(meeting), lambda: self._leave(meeting))
 
     # -- meetings ----------------------------------------------------------------------------------------------
-    def _call(self, name: str, *args: Any) -> Any:
-        """A blocking collective. It needs no copy of its array: it returns when nobody reads that any more."""
-        call = CALLS[name]
-        said, self._said = self._said, None  # also where the arguments are refused: the call is not made
-        agreed, part = call.prepare(self, *args)
-        if self.size == 1:
-            return call.combine([part], *agreed)[0]
-        return self._leave(self._join(name, agreed, part, said, get_ident()))
-
-    def _join(self, name: str, agreed: tuple[Any, ...], part: Any, said: Statement | None, site: str | int) -> Meeting:
+    def _join(self, request: Request, x: Any, out: Any, said: Statement | None, site: str | int) -> Meeting:
         """Leave this rank's call and part at the next meeting, and conclude it if all have come."""
+        call = agreed(request)
         self._number = number = self._number + 1
         world, meetings = self._world, self._channel.meetings
         with world.lock:
             meeting = meetings.get(number)
             if meeting is None:
                 meeting = meetings[number] = Meeting(self._channel, number)
-            meeting.calls[self.rank] = (name, *agreed)
-            meeting.parts[self.rank] = part
+            meeting.calls[self.rank] = call
+            meeting.parts[self.rank] = Part(request, x, out)
             meeting.said[self.rank] = said
             meeting.sites[self.rank] = site
             meeting.missing -= 1
@@ -197,12 +173,16 @@ class LocalCommunicator(ByName):
             letter = letters[key] = Letter(self._channel, src)
         return letter
 
-    def _expect(self, buffer: Array, src: int) -> Letter:
+    def _send(self, content: Array, dst: int) -> None:
+        self._world.check(self._world_rank, self.ranks[dst])
+        number, self._sent[dst] = self._sent[dst], self._sent[dst] + 1
+        with self._world.lock:
+            letter = self._letter(self.rank, dst, number)
+            letter.content = content
+            self._world.release(letter)
+
+    def _expect(self, src: int) -> Letter:
         """Take the next place in the order of receives from `src`."""
-        if self._said is not None:
-            self._call("agree")
-        checked_rank(self, "src", src)
-        checked_array(buffer)
         number, self._received[src] = self._received[src], self._received[src] + 1
         with self._world.lock:
             return self._letter(src, self.rank, number)
@@ -222,3 +202,7 @@ class LocalCommunicator(ByName):
 
     def _ready(self, wait: Meeting | Letter) -> bool:
         return wait.done or self._world.failure_for(wait) is not None
+
+
+_AGREE = Request("agree")
+_MESSAGES = ("send", "lend", "recv")

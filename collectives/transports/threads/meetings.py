@@ -15,7 +15,7 @@ from autograd.errors import CollectiveMismatch, CommunicationError, site_of_thre
 from ...checks import sanitizer
 from ...checks.sanitizer import Statement
 from ..protocol import Array
-from .calls import CALLS
+from .calls import AGREES, Part, combine
 
 __all__ = ["Channel", "Letter", "Meeting"]
 
@@ -28,7 +28,12 @@ def _ranks_text(ranks: Iterable[int]) -> str:
 def _call_text(call: tuple[Any, ...]) -> str:
     name, *agreed = call
     values = (tuple(map(int, value)) if isinstance(value, tuple) else value for value in agreed)
-    return f"{name}({', '.join(f'{word} {value}' for word, value in zip(CALLS[name].agrees, values, strict=True))})"
+    return f"{name}({', '.join(f'{word} {value}' for word, value in zip(_words(name), values, strict=True))})"
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """What the values of a call are: its name may have an operation behind it."""
+    return AGREES[name.partition(" ")[0]]
 
 
 class Meeting:
@@ -41,7 +46,7 @@ class Meeting:
         self.group = group
         self.number = number
         self.calls: list[tuple[Any, ...] | None] = [None] * size
-        self.parts: list[Any] = [None] * size
+        self.parts: list[Part] = [None] * size  # type: ignore[list-item]
         self.said: list[Statement | None] = [None] * size
         self.sites: list[str | int] = [""] * size  # where each member called, or the thread that waits there
         self.results: list[Any] = []
@@ -52,15 +57,14 @@ class Meeting:
 
     def conclude(self) -> None:
         """Compare the calls and make the results. The last member to come does this, for all."""
-        name, *agreed = call = self.calls[0]  # type: ignore[misc]
-        said = self.said[0]
+        call, said = self.calls[0], self.said[0]
         if any(other != said for other in self.said):
             self.error = self._judgement()
         if self.error is None and any(other != call for other in self.calls):
             self.error = CollectiveMismatch(self._difference())
         if self.error is None:
             try:
-                self.results = CALLS[name].combine(self.parts, *agreed)
+                self.results = combine(self.parts)
             except CollectiveMismatch as mismatch:
                 self.error = CollectiveMismatch(f"call #{self.number} on '{self.group.name}': {mismatch}")
         self.parts = []
@@ -106,7 +110,7 @@ class Meeting:
         if len(names) > 1:
             needed = "the same call, in the same order"
         else:
-            columns = zip(CALLS[names.pop()].agrees, zip(*(call[1:] for call in calls), strict=True), strict=True)
+            columns = zip(_words(names.pop()), zip(*(call[1:] for call in calls), strict=True), strict=True)
             needed = "the same " + " and ".join(word for word, values in columns if len(set(values)) > 1)
         lines = [
             f"{_ranks_text(who)}: {_call_text(call)}" + (f"\n    at {site}" if site else "")

@@ -1,0 +1,309 @@
+"""Requests: what a communicator is asked, what is refused, and what comes back.
+
+======================  =======================================  =====================================================
+call                    fields besides `call`                    result
+======================  =======================================  =====================================================
+all_reduce              x, op                                    the reduction over the ranks, element by element
+reduce                  x, root                                  the sum on the root, None elsewhere
+broadcast               x on the root, out elsewhere; root       the root's value; elsewhere `out`, filled
+gather                  x, counts, root                          parts in order of rank on the root, None elsewhere
+all_gather              x, counts                                parts in order of rank
+scatter                 x on the root; counts, root, dtype       this rank's part
+reduce_scatter          x, counts                                this rank's part of the sum
+all_to_all              x, counts, receive_counts                the parts received, in order of rank
+scan                    x, options (exclusive, backwards)        the sum over this rank and those before it
+                                                                 (exclusive: without this rank; backwards: after it)
+send                    x, peer                                  None; returns at once and owns a copy
+lend                    x, peer                                  None, once `x` may be changed again: no copy is made
+recv                    out, peer                                `out`, filled
+get                     x, options (runs,)                       the elements of the ranks' arrays that `runs` name
+accumulate              x, options (runs, count)                 `count` zeros, plus what the ranks add there
+exchange                x, which is bytes                        the list of every rank's bytes
+barrier                                                          None
+======================  =======================================  =====================================================
+
+`get` and `accumulate` are one-sided, but all ranks of the group call them. Each passes its own runs, tuples ``(source,
+offset, count)`` in elements of the source's array, in the order of the result or of the operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.errors import DtypeError, MeshError, ShapeError
+
+__all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
+           "check_members", "given_bytes", "shown", "whole_bytes"]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+Runs = Sequence[tuple[int, int, int]]
+"""Parts of the ranks' arrays: source rank, offset there, count; in elements."""
+
+DTYPES = frozenset(np.dtype(char) for char in "?bBhHiIlLqQefdgFDG")
+"""The dtypes that can be communicated: native numeric ones, and booleans."""
+
+REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan", "accumulate"))
+"""The calls that add. Their float16 operands are added in float32, and the result is rounded once."""
+
+_OPERATIONS = ("sum", "max", "prod")
+_ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+_PEERS = {"send": "dst", "lend": "dst", "recv": "src"}
+
+
+class Request(NamedTuple):
+    """One call of a communicator: everything that the transport is told. The module's table has the calls.
+
+    Attributes
+    ----------
+    call : str
+        The name of the call.
+    x : array, bytes or None
+        This rank's operand: one-dimensional and contiguous, of a native numeric or boolean dtype. None where this rank
+        contributes nothing. The transport neither keeps nor changes it; a started call works on a copy.
+    op : {"sum", "max", "prod"}
+        The reduction of `all_reduce`; the other reductions are sums.
+    counts, receive_counts : sequence of int
+        Numbers of elements, one per rank: of the parts, and in `all_to_all` of those that arrive. They may be zero.
+    root, peer : int
+        The root, or the other rank of a message, as a place in the group.
+    dtype : dtype
+        The result's, where no operand tells it (`scatter`).
+    out : array
+        The buffer that receives, in `recv`, and in `broadcast` off the root. The result is this array. It belongs to
+        the call until the call is complete.
+    options : tuple
+        What one family of calls needs; see the table.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> cc.run(lambda: cc.world().run(Request("all_reduce", np.ones(2), op="max")).tolist(), ranks=2)
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+
+    call: str
+    x: Any = None
+    op: str = "sum"
+    counts: Sequence[int] | None = None
+    receive_counts: Sequence[int] | None = None
+    root: int = 0
+    peer: int = 0
+    dtype: Any = None
+    out: Any = None
+    options: tuple[Any, ...] = ()
+
+
+def shown(request: Request) -> str:
+    """The name of a call, with its reduction where that is not the sum: ``all_reduce max``."""
+    return request.call if request.op == "sum" else f"{request.call} {request.op}"
+
+
+def answer(request: Request, rank: int) -> tuple[int, np.dtype[Any]] | None:
+    """The number of elements and the dtype of a rank's result; None for a rank whose result is no array.
+
+    It follows from the rank's own request, without communication. The operand may have a shape only.
+
+    Examples
+    --------
+    >>> answer(Request("all_gather", np.ones(2), counts=[2, 3]), rank=0)
+    (5, dtype('float64'))
+    >>> answer(Request("reduce", np.ones(2), root=1), rank=0) is None
+    True
+    """
+    call, x, _, counts, receive_counts, root, _, dtype, out, options = request
+    if out is not None:
+        return out.size, out.dtype
+    if call in ("all_reduce", "scan", "broadcast"):
+        return x.size, x.dtype
+    if call in ("all_gather", "gather"):
+        return (sum(counts), x.dtype) if call == "all_gather" or root == rank else None  # type: ignore[arg-type]
+    if call == "reduce_scatter":
+        return counts[rank], x.dtype  # type: ignore[index]
+    if call == "all_to_all":
+        return sum(receive_counts), x.dtype  # type: ignore[arg-type]
+    if call == "scatter":
+        return counts[rank], np.dtype(dtype)  # type: ignore[index]
+    if call == "reduce":
+        return (x.size, x.dtype) if root == rank else None
+    if call == "get":
+        return sum(count for _, _, count in options[0]), x.dtype
+    return (options[1], x.dtype) if call == "accumulate" else None
+
+
+def given_bytes(request: Request) -> int:
+    """The bytes that this rank hands to a call: of its operand, or of the buffer that it receives into."""
+    given = request.out if request.x is None else request.x
+    return 0 if given is None else len(given) if isinstance(given, bytes) else int(given.nbytes)
+
+
+def whole_bytes(request: Request, rank: int, size: int) -> int:
+    """The bytes of the whole value of a call, all ranks' parts together; of one-sided calls what is other ranks'."""
+    call, x, dtype = request.call, request.x, request.dtype
+    if call in ("gather", "all_gather", "scatter"):
+        item = x.dtype.itemsize if dtype is None else np.dtype(dtype).itemsize
+        return int(sum(request.counts or ())) * item
+    if call in ("get", "accumulate"):
+        return sum(count for source, _, count in request.options[0] if source != rank) * int(x.dtype.itemsize)
+    return given_bytes(request) * (size if call == "exchange" else 1)
+
+
+def alone(request: Request) -> Any:
+    """The result of a call, but for messages, in a group of one rank."""
+    call, x = request.call, request.x
+    if call == "exchange":
+        return [bytes(x)]
+    if call == "barrier":
+        return None
+    if call == "get":
+        taken = [x[at : at + count] for _, at, count in request.options[0]]
+        return np.concatenate([x[:0], *taken])
+    if call == "accumulate":
+        runs, size = request.options
+        total, start = np.zeros_like(x, np.float32 if x.dtype == np.float16 else x.dtype, shape=size), 0
+        for _, at, count in runs:
+            total[at : at + count] += x[start : start + count]
+            start += count
+        return total.astype(x.dtype, copy=False)
+    return np.zeros_like(x) if call == "scan" and request.options[0] else x.copy()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def check(request: Request, rank: int, size: int, name: str) -> None:
+    """Refuse a request that does not fit, before anything is sent.
+
+    Parameters
+    ----------
+    rank, size, name
+        Of the communicator: this rank's place, the number of ranks, and what messages call it.
+
+    Raises
+    ------
+    ShapeError
+        An array that is not flat, contiguous or, where it receives, writeable; counts that are not one per rank; an
+        array of another size than the counts say; a missing operand or buffer.
+    MeshError
+        A rank that the group does not have.
+    DtypeError
+        A dtype that cannot be communicated or reduced, or is not the one that was announced.
+
+    Examples
+    --------
+    >>> check(Request("reduce", np.ones(3), root=2), 0, 2, "dp")
+    Traceback (most recent call last):
+    autograd.errors.MeshError: root 2 is no rank of 'dp', whose ranks are 0 to 1
+    >>> check(Request("all_reduce", np.ones((2, 3))), 0, 2, "dp")
+    Traceback (most recent call last):
+    autograd.errors.ShapeError: a transport takes one-dimensional C-contiguous arrays, not shape (2, 3): ravel it first
+    """
+    call, x, op, counts, receive_counts, root, peer, _, out, options = request
+    if call == "exchange" or call == "barrier":
+        return
+    if call in _PEERS:
+        check_rank(_PEERS[call], peer, size, name)
+        if call == "recv":
+            _check_buffer(out, "recv", "that it receives into", name)
+        else:
+            _check_operand(x, call, rank, name)
+        return
+    if counts is not None:
+        _check_counts("send_counts" if call == "all_to_all" else "counts", counts, size, name)
+    if receive_counts is not None:
+        _check_counts("receive_counts", receive_counts, size, name)
+    if call in ("scatter", "broadcast"):
+        _check_from_root(request, rank, size, name)
+        return
+    _check_operand(x, call, rank, name)
+    if call in _ROOTED:
+        check_rank("root", root, size, name)
+    if call == "all_reduce":
+        if op not in _OPERATIONS:
+            raise ValueError(f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}")
+        if op == "max" and x.dtype.kind == "c":
+            raise DtypeError(f"all_reduce with op='max' on '{name}' of {x.dtype}, whose values have no order")
+    elif call in ("gather", "all_gather"):
+        _check_size(x, counts[rank], "this rank's count")  # type: ignore[index]
+    elif call == "reduce_scatter":
+        _check_size(x, sum(counts), "the sum of counts")  # type: ignore[arg-type]
+    elif call == "all_to_all":
+        _check_size(x, sum(counts), "the sum of send_counts")  # type: ignore[arg-type]
+    elif call in ("get", "accumulate"):
+        for source, _, _ in options[0]:
+            check_rank("source", source, size, name)
+        if call == "accumulate":
+            _check_size(x, sum(count for _, _, count in options[0]), "the sum of the runs")
+    elif call not in ("reduce", "scan"):
+        raise ValueError(f"the call {call!r} was asked for on '{name}', which is none of a communicator")
+
+
+def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
+    call, x, root = request.call, request.x, request.root
+    if x is not None:
+        _check_flat(x)
+    check_rank("root", root, size, name)
+    if root != rank:
+        if call == "broadcast":
+            _check_buffer(request.out, call, f"off its root {root}", name)
+        elif np.dtype(request.dtype) not in DTYPES:
+            raise _wrong_dtype(np.dtype(request.dtype))
+        return
+    _check_operand(x, call, rank, name)
+    if call == "scatter":
+        if x.dtype != request.dtype:
+            raise DtypeError(f"scatter was given {x.dtype} on its root and dtype {np.dtype(request.dtype)}")
+        _check_size(x, sum(request.counts), "the sum of counts")  # type: ignore[arg-type]
+
+
+def check_rank(role: str, rank: int, size: int, name: str) -> int:
+    """The rank, if the group has it; `role` is the name of the argument."""
+    if not 0 <= rank < size:
+        raise MeshError(f"{role} {rank} is no rank of '{name}', whose ranks are 0 to {size - 1}")
+    return rank
+
+
+def check_members(members: Sequence[int], rank: int, size: int, name: str, group: str) -> list[int]:
+    """The members of a subgroup: ranks of the group, each once, this one among them."""
+    found = [check_rank("member", int(member), size, group) for member in members]
+    if rank not in found or len(set(found)) < len(found):
+        raise MeshError(f"'{name}' of ranks {found} of '{group}' repeats a rank or leaves out rank {rank}")
+    return found
+
+
+def _check_flat(x: Any) -> None:
+    if x.ndim != 1 or (isinstance(x, np.ndarray) and not x.flags.c_contiguous):
+        raise ShapeError(f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first")
+    if x.dtype not in DTYPES:
+        raise _wrong_dtype(x.dtype)
+
+
+def _wrong_dtype(dtype: np.dtype[Any]) -> DtypeError:
+    return DtypeError(f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype")
+
+
+def _check_operand(x: Any, call: str, rank: int, name: str) -> None:
+    if x is None:
+        where = f"its root, rank {rank} of" if call in _ROOTED else f"rank {rank} of"
+        raise ShapeError(f"{call} needs an array on {where} '{name}'")
+    _check_flat(x)
+
+
+def _check_buffer(out: Any, call: str, where: str, name: str) -> None:
+    if out is None:
+        raise ShapeError(f"{call} on '{name}' needs an array {where}, to write to: out=")
+    _check_flat(out)
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ShapeError(f"{call} writes to the array {where}, and this one is read-only")
+
+
+def _check_counts(what: str, counts: Sequence[int], size: int, name: str) -> None:
+    if len(counts) != size or min(counts) < 0:
+        raise ShapeError(f"{what} on '{name}' must be {size} counts >= 0, not {list(map(int, counts))}")
+
+
+def _check_size(x: Any, needed: int, meaning: str) -> None:
+    if x.size != needed:
+        raise ShapeError(f"the array has {x.size} elements where {meaning} is {int(needed)}")

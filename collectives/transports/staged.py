@@ -1,0 +1,64 @@
+"""Staging: arrays of any device, for a transport that needs them in host memory.
+
+The operand is copied to the host, the call is made there, and the result is copied back to the operand's device. It
+costs the two copies and nothing else: a call on host arrays does not come here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays.device import move, to_host
+
+from .protocol import Communicator, Pending, Request, Wrapper
+
+__all__ = ["HostTransport", "Staged"]
+
+
+class Staged(Wrapper):
+    """A transport of the host, `base`, for arrays of any device.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> Staged(cc.world()).all_reduce(np.ones(2))
+    array([1., 1.])
+    """
+
+    def run(self, request: Request) -> Any:
+        """Make a call; its result is on the device of the operand or the buffer."""
+        return _returned(self.base.run(_on_host(request)), request)
+
+    def start(self, request: Request) -> Pending[Any]:
+        """Start a call. The operand is copied to the host now, the result back to its device when it is waited for."""
+        pending = self.base.start(_on_host(request))
+        return Pending(pending.test, lambda: _returned(pending.wait(), request))
+
+
+def _on_host(request: Request) -> Request:
+    """The request with host arrays; a buffer stands for one of the same size."""
+    x, out = request.x, request.out
+    return request._replace(
+        x=x if x is None or isinstance(x, bytes) else np.ascontiguousarray(to_host(x)),
+        out=None if out is None else np.empty(out.size, out.dtype),
+    )
+
+
+def _returned(y: Any, request: Request) -> Any:
+    """A host result on the device of the request's arrays; in its buffer, if it has one."""
+    if not isinstance(y, np.ndarray):
+        return y
+    if request.out is None:
+        return move(y, request.x) if request.x is not None else y
+    request.out[...] = move(y, request.out)
+    return request.out
+
+
+class HostTransport(Communicator):
+    """A transport that needs its arrays in host memory: calls on arrays of a device are staged."""
+
+    def _on_device(self, request: Request, started: bool) -> Any:
+        staged = Staged(self)
+        return staged.start(request) if started else staged.run(request)

@@ -1,0 +1,210 @@
+"""Every operation on arrays of a device: the same bodies on the fake one, always, and on CuPy's where there is a GPU.
+
+``pytest -m gpu`` runs the second half alone. The fake device finds what a GPU would refuse: a host array among the
+operands, an implicit way to the host. What it cannot find is what CuPy itself computes otherwise than NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+from autograd import arrays, ops
+from autograd.engine.primitive import op, registry
+from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case
+from autograd.testing.cases.special import ON_HOST
+
+from ..ops.test_operations import BITS, named
+from . import fake_device
+
+
+class Device:
+    """What the bodies need of a device: the way there, and the values of what lives there."""
+
+    name = "fake"
+
+    def move(self, x: Any) -> Any:
+        return fake_device.from_host(numpy.asarray(x))
+
+    def values(self, x: Any) -> Any:
+        """What a test compares; asserts that it lived on the device."""
+        x = x.array if isinstance(x, ag.Tensor) else x
+        assert isinstance(x, fake_device.DeviceArray), f"{type(x).__name__} is not on the device"
+        return x._values
+
+    @contextmanager
+    def without_crossings(self) -> Iterator[None]:
+        before = dict(fake_device.crossings)
+        yield
+        assert fake_device.crossings == before, "values crossed between host and device"
+
+
+class Gpu(Device):
+    """CuPy's arrays; it refuses host operands by itself."""
+
+    name = "cupy"
+
+    def move(self, x: Any) -> Any:
+        import cupy
+
+        return cupy.asarray(x)
+
+    def values(self, x: Any) -> Any:
+        import cupy
+
+        x = x.array if isinstance(x, ag.Tensor) else x
+        assert isinstance(x, cupy.ndarray), f"{type(x).__name__} is not on the device"
+        return arrays.to_host(x)
+
+    @contextmanager
+    def without_crossings(self) -> Iterator[None]:
+        yield
+
+
+def no_gpu() -> str:
+    """Why there is no GPU to run on; "" where there is one."""
+    try:
+        import cupy
+    except ImportError:
+        return "CuPy is not installed (extra: gpu)"
+    try:
+        return "" if cupy.cuda.runtime.getDeviceCount() else "CuPy finds no GPU"
+    except Exception as error:  # whatever a driver says that is not there
+        return f"CuPy finds no GPU: {error}"
+
+
+_WHY = no_gpu()
+GPU = pytest.param(Gpu(), id="cupy", marks=[pytest.mark.gpu, pytest.mark.skipif(bool(_WHY), reason=_WHY)])
+
+
+@pytest.fixture(params=[pytest.param(Device(), id="fake"), GPU])
+def there(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+# -- every operation -------------------------------------------------------------------------------------------------
+
+HOST_ARRAYS = ("host array", "with an array", "array right", "array left", "strided")
+
+
+def reasonable(c: Case) -> bool:
+    """Cases whose function closes over a host array are tried with one of the device below."""
+    on_host = ("where", "cross_entropy", "cross_entropy_sum", "smoothed_cross_entropy", "masked_attention",
+               "masked_self_attention", "rotary")  # fmt: skip
+    return c.operation not in (*on_host, *ON_HOST) and not any(word in c.label for word in HOST_ARRAYS)
+
+
+@pytest.mark.parametrize("c", [c for c in CASES if reasonable(c) or c.label == "number"], ids=named)
+def test_every_operation_on_the_device(c: Case, there: Device) -> None:
+    args = c.draw()
+    with numpy.errstate(all="ignore"):
+        expected, pullback = ag.vjp(c.f, *args)
+        ct = numpy.random.default_rng(0).standard_normal(expected.shape).astype(expected.dtype)
+        cotangents = pullback(ct)
+        tangent = ag.jvp(c.f, args, args)[1]
+    moved, moved_ct = [there.move(a) for a in args], there.move(ct)
+    with there.without_crossings(), numpy.errstate(all="ignore"):
+        y, device_pullback = ag.vjp(c.f, *moved)
+        found = device_pullback(moved_ct)
+        device_tangent = ag.jvp(c.f, moved, moved)[1]
+    rounding = 1e-15  # the host's kernels sum in another order, so that what is zero in one form is not in the other
+    numpy.testing.assert_allclose(there.values(y), expected, atol=rounding)
+    numpy.testing.assert_allclose(there.values(device_tangent), tangent)
+    several = isinstance(found, tuple)
+    for a, b in zip(found if several else [found], cotangents if several else [cotangents], strict=True):
+        numpy.testing.assert_allclose(there.values(a), b, atol=rounding)
+        assert a.dtype == b.dtype
+
+
+MASK, KEY, TWICE = numpy.array([True, False, True]), numpy.array([2, 0]), numpy.array([0, 0, 2])
+WITH_ARRAYS: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
+    "where": (lambda a, b, m: np.where(m, a, b), [numpy.ones(3), numpy.zeros(3)], [MASK]),
+    "where with a number": (lambda a, m: np.where(m, a, 0.0), [numpy.ones(3)], [MASK]),
+    "an index array": (lambda a, k: a[k], [numpy.arange(3.0)], [KEY]),
+    "an index array, one element twice": (lambda a, k: a[k] * a[k], [numpy.arange(3.0)], [TWICE]),
+    "an index array in a tuple": (lambda a, k: a[:, k], [numpy.arange(6.0).reshape(2, 3)], [TWICE]),
+    "a mask": (lambda a, m: a[m], [numpy.arange(3.0)], [MASK]),
+    "cross_entropy": (ops.cross_entropy, [numpy.arange(9.0).reshape(3, 3)], [TWICE]),
+    "maximum": (np.maximum, [numpy.arange(3.0)], [numpy.array([1.0, 1.0, 1.0])]),
+    "concatenate": (lambda a, b: np.concatenate([a, b]), [numpy.arange(3.0)], [numpy.ones(2)]),
+    "arithmetic": (lambda a, b: b * a / (a + b), [numpy.arange(3.0)], [numpy.ones(3)]),
+    "power": (lambda a, b: a**b + b**a, [numpy.arange(1.0, 4.0)], [numpy.full(3, 2.5)]),
+    "numpy scalars": (lambda a: numpy.float64(2) * a + numpy.float64(1), [numpy.arange(3.0)], []),
+    "ties": (np.max, [numpy.array([1.0, 2.0, 2.0])], []),
+}
+
+
+@pytest.mark.parametrize("name", WITH_ARRAYS)
+@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "Tensor"])
+def test_operations_with_arrays_of_the_device(name: str, wrapped: bool, there: Device) -> None:
+    f, args, others = WITH_ARRAYS[name]
+    expected, pullback = ag.vjp(lambda *xs: f(*xs, *others), *args)
+    ct = numpy.random.default_rng(0).standard_normal(expected.shape)
+    cotangents = pullback(ct)
+    moved = [there.move(a) for a in args]
+    placed = [ag.tensor(there.move(a)) if wrapped else there.move(a) for a in others]
+    moved_ct = there.move(ct)
+    with there.without_crossings():
+        y, device_pullback = ag.vjp(lambda *xs: f(*xs, *placed), *moved)
+        found = device_pullback(moved_ct)
+        second = ag.grad(lambda x: (ag.vjp(lambda *xs: f(*xs, *placed), x, *moved[1:])[0] ** 2).sum())(moved[0])
+    numpy.testing.assert_allclose(there.values(y), expected)
+    there.values(second)
+    several = isinstance(found, tuple)
+    for a, b in zip(found if several else [found], cotangents if several else [cotangents], strict=True):
+        numpy.testing.assert_allclose(there.values(a), b)
+
+
+def test_second_derivatives_on_the_device(there: Device) -> None:
+    x, t = numpy.random.default_rng(0).standard_normal((3, 3)), TWICE
+
+    def penalty(z: Any, labels: Any) -> Any:
+        g = ag.grad(lambda w: (ops.cross_entropy(np.tanh(w @ w), labels) + np.max(w, 1)).sum())(z)
+        return (g * g).sum()
+
+    expected = ag.grad(penalty)(x, t)
+    moved, labels = there.move(x), there.move(t)
+    with there.without_crossings():
+        found = ag.grad(penalty)(moved, labels)
+    numpy.testing.assert_allclose(there.values(found), expected, rtol=1e-12)
+
+
+def test_operations_without_derivative_on_the_device(there: Device) -> None:
+    x = ag.tensor(there.move([1.0, 2.0, 2.0]))
+    with there.without_crossings():
+        assert there.values(x > 1).tolist() == [False, True, True]
+        assert there.values(x == x).all() and there.values(np.isfinite(x)).all()
+        assert not there.values(np.logical_not(x)).any()
+        assert there.values(np.argmax(x)) == 1
+        assert there.values(ops.stop_gradient(x)).tolist() == [1, 2, 2]
+    for name in (name for name in WITHOUT_DERIVATIVE if hasattr(numpy, name)):  # what SciPy has runs on the host
+        dtype, count = int if name in BITS else float, len(ag.registry[name].words)
+        others = [numpy.array([2, 1, 1], dtype)][: count - 1] if name != "argpartition" else []
+        kth = {"kth": 1} if name == "argpartition" else {}
+        host = numpy.array([1, 2, 3], dtype)
+        given = [ag.tensor(there.move(a)) for a in (host, *others)]
+        with there.without_crossings():
+            found = getattr(np, name)(*given, **kth)
+        assert numpy.array_equal(there.values(found), getattr(numpy, name)(host, *others, **kth)), name
+
+
+# -- that they see what they must ------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_goes_by_the_host_is_seen(there: Device) -> None:
+    bad = op("planted", "N", np.tanh.function, lambda ct, y, x: ct * (1 - numpy.asarray(arrays.to_host(y)) ** 2),
+             saves="y")  # fmt: skip
+    del registry["planted"]
+    case = Case("planted", "", bad, numpy.tanh, (lambda rng: rng.standard_normal(3),))
+    with pytest.raises((TypeError, AssertionError)):
+        test_every_operation_on_the_device(case, there)
+
+
+def test_without_a_gpu_the_reason_is_given() -> None:
+    assert _WHY == "" or "CuPy" in _WHY

@@ -1,0 +1,297 @@
+"""Optimizers beside torch's, schedules, clipping; LARS and LAMB beside their papers' formulas written out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import collectives as cc
+from autograd import nn, optim, random
+from autograd.errors import LayoutError, RingtapeError, ShapeError
+from autograd.kernels.momentum import LEAST
+from autograd.layouts.layout import I, P, R, Shard, V
+from autograd.optim import schedules
+from autograd.optim.norms import local_norm
+
+from ..nn.torch_side import close, reference
+
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": (optim.SGD, {"lr": 0.1}),
+    "SGD, momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "SGD, dampening": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01}),
+    "SGD, nesterov": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.02}),
+    "Adam": (optim.Adam, {"lr": 0.05}),
+    "Adam, everything": (optim.Adam, {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
+    "AdamW": (optim.AdamW, {"lr": 0.05}),
+    "AdamW, everything": (optim.AdamW, {"lr": 0.05, "betas": (0.7, 0.9), "eps": 1e-4, "weight_decay": 0.3}),
+}
+
+
+def give(p: ag.Parameter, gradient: Any) -> None:
+    p.grad = None
+    if gradient is not None:
+        p.accumulate(numpy.asarray(gradient))
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["", "interrupted"])
+@pytest.mark.parametrize("strided", [False, True], ids=["", "strided"])
+@pytest.mark.parametrize("entry", OPTIMIZERS)
+def test_an_optimizer_is_torchs(entry: str, strided: bool, again: bool) -> None:
+    make, words = OPTIMIZERS[entry]
+    found = reference(entry)
+    ps = [ag.Parameter(found[f"start/{i}"]) for i in range(3)]
+    if strided:  # not what the kernels take
+        ps[0].array = numpy.asfortranarray(ps[0].array)
+    optimizer = make(ps, **words)
+    for step in range(6):
+        for i, p in enumerate(ps):
+            give(p, None if step == 2 and i == 1 else found[f"grad/{step}/{i}"])
+        if again and step == 3:  # another process goes on
+            state = optimizer.state_dict()
+            ps = [ag.Parameter(p.array) for p in ps]
+            for i, p in enumerate(ps):
+                give(p, found[f"grad/{step}/{i}"])
+            optimizer = make(ps, **words)
+            optimizer.load_state_dict(state)
+        optimizer.step()
+        for i, p in enumerate(ps):
+            close(p.numpy(), found[f"value/{step}/{i}"], f"{entry}: parameter {i} after step {step}", 1e-12)
+
+
+SCHEDULES: dict[str, Any] = {
+    "step_lr": schedules.step_lr(0.4, 3, 0.5),
+    "multi_step_lr": schedules.multi_step_lr(0.4, [2, 5, 5, 9], 0.5),
+    "exponential_lr": schedules.exponential_lr(0.4, 0.9),
+    "linear_lr": schedules.linear_lr(0.4, 0.25, 0.75, 6),
+    "cosine_annealing_lr": schedules.cosine_annealing_lr(0.4, 8, 0.01),
+    "sequential_lr": schedules.sequential_lr(
+        [schedules.linear_lr(0.4, 0.1, 1.0, 4), schedules.cosine_annealing_lr(0.4, 8)], [4]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_is_torchs(name: str) -> None:
+    wanted = reference("schedule")[name]
+    w = ag.Parameter([0.0])
+    optimizer = optim.SGD([w], lr=SCHEDULES[name])
+    used = []
+    for _ in wanted:
+        give(w, [1.0])
+        before = w.numpy()[0]
+        optimizer.step()
+        used.append(before - w.numpy()[0])
+        assert math.isclose(optimizer.lr, used[-1], rel_tol=1e-9)
+    numpy.testing.assert_allclose(used, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_schedules_that_make_no_sense() -> None:
+    for call in (
+        lambda: schedules.linear_lr(1.0, total_iters=0), lambda: schedules.step_lr(1.0, 0),
+        lambda: schedules.cosine_annealing_lr(1.0, 0), lambda: schedules.warmup_cosine(1.0, 5, 5),
+        lambda: schedules.sequential_lr([schedules.constant_lr(1.0)], [3]),
+    ):  # fmt: skip
+        with pytest.raises(RingtapeError, match="needed"):
+            call()
+
+
+# -- large batches: the papers' formulas, written out ---------------------------------------------------------------
+
+
+def test_lars_is_its_papers() -> None:
+    rng = numpy.random.default_rng(0)
+    w, other = rng.standard_normal((4, 3)), numpy.zeros(3)
+    ps = [ag.Parameter(w), ag.Parameter(other)]
+    optimizer = optim.LARS(ps, lr=0.5, momentum=0.8, weight_decay=0.1, trust=0.02, eps=0.0)
+    v, u = numpy.zeros_like(w), numpy.zeros_like(other)
+    for _ in range(4):
+        g, h = rng.standard_normal(w.shape), rng.standard_normal(other.shape)
+        for p, gradient in zip(ps, (g, h), strict=True):
+            give(p, gradient)
+        optimizer.step()
+        rate = 0.02 * numpy.linalg.norm(w) / (numpy.linalg.norm(g) + 0.1 * numpy.linalg.norm(w))
+        v = 0.8 * v + 0.5 * rate * (g + 0.1 * w)
+        w = w - v
+        size = numpy.linalg.norm(other)
+        rate = 0.02 * size / (numpy.linalg.norm(h) + 0.1 * size) if size else 1.0  # zeros: the plain rate
+        u = 0.8 * u + 0.5 * rate * (h + 0.1 * other)
+        other = other - u
+        numpy.testing.assert_allclose(ps[0].numpy(), w, rtol=1e-12)
+        numpy.testing.assert_allclose(ps[1].numpy(), other, rtol=1e-12)
+
+
+def test_lamb_is_its_papers() -> None:
+    rng = numpy.random.default_rng(1)
+    x = rng.standard_normal((4, 3))
+    p = ag.Parameter(x)
+    optimizer = optim.LAMB([p], lr=0.1, betas=(0.8, 0.9), eps=1e-5, weight_decay=0.2)
+    m, v = numpy.zeros_like(x), numpy.zeros_like(x)
+    for t in range(1, 5):
+        g = rng.standard_normal(x.shape)
+        give(p, g)
+        optimizer.step()
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
+        r = (m / (1 - 0.8**t)) / (numpy.sqrt(v / (1 - 0.9**t)) + 1e-5) + 0.2 * x
+        x = x - 0.1 * numpy.linalg.norm(x) / numpy.linalg.norm(r) * r
+        numpy.testing.assert_allclose(p.numpy(), x, rtol=1e-12)
+
+
+# -- clipping ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("limit", [0.5, 100.0])
+def test_clipping_is_torchs(norm: float, limit: float) -> None:
+    found = reference("clip")
+    ps = [ag.Parameter(numpy.zeros_like(found[str(i)])) for i in range(2)]
+    for i, p in enumerate(ps):
+        give(p, found[str(i)].copy())
+    total = optim.clip_grad_norm_([*ps, ag.Parameter([1.0])], limit, norm)
+    got = numpy.concatenate([[total], *(p.grad.numpy().ravel() for p in ps)])  # type: ignore[union-attr]
+    close(got, found[f"{norm}/{limit}"], "clipped", 1e-12)
+
+
+def test_clipping_by_value() -> None:
+    p = ag.Parameter(numpy.zeros(4))
+    give(p, [-3.0, -0.1, 0.2, 5.0])
+    optim.clip_grad_value_(p, 0.5)
+    assert p.grad is not None and p.grad.numpy().tolist() == [-0.5, -0.1, 0.2, 0.5]
+
+
+def test_norms_of_single_precision_do_not_overflow() -> None:
+    p = ag.Parameter(numpy.zeros(200_000, numpy.float32))
+    give(p, numpy.full(200_000, 1e30, numpy.float32))
+    assert math.isclose(optim.clip_grad_norm_(p, 1.0), 1e30 * math.sqrt(200_000), rel_tol=1e-6)
+    assert math.isclose(local_norm([p.grad]), 1.0, rel_tol=1e-5)  # type: ignore[list-item]
+    c = ag.Parameter(numpy.zeros(2, complex))
+    give(c, [3j, 4.0])
+    assert optim.clip_grad_norm_(c, 9.0) == 5.0
+
+
+def sharded_step(mesh: cc.Mesh, clip: Any) -> Any:
+    """Gradients of a sharded and a whole parameter, clipped."""
+    place, size = mesh.place[0], mesh.sizes[0]
+    a, b = numpy.arange(1.0, 8.0), numpy.arange(3.0)
+    w = ag.Parameter(numpy.array_split(a, size)[place], {"dp": Shard(0)}, global_shape=(7,), name="w")
+    u = ag.Parameter(b, name="u")
+    with ag.Tape() as tape:
+        loss = cc.all_reduce((w * w).sum(), "dp", to=I) / 2 + (u * u).sum() / 2
+    tape.backward(loss)
+    total = clip([w, u])
+    return total, w.grad.numpy().tolist(), u.grad.numpy().tolist()  # type: ignore[union-attr]
+
+
+def over_the_mesh(gradients: Any, norm_type: float) -> float:
+    """The seam: what `parallel` will supply, for a norm of 2."""
+    total = 0.0
+    for g in gradients:
+        square = ag.tensor((g.array * g.array).sum(), {"dp": P if isinstance(g.layout["dp"], Shard) else I})
+        total += float((cc.all_reduce(square, "dp", to=I) if square.layout["dp"] is P else square).item())  # type: ignore[index]
+    return math.sqrt(total)
+
+
+def test_clipping_on_a_mesh_needs_a_norm_that_knows_the_parts() -> None:
+    def program() -> Any:
+        with cc.Mesh(dp=3) as mesh:
+            with pytest.raises(LayoutError) as error:
+                sharded_step(mesh, lambda ps: optim.clip_grad_norm_(ps, 1.0))
+            for word in ("axis 'dp'", "is Shard", "not the whole's", "fix: norm="):
+                assert word in str(error.value)
+            return sharded_step(mesh, lambda ps: optim.clip_grad_norm_(ps, 1.0, norm=over_the_mesh))
+
+    found = cc.run(program, 3)
+    norm = math.sqrt(sum(n * n for n in range(1, 8)) + 5.0)
+    for total, _, u in found:
+        assert math.isclose(total, norm, rel_tol=1e-12)
+        numpy.testing.assert_allclose(u, numpy.arange(3.0) / norm, rtol=1e-5)
+    numpy.testing.assert_allclose(sum((w for _, w, _ in found), []), numpy.arange(1.0, 8.0) / norm, rtol=1e-5)
+
+
+@pytest.mark.parametrize("clip", [lambda p: optim.clip_grad_norm_(p, 1.0), lambda p: optim.clip_grad_value_(p, 1.0)])
+def test_partial_gradients_are_not_clipped(clip: Any) -> None:
+    """horovod#1346: clipped before the reduction."""
+    with cc.Mesh(dp=1):
+        w = ag.Parameter([3.0, 4.0], {"dp": R}, name="w")
+        with ag.Tape() as tape:
+            loss = cc.all_reduce((w * ag.tensor([1.0, 2.0])).sum(), "dp", to=I)
+        tape.backward(loss)
+        with pytest.raises(LayoutError) as error:
+            clip(w)
+    for word in ("w.grad: f64[2] {dp: P}", "axis 'dp'", "Partial", "cast(w, 'dp', to=R)", "test_optim.py:"):
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.LARS(p, 0.1), lambda p: optim.LAMB(p)])
+def test_parts_have_no_norm_of_their_own(make: Any) -> None:
+    with cc.Mesh(dp=1):
+        w = ag.Parameter([3.0, 4.0], {"dp": V}, name="w")
+        give(w, [1.0, 1.0])
+        with pytest.raises(LayoutError, match="fix: norm="):
+            make([w]).step()
+
+
+# -- their state -------------------------------------------------------------------------------------------------------
+
+
+def test_states_that_do_not_fit() -> None:
+    p = ag.Parameter([1.0, 2.0])
+    give(p, [1.0, 1.0])
+    adam = optim.Adam([p])
+    adam.step()
+    with pytest.raises(ShapeError, match="needed"):
+        optim.SGD([p], 0.1).load_state_dict(adam.state_dict())
+    with pytest.raises(ShapeError, match="first has shape"):
+        optim.Adam([ag.Parameter([1.0])]).load_state_dict(adam.state_dict())
+    with pytest.raises(RingtapeError, match="nesterov"):
+        optim.SGD([p], 0.1, nesterov=True)
+
+
+def test_all_of_them_train_a_model() -> None:
+    rng = numpy.random.default_rng(0)
+    x = rng.standard_normal((64, 5))
+    y = (x @ rng.standard_normal((5, 3))).argmax(axis=1)
+    for make in (
+        lambda p: optim.SGD(p, 0.1, momentum=0.9, nesterov=True), lambda p: optim.Adam(p, 0.02),
+        lambda p: optim.AdamW(p, schedules.warmup_cosine(0.05, 5, 60)), lambda p: optim.LARS(p, 5.0, trust=0.02),
+        lambda p: optim.LAMB(p, 0.02),
+    ):  # fmt: skip
+        random.seed(0)
+        model = nn.Sequential(nn.Linear(5, 16, dtype=float), nn.Tanh(), nn.Linear(16, 3, dtype=float))
+        optimizer, losses = make(model.parameters()), []
+        for _ in range(60):
+            model.zero_grad()
+            with ag.Tape() as tape:
+                loss = nn.CrossEntropyLoss()(model(x), y)
+            tape.backward(loss)
+            optim.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < 0.75 * losses[0], (make, losses[0], losses[-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("large", ["whole", "transposed", "replaced"])
+def test_sgd_in_two_passes_is_sgd(dtype: str, large: str) -> None:
+    """Of a large parameter BLAS makes the update; where its arrays do not suit, or are others, NumPy does."""
+    rng = numpy.random.default_rng(3)
+    shape = (129, 160)
+    assert shape[0] * shape[1] > LEAST
+    w = ag.Parameter(rng.normal(size=shape).astype(dtype))
+    if large == "transposed":
+        w.array = numpy.asfortranarray(w.array)
+    optimizer = optim.SGD([w], lr=0.1, momentum=0.9)
+    expected, v = w.numpy().astype(float), numpy.zeros(shape)
+    for step in range(5):
+        if large == "replaced" and step == 2:
+            w.data = expected = rng.normal(size=shape).astype(dtype).astype(float)
+        g = rng.normal(size=shape).astype(dtype)
+        w.grad = ag.tensor(g.copy())
+        optimizer.step()
+        v = 0.9 * v + g
+        expected = expected - 0.1 * v
+        assert abs(w.numpy() - expected).max() <= 20 * numpy.finfo(dtype).eps * abs(expected).max()
+        assert numpy.array_equal(w.grad.numpy(), g)

@@ -1,0 +1,205 @@
+"""The plan of a tape: one graph of all ranks, what it finds wrong, and that what it says is sent is what is sent."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy
+import pytest
+
+import autograd as ag
+import collectives as cc
+from autograd import nn
+from collectives.inspect.observing import observing
+from collectives.inspect.plan import Operation, Plan, _merge, _Seen
+from collectives.inspect.probe import Sent
+from collectives.inspect.simulator import simulate
+from collectives.testing.proof import Case, Setting, operand, prepare
+from collectives.testing.registry_cases import cases
+from collectives.transports.protocol import Communicator, Request
+from collectives.transports.request import shown
+from parallel import DataParallel
+
+from ..launch import launch
+
+
+def mixed_program() -> tuple[Plan, int]:
+    """Data and tensor parallel, a permute, and a send from the first rank of "tp" to the second."""
+    with cc.Mesh(dp=2, tp=2) as mesh:
+        model = DataParallel(nn.Sequential(nn.Linear(4, 6), nn.Tanh()), "dp")
+        v = ag.Parameter(numpy.ones((6, 3), "float32"), name="v")
+        x = ag.tensor(numpy.ones((2, 4), "float32"), layout={"dp": cc.Shard(0), "tp": cc.I})
+        with ag.Tape() as tape:
+            h = cc.cast(model(x), "tp", to=cc.R) @ cc.cast(cc.cast(v, "dp", to=cc.R), "tp", to=cc.R)
+            h = cc.permute(cc.cast(h, "tp", to=cc.V), "tp", [(0, 1), (1, 0)])
+            if mesh.axis("tp").rank == 0:
+                cc.send(h, "tp", 1)
+            else:
+                h = h + cc.recv("tp", 0)
+            loss = cc.all_reduce((h * h).sum(), ("dp", "tp"), to=cc.I)
+        plan = tape.plan()
+        tape.backward(loss)
+        return plan, len(plan.operations[cc.world().rank])
+
+
+def test_one_graph_the_same_on_every_rank() -> None:
+    found = cc.run(mixed_program, ranks=4)
+    plans = [plan.to_json() for plan, _ in found]
+    assert all(plan == plans[0] for plan in plans)
+    plan = found[0][0]
+    assert plan.problems == [] and json.loads(json.dumps(plans[0]))["ranks"] == 4
+    by_name: dict[str, list[Any]] = defaultdict(list)
+    for c in plan.communications:
+        by_name[c.name].append(c)
+    assert [c.ranks for c in by_name["all_reduce"]] == [[0, 1, 2, 3]]
+    assert sorted(c.ranks for c in by_name["parameter entry"]) == [[0, 2], [1, 3]]
+    assert sorted(c.ranks for c in by_name["send -> recv"]) == [[0, 1], [2, 3]]
+    send = by_name["send -> recv"][0]
+    assert send.forward == [[Sent("send", 1, 24)], [Sent("recv", 0, 24)]]
+    assert send.backward == [[Sent("recv", 1, 24)], [Sent("send", 0, 24)]]
+    entry = by_name["parameter entry"][0]
+    assert entry.forward == [[], []] and [s.bytes for s in entry.backward[0]] == [8, 24, 96]
+    leaves = [o for o in plan.operations[0] if o.parameter == "v"]
+    assert len(leaves) == 1 and leaves[0].holders == [0, 1, 2, 3]
+    assert "send -> recv" in str(plan)
+    for rank, operations in enumerate(plan.operations):
+        for o in operations:
+            assert all(operations[0].place <= p < o.place for p in o.parents)
+            assert o.communication < 0 or rank in plan.communications[o.communication].ranks
+
+
+def test_owner_of_a_rooted_leaf() -> None:
+    def program() -> Any:
+        with cc.Mesh(a=2, b=3):
+            w = ag.tensor(numpy.ones(2), layout={"a": cc.I, "b": cc.Rooted(2)}, requires_grad=True)
+            with ag.Tape() as tape:
+                cc.broadcast(w, "b", root=2)
+            return tape.plan()
+
+    plan = cc.run(program, ranks=6)[0]
+    assert [o.holders for o in plan.operations[0] if o.name == "leaf"] == [[2, 5]]
+
+
+def test_drawing(tmp_path: Any) -> None:
+    plan = cc.run(mixed_program, ranks=4)[0][0]
+    plan.write(str(tmp_path / "plan.svg"))
+    plan.write(str(tmp_path / "plan.json"))
+    root = ElementTree.parse(tmp_path / "plan.svg").getroot()
+    shapes = [e for e in root.iter() if e.tag.endswith(("rect", "circle")) and len(e)]
+    assert len(shapes) == 2 * sum(map(len, plan.operations))  # each in both directions, with its tooltip
+    assert json.loads((tmp_path / "plan.json").read_text()) == plan.to_json()
+    with pytest.raises(ValueError, match="json or .svg"):
+        plan.write(str(tmp_path / "plan.png"))
+
+
+def test_a_send_that_nobody_receives_is_a_problem() -> None:
+    def program() -> Any:
+        with cc.Mesh(a=2):
+            x = ag.tensor(numpy.ones(2), requires_grad=True)
+            with ag.Tape() as tape:
+                if cc.world().rank == 0:
+                    cc.send(x * 2.0, "a", 1)
+                (x * 3.0).sum()
+            return tape.plan()
+
+    (problem, deadlock), _ = [cc.run(program, ranks=2)[0].problems, None]
+    assert "rank 0 calls it, rank 1 does not" in problem
+    assert deadlock == "backward: deadlock: rank 0 waits in recv along a from rank 1"
+
+
+def test_ranks_whose_tapes_differ() -> None:
+    """Fingerprints would not let this happen, so the merged descriptions are made up: rank 1 recorded one more."""
+    def said(name: str, axis: str = "a") -> _Seen:
+        return _Seen(name, (axis,), ("a@0", (0, 1, 2)), [], [Sent("all_reduce", None, 8)], None)
+
+    def rank(*seen: _Seen) -> Any:
+        return [Operation(i, s.name, []) for i, s in enumerate(seen)], dict(enumerate(seen))
+
+    cast = said("cast I->R")
+    plan = _merge([rank(cast), rank(cast, cast), rank(cast)])
+    assert plan.problems[0] == "communication 1 of 'a@0' (cast I->R): rank 0, 2 has none"
+    assert plan.problems[1].startswith("backward: deadlock: rank 1 waits in all_reduce along a of ranks 0,1,2")
+    plan = _merge([rank(cast), rank(said("all_reduce")), rank(cast)])
+    assert "is not the same on all ranks" in plan.problems[0] and "rank 1: all_reduce along a" in plan.problems[0]
+
+
+def meeting(call: str = "all_reduce", group: tuple[int, ...] = (0, 1), axes: str = "a") -> Any:
+    return ((axes,), group), Sent(call, None, 8)
+
+
+def letter(call: str, peer: int) -> Any:
+    return (("a",), (0, 1)), Sent(call, peer, 8)
+
+
+@pytest.mark.parametrize(("calls", "waiting"), [
+    ([[meeting()], [meeting()]], 0),
+    ([[meeting(axes="a"), meeting(axes="b")], [meeting(axes="b"), meeting(axes="a")]], 2),
+    ([[meeting("all_reduce")], [meeting("broadcast")]], 2),
+    ([[letter("send", 1), letter("recv", 1)], [letter("send", 0), letter("recv", 0)]], 0),
+    ([[letter("recv", 1), letter("send", 1)], [letter("recv", 0), letter("send", 0)]], 2),
+    ([[meeting()], []], 1),
+    ([[letter("recv", 1)], []], 1),
+])  # fmt: skip
+def test_simulator(calls: Any, waiting: int) -> None:
+    assert len(simulate(calls)) == waiting
+
+
+def test_a_released_tape_has_no_plan() -> None:
+    with cc.Mesh(a=1):
+        w = ag.Parameter(numpy.ones(2))
+        with ag.Tape() as tape:
+            loss = (w * w).sum()
+        tape.backward(loss)
+        with pytest.raises(ag.TapeError, match="released"):
+            tape.plan()
+    with pytest.raises(ag.MeshError, match="no mesh is current"):
+        tape.plan()
+
+
+def test_what_the_plan_says_is_sent_is_what_backward_sends() -> None:
+    """Every case of the registry at 3 ranks: the calls that backward makes on its transport, counted."""
+    setting = Setting({"a": 3}, ["a"])
+    # a sum by an algorithm is one call in the plan and several messages on the transport
+    work = [case for case in cases(setting, 2) if isinstance(case, Case) and case.dtype == numpy.float64
+            and "reproducible_sum" not in case.covers]  # fmt: skip
+
+    def program() -> list[Any]:
+        found = []
+        mine: Counter[str] = Counter()
+
+        def observer(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+            if request.call not in ("agree", "exchange", "barrier"):
+                mine[shown(request)] += 1
+            return run()
+
+        with cc.Mesh(a=3) as mesh, observing(observer):
+            for case in work:
+                x = operand(case, setting, prepare(case, setting), mesh)
+                with ag.Tape() as tape:
+                    y = case.call(x, ("a",))
+                plan = tape.plan()
+                mine.clear()
+                tape.backward((), retain=True) if y.tape is None or y.absent else tape.backward(
+                    [y], [ag.tensor(numpy.ones(y.array.shape), layout=dict(y.layout.dual))]
+                )
+                said: Counter[str] = Counter()
+                for c in plan.communications:
+                    if mesh.ranks.rank in c.ranks:
+                        said.update(s.call for s in c.backward[c.ranks.index(mesh.ranks.rank)])
+                found.append((case.name, plan.problems, dict(said), dict(mine)))
+        return found
+
+    for found in cc.run(program, ranks=3):
+        assert len(found) > 50
+        for name, problems, said, sent in found:
+            assert problems == [], name
+            assert said == sent, name
+
+
+def test_over_mpi() -> None:
+    outcome = launch("plan_program.py", 3, limit_s=60)
+    assert outcome.code == 0 and "PLAN 3 ranks, 0 problems" in outcome.out, f"{outcome.out}\n{outcome.err}"

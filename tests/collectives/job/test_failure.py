@@ -1,0 +1,203 @@
+"""A rank that raises, exits early or is killed ends the job on all ranks within seconds, and is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import pytest
+
+from collectives.checks import modes
+from collectives.job import launcher
+
+from ..launch import Outcome, launch
+
+LIMIT_S = 5.0  # from the fault to the end of mpiexec
+START_S = 40.0  # for the processes to start, on a busy machine
+
+EARLY = ("sys.exit 0", "sys.exit 3", "return")
+KILLED = ("os._exit 0", "os._exit 3", "kill")
+WAITS = ("all_reduce", "recv", "barrier")
+
+
+def check(outcome: Outcome, text: str) -> None:
+    ended = time.time()
+    assert not outcome.is_late, f"the job hung\n{outcome.out}\n{outcome.err}"
+    assert outcome.code != 0
+    assert re.search(rf"^ringtape: rank 1 of \d.*{text}", outcome.err, re.MULTILINE), outcome.err
+    blamed = re.sub(r"^.*unless its launcher ended it after a failure on another host.*$", "", outcome.err, flags=re.M)
+    assert not re.search(r"rank [023] of \d .*(raised|exited|killed)", blamed), "another rank was blamed"
+    assert "WENT ON" not in outcome.out
+    fault = re.search(r"FAULT ([\d.]+)", outcome.out)
+    assert fault is not None
+    assert ended - float(fault[1]) < LIMIT_S
+
+
+def fails(how: str, where: str, has_world: str = "world", ranks: int = 3, on: str = "here") -> Outcome:
+    return launch("fails.py", ranks, how, where, has_world, limit_s=START_S, on=on)
+
+
+@pytest.mark.parametrize("where", WAITS)
+def test_raise(where: str) -> None:
+    outcome = fails("raise", where)
+    check(outcome, "raised ValueError: planted")
+    assert "[rank 1] Traceback" in outcome.err and "fails.py" in outcome.err
+
+
+@pytest.mark.parametrize(("how", "where"), [*zip(EARLY, WAITS, strict=True)])
+def test_exit_early(how: str, where: str) -> None:
+    outcome = fails(how, where)
+    check(outcome, rf"exited early .* while rank [02] waits for it in {where} #\d.*fails.py:\d+")
+
+
+@pytest.mark.parametrize(("how", "where"), [*zip(KILLED, WAITS[1:] + WAITS[:1], strict=True)])
+def test_killed(how: str, where: str) -> None:
+    check(fails(how, where), "was killed or left by os._exit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", WAITS)
+@pytest.mark.parametrize("how", [*EARLY, *KILLED])
+def test_every_end_in_every_wait(how: str, where: str) -> None:
+    (test_exit_early if how in EARLY else test_killed)(how, where)
+
+
+def test_killed_tells_what_the_others_waited_for() -> None:
+    outcome = fails("kill late", "recv")
+    check(outcome, "was killed")
+    for rank in (0, 2):
+        assert re.search(rf"  rank {rank} was waiting in recv #1 from rank 1 on 'world', fails.py:\d+", outcome.err)
+
+
+@pytest.mark.parametrize("where", ["start", "test", "subgroup"])
+def test_exit_early_while_others_wait_otherwise(where: str) -> None:
+    check(fails("return", where), "exited early")
+
+
+@pytest.mark.parametrize("how", ["raise in thread", "interrupt", "replace the hook"])
+def test_raise_otherwise(how: str) -> None:
+    check(fails(how, "barrier"), "raised")
+
+
+def test_finalize_early() -> None:
+    check(fails("finalize", "barrier"), "exited early")
+
+
+@pytest.mark.parametrize("how", [
+    pytest.param(how, marks=pytest.mark.slow if how.endswith("3") else ()) for how in ("raise", *EARLY, *KILLED)
+])  # fmt: skip
+def test_before_the_world_exists(how: str) -> None:
+    outcome = fails(how, "all_reduce", "none")
+    if how in KILLED:  # in its first moments, before the referee runs, others that died with it are named beside it
+        assert outcome.code != 0
+        assert not outcome.is_late
+        assert re.search(r"^ringtape: .*rank 1 of 3.* was killed or left by os._exit", outcome.err, re.MULTILINE)
+    else:
+        check(outcome, "raised" if how == "raise" else "exited early")
+
+
+ELSEWHERE = [("openmpi", 3), ("hosts", 4)]
+TEXTS = {
+    "raise": "raised ValueError: planted",
+    **dict.fromkeys(EARLY, r"exited early .* while rank [023] waits for it"),
+    **dict.fromkeys(KILLED, "was killed or left by os._exit; the job ends$"),
+}
+
+
+@pytest.mark.parametrize(("on", "ranks"), ELSEWHERE)
+@pytest.mark.parametrize(("how", "where"), [("return", "all_reduce"), ("os._exit 0", "recv")])
+def test_elsewhere(how: str, where: str, on: str, ranks: int) -> None:
+    """On Open MPI and on two hosts; where two hosts are linked, nobody but rank 1 is blamed."""
+    outcome = fails(how, where, ranks=ranks, on=on)
+    check(outcome, TEXTS[how])
+    assert "unless its launcher" not in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on", "ranks"), ELSEWHERE)
+@pytest.mark.parametrize("where", WAITS)
+@pytest.mark.parametrize("how", ["raise", *EARLY, *KILLED])
+def test_all_elsewhere(how: str, where: str, on: str, ranks: int) -> None:
+    test_elsewhere(how, where, on, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on", "ranks"), ELSEWHERE)
+@pytest.mark.parametrize("how", ["raise", *EARLY, *KILLED])
+def test_before_the_world_exists_elsewhere(how: str, on: str, ranks: int) -> None:
+    """Referees of two hosts are not linked yet: each says that it cannot tell, and one of them names rank 1."""
+    outcome = fails(how, "all_reduce", "none", ranks=ranks, on=on)
+    assert outcome.code != 0
+    assert not outcome.is_late
+    named = TEXTS[how].removesuffix("$") if how in KILLED else TEXTS[how]
+    assert re.search(rf"^ringtape: .*rank 1 of \d.* {named}", outcome.err, re.MULTILINE), outcome.err
+
+
+@pytest.mark.parametrize(("on", "ranks"), [("openmpi", 3), pytest.param("hosts", 4, marks=pytest.mark.slow)])
+def test_slow_rank_is_no_failure_elsewhere(on: str, ranks: int) -> None:
+    outcome = launch("ends_unevenly.py", ranks, limit_s=START_S, on=on)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(re.findall(r"rank \d ends", outcome.out)) == ranks
+
+
+def test_two_ranks() -> None:
+    check(fails("return", "recv", ranks=2), "exited early")
+
+
+def test_exit_early_before_a_lent_array_arrives() -> None:
+    check(fails("return", "lend", ranks=2), r"exited early .* after 0 receives from rank 0 .* in a send, #1 to rank 1")
+
+
+def test_slow_rank_is_no_failure() -> None:
+    outcome = launch("ends_unevenly.py", 3, limit_s=START_S)
+    assert (outcome.code, outcome.err) == (0, "")
+    # the lines of ranks that print at the same time may run into each other
+    assert sorted(re.findall(r"rank \d ends", outcome.out)) == ["rank 0 ends", "rank 1 ends", "rank 2 ends"]
+
+
+def test_no_world_is_no_failure() -> None:
+    outcome = launch("makes_no_world.py", 3, limit_s=START_S)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.count("child of rank") == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "is_told"),
+    [("always", 1001, True), ("first", 999, True), ("first", 1000, False), ("off", 0, False)],
+)
+def test_mismatch(mode: str, before: int, is_told: bool) -> None:
+    outcome = launch("disagrees.py", 3, str(before), limit_s=START_S, RINGTAPE_CHECK=mode)
+    assert outcome.code == 0, outcome.err
+    for rank in range(3):
+        assert f"RANK {rank} {'TOLD' if is_told else 'UNAWARE'}" in outcome.out
+    if is_told:
+        assert outcome.out.count("rank 1 did not make the call of the other ranks of 'world'") == 3
+        assert outcome.out.count("ranks 0, 2: all_reduce(f32[3])") == 3
+        assert outcome.out.count("rank 1: broadcast(f32[2])") == 3
+        assert outcome.out.count("needed: the same call") == 3
+
+
+def test_mismatch_text_of_a_tie() -> None:
+    text = modes.mismatch_text("dp", [4, 7], ["a", "b"])
+    assert text.startswith("the 2 ranks of 'dp' made 2 different calls\n  rank 4: a\n  rank 7: b\n")
+
+
+def test_set_check_refuses_other_modes() -> None:
+    with pytest.raises(ValueError, match="sometimes"):
+        modes.set_check("sometimes")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, (2, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, (1, 3)),
+        ({"PMIX_RANK": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "RINGTAPE_RANK_PID": "1"}, (0, 1)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "RINGTAPE_RANK_PID": str(os.getpid())}, (2, 4)),
+    ],
+)
+def test_launched(environment: dict[str, str], expected: tuple[int, int]) -> None:
+    assert launcher.launched(environment) == expected

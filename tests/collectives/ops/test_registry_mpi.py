@@ -1,0 +1,63 @@
+"""The cases of `test_registry` on real processes: one mpiexec run for each world size, every call checked.
+
+By default the largest worlds and the further launchers run every so many cases only, as ranks that share a core are
+slow; ``pytest -m slow`` runs all of them. See `launch` for the launchers.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ..launch import launch
+
+RAN: dict[tuple[str, int], str] = {}
+SLOW = pytest.mark.slow
+
+
+def run_world(on: str, ranks: int, every: int, limit_s: float) -> None:
+    outcome = launch(
+        "registry_program.py", ranks, str(every), limit_s=limit_s, on=on, RINGTAPE_CHECK="always",
+        OPENBLAS_NUM_THREADS="1",
+    )  # fmt: skip
+    shown = f"{outcome.out}\n{outcome.err}"
+    assert not outcome.is_late, f"killed after {limit_s} s\n{shown}"
+    found = re.search(r"REGISTRY (\d+) of (\d+) cases on (\d) ranks of (\d) hosts, 0 failures", outcome.out)
+    assert found is not None and int(found[3]) == ranks and int(found[4]) == (2 if on == "hosts" else 1), shown
+    assert outcome.code == 0, shown
+    RAN[on, ranks] = found[1] if every == 1 else f"{found[1]} of {found[2]}"
+
+
+@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 1), (3, 1), (4, 3), (6, 40)])
+def test_world(ranks: int, every: int) -> None:
+    run_world("here", ranks, every, 110)
+
+
+@pytest.mark.parametrize(("ranks", "every"), [(2, 12), (3, 12)])
+def test_world_on_open_mpi(ranks: int, every: int) -> None:
+    run_world("openmpi", ranks, every, 110)
+
+
+def test_world_on_two_hosts() -> None:
+    run_world("hosts", 4, 24, 110)
+
+
+@SLOW
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize(("on", "ranks"), [("here", 4), ("here", 6), ("openmpi", 2), ("openmpi", 3), ("hosts", 4)])
+def test_whole_world(on: str, ranks: int) -> None:
+    run_world(on, ranks, 1, 600)
+
+
+def test_report(capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints what ran; the last of this file."""
+    if not RAN:
+        pytest.skip("no mpiexec run")
+    names = {"here": "mpiexec", "openmpi": "Open MPI", "hosts": "two hosts"}
+    with capsys.disabled():
+        for on, name in names.items():
+            ran = [f"{cases} on {ranks}" for (where, ranks), cases in RAN.items() if where == on]
+            if ran:
+                print(f"\nregistry, {name}: cases by ranks: {', '.join(ran)}", end="")
+        print()

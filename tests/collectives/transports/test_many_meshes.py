@@ -1,0 +1,23 @@
+"""Communicators are freed once all their ranks have dropped them, whenever each of them did; MPICH allows 2,048."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..launch import find_mpiexec, is_open_mpi, launch
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_dropped_meshes_are_freed(ranks: int) -> None:
+    """3,000 meshes of two axes; some go late, on each rank at another time, and lanes outlive their meshes."""
+    outcome = launch("many_meshes.py", ranks, "drop", limit_s=100, OPENBLAS_NUM_THREADS="1")
+    assert outcome.code == 0 and not outcome.is_late, outcome
+    assert all(f"DROPPED on rank {rank}" in outcome.out for rank in range(ranks)), outcome
+
+
+def test_too_many_at_a_time_is_an_error_with_a_name() -> None:
+    if is_open_mpi(find_mpiexec()):
+        pytest.skip("Open MPI has room for more communicators than a test should make")
+    outcome = launch("many_meshes.py", 2, "keep", limit_s=100, OPENBLAS_NUM_THREADS="1")
+    assert outcome.code == 0 and not outcome.is_late, outcome
+    assert all(f"on rank {rank}" in outcome.out for rank in range(2)), outcome

@@ -1,0 +1,56 @@
+"""The Python of every page in docs runs, as it stands, in order; and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def blocks(text: str) -> list[tuple[int, str]]:
+    """The blocks of Python with the line on which each begins."""
+    return [(text[: m.start(1)].count("\n"), m.group(1)) for m in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)]
+
+
+def program(text: str) -> str:
+    """All blocks as one program whose lines stand where they do on the page, so that errors name its lines."""
+    lines: list[str] = []
+    for start, block in blocks(text):
+        lines += [""] * (start - len(lines)) + block.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def run(page: Path, text: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.argv = ['page']; exec(compile({program(text)!r}, {page.name!r}, 'exec'), {{}})"
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100,
+                          cwd=ROOT, check=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p.read_text())], ids=lambda p: p.name)
+def test_the_code_of_a_page_runs(page: Path) -> None:
+    done = run(page, page.read_text())
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_page_whose_code_is_wrong_is_seen() -> None:
+    page = ROOT / "docs" / "engine.md"
+    text = page.read_text().replace("ct * 3.0003 * x**2", "ct * 3.0 * x**2")
+    done = run(page, text)
+    assert done.returncode != 0 and "not seen" in done.stderr and "engine.md" in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    headings = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)}
+    for target in re.findall(r"\]\(([^)]+)\)", re.sub(r"`[^`]*`", "", text)):
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        elif not target.startswith("http"):
+            assert (page.parent / target.partition("#")[0]).exists(), target

@@ -1,0 +1,177 @@
+"""The examples as a reader runs them: on one process, on threads, and under mpiexec."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ..collectives.launch import find_mpiexec
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+WORLDS = [("process", 1), *(("threads", n) for n in (1, 2, 3, 4)), *(("mpiexec", n) for n in (1, 2, 3, 4))]
+TRAINED = [w if w in [("process", 1), ("threads", 3), ("threads", 4), ("mpiexec", 2), ("mpiexec", 3)] else
+           pytest.param(*w, marks=pytest.mark.slow) for w in WORLDS]  # fmt: skip
+LIMIT_S = 100
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run_example(name: str, how: str, ranks: int, *options: str) -> Ended:
+    """Run an example to its end, or kill all of it."""
+    command = [sys.executable, str(EXAMPLES / name), *options]
+    if how == "threads":
+        command += ["--ranks", str(ranks)]
+    elif how == "mpiexec":
+        command = [find_mpiexec(), "-n", str(ranks), *command]
+    path = os.pathsep.join(filter(None, [str(EXAMPLES.parent), os.environ.get("PYTHONPATH")]))
+    job = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = job.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        out, err = job.communicate()
+        pytest.fail(f"{name} on {ranks} ranks ({how}) took longer than {LIMIT_S} s\n{out}\n{err}")
+    assert job.returncode == 0, out + err
+    return Ended(job.returncode, out, err)
+
+
+def ranks_of_lines(out: str) -> list[int]:
+    return [int(rank) for rank in re.findall(r"^\[rank (\d+)\]", out, re.MULTILINE)]
+
+
+# -- 01_adjoints ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "ranks"), WORLDS)
+def test_adjoints(how: str, ranks: int) -> None:
+    ended = run_example("01_adjoints.py", how, ranks)
+    assert ended.err == ""
+    assert ended.out.startswith(f"ranks: {ranks}.")
+    tables = ended.out.split("\n\n")[1:]
+    assert [t.split(",")[0] for t in tables] == [
+        "broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_reduce(to=R)",
+        "all_reduce(to=I)", "cast(to=R)",
+    ]  # fmt: skip
+    for table in tables:
+        assert ranks_of_lines(table) == list(range(ranks))
+        found = re.search(r"<F x, y> = (\S+), <x, F\* y> = (\S+): equal$", table.strip())
+        assert found is not None, table
+        assert float(found[1]) == float(found[2]) > 0
+    assert "NOT EQUAL" not in ended.out
+
+
+def test_adjoints_print_the_same_on_threads_and_processes() -> None:
+    assert run_example("01_adjoints.py", "threads", 3).out == run_example("01_adjoints.py", "mpiexec", 3).out
+
+
+def test_a_table_of_adjoints_is_what_numpy_says() -> None:
+    """all_gather on three ranks, number for number: reduce_scatter of the cotangents comes back."""
+    out = run_example("01_adjoints.py", "threads", 3).out
+    table = next(t for t in out.split("\n\n") if t.startswith("all_gather"))
+    rows = [re.split(r"\s{2,}", line.split("] ")[1]) for line in table.splitlines() if line.startswith("[rank")]
+    x, y, ct, back = ([[float(v) for v in row[k].split()] for row in rows] for k in range(4))
+    assert x == [[1, 2], [3], [4]]
+    assert y == [[1, 2, 3, 4]] * 3
+    total = [sum(column) for column in zip(*ct, strict=True)]
+    assert ct[0] != ct[1] != ct[2]
+    assert back == [total[:2], total[2:3], total[3:]]
+
+
+# -- 02_digits --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def digits(how: str, ranks: int, folder: Path) -> tuple[Ended, list[float]]:
+    """Two short epochs in float64, with --verify: 90 steps, the last batch of an epoch does not divide by 2, 3 or 4."""
+    file = folder / f"{how}{ranks}.json"
+    ended = run_example("02_digits.py", how, ranks, "--verify", "--epochs", "2", "--losses", str(file))
+    return ended, json.loads(file.read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("digits")
+
+
+@pytest.mark.parametrize(("how", "ranks"), TRAINED)
+def test_digits_verify(how: str, ranks: int, folder: Path) -> None:
+    ended, _ = digits(how, ranks, folder)
+    found = re.search(r"largest relative difference (\S+), tolerance 1e-12: passed", ended.out)
+    assert found is not None, ended.out
+    assert 0 <= float(found[1]) < 1e-12
+    norms = re.findall(r"^(\d\.(?:weight|bias)) +(\S+) +(\S+) +(\S+)$", ended.out, re.MULTILINE)
+    assert [name for name, *_ in norms] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert all(float(norm) > 0.01 for _, norm, *_ in norms)
+
+
+@pytest.mark.parametrize(("how", "ranks"), TRAINED[1:])
+def test_digits_losses_do_not_depend_on_the_number_of_ranks(how: str, ranks: int, folder: Path) -> None:
+    alone, ours = digits("process", 1, folder)[1], digits(how, ranks, folder)[1]
+    assert len(alone) == len(ours) == 90
+    assert alone[49] < 0.8 * alone[0]
+    assert max(abs(a - b) for a, b in zip(alone[:50], ours[:50], strict=True)) < 1e-10
+    assert all(abs(a - b) <= 1e-10 * abs(a) for a, b in zip(alone[:50], ours[:50], strict=True))
+
+
+@pytest.mark.parametrize(("how", "ranks"), TRAINED)
+def test_digits_prints_in_order_of_rank(how: str, ranks: int, folder: Path) -> None:
+    ended, _ = digits(how, ranks, folder)
+    assert ranks_of_lines(ended.out) == list(range(ranks))
+    assert ended.out.count("test accuracy") == 1
+    assert ended.out.splitlines()[-1].startswith("test accuracy: ")
+    assert sum(int(n) for n in re.findall(r"\] (\d+) of 360 test images", ended.out)) == 360
+    assert ended.err.count("| 0/2 [") == 1  # one progress bar, rank 0's
+    assert "100%" in ended.err
+
+
+@pytest.mark.timeout(LIMIT_S + 20)
+def test_digits_learns_under_mpiexec_and_draws(tmp_path: Path) -> None:
+    png = tmp_path / "loss.png"
+    ended = run_example("02_digits.py", "mpiexec", 2, "--plot", str(png))
+    found = re.search(r"test accuracy: ([\d.]+)%", ended.out)
+    assert found is not None
+    assert float(found[1]) >= 97
+    data = png.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    assert width >= 800 and height >= 400
+    assert len(data) > 20_000  # not an empty frame
+
+
+def test_digits_on_more_ranks_than_a_batch_has_rows(tmp_path: Path) -> None:
+    options = "--batch", "4", "--lr", "0.02", "--epochs", "1", "--dtype", "float64", "--losses"
+    files = [tmp_path / "alone.json", tmp_path / "five.json"]
+    run_example("02_digits.py", "process", 1, *options, str(files[0]))
+    run_example("02_digits.py", "threads", 5, *options, str(files[1]))
+    alone, ours = (json.loads(file.read_text()) for file in files)
+    assert len(alone) == len(ours) == 360
+    assert max(abs(a - b) for a, b in zip(alone[:50], ours[:50], strict=True)) < 1e-10
+
+
+def test_digits_default_dtype_is_float32() -> None:
+    out = run_example("02_digits.py", "threads", 2, "--verify", "--epochs", "1", "--dtype", "float32").out
+    found = re.search(r"largest relative difference (\S+), tolerance 1e-05: passed", out)
+    assert found is not None
+    assert 1e-9 < float(found[1]) < 1e-5

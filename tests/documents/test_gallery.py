@@ -1,0 +1,56 @@
+"""The gallery of wrong programs: each loss falls, each gradient is wrong, ringtape refuses it, and it is mended."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import collectives as cc
+
+WRONG = Path(__file__).resolve().parents[2] / "examples" / "wrong"
+sys.path.insert(0, str(WRONG))
+import gallery  # noqa: E402 - the folder is not a package
+
+PROGRAMS = {program.__name__: program for program in gallery.programs()}
+STEPS = 25
+
+
+def test_there_are_ten() -> None:
+    assert len(PROGRAMS) == 10
+    readme = (WRONG / "README.md").read_text()
+    assert all(f"`{name}.py`" in readme for name in PROGRAMS)
+
+
+@pytest.mark.parametrize(("name", "ranks"), [(name, 4 if name.startswith("07") else 3) for name in PROGRAMS])
+def test_program(name: str, ranks: int) -> None:
+    program = PROGRAMS[name]
+
+    def run() -> Any:
+        mesh = gallery.mesh_of(program)
+        raw, mended = (gallery.train(program, mesh, how, STEPS) for how in (False, True))
+        return raw, mended, gallery.refusal(program, mesh)
+
+    for (raw, raw_error), (mended, mended_error), said in cc.run(run, ranks=ranks):
+        assert raw[-1] < 0.99 * raw[0], "the loss of the wrong program should fall"
+        assert raw_error > 0.1 and mended_error < 1e-12
+        assert mended[-1] < mended[0]
+        assert "axis '" in said and "fix: " in said
+        assert name == "09_own_seeds" or f"{name}.py:" in said or name.startswith("03")
+
+
+def test_on_one_process_the_labels_refuse_it_too() -> None:
+    for name, program in PROGRAMS.items():
+        if name != "09_own_seeds":  # one rank has one copy
+            assert "Error: " in gallery.refusal(program, gallery.mesh_of(program))
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    picture = tmp_path / "curves.png"
+    monkeypatch.setattr(sys, "argv", ["01", "--ranks", "2", "--steps", "5", "--plot", str(picture)])
+    gallery.show(PROGRAMS["01_forgotten_sum"])
+    said = capsys.readouterr().out
+    assert "fix: cast(w, 'dp', to=R)" in said and "relative error" in said
+    assert picture.read_bytes().startswith(b"\x89PNG")

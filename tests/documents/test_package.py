@@ -1,0 +1,64 @@
+"""What a user gets by importing: the names of the contract, quickly, and nothing that was not asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_loads_neither_mpi_nor_gpu() -> None:
+    loaded = run("import sys, autograd, collectives, parallel; print(sorted(m.split('.')[0] for m in sys.modules))")
+    assert "mpi4py" not in loaded
+    assert "cupy" not in loaded
+
+
+def test_what_few_programs_use_is_loaded_later() -> None:
+    """An import takes under 150 ms beyond NumPy because of this."""
+    later = ("algorithms", "transports.threads", "job.supervisor_client", "inspect.dry_run", "ops.nonblocking",
+             "inspect.plan", "shared_arrays", "testing", "inspect.timeline")  # fmt: skip
+    loaded = run("import sys, autograd, collectives; print(*sys.modules)").split()
+    assert not {f"collectives.{name}" for name in later} & set(loaded)
+    assert "fractions" not in loaded and "statistics" not in loaded
+
+
+def test_every_public_name_is_there() -> None:
+    import collectives as cc
+
+    for name in cc.__all__:
+        assert getattr(cc, name) is not None
+    assert callable(cc.dry) and callable(cc.timeline)  # functions, whatever their modules are called
+
+
+def test_a_world_of_one_loads_no_mpi() -> None:
+    loaded = run(
+        "import sys, autograd as ag, collectives as cc\n"
+        "with cc.Mesh(dp=1): y = cc.all_reduce(ag.tensor([1.0]), 'dp')\n"
+        "print([m for m in sys.modules if 'mpi4py' in m])"
+    )
+    assert loaded.strip() == "[]"
+
+
+def test_names_of_the_contract() -> None:
+    import autograd as ag
+    import autograd.numpy as np
+    import collectives as cc
+
+    for name in ("tensor", "Parameter", "Tape", "grad", "value_and_grad", "vjp", "jvp", "RingtapeError"):
+        assert hasattr(ag, name)
+    for name in (
+        *("Mesh", "world", "run", "broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter"),
+        *("all_reduce", "all_to_all", "permute", "send", "recv", "shard", "cast", "declare_partial", "mean"),
+        *("LayoutError", "CollectiveMismatch", "DeadlockError", "R", "I", "V", "P", "Shard"),
+    ):
+        assert hasattr(cc, name)
+    assert hasattr(np, "tanh")
