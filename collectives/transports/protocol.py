@@ -142,6 +142,8 @@ class Communicator:
     texts: dict[Any, str]
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
+    library: Any = None
+    """``mpi4py.MPI`` where the ranks are processes: shared memory is allocated through it."""
     adds_float16 = False
     """Whether it is given float16 operands of reductions as they are, and rounds their sums once itself."""
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
+import collectives as cc
 from collectives.algorithms.selected import Channel, Selected
-from collectives.transports.mpi.communicator import mpi_world
 from collectives.transports.protocol import Communicator
 from collectives.transports.shared_memory.communicator import SharedMemory
 from tests.collectives.transports import conformance
 
-world = mpi_world()
-assert world is mpi_world() and (world.name, world.ranks) == ("world", tuple(range(world.size)))
+world = cc.world()
+assert world is cc.world() and (world.name, world.ranks) == ("world", tuple(range(world.size)))
 
 
 def over(what: str) -> Communicator:
