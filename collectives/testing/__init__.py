@@ -63,8 +63,8 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("LeafForm", "Program", "Statement", "draw", "faults", "generate", "hand_over", "is_correct",
                      "shrink"), "random_programs"),
-    **dict.fromkeys(("Mutant", "false_alarm", "mutants", "mutation_run"), "mutation"),
-    **dict.fromkeys(("minimal", "programs"), "strategies"),
+    **dict.fromkeys(("Mutant", "false_alarm", "mutants", "mutation_run"), "random_programs.mutation"),
+    **dict.fromkeys(("minimal", "programs"), "random_programs.strategies"),
 }  # fmt: skip
 """Names that are imported when they are first used, and the module of each."""
 

@@ -1,6 +1,6 @@
 """Random correct programs: local operations and collectives that the rules allow, ending in a scalar objective.
 
-All choices are made by the two methods of a `Chooser`. `testing.strategies` passes one that asks Hypothesis, which can
+All choices are made by the two methods of a `Chooser`. `strategies` passes one that asks Hypothesis, which can
 then shrink a program that fails.
 """
 

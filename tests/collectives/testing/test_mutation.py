@@ -11,9 +11,18 @@ from typing import Any
 
 import pytest
 
-from collectives.testing.mutation import KINDS, LAYERS, Fate, Report, false_alarm, fate, mutants, mutation_run
 from collectives.testing.proof import mutated
 from collectives.testing.random_programs import generate
+from collectives.testing.random_programs.mutation import (
+    KINDS,
+    LAYERS,
+    Fate,
+    Report,
+    false_alarm,
+    fate,
+    mutants,
+    mutation_run,
+)
 from collectives.testing.random_programs.shapes import OTHERS, SHAPES
 
 from ... import summary
@@ -79,7 +88,7 @@ def test_on_one_rank_only_nothing_lives_that_differs() -> None:
 @pytest.mark.parametrize("seed", [2])
 def test_a_layer_that_sees_nothing_is_noticed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: without labels (everything is allowed) the share falls, so the report does measure them."""
-    import collectives.testing.mutation as mutation
+    import collectives.testing.random_programs.mutation as mutation
 
     name = list(SHAPES)[seed]
     before = mutation_run({name: SHAPES[name]}, ["delete", "retype"])

@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from autograd.layouts.layout import I, P, R, Rooted, Shard, V
 from collectives.collective import collectives
-from collectives.testing.mutation import meant_labels
 from collectives.testing.proof import mutated
 from collectives.testing.random_programs import (
     Illegal,
@@ -36,9 +35,10 @@ from collectives.testing.random_programs import (
 )
 from collectives.testing.random_programs.execute import TOLERANCE, gradient_faults, objective_faults
 from collectives.testing.random_programs.form import COMMUNICATION, LOCAL
+from collectives.testing.random_programs.mutation import meant_labels
 from collectives.testing.random_programs.shapes import OTHERS, SHAPES
+from collectives.testing.random_programs.strategies import minimal, programs
 from collectives.testing.random_programs.unlabelled import unlabelled
-from collectives.testing.strategies import minimal, programs
 
 from ... import summary
 from ..launch import launch

@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .random_programs.form import Program
-from .random_programs.generate import ALL, build, meshes
-from .random_programs.shrinking import shrink
+from .form import Program
+from .generate import ALL, build, meshes
+from .shrinking import shrink
 
 try:
     import hypothesis
     from hypothesis import strategies as st
 except ImportError as error:
     raise ImportError(
-        "collectives.testing.strategies needs Hypothesis, which is not installed. Fix: pip install hypothesis; or use "
+        "collectives.testing.programs needs Hypothesis, which is not installed. Fix: pip install hypothesis; or use "
         "collectives.testing.generate(seed), which makes random programs without it (they do not shrink)"
     ) from error
 

@@ -47,13 +47,13 @@ from autograd import optim
 from autograd.errors import LayoutError, ReplicaMismatch, RingtapeError
 from autograd.layouts.layout import I, Label, P, R, V
 
-from ..mesh import Mesh
-from ..world import run
-from .random_programs.execute import Seen, execute, gradient_faults
-from .random_programs.form import Program, Statement
-from .random_programs.rules import kinds
-from .random_programs.serial import Answer, dense
-from .random_programs.unlabelled import unlabelled
+from ...mesh import Mesh
+from ...world import run
+from .execute import Seen, execute, gradient_faults
+from .form import Program, Statement
+from .rules import kinds
+from .serial import Answer, dense
+from .unlabelled import unlabelled
 
 __all__ = [
     "KINDS", "LAYERS", "Fate", "Mutant", "Report", "false_alarm", "fate", "meant_labels", "mutants", "mutation_run",
