@@ -8,10 +8,10 @@ rules              which statements are legal, and the layouts of their results:
                    implementation of ringtape's rules
 serial             the program evaluated in NumPy without ranks, with gradients by the complex step
 execute            the program run in ringtape, on threads; `faults` compares it with the serial evaluation
-generate           random correct programs; `testing.random_programs.strategies` generates them by Hypothesis instead
+generate           random correct programs; `strategies` generates them by Hypothesis instead
 shrinking          reduce a program to a smaller one that still satisfies a condition
 shapes             correct programs written by hand: data, tensor and sequence parallelism, and others
-unlabelled         the program run without any check of layouts; used by `testing.random_programs.mutation`
+unlabelled         the program run without any check of layouts; used by `mutation`
 =================  ==========================================================================================
 """
 
