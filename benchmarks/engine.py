@@ -1,26 +1,26 @@
-"""What the engine costs and what its kernels give: ringtape beside PyTorch eager, HIPS autograd, JAX and bare NumPy.
+"""Speed of the engine: ringtape compared with PyTorch eager, HIPS autograd, JAX and NumPy without an engine.
 
     python benchmarks/engine.py --python-torch /path/to/an/environment/with/torch/bin/python
     python benchmarks/engine.py --only gpt-8x128 adam --python-torch ... --json
 
-float32 on one thread. Cases:
+All cases run in float32 on one thread:
 
 64-64-64-10, 784-128-10   a training step of a small network: batch 32, ReLU, softmax cross-entropy, SGD with momentum
 chain                     1,000 operations on one number, and their derivative
 gpt-8x128, gpt-1x1024     a transformer block, batch x tokens: width 256, 4 heads, 4x MLP with tanh GELU, causal;
-                          forward, and backward to all parameters and the input. The peer has two forms of attention
-cross-entropy             of 1,024 rows and 8,192 classes, both ways
+                          forward, and backward to all parameters and the input; the peer has two forms of attention
+cross-entropy             forward and backward for 1,024 rows and 8,192 classes
 adam                      the update of 1,000,000 parameters; the peer has two forms
 
-Each engine runs in a process of its own, from the same numbers, and they take turns, so that what else the machine does
-meets all of them; what they computed is compared. With ``--before`` ringtape is compared with another tree of ringtape
-instead:
+Each engine runs in its own process and starts from the same numbers; their results are compared. The processes take
+turns, so that other load on the machine affects all of them. With ``--before`` ringtape is compared with another tree
+of ringtape instead:
 
     python benchmarks/engine.py --before /path/of/another/checkout --python-before PATH
 
-A ratio is the peer's time over ours, above 1 ours is faster: the
-median of the rounds' ratios, each of times that were taken within the same half second. The bare NumPy loop, with
-derivatives by hand and no engine at all, is what an engine on NumPy could reach at best.
+A ratio is the peer's time divided by ours, so above 1 ringtape is faster. It is the median over the rounds of the ratio
+within a round, whose times are measured within half a second. NumPy with derivatives by hand is a bound on what an
+engine on NumPy can reach.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from engine_worker import BATCH, CASES, THREADS  # noqa: E402 - beside the worke
 
 
 class Engine(NamedTuple):
-    """One engine in one form: what the table calls it, whose interpreter it wants, its script and mode."""
+    """One form of an engine: its name in the table, the package that its interpreter needs, its script and mode."""
 
     name: str
     python: str
@@ -63,7 +63,7 @@ MANUAL = Engine("torch, plain attention", "torch", "engine_torch.py", "manual")
 DEFAULT = Engine("torch, default", "torch", "engine_torch.py", "default")
 FUSED = Engine("torch, fused", "torch", "engine_torch.py", "fused")
 
-# By kind of case: which pairs are set beside each other.
+# The pairs of engines to compare, by kind of case.
 PAIRS = {
     "mlp": [(MESH, TORCH), (PLAIN, TORCH), (BARE, TORCH), (PLAIN, BARE), (PLAIN, HIPS), (PLAIN, JAX)],
     "chain": [(OURS, TORCH)],
@@ -81,7 +81,7 @@ TITLES = {
 
 
 class Worker:
-    """One engine on one case, in a process of its own."""
+    """One engine on one case, in its own process."""
 
     def __init__(self, engine: Engine, python: str, case: str, steps: int, tree: str = str(PEERS.parent.parent)):
         self.engine = engine
@@ -89,7 +89,7 @@ class Worker:
         if engine.script == "engine_ringtape.py":  # by default the tree that this file belongs to, installed or not
             paths = [tree, os.environ.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-        else:  # HIPS autograd has our package's name: nothing of ours may stand in a peer's way
+        else:  # HIPS autograd has the same package name, so ringtape must not be on the path of a peer
             environment.pop("PYTHONPATH", None)
         command = [python, str(PEERS / engine.script), "--case", case, "--mode", engine.mode, "--steps", str(steps)]
         self.process = subprocess.Popen(
@@ -97,7 +97,7 @@ class Worker:
         )
 
     def answer(self) -> str:
-        """The worker's next line. Its own errors are on standard error already."""
+        """The worker's next line. The worker prints its errors to standard error itself."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -108,7 +108,7 @@ class Worker:
         return line
 
     def round(self) -> float:
-        """The median time of a step in one round, in microseconds."""
+        """Run one round, and return the median time of a step in microseconds."""
         assert self.process.stdin is not None
         self.process.stdin.write("round\n")
         self.process.stdin.flush()
@@ -124,7 +124,7 @@ class Worker:
 
 
 def chosen(case: str, args: argparse.Namespace) -> list[tuple[Engine, Engine]]:
-    """The pairs of a case that can be measured with the interpreters given."""
+    """The pairs of a case that can be measured with the given interpreters."""
     pairs = PAIRS[CASES[case].kind]
     if args.reference_only:
         pairs = [pair for pair in pairs if pair[0] is BARE]
@@ -139,7 +139,7 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     engines = list(dict.fromkeys([ours for ours, _ in pairs] + [peer for _, peer in pairs]))
     workers: list[Worker] = []
     try:
-        # One starts after the other: none warms up while another does.
+        # Workers start one after the other, so that their warm-ups do not overlap.
         found = {}
         for engine in engines:
             python = getattr(args, f"python_{engine.python}") if engine.python else sys.executable
@@ -161,7 +161,7 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     title = TITLES.get(case, f"step {BATCH} x {case}")
     figures = {}
     for ours, peer in pairs:
-        # the names of what was measured first are those of earlier reports
+        # the first figures keep the names that they have in earlier reports
         name = f"{title}, {ours.name}" if peer is TORCH and ours is not OURS else (
             f"{title}, against {peer.name}")
         figures[name] = {
@@ -209,8 +209,8 @@ def main() -> None:
     parser.add_argument("--python-hips", metavar="PATH", help="interpreter that has HIPS autograd; without, left out")
     parser.add_argument("--python-jax", metavar="PATH", help="interpreter that has jax; without, left out")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--rounds", type=int, default=31, help="rounds, each engine once in each (at least 5)")
-    parser.add_argument("--steps", type=int, default=0, help="steps of a round; by default what the case says")
+    parser.add_argument("--rounds", type=int, default=31, help="rounds; each engine runs once in each (at least 5)")
+    parser.add_argument("--steps", type=int, default=0, help="steps per round; the default depends on the case")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (us), ratio")
     parser.add_argument("--reference-only", action="store_true", help="bare numpy and torch only")
     before.add_options(parser)

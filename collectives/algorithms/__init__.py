@@ -1,7 +1,8 @@
-"""Collectives made of messages: algorithms that one can read and choose, what they cost, and a choice by itself.
+"""Collective algorithms built from messages, models of their cost, and automatic selection.
 
-``cc.all_reduce(x, "dp", algorithm="ring")`` chooses for one call and for its adjoint; ``cc.Mesh(dp=4,
-algorithm="ring")`` or ``algorithm={"dp": "auto"}`` for all calls on a mesh or an axis. `table` has the names.
+``cc.all_reduce(x, "dp", algorithm="ring")`` selects an algorithm for one call and its adjoint. ``cc.Mesh(dp=4,
+algorithm="ring")`` selects it for all calls on a mesh, and ``algorithm={"dp": "auto"}`` for all calls on one axis. The
+names are listed in `table`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What an algorithm costs: predicted time, and the messages and bytes of the rank that sends most.
+"""Cost models of the algorithms: the predicted time, and the messages and bytes of the rank that sends most.
 
 The alpha-beta-gamma model (Hockney 1994; Thakur, Rabenseifner and Gropp 2005, section "Cost model"): a message of n
-bytes takes alpha + n beta, a rank sends and receives one at a time and both at once, and adding n bytes takes n gamma.
-The formulas stand beside the algorithms; here n is the size of the whole array in bytes and p the number of ranks.
+bytes takes alpha + n beta, a rank can send one message and receive one at the same time, and adding n bytes takes
+n gamma. The formulas are in the modules of the algorithms. Here n is the size of the whole array in bytes and p the
+number of ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["Cost", "best_segments", "candidates", "predict"]
 
 
 class Cost(NamedTuple):
-    """A prediction. `messages` and `bytes` are what the rank that sends most sends."""
+    """A predicted cost. `messages` and `bytes` are those of the rank that sends most."""
 
     time_s: float
     messages: int
@@ -42,26 +43,31 @@ def predict(
     inside_alpha_s: float = 0.0,
     inside_beta_s_per_byte: float = 0.0,
 ) -> Cost:
-    """The cost of one call by one algorithm.
+    """Predict the cost of one call by one algorithm.
 
     Parameters
     ----------
     operation : str
         all_reduce, reduce_scatter, all_gather, broadcast or reduce.
     algorithm : str
-        A name of `table`. ``native`` and ``auto`` stand for the cheapest: a library chooses as well as it can.
+        A name of `table`. For ``native`` and ``auto`` the cost is that of the cheapest algorithm, assuming that the
+        library chooses well.
     bytes : float
-        Of the whole array: what reduce_scatter takes and all_gather gives.
+        The size of the whole array: the operand of reduce_scatter, the result of all_gather.
     ranks : int
     alpha_s, beta_s_per_byte, gamma_s_per_byte : float
-        Latency, time of a byte on the link, time to add a byte; between hosts, where an algorithm has two levels.
+        Latency, time to send a byte, and time to add a byte. For ``hierarchical``, between hosts.
     ranks_per_host, inside_alpha_s, inside_beta_s_per_byte
-        For ``hierarchical``.
+        For ``hierarchical`` only: ranks per host, and the link inside a host.
+
+    Returns
+    -------
+    Cost
 
     Raises
     ------
     MeshError
-        No such algorithm for this operation.
+        The operation has no such algorithm.
 
     Examples
     --------
@@ -77,7 +83,7 @@ def predict(
     name, _, option = algorithm.partition(":")
     if name == "hierarchical":
         return _hierarchical(n, p, a, b, g, option, ranks_per_host, inside_alpha_s, inside_beta_s_per_byte)
-    if name == "shared":  # no messages: the ranks meet twice, and every byte is copied in and out
+    if name == "shared":  # no messages: two barriers, and every byte is copied in and out
         return Cost(2 * a + 2 * n * b, 0, 0.0)
     if name == "reproducible" and option == "tree":  # rank 0's first child has half of the ranks' nodes, one if p = 2^k
         steps, whole = (p - 1).bit_length(), piece_count(math.ceil(n))
@@ -103,7 +109,10 @@ def _ring(operation: str, n: float, p: int, a: float, b: float, g: float) -> Cos
 
 @lru_cache(maxsize=4096)
 def _block_messages(part: float, width: int, shared: int) -> int:
-    """The messages of a block of `width` seats, of which the first `shared` have two parts (`halving._messages`)."""
+    """The number of messages for a block of `width` seats, of which the first `shared` have two parts.
+
+    See `halving._messages`.
+    """
     count, half = piece_count(math.ceil((width + shared) * part)), width // 2
     if half == 0 or count <= 1:
         return count
@@ -111,7 +120,11 @@ def _block_messages(part: float, width: int, shared: int) -> int:
 
 
 def _doubling(operation: str, name: str, n: float, p: int, a: float, b: float, g: float) -> Cost:
-    """The ranks too many hand over n bytes (an all-gather: their part), and get the result of n (or of their part)."""
+    """Recursive doubling and halving.
+
+    If p is not a power of two, the extra ranks first send their array (all-gather: their part) to a neighbour, and
+    later receive the result (reduce-scatter: their part of it). See `halving.Fold`.
+    """
     steps, q = p.bit_length() - 1, 1 << (p.bit_length() - 1)
     is_folded, whole, shared = p > q, piece_count(math.ceil(n)), p - q
     halved, widths = n * (q - 1) / q, [1 << k for k in range(steps)]
@@ -122,7 +135,7 @@ def _doubling(operation: str, name: str, n: float, p: int, a: float, b: float, g
             messages = 2 * sum(_block_messages(n / q, width, 0) for width in widths)
             cost = Cost(2 * steps * a + 2 * halved * b + halved * g, messages, 2 * halved)
         before, after, adding = n, n, n
-    elif operation == "reduce_scatter":  # the first seats are the shared ones: seat 0 gives its partner's part away too
+    elif operation == "reduce_scatter":  # shared seats come first; seat 0 also sends its partner's part
         messages = sum(_block_messages(n / p, width, max(0, min(width, shared - width))) for width in widths)
         cost = Cost(steps * a + halved * b + halved * g, messages, halved)
         before, after, adding = n, n / p, n
@@ -133,7 +146,7 @@ def _doubling(operation: str, name: str, n: float, p: int, a: float, b: float, g
         before, after, adding = n / p, n, 0.0
     if not is_folded:
         return cost
-    # of a pair, one sends its array before, and the other everything else: `most` of what it sends is after
+    # in a pair, one rank only sends its array beforehand; the other sends everything else, including the result
     time = cost.time_s + 2 * a + (before + after) * b + adding * g
     most = (cost.messages + piece_count(math.ceil(after)), cost.bytes + after)
     return Cost(time, max(most[0], piece_count(math.ceil(before))), max(most[1], before))
@@ -141,7 +154,10 @@ def _doubling(operation: str, name: str, n: float, p: int, a: float, b: float, g
 
 @lru_cache(maxsize=4096)
 def _degrees(kind: str, arity: int, p: int) -> tuple[int, int, int]:
-    """Most children of a rank, most messages a segment both ways (children and parent), and the height."""
+    """The largest number of children of a rank, the largest number of messages per segment, and the tree's height.
+
+    Messages count both ways: to the children and to the parent.
+    """
     if kind == "binomial":
         steps = (p - 1).bit_length()
         return steps, steps, steps
@@ -157,7 +173,7 @@ def _degrees(kind: str, arity: int, p: int) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=256)
 def _double_degrees(p: int) -> tuple[tuple[int, int], ...]:
-    """The messages a segment that each rank sends, in the first tree and in the second."""
+    """The messages per segment that each rank sends in the first and in the second tree."""
     found = [trees.double_trees(rank, p) for rank in range(p)]
     return tuple((len(one.children) + (one.parent is not None), len(two.children) + (two.parent is not None))
                  for one, two in found)  # fmt: skip
@@ -193,19 +209,19 @@ def _hierarchical(
     parts = [predict("all_reduce", between, n / lanes, hosts, a, b, g)]
     parts += [predict(operation, inside, n, lanes, inside_a, inside_b, g)
               for operation in ("reduce_scatter", "all_gather")]  # fmt: skip
-    counted = parts[:1] if inside == "native" else parts  # the transport's own messages are not seen
+    counted = parts[:1] if inside == "native" else parts  # messages inside the transport are not counted
     return Cost(sum(x.time_s for x in parts), sum(x.messages for x in counted), sum(x.bytes for x in counted))
 
 
 def best_segments(n: float, rounds: float, alpha_s: float, beta_s_per_byte: float) -> int:
-    """k that is best for (rounds + k)(alpha + n/k beta): ``sqrt(rounds n beta / alpha)``."""
+    """The number of segments k that minimizes (rounds + k)(alpha + n/k beta): ``sqrt(rounds n beta / alpha)``."""
     if alpha_s <= 0 or rounds <= 0:
         return 1
     return max(1, min(4096, round(math.sqrt(rounds * n * beta_s_per_byte / alpha_s))))
 
 
 def candidates(operation: str, n: float, p: int, alpha_s: float, beta_s_per_byte: float) -> list[str]:
-    """What `auto` can predict of messages between any ranks, pipelines with the best number of segments."""
+    """The algorithms that `auto` predicts by one alpha and beta; pipelines have the best number of segments."""
     names = [name for name in algorithms_of(operation) if name not in ("reproducible", "hierarchical", "shared")]
     found = []
     for name in names:

@@ -1,7 +1,7 @@
-"""Exact messages and bytes of one rank, found by running its part of an algorithm with nobody at the other end.
+"""Count the messages and bytes that one rank sends, by running its part of an algorithm without communication.
 
-What an algorithm sends depends on sizes alone, so a group whose receives are complete at once is all it needs. Any
-number of ranks will do.
+The messages of an algorithm depend on sizes only, not on the data. So the algorithm runs on a stand-in communicator
+whose receives complete at once, for any number of ranks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .table import check_name, steps_of, widened
 __all__ = ["count_messages"]
 
 
-class _Alone(Communicator):
-    """One rank's view of a group that is not there."""
+class _CountingCommunicator(Communicator):
+    """A communicator of one rank that counts messages and sends nothing."""
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size, self.ranks, self.name = rank, size, tuple(range(size)), "counted"
@@ -44,18 +44,31 @@ def count_messages(
     counts: Sequence[int] | None = None,
     root: int = 0,
 ) -> Traffic:
-    """What one rank sends to each peer in one call.
+    """Count what one rank sends to each peer in one call.
 
     Parameters
     ----------
     operation, algorithm : str
-        As in `predict`; ``native``, ``auto`` and ``hierarchical`` cannot be counted without the ranks.
+        As in `predict`, except ``native``, ``auto``, ``hierarchical`` and ``shared``, whose messages depend on the
+        transport or the hosts.
     size : int
-        Elements of the whole array.
+        The number of elements of the whole array.
     ranks, rank : int
+        The size of the group, and the rank whose messages are counted.
+    dtype : dtype
     counts : sequence of int, optional
-        The parts of reduce_scatter and all_gather; nearly equal ones without it.
+        The extents of the parts of reduce_scatter and all_gather. Default: nearly equal parts.
     root : int
+        Of broadcast and reduce.
+
+    Returns
+    -------
+    Traffic
+
+    Raises
+    ------
+    ValueError
+        The algorithm cannot be counted.
 
     Examples
     --------
@@ -65,8 +78,8 @@ def count_messages(
     algorithm = check_name(algorithm, operation)
     steps = steps_of(operation, algorithm)
     if steps is None or algorithm.startswith(("hierarchical", "shared")):
-        raise ValueError(f"algorithm {algorithm!r}: what it sends depends on the transport or the hosts")
-    group = _Alone(rank, ranks)
+        raise ValueError(f"algorithm {algorithm!r}: its messages depend on the transport or the hosts")
+    group = _CountingCommunicator(rank, ranks)
     if ranks > 1:
         counts = parts(size, ranks)[0] if counts is None else counts
         x = np.zeros(counts[rank] if operation == "all_gather" else size, dtype)

@@ -1,12 +1,13 @@
-"""Latency and bandwidth of an axis, measured when they are first needed, and what `auto` chooses by them.
+"""Measure latency and bandwidth of an axis when they are first needed, and choose algorithms for `auto`.
 
-Every rank sends to the ranks 1, 2, 4, ... places on and receives from those as far back, all at once and with changing
-partners, as the algorithms do: what they share (a link, a core) is shared here too, and one late rank delays the rest.
-A few short rounds, and the median of the tries, which are spread over all of the time that it takes: a slow moment does
-not count, but where every message waits for a core, so will the algorithms'. The transport's own collectives are a
-black box, and so is the memory that ranks of one host share: a few of their sizes are timed, as long as that is short,
-and they are not chosen far beyond. All ranks get all measurements and take the median of the ranks', so that they agree
-on every choice.
+Every rank sends to the ranks at distances 1, 2, 4, ... and receives from the ranks at these distances in the other
+direction, all ranks at once, as the algorithms do. So links and cores are shared as in the algorithms, and a late rank
+delays the others. The result is the median of several tries, which are spread over the whole measurement, so that a
+short disturbance has no effect, while a permanent one (ranks that share a core) is included.
+
+The cost of the transport's own collectives, and of memory shared by the ranks of a host, is not modelled. These are
+timed at a few sizes, as long as that is quick, and are not chosen for much larger ones. All ranks exchange their
+measurements and use the median over the ranks, so they agree on every choice.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ __all__ = ["Fit", "Levels", "measure"]
 
 SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
 TIMED_BYTES = tuple(1 << k for k in range(10, 23, 2))
-TRIED_BYTES = TIMED_BYTES[:4]  # beyond, bytes count and not what surrounds a message
-TIMED_LIMIT_S = 0.1  # a size that is expected to take longer is not timed
-BEYOND = 8  # so many times the longest size timed, a black box is not chosen any more
-TIE = 1.05  # a ring that is predicted within so much of the best is taken
-SHORT_TIE = 1.25  # and the transport's own, where latency counts: it was measured, and the others predicted
+TRIED_BYTES = TIMED_BYTES[:4]  # sizes at which the model's error is measured; for longer arrays bandwidth dominates
+TIMED_LIMIT_S = 0.1  # sizes that are expected to take longer are not timed
+BEYOND = 8  # ``native`` and ``shared`` are not chosen above BEYOND times the longest timed size
+TIE = 1.05  # the ring is chosen if its predicted time is at most TIE times the best
+SHORT_TIE = 1.25  # the same for ``native`` on short arrays: its time was measured, the others are predicted
 TRIES = 7
-BUDGET_S = 0.02  # of one measurement, where a single call does not take longer
+BUDGET_S = 0.02  # time for all tries of one measurement, unless a single call takes longer
 
 
 Table = dict[str, list[tuple[int, float]]]
 
 
 class Levels(NamedTuple):
-    """What was measured inside the hosts and between them, where each has the same number of ranks, two or more."""
+    """Latency and bandwidth inside and between hosts, if all hosts have the same number of ranks, at least two."""
 
     ranks_per_host: int
     inside_alpha_s: float
@@ -56,18 +57,18 @@ class Levels(NamedTuple):
 
 
 class Fit:
-    """What was measured on an axis, the same on all its ranks.
+    """The measurements of an axis, the same on all its ranks.
 
     Attributes
     ----------
     alpha_s, beta_s_per_byte, gamma_s_per_byte : float
-        Latency of a message, time of a byte on the link, time to add a byte.
+        Latency of a message, time to send a byte, time to add a byte.
     timed : dict of str to dict of str to list of (bytes, seconds)
-        For ``native`` and ``shared``, for each operation: what some sizes took.
+        Measured times of ``native`` and ``shared``, for each operation.
     errors : dict of str to list of (bytes, factor)
-        For each operation: how much longer than predicted the predicted best took, at sizes where latency counts.
+        For each operation: measured time divided by predicted time of the predicted best, at small sizes.
     levels : Levels or None
-        Where ranks share hosts.
+        None unless several hosts have several ranks each.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Fit:
         return f"Fit({self.ranks} ranks, latency {self.alpha_s * 1e6:.3g} us, {rate:.4g} MB/s)"
 
     def times(self, operation: str, size_bytes: int) -> dict[str, float]:
-        """Predicted seconds of every candidate."""
+        """The predicted time of every candidate, in seconds."""
         found = self.modelled(operation, size_bytes)
         if self.levels is not None and operation == "all_reduce":
             lanes, inside_alpha, inside_beta, alpha, beta = self.levels
@@ -113,23 +114,24 @@ class Fit:
         return found
 
     def modelled(self, operation: str, size_bytes: int) -> dict[str, float]:
-        """Seconds of what sends messages between any ranks, by the model alone."""
+        """The times of the algorithms without levels by the model alone, in seconds."""
         model = (self.alpha_s, self.beta_s_per_byte)
         return {name: predict(operation, name, size_bytes, self.ranks, *model, self.gamma_s_per_byte).time_s
                 for name in candidates(operation, size_bytes, self.ranks, *model)}  # fmt: skip
 
     def _error(self, operation: str, size_bytes: int) -> float:
-        """The model's error at a size: that of the nearest one that was tried, none far beyond."""
+        """The model's error at a size: the factor at the nearest tried size, and 1 for much larger sizes."""
         tried = self.errors.get(operation)
         if not tried or size_bytes > 2 * tried[-1][0]:
             return 1.0
         return min(tried, key=lambda row: abs(math.log(row[0] / max(size_bytes, 1))))[1]
 
     def choose(self, operation: str, size_bytes: int) -> str:
-        """The algorithm with the least predicted time; the ring, or for short arrays native, where it is about as good.
+        """The algorithm with the shortest predicted time, except that near-ties go to the ring, or to ``native``.
 
-        The model knows no late ranks. A ring passes pieces on as they arrive and waits for its neighbours only, so one
-        late rank costs it less than the others. Where latency counts a prediction errs by more than a measurement.
+        The model does not include late ranks. In a ring, a rank waits for its neighbours only, so a late rank costs the
+        ring less than other algorithms. For short arrays near-ties go to ``native``, because its time was measured and
+        predictions are less accurate there.
         """
         key = operation, size_bytes
         if key not in self._chosen:
@@ -143,7 +145,7 @@ class Fit:
 
 
 def _between(points: list[tuple[int, float]], size_bytes: int) -> float:
-    """The line through the two points around a size, or through the last two."""
+    """Interpolate linearly between the two points around a size, or extrapolate from the last two."""
     at = min(max(bisect_right([n for n, _ in points], size_bytes), 1), len(points) - 1)
     (n0, t0), (n1, t1) = points[at - 1], points[at]
     return max(t0 + (t1 - t0) * (size_bytes - n0) / (n1 - n0), min(t0, t1) * 0.5)
@@ -153,10 +155,9 @@ Run = Callable[[], Any]
 
 
 def _usual(runs: Sequence[tuple[Run, int]], before: Run) -> list[float]:
-    """The usual time of each of several calls, with how often each is made in a try.
+    """The median time of each of several calls; `runs` has each call with its number of repetitions per try.
 
-    They take turns: the tries of one lie as far apart as the whole takes, so that what else a machine does for a while
-    meets one try of each, and not all tries of one.
+    The calls take turns, so a temporary disturbance affects one try of each call and not all tries of one call.
     """
     found: list[list[float]] = [[] for _ in runs]
     for _ in range(TRIES):
@@ -170,16 +171,20 @@ def _usual(runs: Sequence[tuple[Run, int]], before: Run) -> list[float]:
 
 
 def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
-    """Measure; all ranks of the group call it.
+    """Measure an axis. All ranks of the group call it.
 
     Parameters
     ----------
     native : Communicator
-        Whose own collectives are timed.
+        The communicator whose own collectives are timed.
     messages : Communicator
-        The channel for the exchanges.
+        The channel of the algorithms' messages.
     hosts : Hosts
-        The same ranks by host.
+        The ranks of the group by host.
+
+    Returns
+    -------
+    Fit
     """
     p = messages.size
 
@@ -188,14 +193,15 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
         distances = [1 << k for k in range((group.size - 1).bit_length())]
 
         def rounds() -> None:
-            for far in distances:
-                finish(swap(group, out, (group.rank + far) % group.size, into, (group.rank - far) % group.size))
+            for distance in distances:
+                to, source = (group.rank + distance) % group.size, (group.rank - distance) % group.size
+                finish(swap(group, out, to, into, source))
 
         return rounds
 
     def slowest(run: Run) -> float:
-        """About what the slowest rank takes for a call; the same on all ranks."""
-        run()  # connections and buffers are made at the first use
+        """The approximate time of a call on the slowest rank; the same number on all ranks."""
+        run()  # the first call makes connections and buffers
         start = time.perf_counter()
         run()
         first = time.perf_counter() - start
@@ -205,7 +211,7 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
         return max(1, min(10, int(BUDGET_S / TRIES / seconds)))
 
     def agreed(runs: Sequence[tuple[Run, int]]) -> list[float]:
-        """The median of what the ranks find."""
+        """The median over the ranks of their median times."""
         mine = json.dumps(_usual(runs, messages.barrier)).encode()
         return [statistics.median(each) for each in zip(*map(json.loads, native.exchange(mine)), strict=True)]
 
@@ -219,12 +225,12 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
             runs.append((run, often(slowest(run))))
     x = np.zeros(LONG_BYTES // 8, np.float32)
     runs.append((lambda: np.add(x, x, out=x), 4))
-    boxes = {"native": native}
+    unmodelled = {"native": native}
     memory = _memory(messages, hosts)
     if memory is not None:
-        boxes["shared"] = memory
-    timed: list[tuple[str, str, int]] = []  # of which each black box is asked, in the order of the runs
-    for name, group in boxes.items():
+        unmodelled["shared"] = memory
+    timed: list[tuple[str, str, int]] = []  # (name, operation, size) in the order of the runs
+    for name, group in unmodelled.items():
         for op in OPERATIONS:
             if steps_of(op, name) is None and name != "native":
                 continue
@@ -238,13 +244,13 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     found = agreed(runs)
     steps = [found[2 * k + i] / (group.size - 1).bit_length() for k, group in enumerate(groups) for i in (0, 1)]
     (link, *levels) = [_line(*steps[2 * k : 2 * k + 2]) for k in range(len(groups))]
-    tables: dict[str, Table] = {name: {} for name in boxes}
+    tables: dict[str, Table] = {name: {} for name in unmodelled}
     for (name, op, size_bytes), seconds in zip(timed, found[2 * len(groups) + 1 :], strict=True):
         tables[name].setdefault(op, []).append((size_bytes, seconds))
     adding = found[2 * len(groups)] / x.nbytes
     fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
     runs = []
-    for op in OPERATIONS:  # the best by the model, which is the same on all ranks, and the transport's own beside it
+    for op in OPERATIONS:  # time the best algorithm by the model, which is the same on all ranks, next to ``native``
         for size_bytes in TRIED_BYTES:
             _, best = min((t, name) for name, t in fit.modelled(op, size_bytes).items())
             for run in (_trial(messages, op, best, size_bytes), _call(native, op, size_bytes)):
@@ -254,20 +260,20 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     for op in OPERATIONS:
         fit.errors[op] = []
         for size_bytes in TRIED_BYTES:
-            tried, beside = next(turns)  # they stand to each other as they did then, whatever that hour was like
+            tried, beside = next(turns)  # both were measured under the same load, so their ratio is reliable
             seconds = tried / beside * _between(tables["native"][op], size_bytes)
             fit.errors[op].append((size_bytes, seconds / min(fit.modelled(op, size_bytes).values())))
     return fit
 
 
 def _line(short_s: float, long_s: float) -> tuple[float, float]:
-    """alpha and beta of the line through both times."""
+    """alpha and beta of the line through the times of a short and a long message."""
     beta = max((long_s - short_s) / (LONG_BYTES - SHORT_BYTES), 1e-13)
     return max(short_s - SHORT_BYTES * beta, 1e-9), beta
 
 
 def _memory(group: Communicator, hosts: Hosts) -> Communicator | None:
-    """The memory that all ranks share; None where they are on several hosts, or are threads, which share it anyway."""
+    """A communicator by shared memory; None if the ranks are on several hosts, or are threads of one process."""
     if hosts.count > 1:
         return None
     memory = shared_memory(group)
@@ -275,7 +281,7 @@ def _memory(group: Communicator, hosts: Hosts) -> Communicator | None:
 
 
 def _call(group: Communicator, operation: str, size_bytes: int) -> Callable[[], Any]:
-    """A call of a communicator's own."""
+    """A call of a communicator's own collective."""
     request, _ = _request(group, operation, size_bytes)
     return lambda: group.run(request)
 
@@ -288,7 +294,7 @@ def _trial(group: Communicator, operation: str, name: str, size_bytes: int) -> C
 
 
 def _request(group: Communicator, operation: str, size_bytes: int) -> tuple[Request, Any]:
-    """A call of so many bytes in all with root 0, and an array for its result."""
+    """A request of `size_bytes` in all, with root 0, and the array for its result."""
     count = size_bytes // 4
     counts = [count * (i + 1) // group.size - count * i // group.size for i in range(group.size)]
     x = np.zeros(counts[group.rank] if operation == "all_gather" else count, np.float32)

@@ -1,4 +1,4 @@
-"""Recursive doubling and recursive halving: ranks that differ in one bit exchange, lg p times.
+"""Recursive doubling and recursive halving: in lg p steps, ranks whose numbers differ in one bit exchange data.
 
 Thakur, Rabenseifner and Gropp 2005 ("Optimization of collective communication operations in MPICH", the sections on
 allgather, reduce-scatter and allreduce); Rabenseifner 2004 ("Optimization of collective reduction operations").
@@ -12,8 +12,8 @@ doubling (gather)   lg p alpha + n(p-1)/p beta                                 l
 halving-doubling    2 lg p alpha + 2n(p-1)/p beta + n(p-1)/p gamma             2 lg p         2n(p-1)/p
 ==================  =========================================================  =============  ====================
 
-Where p is no power of two, q is the power of two below it, and the p - q ranks too many fold: each hands its array to a
-neighbour before and gets its result after, which adds 2 alpha + 2n beta + n gamma to an all-reduce.
+If p is not a power of two, q is the largest power of two below it. Each of the p - q extra ranks sends its array to a
+neighbour before the exchange and receives the result after it, which adds 2 alpha + 2n beta + n gamma to an all-reduce.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ __all__ = ["all_gather", "halving_doubling", "recursive_doubling", "reduce_scatt
 
 
 class Fold:
-    """q seats, a power of two, for p ranks: the first p - q seats are shared by a pair of neighbours, even and odd.
+    """The mapping of p ranks to q seats, the largest power of two that is at most p.
+
+    Each of the first p - q seats is shared by a pair of neighbours, an even rank and the odd rank after it.
 
     Attributes
     ----------
     size : int
         The number of seats, q.
     seat : int
-        This rank's seat. The even rank of a pair works for both.
+        This rank's seat. In a pair, the even rank exchanges data for both.
     partner : int or None
         The other rank of the pair.
     works : bool
@@ -54,16 +56,16 @@ class Fold:
         self.works = not is_paired or rank % 2 == 0
 
     def rank(self, seat: int) -> int:
-        """The rank that works on a seat."""
+        """The rank that exchanges data for a seat."""
         return 2 * seat if seat < self.pairs else seat + self.pairs
 
     def bounds(self, bounds: Sequence[int]) -> list[int]:
-        """The bounds of the seats' parts, from those of the ranks' parts: a pair's parts lie side by side."""
+        """The bounds of the seats' parts, from those of the ranks' parts; the two parts of a pair are adjacent."""
         return [bounds[self.rank(seat)] for seat in range(self.size)] + [bounds[-1]]
 
 
 def _fold_in(group: Communicator, fold: Fold, x: Array) -> Steps[Array]:
-    """What this rank's seat starts with: its own array, and its partner's added."""
+    """The array with which this rank's seat starts: its own plus its partner's."""
     if fold.partner is None:
         return x
     if not fold.works:
@@ -75,7 +77,7 @@ def _fold_in(group: Communicator, fold: Fold, x: Array) -> Steps[Array]:
 
 
 def _fold_out(group: Communicator, fold: Fold, result: Array, kept: Array) -> Steps[None]:
-    """The rank that works hands `result` to its partner, who takes it into `kept`."""
+    """The rank that works sends `result` to its partner, which receives it into `kept`."""
     if fold.partner is not None:
         yield from give(group, result, fold.partner) if fold.works else take(group, kept, fold.partner)
 
@@ -83,7 +85,7 @@ def _fold_out(group: Communicator, fold: Fold, result: Array, kept: Array) -> St
 def recursive_doubling(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """All-reduce for short arrays: at step k, ranks that differ in bit k exchange their whole sums.
 
-    Both add the same two sums, and a + b is b + a to the last bit: the ranks' results are equal.
+    Both ranks add the same two sums, and floating-point addition is commutative, so all ranks get the same bits.
     """
     fold = Fold(group.rank, group.size)
     buffer = np.empty_like(x)
@@ -101,10 +103,11 @@ def recursive_doubling(group: Communicator, request: Request, x: Array, out: Arr
 
 
 def _messages(bounds: Sequence[int], seat: int, width: int, itemsize: int, is_rising: bool) -> list[slice]:
-    """The messages in which the block of `width` parts around a seat's own travels, in the order in which it goes on.
+    """The messages for the block of `width` parts that contains the part of `seat`, in the order of sending.
 
-    A short block is one message. A long one is cut where the later exchanges are too, so that what has arrived can go
-    on at once. Falling, the half that the seat gives away next comes first and its own part last; rising, the reverse.
+    A short block is one message. A long block is split at the boundaries of the later exchanges, so that each message
+    can be forwarded as soon as it has arrived. When halving, the half that the seat sends next comes first and its own
+    part last; when doubling (`is_rising`), the order is reversed.
     """
     low, half = seat & -width, width // 2
     start, stop = bounds[low], bounds[low + width]
@@ -122,12 +125,14 @@ def _is_within(message: slice, other: slice) -> bool:
 def _halve(
     group: Communicator, fold: Fold, x: Array, bounds: Sequence[int], total: Array, then: Callable[[slice], Any]
 ) -> Steps[dict[int, list[Pending[None]]]]:
-    """Leave each seat's part of the sum in its place of `total`, and return what may still be leaving, by width.
+    """Recursive halving: write each seat's part of the sum to its place in `total`.
 
-    The seats of a block hold sums of the same parts. Each exchanges with the seat `width` away, in the block's other
-    half, gives away the parts of that half, and adds what it gets to its own half's. All receives are posted at once. A
-    message goes through all of its exchanges before the next one is waited for, so that links have something to do when
-    a rank is late; `then` gets those that are whole.
+    The seats of a block hold sums of the same parts. Each seat exchanges with the seat at distance `width`, in the
+    other half of the block: it sends the parts of that half, and adds what it receives to the parts of its own half.
+    All receives are posted at once. A message goes through all its exchanges before the next message is waited for, so
+    that links stay busy when a rank is late. `then` is called with every slice of `total` that is complete.
+
+    Returns the sends that may not have completed, by width.
     """
     seat, widest = fold.seat, fold.size // 2
     leaving: dict[int, list[Pending[None]]] = {}
@@ -148,7 +153,7 @@ def _halve(
             leaving[width].append(group.lend(source[going[width].popleft()], fold.rank(seat ^ width)))
 
     def settle(source: Array, width: int, done: slice) -> Steps[None]:
-        """The exchanges from `width` on, of the part that is done before."""
+        """Run the exchanges from `width` on for the slice `done`, which has completed the earlier ones."""
         while coming[width] and _is_within(coming[width][0][0], done):
             message, pending = coming[width].popleft()
             yield pending
@@ -165,7 +170,7 @@ def _halve(
 
 
 class _Doubling:
-    """Fill `whole`, of which each seat has its own part: at every exchange a seat has twice as many parts."""
+    """Recursive doubling: fill `whole`, of which each seat has its own part; every exchange doubles a seat's parts."""
 
     def __init__(self, group: Communicator, fold: Fold, whole: Array, bounds: Sequence[int]):
         self._group, self._fold, self._whole, self._bounds = group, fold, whole, bounds
@@ -177,7 +182,7 @@ class _Doubling:
         return _messages(self._bounds, seat, width, self._whole.itemsize, True)
 
     def go(self, done: slice) -> None:
-        """Send what is in its place now to all who need it."""
+        """Send the slice `done`, which is in its place now, to all seats that need it."""
         for width, messages in self._going.items():
             peer = self._fold.rank(self._fold.seat ^ width)
             while messages and _is_within(messages[0], done):
@@ -187,13 +192,13 @@ class _Doubling:
         size, seat = self._fold.size, self._fold.seat ^ width
         if width >= size:
             return []
-        if width < size // 2:  # the widest exchange gave parts of the operand away, not of the sum
+        if width < size // 2:  # the widest exchange of the halving sent from the operand, not from `whole`
             yield from before.pop(width, [])
         return [(message, receive(self._group, self._whole[message], self._fold.rank(seat)))
                 for message in self._messages(seat, width)]  # fmt: skip
 
     def run(self, before: dict[int, list[Pending[None]]]) -> Steps[None]:
-        """Exchange. Receives are posted one exchange ahead, when what was leaving from their places has left."""
+        """Run all exchanges. Receives are posted one exchange ahead, once earlier sends from their places are done."""
         seat, bounds = self._fold.seat, self._bounds
         coming = yield from self._post(1, before)
         for width in self._widths:
@@ -208,7 +213,7 @@ class _Doubling:
 
 
 def halving_doubling(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
-    """Rabenseifner's all-reduce: reduce-scatter by halving, then all-gather by doubling."""
+    """Rabenseifner's all-reduce: a reduce-scatter by halving, then an all-gather by doubling."""
     fold = Fold(group.rank, group.size)
     source = yield from _fold_in(group, fold, x)
     if fold.works:
@@ -221,7 +226,7 @@ def halving_doubling(group: Communicator, request: Request, x: Array, out: Array
 
 
 def reduce_scatter(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
-    """Recursive halving; a pair's seat sums both parts, and the odd rank gets its own."""
+    """Recursive halving. The seat of a pair computes the parts of both ranks, and sends the odd rank its part."""
     fold, bounds = Fold(group.rank, group.size), bounds_of(request.counts)
     total = np.empty_like(x)
     source = yield from _fold_in(group, fold, x)
@@ -237,7 +242,7 @@ def reduce_scatter(group: Communicator, request: Request, x: Array, out: Array) 
 
 
 def all_gather(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
-    """Recursive doubling of the number of parts that a rank has."""
+    """All-gather by recursive doubling."""
     fold, bounds = Fold(group.rank, group.size), bounds_of(request.counts)
     out[bounds[group.rank] : bounds[group.rank + 1]] = x
     if fold.partner is not None:

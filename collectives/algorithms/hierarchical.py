@@ -1,14 +1,17 @@
-"""Two levels: sums inside a host first, so that only n/g of each rank's array crosses the network.
+"""Hierarchical all-reduce: sum inside each host first, so that only n/g of each rank's array crosses the network.
 
-The ranks of a host reduce-scatter among themselves; then the ranks that hold the same part, one on each host,
-all-reduce it between the hosts; then each host gathers its parts. Each level has an algorithm of its own. Rabenseifner,
-Hager and Jost 2009 ("Hybrid MPI/OpenMP parallel programming on clusters of multi-core SMP nodes"); Jia et al. 2018
-("Highly scalable deep learning training system with mixed-precision", the section on hierarchical all-reduce).
+1. The ranks of each host run a reduce-scatter.
+2. The ranks with the same part, one on each host, run an all-reduce between the hosts.
+3. The ranks of each host run an all-gather.
 
-With g ranks on each of N hosts, and a ring between them: the inside algorithms' times, and
-``2(N-1) alpha + 2 (n/g)(N-1)/N beta + (n/g)(N-1)/N gamma`` between; each rank sends 2(N-1) messages and
-``2 (n/g)(N-1)/N`` bytes to other hosts. Where hosts have different numbers of ranks, g is the smallest: further ranks
-of a host add their arrays inside and take no part between.
+Each level has its own algorithm. Rabenseifner, Hager and Jost 2009 ("Hybrid MPI/OpenMP parallel programming on clusters
+of multi-core SMP nodes"); Jia et al. 2018 ("Highly scalable deep learning training system with mixed-precision", the
+section on hierarchical all-reduce).
+
+With g ranks on each of N hosts and a ring between the hosts, the time is that of the algorithms inside the hosts plus
+``2(N-1) alpha + 2 (n/g)(N-1)/N beta + (n/g)(N-1)/N gamma``. Each rank sends 2(N-1) messages and ``2 (n/g)(N-1)/N``
+bytes to other hosts. If hosts have different numbers of ranks, g is the smallest; further ranks of a host only take
+part in the steps inside the host.
 """
 
 from __future__ import annotations
@@ -30,27 +33,29 @@ __all__ = ["LEVELS", "Hosts", "all_reduce", "host_name", "shared"]
 
 
 LEVELS = "shared,ring"
-"""The algorithms inside a host and between hosts, unless told."""
+"""The default algorithms inside a host and between hosts."""
 
 
 def host_name() -> str:
-    """The name by which ranks tell whether they are on one host."""
+    """The name of this host; ranks with the same name are on one host."""
     return socket.gethostname()
 
 
 class Hosts:
-    """The ranks of a group by host; made once, by all of them.
+    """The ranks of a group by host. All ranks of the group create it together.
 
     Attributes
     ----------
     names : list of str
-        Each rank's host.
+        The host of each rank.
     inside : Communicator
-        This host's ranks, in order.
+        The ranks of this host, in order.
     between : Communicator or None
-        The ranks at this one's place on every host; None for a rank that is one too many on its host.
+        The ranks with the same place on every host; None for ranks whose place is `lanes` or above.
     lanes : int
         The smallest number of ranks on a host, g.
+    count : int
+        The number of hosts.
     """
 
     def __init__(self, group: Communicator, subgroup: Callable[[list[int], str], Communicator]):
@@ -68,8 +73,8 @@ class Hosts:
             self.between = subgroup([ranks[place] for ranks in members.values()], f"{group.name}/between")
 
 
-def _at_once(group: Communicator, request: Request) -> Steps[Any]:
-    """A call of a communicator as an algorithm of one step, which blocks when it is waited for."""
+def _single_step(group: Communicator, request: Request) -> Steps[Any]:
+    """A call of a communicator as an algorithm with one step, which blocks when it is waited for."""
     pending: Pending[Any] = Pending(None, lambda: group.run(request))
     yield pending
     return pending.wait()
@@ -77,12 +82,12 @@ def _at_once(group: Communicator, request: Request) -> Steps[Any]:
 
 def native(group: Communicator, request: Request, x: Any, out: Any) -> Steps[Any]:
     """The transport's own collective."""
-    return (yield from _at_once(group, request._replace(x=x)))
+    return (yield from _single_step(group, request._replace(x=x)))
 
 
 def shared(group: Communicator, request: Request, x: Any, out: Any) -> Steps[Any]:
-    """Through memory that the host's ranks share."""
-    return (yield from _at_once(shared_memory(group), request._replace(x=x)))
+    """The collective by shared memory, for ranks of one host."""
+    return (yield from _single_step(shared_memory(group), request._replace(x=x)))
 
 
 INSIDE: dict[str, tuple[Callable[..., Steps[Array]], Callable[..., Steps[Array]]]] = {

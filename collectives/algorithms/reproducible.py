@@ -1,22 +1,24 @@
-"""Sums whose bits depend on the addends alone: not on the number of ranks, nor on who holds which addend.
+"""Reproducible sums: the result has the same bits for any number of ranks and any distribution of the addends.
 
-Floating-point addition is not associative, so a sum has the bits of its order. Here the order is a balanced binary tree
-over the *global* index of the addends: node (level, k) is the sum of the addends from ``k 2^level`` up to
-``(k+1) 2^level``, and has the two nodes of the level below as children; a node whose right child lies beyond the last
-addend is its left child. Whoever holds all addends of a node may add them; whatever the ranks, the additions are the
-same. Demmel and Nguyen 2013 ("Fast reproducible floating-point summation") is another way; the tree is pairwise
-summation (Higham 1993, "The accuracy of floating point summation", section 3), whose error grows with lg N.
+Floating-point addition is not associative, so the bits of a sum depend on the order of additions. Here the order is
+fixed by a balanced binary tree over the *global* indices of the addends. Node (level, k) is the sum of the addends from
+``k 2^level`` up to ``(k+1) 2^level``. It is the sum of two nodes of the level below, or equal to the left one if the
+right one is beyond the last addend. A rank that has all addends of a node may compute it; the additions are the same in
+any case. This is pairwise summation (Higham 1993, "The accuracy of floating point summation", section 3), whose error
+grows with lg N. Demmel and Nguyen 2013 ("Fast reproducible floating-point summation") describe another method.
 
-Each rank adds up the nodes that it holds whole. The rest can travel in two ways, to the same bits.
+Each rank first computes the largest nodes that it can. These are combined by one of two algorithms with the same
+result:
 
-`scattered`, for long arrays: part j of every rank's nodes goes to rank j, which completes the
-tree there, and the parts are gathered. With m nodes a rank (1 where a rank holds one addend, or an aligned power of two
-of them; at most 2 lg N where its addends follow each other) and p ranks, the time is
-``2(p-1) alpha + (m+1) n(p-1)/p beta + (pm-1) n/p gamma``; each rank sends 2(p-1) messages (more where a part is longer
-than a piece) and ``(m+1) n(p-1)/p`` bytes: with one addend a rank, as many as a ring.
+`scattered`, for long arrays: part j of every rank's nodes goes to rank j, which computes the rest of the tree for this
+part; then the parts are gathered. Let m be the number of nodes per rank: 1 if a rank has one addend or an aligned power
+of two of them, at most 2 lg N if its addends are consecutive. With p ranks the time is
+``2(p-1) alpha + (m+1) n(p-1)/p beta + (pm-1) n/p gamma``. Each rank sends 2(p-1) messages (more if a part is longer
+than a piece) and ``(m+1) n(p-1)/p`` bytes, with one addend per rank as many as a ring.
 
-`along_tree`, for short ones: nodes go up a binomial tree of the ranks, each of which completes what it can, and the sum
-comes down: ``2 lg p`` rounds. A rank sends its subtree's nodes (m of n bytes each) up and the sum to its children.
+`along_tree`, for short arrays: nodes go up a binomial tree of the ranks, each rank combines those of its subtree, and
+the sum comes down, in ``2 lg p`` rounds. A rank sends the nodes of its subtree (m of n bytes each) up, and the sum to
+its children.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ Node = tuple[int, int]
 """(level, place): the addends from ``place << level`` to ``(place + 1) << level``."""
 
 
-def _rise(nodes: Iterable[Node], count: int) -> list[tuple[Node, Node | None, Node]]:
-    """The additions that some nodes allow, in order: (left, right, their parent); right is None beyond the end."""
+def _additions(nodes: Iterable[Node], count: int) -> list[tuple[Node, Node | None, Node]]:
+    """All additions that are possible with some nodes, in order: (left, right, parent); right is None past the end."""
     have, found = set(nodes), []
     for level in range((count - 1).bit_length()):
         width = -(-count // (1 << level))
@@ -63,17 +65,17 @@ def nodes_of(indices: Iterable[int], count: int) -> list[Node]:
     [(2, 1)]
     """
     have = {(0, int(i)) for i in indices}
-    for left, right, parent in _rise(have, count):
+    for left, right, parent in _additions(have, count):
         have -= {left, right} if right is not None else {left}
         have.add(parent)
     return sorted(have)
 
 
 def sum_tree(values: Mapping[Node, Array], count: int) -> dict[Node, Array]:
-    """Add up nodes as far as they go: what is left are the largest ones. The values given are not changed."""
+    """Add nodes as far as possible, and return the largest ones. The given arrays are not changed."""
     have = dict(values)
     owned: set[Node] = set()
-    for left, right, parent in _rise(have, count):
+    for left, right, parent in _additions(have, count):
         total = have.pop(left)
         if right is not None:
             other = have.pop(right)
@@ -86,7 +88,7 @@ def sum_tree(values: Mapping[Node, Array], count: int) -> dict[Node, Array]:
 
 
 def check_indices(indices: Sequence[Sequence[int]], name: str) -> int:
-    """The number of addends; ShapeError, the same on every rank, if their indices are not each of 0..N-1 once."""
+    """Return the number of addends N. Raises ShapeError, on every rank, unless each of 0..N-1 is an index once."""
     everyone = [int(i) for mine in indices for i in mine]
     count = len(everyone)
     if count == 0 or sorted(everyone) != list(range(count)):
@@ -102,18 +104,19 @@ def check_indices(indices: Sequence[Sequence[int]], name: str) -> int:
 def sum_addends(
     group: Communicator, addends: Mapping[int, Array], indices: Sequence[Sequence[int]], like: Array, way: str = ""
 ) -> Steps[Array]:
-    """The sum of all ranks' addends.
+    """The sum of the addends of all ranks.
 
     Parameters
     ----------
-    way : str
-        ``tree`` for `along_tree`; `scattered` without it.
+    group : Communicator
     addends : mapping from global index to array
-        This rank's.
+        The addends of this rank.
     indices : sequence of sequence of int
-        Every rank's global indices, checked by `check_indices`.
+        The global indices of every rank, checked by `check_indices`.
     like : array
-        Tells the size and dtype where this rank has no addends.
+        Its size and dtype are those of the addends; needed if this rank has none.
+    way : str
+        ``tree`` for `along_tree`; the default is `scattered`.
     """
     count = sum(map(len, indices))
     mine = sum_tree({(0, index): x for index, x in addends.items()}, count)
@@ -126,7 +129,7 @@ def sum_addends(
 def along_tree(
     group: Communicator, mine: dict[Node, Array], indices: Sequence[Sequence[int]], like: Array
 ) -> Steps[Array]:
-    """Nodes go up to rank 0, the sum comes down."""
+    """Combine nodes up a binomial tree to rank 0, and send the sum down."""
     count = sum(map(len, indices))
     tree = binomial(group.rank, group.size, 0)
     for child in tree.children:
@@ -150,7 +153,7 @@ def along_tree(
 def scattered(
     group: Communicator, mine: dict[Node, Array], indices: Sequence[Sequence[int]], like: Array
 ) -> Steps[Array]:
-    """Part j of all nodes goes to rank j, which completes the tree there; then the parts are gathered."""
+    """Send part j of all nodes to rank j, which computes the sum of this part; then gather the parts."""
     p, r = group.size, group.rank
     count = sum(map(len, indices))
     nodes = [nodes_of(theirs, count) for theirs in indices]
@@ -179,5 +182,5 @@ def scattered(
 
 
 def all_reduce(group: Communicator, request: Request, x: Array, out: Array, way: str = "") -> Steps[Array]:
-    """One addend a rank: rank r's is number r."""
+    """One addend per rank; that of rank r has index r."""
     return (yield from sum_addends(group, {group.rank: x}, [[rank] for rank in range(group.size)], x, way))

@@ -1,8 +1,9 @@
-"""The ring: every rank sends to its right neighbour only, in 1/p-size parts.
+"""Ring algorithms: the array is split into p parts, and every rank sends to its right neighbour only.
 
-Optimal in bytes, at p - 1 messages in the place of lg p: for long arrays. Patarasu and Yuan 2009 ("Bandwidth optimal
-all-reduce algorithms for clusters of workstations"); Thakur, Rabenseifner and Gropp 2005 ("Optimization of collective
-communication operations in MPICH", the sections on allgather and reduce-scatter).
+The number of bytes is optimal, but there are p - 1 messages instead of lg p, so rings are best for long arrays.
+Patarasu and Yuan 2009 ("Bandwidth optimal all-reduce algorithms for clusters of workstations"); Thakur, Rabenseifner
+and Gropp 2005 ("Optimization of collective communication operations in MPICH", the sections on allgather and
+reduce-scatter).
 
 ==============  =============================================================  =============  ====================
 operation       time                                                           messages       bytes sent
@@ -26,18 +27,18 @@ __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 
 
 def _around(group: Communicator, own: list[Array], places: list[Array], first: int, last: int) -> Steps[None]:
-    """Steps `first` to `last` - 1 of an all-reduce, 2(p-1) in all: p - 1 that sum, then p - 1 that copy.
+    """Run steps `first` to `last` - 1 of an all-reduce, which has 2(p-1): first p - 1 that sum, then p - 1 that copy.
 
-    At step s part r - s - 2 arrives from the left neighbour, and goes on to the right one at step s + 1. The partial
-    sum of part c starts at rank c + 1 and is whole when it arrives at rank c, at step p - 2; from there it goes around
-    once more. A piece goes on as soon as it has been added; receives are posted one step ahead.
+    At step s, part r - s - 2 arrives at rank r from its left neighbour, and at step s + 1 it is sent to the right one.
+    The partial sum of part c starts at rank c + 1 and is complete when it arrives at rank c, at step p - 2. From there
+    it goes around once more. A piece is sent as soon as it has been added; receives are posted one step ahead.
 
     Parameters
     ----------
     own : list of array
-        This rank's addends, by part; not needed by the steps that copy.
+        This rank's addends by part. The copying steps do not use them.
     places : list of array
-        Where sums arrive and are written, by part. The copying steps start from this rank's part in its place.
+        The arrays for the sums by part. The copying steps start with this rank's part in its place.
     """
     p, r = group.size, group.rank
     right, left = (r + 1) % p, (r - 1) % p
@@ -49,7 +50,7 @@ def _around(group: Communicator, own: list[Array], places: list[Array], first: i
         if step == last:
             return []
         part = (r - step - 2) % p
-        yield from leaving.pop(part, [])  # its partial sum, sent from this place p steps ago
+        yield from leaving.pop(part, [])  # wait for the sends of the partial sum from this place
         return [(piece, receive(group, places[part][piece], left)) for piece in pieces(places[part])]
 
     coming = yield from post(first)
@@ -68,12 +69,12 @@ def _around(group: Communicator, own: list[Array], places: list[Array], first: i
 
 
 def gather_parts(group: Communicator, whole: Array, bounds: Sequence[int]) -> Steps[None]:
-    """Fill `whole`, of which each rank has its own part."""
+    """Fill `whole`, of which each rank has its own part in place."""
     yield from _around(group, [], cut(whole, bounds), group.size - 1, 2 * (group.size - 1))
 
 
 def all_reduce(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
-    """Reduce-scatter, then all-gather."""
+    """A reduce-scatter, then an all-gather."""
     bounds = even_bounds(x.size, group.size)
     yield from _around(group, cut(x, bounds), cut(out, bounds), 0, 2 * (group.size - 1))
     return out

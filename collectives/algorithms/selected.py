@@ -1,9 +1,10 @@
-"""A communicator whose sums and copies are taken by an algorithm of one's choice; everything else is the transport's.
+"""A communicator that runs collectives by a selected algorithm; all other calls go to the transport.
 
-It stands in the place of the group that it wraps, so tapes, adjoints and fingerprints need not know. The algorithms
-work on a channel of their own, made at their first use: what they send cannot be mistaken for the program's messages.
-They are started in order and run one after the other, so nonblocking calls may be many. One that was started goes on
-when it, or one behind it on its channel, is tested or waited for; it has no thread of its own.
+It replaces the communicator that it wraps, so tapes, adjoints and fingerprints need no changes. The algorithms send on
+their own channel, which is made at the first use, so their messages cannot be confused with the program's. Algorithms
+on one channel run one after the other in the order in which they were started, so any number of nonblocking calls can
+be pending. No thread runs them: an algorithm makes progress when it, or a later one on its channel, is tested or waited
+for.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ __all__ = ["Channel", "Selected"]
 
 
 class Channel:
-    """Where algorithms talk: a duplicate of a group, and what is found out about it once."""
+    """The channel of the algorithms: a duplicate of a group, with its hosts and measurements, which are made once."""
 
     def __init__(self, base: Communicator, like: Channel | None = None):
         self.base = base
-        self._like = like  # a channel between the same ranks, whose fit holds here too
+        self._like = like  # a channel between the same ranks, whose fit is used here
         self.jobs: deque[_Job] = deque()
         self._messages: Communicator | None = None
         self._hosts: Hosts | None = None
@@ -34,7 +35,7 @@ class Channel:
 
     @property
     def messages(self) -> Communicator:
-        """The channel for messages. Made by all ranks at the first use."""
+        """The communicator for messages. All ranks make it at the first use."""
         if self._messages is None:
             self._messages = self._counted(self.base.duplicate("algorithms"))
         return self._messages
@@ -45,7 +46,7 @@ class Channel:
 
     @property
     def hosts(self) -> Hosts:
-        """Who is on which host. Found out by all ranks at the first use."""
+        """The ranks by host. All ranks find this out at the first use."""
         if self._hosts is None:
             group = self.messages
             self._hosts = Hosts(group, lambda members, name: self._counted(group.subgroup(members, name)))
@@ -53,7 +54,7 @@ class Channel:
 
     @property
     def fit(self) -> Fit:
-        """Latency and bandwidth. Measured by all ranks at the first use."""
+        """Latency and bandwidth. All ranks measure them at the first use."""
         if self._like is not None:
             return self._like.fit
         if self._fit is None:
@@ -62,23 +63,23 @@ class Channel:
         return self._fit
 
     def run(self, steps: Steps[Any]) -> Any:
-        """An algorithm, blocking, after those that were started before it."""
+        """Run an algorithm to its end, after those that were started before it."""
         return self.start(steps).finish()
 
     def start(self, steps: Steps[Any]) -> _Job:
-        """Queue an algorithm."""
+        """Add an algorithm to the queue."""
         job = _Job(self, steps)
         self.jobs.append(job)
         return job
 
     def drain(self) -> None:
-        """Finish what was started."""
+        """Finish all started algorithms."""
         while self.jobs:
             self.jobs[0].finish()
 
 
 class _Job:
-    """An algorithm that was started; it runs when those before it on the channel are done."""
+    """A started algorithm. It runs when those before it on the channel are done."""
 
     def __init__(self, channel: Channel, steps: Steps[Any]):
         self._channel = channel
@@ -90,7 +91,7 @@ class _Job:
     def _step(self) -> None:
         try:
             if self._at is not None:
-                self._at.wait()  # a transport may move the data only now
+                self._at.wait()  # some transports copy the data only in wait
             self._at = next(self._steps)
         except StopIteration as stop:
             self._is_done, self._result, self._at = True, stop.value, None
@@ -100,7 +101,7 @@ class _Job:
             raise
 
     def test(self) -> bool:
-        """Go on as far as can be without waiting."""
+        """Make progress without waiting; returns whether the algorithm is done."""
         jobs = self._channel.jobs
         while not self._is_done:
             first = jobs[0]
@@ -118,12 +119,12 @@ class _Job:
 
 
 class Selected(Wrapper, HostTransport):
-    """`base` with an algorithm for its sums and copies, where the algorithm has one for the call.
+    """A communicator that runs a selected algorithm for the calls that have it, and `channel.base` for all others.
 
     Parameters
     ----------
     channel : Channel
-        Shared by all choices on one group.
+        Shared by all `Selected` of one group.
     algorithm : str
         A name of `table`.
     """
@@ -136,38 +137,38 @@ class Selected(Wrapper, HostTransport):
     def __repr__(self) -> str:
         return f"Selected({self.base!r}, {self.algorithm!r})"
 
-    # -- what it is ------------------------------------------------------------------------------------------------
+    # -- agreement and selection -----------------------------------------------------------------------------------
     def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        """Compare with the other ranks; the algorithm is part of what must be the same."""
+        """Compare the call with those of the other ranks, including the algorithm."""
         self.base.agree(f"{call} algorithm={self.algorithm}", layout, is_rooted)
 
     def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        """The same; only the transport's own calls can carry it along."""
-        tell = self.base.announce if self.algorithm == "native" else self.base.agree
-        tell(f"{call} algorithm={self.algorithm}", layout, is_rooted)
+        """As `agree`. Only the transport's own collectives can combine the comparison with the next call."""
+        compare = self.base.announce if self.algorithm == "native" else self.base.agree
+        compare(f"{call} algorithm={self.algorithm}", layout, is_rooted)
 
     def duplicate(self, purpose: str) -> Communicator:
         return Selected(Channel(self.base.duplicate(purpose), self.channel), self.algorithm)
 
     def choice(self, operation: str, size_bytes: int) -> str:
-        """The algorithm that a call of so many bytes runs, with `auto` resolved."""
+        """The algorithm for a call of `size_bytes`; ``auto`` is replaced by its choice."""
         if self.algorithm == "auto":
             return self.channel.fit.choose(operation, size_bytes)
         return self.algorithm if steps_of(operation, self.algorithm) is not None else "native"
 
     # -- the calls -------------------------------------------------------------------------------------------------
     def run(self, request: Request) -> Any:
-        """Make a call, by the algorithm if it has one for it."""
+        """Make a call, by the algorithm if there is one for the call."""
         return self.base.run(request) if self._chosen(request) is None else super().run(request)
 
     def start(self, request: Request) -> Pending[Any]:
-        """Start a call, by the algorithm if it has one for it."""
+        """Start a call, by the algorithm if there is one for the call."""
         return self.base.start(request) if self._chosen(request) is None else super().start(request)
 
     def _chosen(self, request: Request) -> str | None:
-        """The algorithm for a call; None where it is the transport's own."""
+        """The name of the algorithm for a call; None if the transport's own collective runs."""
         call, given = request.call, request.out if request.x is None else request.x
-        # a dry group sends nothing, and nothing is measured there: the dry run predicts every algorithm
+        # a dry run sends nothing and predicts all algorithms itself
         if call not in OPERATIONS or request.op != "sum" or self.size == 1 or self.dry or given is None:
             return None
         count = sum(map(int, request.counts or ())) if call == "all_gather" else given.size

@@ -1,10 +1,10 @@
-"""What the algorithms are written in: a generator that yields whatever it waits for.
+"""The building blocks of the algorithms, which are generators that yield each communication that they wait for.
 
-An algorithm is a function of a communicator and of what a transport gets: the request, the operand, and the array for
-the result (see `protocol.Communicator`). It posts its receives, lends the arrays that it sends, yields each pending
-communication that it needs before it goes on, and returns the result. `finish` runs one to its end; a nonblocking call
-advances it by tests instead (`selected`). Long arrays travel in pieces, so that one piece is added while the next ones
-are on the wire.
+An algorithm is a generator function of a communicator, the request, the operand, and the array for the result (see
+`protocol.Communicator`). It posts its receives, starts its sends, yields each pending communication that must complete
+before it can continue, and returns the result. `finish` runs an algorithm to its end; nonblocking calls advance it by
+tests instead (see `selected`). Long arrays are sent in pieces, so that one piece can be added while the next ones are
+in transit.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ T = TypeVar("T")
 Steps = Generator[Pending[Any], None, T]
 
 SEGMENT_BYTES = 256 * 1024
-"""The longest message of the algorithms that choose no length themselves: a piece stays in a core's cache while it is
-added, and is long enough for the cost of a message not to count."""
+"""The longest message, unless an algorithm chooses its own. A piece fits into a core's cache while it is added, and is
+long enough that latency is negligible."""
 
 
 def finish(steps: Steps[T]) -> T:
@@ -40,24 +40,24 @@ def finish(steps: Steps[T]) -> T:
 
 
 def piece_count(size_bytes: int) -> int:
-    """The number of messages that an array of so many bytes travels in."""
+    """The number of messages in which an array of `size_bytes` is sent."""
     return -(-size_bytes // SEGMENT_BYTES)
 
 
 def pieces(x: Array) -> list[slice]:
-    """An array in pieces of at most `SEGMENT_BYTES`; none if it is empty."""
+    """Slices of an array of at most `SEGMENT_BYTES` each; an empty array has none."""
     return segments(x.size, piece_count(x.nbytes))
 
 
 def segments(size: int, count: int) -> list[slice]:
-    """`size` elements in at most `count` nearly equal slices, none of them empty."""
+    """Split `size` elements into at most `count` nearly equal slices, none of them empty."""
     count = min(size, count)
     ends = [size * i // count for i in range(count + 1)] if count else []
     return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
 
 
 def bounds_of(counts: Sequence[int] | None) -> list[int]:
-    """Where each part starts, and the end of the last one."""
+    """The start of each part, and the end of the last one."""
     bounds = [0]
     for count in counts or ():
         bounds.append(bounds[-1] + int(count))
@@ -70,12 +70,12 @@ def cut(x: Array, bounds: Sequence[int]) -> list[Array]:
 
 
 def even_bounds(size: int, count: int) -> list[int]:
-    """Bounds of `count` nearly equal parts, by numpy's array_split rule."""
+    """The bounds of `count` nearly equal parts, as numpy.array_split splits."""
     return bounds_of(parts(size, count)[0])
 
 
 def adder(a: Array, b: Array, out: Array) -> Callable[[slice], Any]:
-    """``out = a + b`` for the piece that has arrived."""
+    """A function that computes ``out = a + b`` for a piece that has arrived."""
     return lambda piece: np.add(a[piece], b[piece], out=out[piece])
 
 
@@ -87,9 +87,9 @@ def receive(group: Communicator, into: Array, src: int) -> Pending[Array]:
 def swap(
     group: Communicator, out: Array, dst: int, into: Array, src: int, then: Callable[[slice], Any] | None = None
 ) -> Steps[None]:
-    """Send `out` to one rank while `into` arrives from another; `then` gets each piece that has arrived.
+    """Send `out` to one rank while receiving `into` from another.
 
-    At the end everything has left too, so that `out` may be written to.
+    `then` is called with each piece that has arrived. At the end all sends are complete, so `out` may be written to.
     """
     arriving = [(piece, receive(group, into[piece], src)) for piece in pieces(into)]
     leaving = [group.lend(out[piece], dst) for piece in pieces(out)]
@@ -101,12 +101,12 @@ def swap(
 
 
 def give(group: Communicator, x: Array, dst: int) -> Steps[None]:
-    """Send to one rank."""
+    """Send an array to one rank, in pieces."""
     yield from [group.lend(x[piece], dst) for piece in pieces(x)]
 
 
 def take(group: Communicator, into: Array, src: int, then: Callable[[slice], Any] | None = None) -> Steps[None]:
-    """Receive from one rank."""
+    """Receive an array from one rank, in pieces; `then` is called with each piece that has arrived."""
     arriving = [(piece, receive(group, into[piece], src)) for piece in pieces(into)]
     for piece, pending in arriving:
         yield pending

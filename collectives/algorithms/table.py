@@ -1,22 +1,22 @@
-"""Which algorithms there are for which operation, by name.
+"""The names of the algorithms, and the functions that implement them for each operation.
 
-A name may have an option behind a colon:
+A name may have an option after a colon:
 
 ====================================  ==============================================================================
 name                                  algorithm
 ====================================  ==============================================================================
-``native``                            the transport's own
-``auto``                              the predicted best, from the latency and bandwidth measured on the axis
+``native``                            the transport's own collective
+``auto``                              the fastest by prediction, from latency and bandwidth measured on the axis
 ``ring``                              `ring`
 ``recursive_doubling``                `halving`
-``halving_doubling``                  `halving`: Rabenseifner's
+``halving_doubling``                  `halving`: Rabenseifner's algorithm
 ``tree``, ``tree:K``                  `trees`: binomial, or K-ary
 ``pipelined``, ``pipelined:S``        `trees`: a chain, S segments
 ``pipelined_tree``, ``...:S``         `trees`: a binary tree, S segments
 ``double_tree``, ``double_tree:S``    `trees`: two binary trees, S segments in each
-``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level, ``shared,ring`` without
-``shared``                            `transports.shared_memory`: memory that the ranks of one host share
-``reproducible``, ``...:tree``        `reproducible`: the same bits whatever the ranks; for long arrays, or for short
+``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level; the default is ``shared,ring``
+``shared``                            `transports.shared_memory`: memory shared by the ranks of one host
+``reproducible``, ``...:tree``        `reproducible`: the same bits for any number of ranks; ``tree`` for short arrays
 ====================================  ==============================================================================
 """
 
@@ -43,7 +43,7 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce
 def _plain(algorithm: Algorithm) -> Callable[[str], Algorithm]:
     def make(option: str) -> Algorithm:
         if option:
-            raise ValueError("it has no option")
+            raise ValueError("needed: no option")
         return algorithm
 
     return make
@@ -148,7 +148,7 @@ _TABLE: dict[str, dict[str, Callable[[str], Algorithm]]] = {
 
 
 def algorithms_of(operation: str) -> tuple[str, ...]:
-    """The names that an operation takes, but for `native` and `auto`, which all take.
+    """The algorithms of an operation, besides `native` and `auto`, which every operation has.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def algorithms_of(operation: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def steps_of(operation: str, algorithm: str) -> Algorithm | None:
-    """The algorithm's function; None where it has none for this operation, which is then the transport's own."""
+    """The function of an algorithm; None if it does not implement the operation, so that the transport's own runs."""
     name, _, option = algorithm.partition(":")
     make = _TABLE.get(operation, {}).get(name)
     if make is None:
@@ -172,12 +172,12 @@ def steps_of(operation: str, algorithm: str) -> Algorithm | None:
 
 
 def check_name(algorithm: Any, operation: str | None = None) -> str:
-    """The name of an algorithm, if there is one, for the operation named or for any.
+    """Return the name of an algorithm if it exists for the given operation, or for any operation.
 
     Raises
     ------
     MeshError
-        An unknown name, a wrong option, or an operation that the algorithm does not do.
+        The name is unknown, the option is wrong, or the algorithm does not implement the operation.
     """
     known = dict.fromkeys(name for op in ([operation] if operation else OPERATIONS) for name in _TABLE[op])
     name = algorithm.partition(":")[0] if isinstance(algorithm, str) else None
@@ -190,5 +190,5 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
 
 
 def widened(x: Array) -> Array:
-    """What an algorithm adds in: float16 sums are taken in float32 and rounded once, at the end."""
+    """The operand in the dtype of the additions: float16 is summed in float32 and rounded once, at the end."""
     return x.astype("float32") if x.dtype == "float16" else x

@@ -1,10 +1,10 @@
-"""Trees: sums go up to the root, results come down; whole, or in segments that follow each other (pipelined).
+"""Tree algorithms: sums go up to the root and results come down, as whole arrays or in pipelined segments.
 
 Binomial and k-ary trees: Thakur, Rabenseifner and Gropp 2005 (the sections on broadcast and reduce). Pipelining: Chan,
 Heimlich, Purkayastha and van de Geijn 2007 ("Collective communication: theory, practice, and experience"). Two trees:
 Sanders, Speck and Traeff 2009 ("Two-tree algorithms for full bandwidth broadcast, reduction and scan").
 
-With h the height of the tree, c the most children a rank has, and k the number of segments:
+With h the height of the tree, c the largest number of children of a rank, and k the number of segments:
 
 ==================  ===========================================================  ==============  =================
 all_reduce          time                                                         messages        bytes sent
@@ -33,7 +33,7 @@ __all__ = ["Tree", "all_reduce", "binomial", "broadcast", "chain", "double_trees
 
 
 class Tree(NamedTuple):
-    """One rank's place in a tree."""
+    """The parent and the children of one rank in a tree."""
 
     parent: int | None
     children: tuple[int, ...]
@@ -44,7 +44,7 @@ TreeOf = Callable[[int, int, int], Tree]
 
 
 def k_ary(arity: int) -> TreeOf:
-    """Seat v, counted from the root, has the seats arity v + 1 to arity v + arity under it."""
+    """The k-ary tree. Seats are counted from the root; the children of seat v are arity v + 1 to arity v + arity."""
 
     def tree(rank: int, ranks: int, root: int) -> Tree:
         seat = (rank - root) % ranks
@@ -58,9 +58,9 @@ chain = k_ary(1)
 
 
 def binomial(rank: int, ranks: int, root: int) -> Tree:
-    """Seat v is under the seat that lacks v's lowest bit; it has as many children as v has zeros below that bit.
+    """The binomial tree. The parent of seat v is v without its lowest bit; v has a child for each zero below that bit.
 
-    Children come smallest subtree first: it is the first to be summed.
+    Children are ordered by the size of their subtrees, the smallest first, since its sum is complete first.
     """
     seat = (rank - root) % ranks
     lowest = seat & -seat if seat else 1 << ranks.bit_length()
@@ -70,7 +70,7 @@ def binomial(rank: int, ranks: int, root: int) -> Tree:
 
 
 def _in_order(seat: int, ranks: int) -> Tree:
-    """The binary tree whose in-order traversal is 1..ranks: even seats are inside, odd ones are leaves."""
+    """The binary tree whose in-order traversal is 1..ranks: even seats are inner nodes, odd ones are leaves."""
     low, high, parent = 1, ranks, None
     while True:
         span = high - low + 1
@@ -87,10 +87,10 @@ def _in_order_root(low: int, high: int) -> int:
 
 
 def double_trees(rank: int, ranks: int) -> list[Tree]:
-    """Two binary trees such that no rank is inside both: each carries one half of the array.
+    """Two binary trees, one for each half of the array, such that no rank is an inner node of both.
 
-    The first has rank r on seat r + 1. The second is its mirror image where the number of ranks is even, else it is
-    turned by one: either way the ranks on even seats, those inside, are the others.
+    The first has rank r on seat r + 1. The second is its mirror image if the number of ranks is even, and shifted by
+    one rank otherwise. In both cases the inner nodes, those on even seats, are leaves of the first tree.
     """
     def placed(seat_of: Callable[[int], int], rank_of: Callable[[int], int]) -> Tree:
         tree = _in_order(seat_of(rank), ranks)
@@ -107,7 +107,7 @@ def double_trees(rank: int, ranks: int) -> list[Tree]:
 
 
 def _up(group: Communicator, tree: Tree, x: Array, total: Array, count: int) -> Steps[list[Pending[None]]]:
-    """Leave the sum of this rank's subtree in `total`, the whole sum at the root; what is still leaving is returned."""
+    """Write the sum of this rank's subtree to `total` (at the root, the whole sum). Returns the pending sends."""
     cuts = segments(x.size, count)
     longest = max((piece.stop - piece.start for piece in cuts), default=0)
     buffers = [np.empty((2, longest), x.dtype) for _ in tree.children]
@@ -132,7 +132,7 @@ def _up(group: Communicator, tree: Tree, x: Array, total: Array, count: int) -> 
 
 
 def _down(group: Communicator, trees: Sequence[Tree], totals: Sequence[Array], count: int) -> Steps[None]:
-    """Copy the root's `totals` to all ranks; trees in which this rank has no children come last."""
+    """Copy the root's `totals` to all ranks. Trees in which this rank has no children are waited for last."""
     cuts = [segments(total.size, count) for total in totals]
     coming = [[] if tree.parent is None else [receive(group, total[piece], tree.parent) for piece in cut]
               for tree, total, cut in zip(trees, totals, cuts, strict=True)]  # fmt: skip
@@ -141,7 +141,7 @@ def _down(group: Communicator, trees: Sequence[Tree], totals: Sequence[Array], c
         for i, piece in enumerate(cuts[k]):
             if coming[k]:
                 yield coming[k][i]
-            # the child with the largest subtree first: it has the longest way to go
+            # the child with the largest subtree first, since its subtree is the deepest
             leaving += [group.lend(totals[k][piece], child) for child in reversed(trees[k].children)]
     yield from leaving
 
@@ -150,14 +150,14 @@ def _down(group: Communicator, trees: Sequence[Tree], totals: Sequence[Array], c
 
 
 def _count(x: Array, count: int | None) -> int:
-    """The number of segments: as given, or so that a segment has `SEGMENT_BYTES` at most."""
+    """The number of segments: the given one, or so that a segment has at most `SEGMENT_BYTES`."""
     return piece_count(x.nbytes) if count is None else count
 
 
 def reduce(
     group: Communicator, request: Request, x: Array, out: Array | None, tree_of: TreeOf, count: int | None
 ) -> Steps[Array | None]:
-    """The sum, on the root."""
+    """A reduce: the sum on the root."""
     total = np.empty_like(x) if out is None else out
     yield from (yield from _up(group, tree_of(group.rank, group.size, request.root), x, total, _count(x, count)))
     return out
@@ -174,7 +174,7 @@ def broadcast(
 def all_reduce(
     group: Communicator, request: Request, x: Array, out: Array, tree_of: TreeOf, count: int | None
 ) -> Steps[Array]:
-    """A reduce to rank 0 and a broadcast from there."""
+    """A reduce to rank 0, then a broadcast from rank 0."""
     tree = tree_of(group.rank, group.size, 0)
     yield from (yield from _up(group, tree, x, out, _count(x, count)))
     yield from _down(group, [tree], [out], _count(x, count))
@@ -182,10 +182,11 @@ def all_reduce(
 
 
 def double_all_reduce(group: Communicator, request: Request, x: Array, out: Array, count: int | None) -> Steps[Array]:
-    """One half on each of two trees, so that every rank is inside one and sends as much as it receives.
+    """An all-reduce of one half of the array on each of two trees, so that every rank sends as much as it receives.
 
-    What a rank sends up as a leaf waits for nothing, so it goes first. No rank receives from another in both trees on
-    the same way, since the receiver (up) or the sender (down) is inside only one: messages cannot be mistaken.
+    A rank first sends in the tree in which it is a leaf, since a leaf waits for nothing. Messages of the two trees
+    cannot be confused: no rank receives from the same rank in both trees in the same direction, since the receiver (up)
+    or the sender (down) is an inner node of one tree only.
     """
     trees, half = double_trees(group.rank, group.size), x.size // 2
     xs, totals = [x[:half], x[half:]], [out[:half], out[half:]]

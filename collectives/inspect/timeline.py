@@ -121,7 +121,7 @@ class Timeline:
             self.report = merged(records, self._start, ends)
             if self.path is not None:
                 self.report.write(self.path)
-        self.report = _told(channel, self.report)
+        self.report = _broadcast_summary(channel, self.report)
 
     def __str__(self) -> str:
         return "a timeline whose block has not ended" if self.report is None else str(self.report)
@@ -199,12 +199,12 @@ def _gathered(channel: Communicator, mine: RankRecord) -> list[RankRecord] | Non
     return [pickle.loads(whole[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
 
 
-def _told(channel: Communicator, report: Report | None) -> Report:
+def _broadcast_summary(channel: Communicator, report: Report | None) -> Report:
     """Broadcast the summary from rank 0, which alone keeps the records."""
     data = np.frombuffer(pickle.dumps(report.summary()) if report is not None else b"", np.uint8)
     size = channel.broadcast(np.array([data.size], np.int64), 0)
-    told = channel.broadcast(data if report is not None else np.empty(int(size[0]), np.uint8), 0)
+    received = channel.broadcast(data if report is not None else np.empty(int(size[0]), np.uint8), 0)
     if report is not None:
         return report
-    summary: Report = pickle.loads(told.tobytes())
+    summary: Report = pickle.loads(received.tobytes())
     return summary

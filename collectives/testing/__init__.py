@@ -60,7 +60,7 @@ __all__ = [
     "judge", "mutated", "observe", "operand", "prepare", "run_cases",
 ]  # fmt: skip
 
-_LATER = {
+_LAZY = {
     **dict.fromkeys(("LeafForm", "Program", "Statement", "draw", "faults", "generate", "hand_over", "is_correct",
                      "shrink"), "random_programs"),
     **dict.fromkeys(("Mutant", "false_alarm", "mutants", "mutation_run"), "mutation"),
@@ -70,6 +70,6 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_LATER[name]}", __package__), name)
+    return getattr(importlib.import_module(f".{_LAZY[name]}", __package__), name)

@@ -298,7 +298,7 @@ def reads(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case]:
     rows = [np.array([[rng.integers(-uneven[s], uneven[s]) for s in line] for line in own]) for own in sources]
     cut = part_extents(2 * p + 1, sizes)
     table: list[Any] = [
-        # title, takes, parts, the rest of the shape, dtype, what each rank asks for
+        # title, takes, parts, the rest of the shape, dtype, what each rank reads
         ("rows of many", V, uneven, (2,), F64, [(sources[r], rows[r]) for r in range(p)]),
         ("the next one's slice", Shard(0), cut, (3,), F64, [((r + 1) % p, (slice(0, 2), slice(r % 2, 3)))
                                                             for r in range(p)]),

@@ -479,13 +479,13 @@ def _dispatch(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
     even = [[len(k) for k in split_indices(r + 2, sizes)] for r in range(p)]
     rows: list[tuple[Any, int, list[list[int]], bool, tuple[int, ...], Any]] = [
         (V, 0, uneven, True, (2,), F64), (V, -1, even, False, (3,), F32)]  # fmt: skip
-    for takes, dim, sent, is_told, rest, dtype in rows[1 if thin == 2 else 0 :]:
+    for takes, dim, sent, with_counts, rest, dtype in rows[1 if thin == 2 else 0 :]:
         d = dim % (1 + len(rest))
         shapes = tuple((*rest[:d], sum(row), *rest[d:]) for row in sent)
 
-        def call(x: Any, on: Any, dim: int = dim, sent: list[list[int]] = sent, is_told: bool = is_told) -> Any:
+        def call(x: Any, on: Any, dim: int = dim, sent: list[list[int]] = sent, with_counts: bool = with_counts) -> Any:
             mine = sent[int(cc.current_mesh().axis(on).rank)]
-            return cc.all_to_all(x, on, dim, dim, counts=mine if is_told else None)
+            return cc.all_to_all(x, on, dim, dim, counts=mine if with_counts else None)
 
         received = [list(column) for column in zip(*sent, strict=True)]
         yield Case(

@@ -23,6 +23,7 @@ from autograd.layouts.partition import level
 from ...mesh import Mesh, current_mesh
 from ...ops import messages
 from ...world import run, world
+from ..proof import summed
 from .form import LeafForm, Program
 from .rules import Kind, kinds
 from .serial import Answer, addends, dense, part
@@ -204,7 +205,7 @@ def objective_faults(program: Program, answer: Answer, ranks: Sequence[Seen]) ->
     """Ranks whose objective differs from the serial one."""
     labels = kinds(program)[program.objective].labels
     partial = [k for k, label in enumerate(labels) if label is P]
-    total = _summed([seen.objective for seen in ranks], [seen.place for seen in ranks], partial)
+    total = summed([seen.objective for seen in ranks], [seen.place for seen in ranks], partial)
     allowed = TOLERANCE * max(1.0, abs(answer.objective), *(abs(s.objective or 0) for s in ranks))
     return [f"the objective on rank {rank} is {y}; needed: {answer.objective}" for rank, y in enumerate(total)
             if y is not None and not abs(y - answer.objective) <= allowed]  # fmt: skip
@@ -224,7 +225,7 @@ def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], rol
         scale = max(float(np.linalg.norm(want_all)), 1e-3 * everything, rounding)
         open_axes = [k for k, label in enumerate(x.labels) if dual_label(label) is P]
         given = [seen.gradients[x.name] for seen in ranks]
-        total = _summed(given, places, open_axes)
+        total = summed(given, places, open_axes)
         for rank, place in enumerate(places):
             want = part(want_all, x.labels, program.sizes, place)
             got = total[rank]
@@ -239,17 +240,6 @@ def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], rol
                 wrong.append(f"the gradient of {x.name} on rank {rank} is {got.tolist()}; needed: {want.tolist()}")
     return wrong
 
-
-def _summed(values: Sequence[Any], places: Sequence[tuple[int, ...]], along: Sequence[int]) -> list[Any]:
-    """Replace every rank's value by the sum over its group along the axes `along`; None is left out of the sum."""
-    if not along:
-        return list(values)
-    groups: dict[Any, Any] = {}
-    keys = [tuple(at for k, at in enumerate(place) if k not in along) for place in places]
-    for key, value in zip(keys, values, strict=True):
-        if value is not None:
-            groups[key] = value if key not in groups else groups[key] + value
-    return [groups.get(key) for key in keys]
 
 
 def _unlike(kind: Kind, value: Tensor, sizes: Sequence[int], place: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from autograd.layouts.layout import I, Label, P, R, V
 from autograd.layouts.partition import parts
 
+from ..proof import groups_along
 from .execute import Seen
 from .form import Program, Statement
 from .serial import addends, part
@@ -75,11 +76,7 @@ class _Ranks:
 
     def groups(self, s: Statement) -> list[list[int]]:
         """All groups of ranks along the axes of a statement, each in order."""
-        along = [self.program.axes.index(a) for a in s.axes]
-        found: dict[Any, list[int]] = {}
-        for rank, place in enumerate(self.places):
-            found.setdefault(tuple(i for k, i in enumerate(place) if k not in along), []).append(rank)
-        return list(found.values())
+        return groups_along(self.places, [self.program.axes.index(a) for a in s.axes])
 
     def sizes(self, s: Statement) -> list[int]:
         return [self.program.sizes[self.program.axes.index(a)] for a in s.axes]

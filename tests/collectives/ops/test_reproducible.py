@@ -187,12 +187,12 @@ def test_planted_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reproducible, "nodes_of", lambda indices, count: [(4, 0)] if len(indices) else [])
         assert summed(addends, [0] * 12, 1, WAYS[0]) != want
     else:  # a rank adds up all it has, before the tree
-        rise = reproducible._rise
+        additions = reproducible._additions
 
         def greedy(nodes: Any, count: int) -> Any:
             have = sorted(nodes)
-            return rise(nodes, count) if len(have) < 4 else [((0, a), (0, a + 2), (1, a // 2)) for a in (0, 1)]
+            return additions(nodes, count) if len(have) < 4 else [((0, a), (0, a + 2), (1, a // 2)) for a in (0, 1)]
 
-        monkeypatch.setattr(reproducible, "_rise", greedy)
+        monkeypatch.setattr(reproducible, "_additions", greedy)
         with pytest.raises((AssertionError, KeyError, ValueError, cc.CommunicationError)):
             assert summed(addends[:4], [0] * 4, 1, WAYS[0]) == {pairwise(addends[:4]).tobytes()}
