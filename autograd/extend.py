@@ -172,20 +172,13 @@ def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | Non
     """
     rules = _rules(fun, makers, count() if argnums is None else argnums, "defvjp")
 
-    def maker(wanted: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Function:
-        vjps = []
-        for argnum in wanted:
-            if argnum not in rules:
-                raise _missing(fun, argnum, "defvjp", "vjp")
-            rule = rules[argnum]
-            vjps.append(_zero if rule is None else rule(ans, *args, **kwargs))
-        return lambda g: [vjp(g) for vjp in vjps]
+    def maker(argnum: int, ans: Any, args: Any, kwargs: Any) -> Function:
+        if argnum not in rules:
+            raise _missing(fun, argnum, "defvjp", "vjp")
+        rule = rules[argnum]
+        return (lambda g: None) if rule is None else rule(ans, *args, **kwargs)
 
-    primitive_vjps[fun] = maker
-
-
-def _zero(g: Any) -> None:
-    return None
+    defvjp_argnum(fun, maker)
 
 
 def defvjp_argnum(fun: Function, maker: Function) -> None:
@@ -236,19 +229,15 @@ def defjvp(fun: Function, *rules: Function | str | None, argnums: Iterable[int] 
     """
     table = _rules(fun, rules, count() if argnums is None else argnums, "defjvp")
 
-    def combined(given: Sequence[int], gs: Sequence[Any], ans: Any, args: Any, kwargs: Any) -> Any:
-        total = None
-        for argnum, g in zip(given, gs, strict=True):
-            if argnum not in table:
-                raise _missing(fun, argnum, "defjvp", "jvp")
-            rule = table[argnum]
-            if rule is not None:
-                linear = rule == "same"
-                dy = fun(*_replaced(args, argnum, g), **kwargs) if linear else rule(g, ans, *args, **kwargs)
-                total = dy if total is None else vspace(ans).add(total, dy)
-        return total
+    def rule(argnum: int, g: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+        if argnum not in table:
+            raise _missing(fun, argnum, "defjvp", "jvp")
+        given = table[argnum]
+        if given is None:
+            return None
+        return fun(*_replaced(args, argnum, g), **kwargs) if given == "same" else given(g, ans, *args, **kwargs)
 
-    primitive_jvps[fun] = combined
+    defjvp_argnum(fun, rule)
 
 
 def _replaced(args: Sequence[Any], argnum: int, g: Any) -> list[Any]:
@@ -263,7 +252,8 @@ def defjvp_argnum(fun: Function, rule: Function) -> None:
         total = None
         for argnum, g in zip(given, gs, strict=True):
             dy = rule(argnum, g, ans, args, kwargs)
-            total = dy if total is None else vspace(ans).add(total, dy)
+            if dy is not None:
+                total = dy if total is None else vspace(ans).add(total, dy)
         return total
 
     primitive_jvps[fun] = combined

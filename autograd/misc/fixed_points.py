@@ -51,7 +51,7 @@ def fixed_point(f: Function, a: Any, x0: Any, distance: Function, tol: float) ->
     return x
 
 
-def _rule(argnums: Sequence[int], x: Any, args: Sequence[Any], kwargs: Any) -> Function:
+def _fixed_point_adjoint(argnums: Sequence[int], x: Any, args: Sequence[Any], kwargs: Any) -> Function:
     f, a, _, distance, tol = args
 
     def adjoint_iteration(params: Any) -> Function:
@@ -67,4 +67,4 @@ def _rule(argnums: Sequence[int], x: Any, args: Sequence[Any], kwargs: Any) -> F
     return pullback
 
 
-defvjp_argnums(fixed_point, _rule)
+defvjp_argnums(fixed_point, _fixed_point_adjoint)

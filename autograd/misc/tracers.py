@@ -152,14 +152,14 @@ class _Graph:
         results = [y for y in _leaves(result) if y.__class__ in TENSORS]
         places = tuple(y.node if y.tape is recording else -1 for y in results)
 
-        def again(values: dict[int, Any]) -> list[Any]:
+        def replay(values: dict[int, Any]) -> list[Any]:
             xs = tree_map(lambda x: values.get(x.place, x.array) if x.__class__ is _Slot else x, slots)
             y = operation(*xs, options=options) if isinstance(operation, Primitive) else operation(*xs, **options)
             return _leaves(y)
 
         self.known.update(places)
         self.known.discard(-1)
-        self.steps.append((places, reads, again))
+        self.steps.append((places, reads, replay))
         # a result without derivative, like a comparison's, is a constant of the graph, and so is a branch on it
 
     def _prune(self, ends: set[int]) -> None:

@@ -74,7 +74,7 @@ def _batches(*ndims: int) -> Any:
 
 
 # -- Hermitian matrices ----------------------------------------------------------------------------------------------
-def _eigh_rule(cts: Any, ys: Any, x: Any, uplo: str) -> Any:
+def _eigh_adjoint(cts: Any, ys: Any, x: Any, uplo: str) -> Any:
     (ct_w, ct_v), (w, v) = cts, ys
     inner = None if ct_w is None else _diagonal_matrix(ct_w)
     if ct_v is not None:
@@ -86,7 +86,7 @@ def _eigh_rule(cts: Any, ys: Any, x: Any, uplo: str) -> Any:
 
 
 _eigh_op = Several(
-    "eigh", "N", lambda x, uplo: np.linalg.eigh(x, uplo), _eigh_rule, saves="y", operands="a", dims=_batches(1, 2),
+    "eigh", "N", lambda x, uplo: np.linalg.eigh(x, uplo), _eigh_adjoint, saves="y", operands="a", dims=_batches(1, 2),
     outputs=lambda x, uplo: [(x.shape[:-1], _real(inexact(x))), (x.shape, inexact(x))],
 )  # fmt: skip
 
@@ -107,7 +107,7 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
 
 
 # -- square matrices -------------------------------------------------------------------------------------------------
-def _eig_rule(cts: Any, ys: Any, x: Any) -> Any:
+def _eig_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     (ct_w, ct_u), (w, u) = cts, ys
     inner = None if ct_w is None else _diagonal_matrix(ct_w)
     if ct_u is not None:
@@ -120,7 +120,7 @@ def _eig_rule(cts: Any, ys: Any, x: Any) -> Any:
 
 
 _eig_op = Several(
-    "eig", "N", np.linalg.eig, _eig_rule, saves="y0", operands="a", dims=_batches(1, 2),
+    "eig", "N", np.linalg.eig, _eig_adjoint, saves="y0", operands="a", dims=_batches(1, 2),
     outputs=lambda x: [(x.shape[:-1], np.result_type(inexact(x), np.complex64)),
                        (x.shape, np.result_type(inexact(x), np.complex64))],
 )  # fmt: skip
@@ -139,7 +139,7 @@ def eigvals(a: Any) -> Any:
 
 
 # -- singular values -------------------------------------------------------------------------------------------------
-def _svd_rule(cts: Any, ys: Any, x: Any, full: bool) -> Any:
+def _svd_adjoint(cts: Any, ys: Any, x: Any, full: bool) -> Any:
     (ct_u, ct_s, ct_vh), (u, s, vh) = cts, ys
     v = H(vh)
     gaps = _inverse_gaps(s * s)
@@ -171,7 +171,7 @@ def _svd_outputs(x: Any, full: bool) -> Any:
 
 
 _svd_op = Several(
-    "svd", "N", lambda x, full: np.linalg.svd(x, full_matrices=full), _svd_rule, saves="y0", operands="a",
+    "svd", "N", lambda x, full: np.linalg.svd(x, full_matrices=full), _svd_adjoint, saves="y0", operands="a",
     dims=_batches(2, 1, 2), outputs=_svd_outputs,
 )  # fmt: skip
 
@@ -209,7 +209,7 @@ def _lower_half(x: Any) -> Any:
     return tril(x) - _diagonal_matrix(_diagonal(x) * 0.5)
 
 
-def _cholesky_rule(ct: Any, y: Any, x: Any) -> Any:
+def _cholesky_adjoint(ct: Any, y: Any, x: Any) -> Any:
     inner = _lower_half(T(y) @ ct)
     inner = inner - _diagonal_matrix(astype(imag(_diagonal(inner)), inner.dtype)) * 1j if x.dtype.kind == "c" else inner
     g = T(solved(H(y), T(solved(T(y), inner))))
@@ -221,8 +221,8 @@ def _cholesky_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 _cholesky_op = op(
-    "cholesky", "N", by_shape(np.linalg.cholesky, lambda x: x.shape), _cholesky_rule, saves="y0", dims=_cholesky_dims,
-    operands="a",
+    "cholesky", "N", by_shape(np.linalg.cholesky, lambda x: x.shape), _cholesky_adjoint, saves="y0",
+    dims=_cholesky_dims, operands="a",
 )  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     return H(factor) if upper else factor
 
 
-def _qr_rule(cts: Any, ys: Any, x: Any) -> Any:
+def _qr_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     (ct_q, ct_r), (q, r) = cts, ys
     n = x.shape[-1]
     inner: Any = None if ct_r is None else ct_r @ T(r)
@@ -253,7 +253,7 @@ def _qr_rule(cts: Any, ys: Any, x: Any) -> Any:
 
 
 _qr_op = Several(
-    "qr", "N", lambda x: np.linalg.qr(x), _qr_rule, saves="y0", operands="a", dims=_batches(2, 2),
+    "qr", "N", lambda x: np.linalg.qr(x), _qr_adjoint, saves="y0", operands="a", dims=_batches(2, 2),
     outputs=lambda x: [(x.shape, inexact(x)), ((*x.shape[:-2], x.shape[-1], x.shape[-1]), inexact(x))],
 )  # fmt: skip
 

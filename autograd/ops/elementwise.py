@@ -49,13 +49,13 @@ divide = op(
 )  # fmt: skip
 
 
-def _power_base(ct: Any, y: Any, a: Any, b: Any) -> Any:
+def _power_adjoint_of_base(ct: Any, y: Any, a: Any, b: Any) -> Any:
     # the derivative of x**0 is 0 everywhere; the formula b * x**(b - 1) would give 0 * 0**-1 = nan at x = 0
     lower = (b - 1 if b else b) if isinstance(b, int | float) else where(b == 0, b, b - 1)
     return ct * (b * power(a, lower))
 
 
-def _power_exponent(ct: Any, y: Any, a: Any, b: Any) -> Any:
+def _power_adjoint_of_exponent(ct: Any, y: Any, a: Any, b: Any) -> Any:
     # the derivative of 0**b with respect to b is 0 for b > 0; the formula y * log(0) would give nan
     if isinstance(a, int | float):
         return ct * (y * float(np.log(a) if a else 0.0))
@@ -68,7 +68,7 @@ def _power(a: Any, b: Any) -> Any:
     return a**b
 
 
-power = op("power", "N N", _power, (_power_base, _power_exponent), saves="y01", dims=broadcast)
+power = op("power", "N N", _power, (_power_adjoint_of_base, _power_adjoint_of_exponent), saves="y01", dims=broadcast)
 
 # -- functions of one operand ----------------------------------------------------------------------------------------
 exp = elementwise("exp", np.exp, lambda y, x: y, saves="y")
@@ -89,7 +89,7 @@ def _magnitude(x: Any) -> Any:
     return where(magnitude == 0, 1, magnitude)
 
 
-def _sign_rule(ct: Any, y: Any, x: Any) -> Any:
+def _sign_adjoint(ct: Any, y: Any, x: Any) -> Any:
     return (ct - real(ct * y) * conj(y)) / _magnitude(x) if x.dtype.kind == "c" else ct * (x * 0)
 
 
@@ -98,7 +98,7 @@ def _sign_tangent(dx: Any, y: Any, x: Any) -> Any:
 
 
 _sign_op = op(
-    "sign", "N", np.sign, _sign_rule, saves="y0", dims=broadcast, operands="x", tangent=(_sign_tangent,)
+    "sign", "N", np.sign, _sign_adjoint, saves="y0", dims=broadcast, operands="x", tangent=(_sign_tangent,)
 )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def _relu(x: Any) -> Any:
     return np.maximum(x, _ZEROS.get(x.dtype, 0) if type(x) is np.ndarray else 0)
 
 
-def _relu_rule(ct: Any, y: Any, x: Any) -> Any:
+def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
     if type(y) is np.ndarray:
         loop = compiled.find("relu_backward", y.dtype)
         if loop is not None and compiled.are_bare(y.dtype, ct, y) and ct.shape == y.shape:
@@ -146,7 +146,7 @@ def _relu_rule(ct: Any, y: Any, x: Any) -> Any:
     return ct * ((y > _ZEROS.get(y.dtype, 0)) if type(y) is np.ndarray else sign(y))
 
 
-relu = op("relu", "N", _relu, _relu_rule, saves="y", dims=broadcast, operands="x")
+relu = op("relu", "N", _relu, _relu_adjoint, saves="y", dims=broadcast, operands="x")
 softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0")
 
 # -- maximum, minimum, where; at a tie the cotangent is shared equally -----------------------------------------------
@@ -182,12 +182,12 @@ def _cast(x: Any, dtype: Any) -> Any:
     return x.astype(dtype)
 
 
-def _astype_rule(ct: Any, y: Any, x: Any, dtype: Any, source: Any) -> Any:
+def _astype_adjoint(ct: Any, y: Any, x: Any, dtype: Any, source: Any) -> Any:
     return astype(ct, source)
 
 
 _astype = op(
-    "astype", "a", lambda x, dtype, source: _cast(x, dtype), _astype_rule, dims=broadcast, operands="x",
+    "astype", "a", lambda x, dtype, source: _cast(x, dtype), _astype_adjoint, dims=broadcast, operands="x",
     tangent=(lambda dx, y, x, dtype, source: astype(dx, dtype),),
 )  # fmt: skip
 

@@ -112,7 +112,7 @@ def solve(a: Any, b: Any) -> Any:
     return squeeze(solved(a, expand_dims(b, -1)), -1) if b.ndim == 1 else solved(a, b)
 
 
-def _pinv_rule(ct: Any, y: Any, x: Any, *options: Any) -> Any:
+def _pinv_adjoint(ct: Any, y: Any, x: Any, *options: Any) -> Any:
     left = eye_like(x, x.shape[-2]) - x @ y
     right = eye_like(x, x.shape[-1]) - y @ x
     g = -(T(y) @ ct @ T(y))
@@ -123,7 +123,7 @@ _pinv_op = op(
     "pinv", "N",
     by_shape(lambda x, rcond, hermitian: np.linalg.pinv(x, rcond, hermitian), lambda x, *_: (*x.shape[:-2], x.shape[-1],
                                                                                         x.shape[-2])),
-    _pinv_rule, saves="y0", dims=matrix_dims, operands="a",
+    _pinv_adjoint, saves="y0", dims=matrix_dims, operands="a",
 )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def det(a: Any) -> Any:
     return _det_op(a)
 
 
-def _slogdet_rule(cts: Any, ys: Any, x: Any) -> Any:
+def _slogdet_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     ct_sign, ct_log = cts
     inverse = T(_inv_op(x))
     g = inverse * 0 if ct_log is None else expand_dims(ct_log, (-2, -1)) * inverse
@@ -159,7 +159,7 @@ def _slogdet_rule(cts: Any, ys: Any, x: Any) -> Any:
 
 
 _slogdet_op = Several(
-    "slogdet", "N", np.linalg.slogdet, _slogdet_rule, saves="y0", operands="a",
+    "slogdet", "N", np.linalg.slogdet, _slogdet_adjoint, saves="y0", operands="a",
     dims=lambda shapes, options: [matrix_dims(shapes, options)] * 2,
     outputs=lambda x: [(x.shape[:-2], inexact(x)), (x.shape[:-2], inexact(x).type(0).real.dtype)],
 )  # fmt: skip

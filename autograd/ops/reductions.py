@@ -94,17 +94,17 @@ _sum_op = op(
 )  # fmt: skip
 
 
-def _mean_rule(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
+def _mean_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
     return broadcast_back(ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape)
 
 
 _mean_op = op(
-    "mean", "a", lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims), _mean_rule,
+    "mean", "a", lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims), _mean_adjoint,
     dims=reduction_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 
 
-def _extreme_rule(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
+def _extremum_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
     # at a tie all maximal elements share the cotangent equally
     return broadcast_back(ct, axes, shape) * _share(x == _with_kept_dims(y, axes, shape), axes, x.dtype)
 
@@ -116,18 +116,18 @@ def _share(winners: Any, axes: Axes, dtype: Any) -> Any:
     return Tensor(shared, winners.layout) if hasattr(winners, "layout") else shared
 
 
-def _extreme_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
+def _extremum_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
     share = _share(x == _with_kept_dims(y, axes, shape), axes, x.dtype)
     return sum(dx * share, axes, keepdims=keepdims)
 
 
 _max_op = op(
-    "max", "N", lambda x, axes, keepdims, shape: np.max(x, axis=axes, keepdims=keepdims), _extreme_rule,
-    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
+    "max", "N", lambda x, axes, keepdims, shape: np.max(x, axis=axes, keepdims=keepdims), _extremum_adjoint,
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extremum_tangent,),
 )  # fmt: skip
 _min_op = op(
-    "min", "N", lambda x, axes, keepdims, shape: np.min(x, axis=axes, keepdims=keepdims), _extreme_rule,
-    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
+    "min", "N", lambda x, axes, keepdims, shape: np.min(x, axis=axes, keepdims=keepdims), _extremum_adjoint,
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extremum_tangent,),
 )  # fmt: skip
 
 

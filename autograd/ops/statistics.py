@@ -49,7 +49,7 @@ def _with_one_replaced(x: Any) -> Any:
     return where(made_like(partial(np.eye, x.shape[-1], dtype=bool), x), 1, expand_dims(x, -2))
 
 
-def _prod_rule(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Shape) -> Any:
+def _prod_adjoint(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Shape) -> Any:
     if count_of(shape, axes) == 1:
         return broadcast_back(ct, axes, shape)
     if not _has_zero(x):
@@ -63,7 +63,7 @@ def _prod_rule(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Shape)
 
 
 _prod_op: Primitive = op(
-    "prod", "N", lambda x, axes, keepdims, shape: np.prod(x, axis=axes, keepdims=keepdims), _prod_rule,
+    "prod", "N", lambda x, axes, keepdims, shape: np.prod(x, axis=axes, keepdims=keepdims), _prod_adjoint,
     saves="y0", dims=reduction_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 
@@ -89,18 +89,18 @@ def _reversed(x: Any, axis: int) -> Any:
     return x[(slice(None),) * axis + (slice(None, None, -1),)]
 
 
-def _cumsum_rule(ct: Any, y: Any, x: Any, axis: int) -> Any:
+def _cumsum_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
     return _reversed(_cumsum_op(_reversed(ct, axis), options=(axis,)), axis)
 
 
 _cumsum_op: Primitive = op(
-    "cumsum", "a", lambda x, axis: np.cumsum(x, axis=axis), _cumsum_rule, dims=mixed_axis_dims, operands="x",
+    "cumsum", "a", lambda x, axis: np.cumsum(x, axis=axis), _cumsum_adjoint, dims=mixed_axis_dims, operands="x",
 )  # fmt: skip
 
 
-def _cumprod_rule(ct: Any, y: Any, x: Any, axis: int) -> Any:
+def _cumprod_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
     if not _has_zero(x):
-        return _cumsum_rule(ct * y, None, None, axis) / x
+        return _cumsum_adjoint(ct * y, None, None, axis) / x
     ct, x = moveaxis(ct, axis, -1), moveaxis(x, axis, -1)
     n = x.shape[-1]
     products = _cumprod_op(_with_one_replaced(x), options=(x.ndim,))  # [i, k]: x_0 ... x_k without x_i
@@ -109,7 +109,7 @@ def _cumprod_rule(ct: Any, y: Any, x: Any, axis: int) -> Any:
 
 
 _cumprod_op: Primitive = op(
-    "cumprod", "N", lambda x, axis: np.cumprod(x, axis=axis), _cumprod_rule, saves="y0", dims=mixed_axis_dims,
+    "cumprod", "N", lambda x, axis: np.cumprod(x, axis=axis), _cumprod_adjoint, saves="y0", dims=mixed_axis_dims,
     operands="x",
 )  # fmt: skip
 

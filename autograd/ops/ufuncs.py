@@ -198,7 +198,7 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: 
     return _clip_op(a, -math.inf if lo is None else lo, math.inf if hi is None else hi)
 
 
-_finite_op = op(
+_nan_to_num_op = op(
     "nan_to_num", "N", lambda x, *given: np.nan_to_num(x, True, *given),
     lambda ct, y, x, *given: where(isfinite(x), ct, zero_like(ct)), saves="0", dims=broadcast, operands="x",
 )  # fmt: skip
@@ -207,7 +207,7 @@ _finite_op = op(
 @instead_of(np.nan_to_num)
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """Return `x` with nan and infinities replaced by finite numbers. The cotangent of a replaced element is 0."""
-    return _finite_op(x, options=(nan, posinf, neginf))
+    return _nan_to_num_op(x, options=(nan, posinf, neginf))
 
 
 def angle(z: Any, deg: bool = False) -> Any:

@@ -1,6 +1,6 @@
 """Differentiable solution of ordinary differential equations: ``autograd.scipy.integrate.odeint``.
 
-The adjoint integrates an augmented equation augmented in time. Sources: Pontryagin et al., The Mathematical Theory of
+The adjoint integrates an augmented equation backwards in time. Sources: Pontryagin et al., The Mathematical Theory of
 Optimal Processes, 1962; Chen, Rubanova, Bettencourt, Duvenaud, Neural Ordinary Differential Equations, 2018,
 appendices B and C.
 """
@@ -26,7 +26,7 @@ def _odeint(func: Callable[..., Any], y0: Any, t: Any, args: tuple[Any, ...], op
     return _integrate.odeint(func, y0, t, args, **options)
 
 
-def _rule(argnums: Sequence[int], ys: Any, given: Sequence[Any], kwargs: Any) -> Callable[[Any], list[Any]]:
+def _odeint_adjoint(argnums: Sequence[int], ys: Any, given: Sequence[Any], kwargs: Any) -> Callable[[Any], list[Any]]:
     func, _, t, args, options = given
     steps, d = len(t), int(ys.shape[1])
     flat_args, unflatten = flatten(args)
@@ -58,7 +58,7 @@ def _rule(argnums: Sequence[int], ys: Any, given: Sequence[Any], kwargs: Any) ->
     return pullback
 
 
-defvjp_argnums(_odeint, _rule)
+defvjp_argnums(_odeint, _odeint_adjoint)
 
 
 def odeint(func: Callable[..., Any], y0: Any, t: Any, args: Any = (), **options: Any) -> Any:

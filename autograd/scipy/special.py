@@ -121,7 +121,7 @@ yn: Any = _bessel_function("yn", as_ufunc(_special.yn), lambda y, n, x: (yn(n - 
 iv: Any = _bessel_function("iv", _special.iv, lambda y, n, x: (iv(n - 1, x) + iv(n + 1, x)) / 2)
 
 
-def _ive_rule(ct: Any, y: Any, n: Any, x: Any) -> Any:
+def _ive_adjoint(ct: Any, y: Any, n: Any, x: Any) -> Any:
     # ive(n, x) = iv(n, x) exp(-|Re x|): the second factor depends on the real part of x alone
     return ct * ((ive(n - 1, x) + ive(n + 1, x)) / 2) - real(ct * y) * sign(real(x))
 
@@ -131,7 +131,7 @@ def _ive_tangent(dx: Any, y: Any, n: Any, x: Any) -> Any:
 
 
 ive: Any = without_derivative(
-    op("ive", "S N", _special.ive, (None, _ive_rule), saves="y01", dims=broadcast, operands="n x",
+    op("ive", "S N", _special.ive, (None, _ive_adjoint), saves="y01", dims=broadcast, operands="n x",
        tangent=(None, _ive_tangent)), 0,
 )  # fmt: skip
 

@@ -31,7 +31,7 @@ def _gelu(x: Any, form: str) -> Any:
     return x * normal.normal_cdf(x)
 
 
-def _gelu_rule(ct: Any, y: Any, x: Any, form: str) -> Any:
+def _gelu_adjoint(ct: Any, y: Any, x: Any, form: str) -> Any:
     if form == "tanh":
         square = x * x
         h = 0.5 + 0.5 * tanh((x * _TANH_SCALE) * (square * _CUBIC + 1))
@@ -39,7 +39,7 @@ def _gelu_rule(ct: Any, y: Any, x: Any, form: str) -> Any:
     return ct * (normal_cdf(x) + x * (exp(x * x * -0.5) * _DENSITY_AT_0))
 
 
-_gelu_op = Fused("gelu", "N", _gelu, (_gelu_rule,), saves="0", dims=broadcast, operands="x")
+_gelu_op = Fused("gelu", "N", _gelu, (_gelu_adjoint,), saves="0", dims=broadcast, operands="x")
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
@@ -71,13 +71,13 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     return _gelu_op(x, options=(approximate,))
 
 
-def _silu_rule(ct: Any, y: Any, x: Any) -> Any:
+def _silu_adjoint(ct: Any, y: Any, x: Any) -> Any:
     h = sigmoid(x)
     return ct * (h + x * h * (1 - h))
 
 
 silu = Fused(
-    "silu", "N", lambda x: x * (0.5 * (np.tanh(0.5 * x) + 1)), (_silu_rule,), saves="0", dims=broadcast, operands="x"
+    "silu", "N", lambda x: x * (0.5 * (np.tanh(0.5 * x) + 1)), (_silu_adjoint,), saves="0", dims=broadcast, operands="x"
 )
 """Return ``x sigmoid(x)``, elementwise. Adjoint: ``ct (h + x h (1 - h))`` with h = sigmoid(x).
 

@@ -172,7 +172,7 @@ def attention(
             f"attention: q, k and v of shapes {a}, {b}, {c}; needed: [..., heads, tokens, width], [..., own, keys, "
             "width] and [..., own, keys, any], with equal leading extents, and own a divisor of heads" + call_site()
         )
-    scale = _scale(scale, a[-1])
+    scale = _default_scale(scale, a[-1])
     if mask is None:
         return attention_op(q, k, v, options=(bool(causal), scale))
     mask = _check_mask("attention", mask, (*a[:-1], b[-2]), q)
@@ -181,7 +181,7 @@ def attention(
     return masked_attention_op(q, k, v, mask, options=(bool(causal), scale))
 
 
-def _scale(scale: float | None, width: int) -> float:
+def _default_scale(scale: float | None, width: int) -> float:
     return 1 / width**0.5 if scale is None and width else float(scale or 0.0)
 
 
@@ -266,7 +266,7 @@ def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: f
         raise ShapeError(
             f"self_attention: an array of shape {shape}; needed: [..., tokens, 3, heads, width]" + call_site()
         )
-    scale = _scale(scale, shape[-1])
+    scale = _default_scale(scale, shape[-1])
     if mask is None:
         return self_attention_op(qkv, options=(bool(causal), scale))
     mask = _check_mask("self_attention", mask, (*shape[:-4], shape[-2], shape[-4], shape[-4]), qkv)

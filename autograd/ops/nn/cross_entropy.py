@@ -158,7 +158,7 @@ def _smoothed(logits: Any, labels: Any, ignored: int | None, smoothing: float) -
     return losses if ignored is None else np.where(labels != ignored, losses, 0.0)
 
 
-def _smoothed_rule(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
+def _smoothed_adjoint(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
     classes = logits.shape[1]
     g = reshape(ct, (*ct.shape, 1)) * (
         softmax(logits, 1) - (one_hot(labels, logits) * (1.0 - smoothing) + smoothing / max(classes, 1))
@@ -167,7 +167,7 @@ def _smoothed_rule(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | Non
 
 
 smoothed_cross_entropy_op = Fused(
-    "smoothed_cross_entropy", "N S", _smoothed, (_smoothed_rule, None), saves="01", dims=_cross_entropy_dims,
+    "smoothed_cross_entropy", "N S", _smoothed, (_smoothed_adjoint, None), saves="01", dims=_cross_entropy_dims,
     operands="logits labels", promotes=False, kernel="cross_entropy",
 )  # fmt: skip
 

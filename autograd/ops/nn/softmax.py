@@ -42,15 +42,15 @@ def _softmax(x: Any, axis: int) -> Any:
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
-def _softmax_rule(ct: Any, y: Any, x: Any, axis: int) -> Any:
+def _softmax_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
     y = softmax(x, axis)
     weighted = ct * y
     return weighted - y * weighted.sum(axis=axis, keepdims=True)
 
 
 _softmax_op = Fused(
-    "softmax", "N", _softmax, (_softmax_rule,), saves="0", dims=mixed_axis_dims, operands="x",
-    tangent=(_softmax_rule,),  # the Jacobian diag(y) - y y' is symmetric
+    "softmax", "N", _softmax, (_softmax_adjoint,), saves="0", dims=mixed_axis_dims, operands="x",
+    tangent=(_softmax_adjoint,),  # the Jacobian diag(y) - y y' is symmetric
 )  # fmt: skip
 
 

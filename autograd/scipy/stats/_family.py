@@ -51,7 +51,7 @@ def family(name: str, shapes: Sequence[str], score: Function, shape_scores: Sequ
             return -ct * slope(y, xs)
 
         def adjoint_of_scale(ct: Any, y: Any, *xs: Any) -> Any:
-            d = -slope(y, xs) * _z(xs)
+            d = -slope(y, xs) * _standardized(xs)
             return ct * (d if scaled is None else d - scaled(y) / xs[-1])
 
         found = [None] * n if in_shapes is None else list(in_shapes)
@@ -59,13 +59,13 @@ def family(name: str, shapes: Sequence[str], score: Function, shape_scores: Sequ
 
     def of_shape(rule: Function, density: bool) -> Function:
         def adjoint(ct: Any, y: Any, *xs: Any) -> Any:
-            d = rule(_z(xs), *xs[1 : 1 + n])
+            d = rule(_standardized(xs), *xs[1 : 1 + n])
             return ct * (y * d if density else d)
 
         return adjoint
 
     def log_slope(y: Any, xs: Any) -> Any:
-        return score(_z(xs), *xs[1 : 1 + n]) / xs[-1]
+        return score(_standardized(xs), *xs[1 : 1 + n]) / xs[-1]
 
     def declare(which: str, slope: Function, scaled: Function | None = None, density: bool | None = None) -> Function:
         in_shapes = None if density is None else [of_shape(rule, density) for rule in shape_scores]
@@ -86,7 +86,7 @@ def family(name: str, shapes: Sequence[str], score: Function, shape_scores: Sequ
     return pdf, logpdf, cdf, logcdf, sf, logsf
 
 
-def _z(xs: Sequence[Any]) -> Any:
+def _standardized(xs: Sequence[Any]) -> Any:
     return (xs[0] - xs[-2]) / xs[-1]
 
 
