@@ -1,12 +1,12 @@
-"""verify: every gradient of a distributed model beside that of the same model on one rank, in float64.
+"""`verify`: comparison of all gradients of a distributed model with those of the same model on one rank, in float64.
 
-A loss that falls proves nothing: a forgotten sum, one sum too many or a wrong divisor all train. This compares. Rank 0
-runs the model once more, outside the mesh and alone, on the whole batch and in float64, and each rank compares what it
-holds. A gradient passes if
+A falling loss does not show that gradients are right: models train with a missing sum, a sum too many or a wrong
+divisor. `verify` runs the model once more on rank 0 alone, outside the mesh, on the whole batch and in float64. Each
+rank compares the part that it holds. A gradient passes if
 
     norm(distributed - serial) <= tolerance * max(norm(serial), 1e-6 * norm(all serial gradients))
 
-and a parameter that is unused (its gradient is None) must be unused in both.
+A parameter that is unused (its gradient is None) must be unused in both runs.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ from .data.data_parallel import DataParallel
 
 __all__ = ["Compared", "Report", "VerifyError", "verify"]
 
-_FLOOR = 1e-6  # of the norm of all gradients: what a gradient that ought to vanish may be off by, relative to tolerance
+_FLOOR = 1e-6
+"""Smallest scale of a difference, relative to the norm of all gradients; for gradients that are almost zero."""
 _TOLERANCES = {"f": 1e-5, "d": 1e-12, "F": 1e-5, "D": 1e-12}
 
 
 class VerifyError(RingtapeError):
-    """Gradients that differ from the serial ones; the text is the report."""
+    """Gradients differ from the serial ones. The message contains the report."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One parameter's gradient beside the serial one.
+    """The gradient of one parameter compared with the serial one.
 
     Attributes
     ----------
     name : str
     norm, serial_norm : float or None
-        None where the parameter is unused.
+        Norms of the distributed and of the serial gradient; None if the parameter is unused.
     difference : float
-        ``norm(distributed - serial) / max(norm(serial), 1e-6 * norm(all))``, the worst of the copies; infinite where
-        one is None and the other is not, or a number is not finite.
+        ``norm(distributed - serial) / max(norm(serial), 1e-6 * norm(all))``, the largest over the copies. Infinite if
+        only one of the gradients is None, or a value is not finite.
     parts : tuple of (float, float)
-        For a sharded parameter, (norm, serial norm) of every part, in order of rank.
+        For a sharded parameter, (norm, serial norm) of each part, in order of rank.
     """
 
     name: str
@@ -71,7 +72,16 @@ class Compared:
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` found, the same on every rank. ``print(report)`` shows a table."""
+    """The result of `verify`, the same on every rank. ``print(report)`` shows a table.
+
+    Attributes
+    ----------
+    gradients : tuple of Compared
+        One entry per parameter.
+    loss, serial_loss : float
+    tolerance : float
+    ranks : int
+    """
 
     gradients: tuple[Compared, ...]
     loss: float
@@ -81,7 +91,7 @@ class Report:
 
     @property
     def largest(self) -> float:
-        """The largest relative difference of a gradient."""
+        """The largest relative difference of any gradient."""
         return max((g.difference for g in self.gradients), default=0.0)
 
     @property
@@ -90,12 +100,12 @@ class Report:
         return self.largest <= self.tolerance
 
     def require(self) -> Report:
-        """The report itself if it passed.
+        """Return the report if it passed.
 
         Raises
         ------
         VerifyError
-            If it did not.
+            A gradient is not within the tolerance.
         """
         if not self.passed:
             raise VerifyError(f"gradients differ from those of one rank\n{self}")
@@ -127,44 +137,47 @@ def verify(
     serial: Module | None = None,
     tolerance: float | None = None,
 ) -> Report:
-    """Compare every gradient of a distributed model with that of one rank, outside the mesh, in float64.
+    """Compare all gradients of a distributed model with those of the same model on one rank, in float64.
 
-    Called by all ranks, inside the mesh. Gradients that the parameters have, and the random state, stay as they are.
+    All ranks call it, inside the mesh. The gradients of the parameters and the random state are not changed.
 
     Parameters
     ----------
     model : Module
-        As it is trained: bare, or in a `DataParallel`.
+        The model as it is trained, with or without `DataParallel`.
     loss : callable
-        ``loss(model, *batch)`` returns one number, under the mesh P (this rank's addend; `verify` takes the sum) or I.
-        The serial run calls it without a mesh, so that it must not communicate; and it divides by the *global* count,
-        which ``x.global_shape`` knows in both.
-    *batch : Tensor or anything
-        This rank's part, as in training. Tensors are I, R, or Shard on every axis: the labels say how to make the
-        whole. Anything else is handed on.
+        ``loss(model, *batch)`` returns one number. On the mesh it is P (this rank's addend, which `verify` sums) or I.
+        The serial run calls `loss` without a mesh, so it must not communicate. It divides by the global count, which
+        is ``x.global_shape[0]`` in both runs.
+    *batch : Tensor or any object
+        This rank's part of the batch, as in training. Tensors are I, R or Shard on each axis, so that the whole batch
+        can be assembled. Other objects are passed on unchanged.
     serial : Module, optional
-        The same model for one rank, with parameters of the same names and whole shapes, which it is given in float64.
-        Without it `verify` makes a copy, which is enough where the model itself does not communicate.
+        The same model for one rank. Its parameters have the same names, with the shapes of the whole values; they are
+        set to the model's values in float64. By default `verify` copies the model, which is possible if the model does
+        not communicate.
     tolerance : float, optional
-        1e-12 where all parameters are float64, else 1e-5.
+        By default 1e-12 if all parameters are float64, else 1e-5.
 
     Returns
     -------
     Report
-        Nothing is raised where gradients differ; that is what ``verify(...).require()`` is for.
+        `verify` does not raise if gradients differ: call ``verify(...).require()`` for that.
 
     Raises
     ------
     LayoutError
-        A parameter or a batch of which no one rank's whole can be made (V or P on an axis of two or more ranks).
+        A parameter or a Tensor of the batch is V or P on an axis of two or more ranks, so that its whole value is not
+        known.
     ShapeError
-        A `serial` whose parameters are others.
+        The parameters of `serial` have other names or shapes.
     TapeError
-        Called while a tape is recording.
+        A tape is recording.
 
     Notes
     -----
-    One float64 run of the whole batch on rank 0, during which the others wait, and one broadcast of every gradient.
+    Costs one float64 run of the whole batch on rank 0, during which the other ranks wait, and one broadcast of each
+    gradient.
 
     Examples
     --------
@@ -188,8 +201,8 @@ def verify(
         p.layout = p.labelled(mesh.grid)
     with no_grad():
         whole = tuple(_whole(x, f"batch[{i}]", mesh) if x.__class__ in TENSORS else x for i, x in enumerate(batch))
-        twin = _give(serial, parameters, mesh) if serial is not None else _serial_copy(model, mesh, {})
-    names = [name for name, _ in twin.named_parameters()]
+        serial = _serial_copy(model, mesh, {}) if serial is None else _set_parameters(serial, parameters, mesh)
+    names = [name for name, _ in serial.named_parameters()]
     if names != [name for name, _ in parameters]:
         raise ShapeError(f"the serial model has parameters {names}; needed: {[name for name, _ in parameters]}")
     if tolerance is None:
@@ -199,32 +212,33 @@ def verify(
     try:
         total, gradients = _distributed(model, [p for _, p in parameters], loss, batch)
         random.set_state(before)
-        alone = _serial(twin, loss, whole) if mesh.ranks.rank == 0 else None
+        on_root = _serial(serial, loss, whole) if mesh.ranks.rank == 0 else None
     finally:
         random.set_state(before)
-    said = None if alone is None else [alone[0], [g is not None for g in alone[1]]]
-    serial_total, serial_used = json.loads(mesh.ranks.exchange(json.dumps(said).encode())[0])
+    message = None if on_root is None else [on_root[0], [g is not None for g in on_root[1]]]
+    serial_total, serial_used = json.loads(mesh.ranks.exchange(json.dumps(message).encode())[0])
 
-    mine = np.zeros((len(parameters), 4))  # used; squared norms: of this rank's gradient, of the serial one, difference
+    # per parameter: whether it is used; squared norms of this rank's gradient, of the serial one, of their difference
+    rows = np.zeros((len(parameters), 4))
     for i, ((_, p), g) in enumerate(zip(parameters, gradients, strict=True)):
-        theirs = None
+        expected = None
         if serial_used[i]:
-            theirs = _part(_told(p, None if alone is None else alone[1][i], mesh), p)
-        ours = None if g is None else to_host(g)
-        difference = 0.0 if ours is None or theirs is None else _square(ours - theirs)
-        mine[i] = ours is not None, _square(ours), _square(theirs), difference
-    table = np.array([np.frombuffer(row).reshape(-1, 4) for row in mesh.ranks.exchange(mine.tobytes())])
+            expected = _part(_broadcast_gradient(p, None if on_root is None else on_root[1][i], mesh), p)
+        got = None if g is None else to_host(g)
+        difference = 0.0 if got is None or expected is None else _square(got - expected)
+        rows[i] = got is not None, _square(got), _square(expected), difference
+    table = np.array([np.frombuffer(row).reshape(-1, 4) for row in mesh.ranks.exchange(rows.tobytes())])
 
     copies = [_copies(p, mesh) for _, p in parameters]
-    everything = math.sqrt(sum(table[copies[i][0], i, 2].sum() for i in range(len(parameters))))
+    total_norm = math.sqrt(sum(table[copies[i][0], i, 2].sum() for i in range(len(parameters))))
     compared = [
-        _compare(name, table[:, i], copies[i], serial_used[i], everything) for i, (name, _) in enumerate(parameters)
+        _compare(name, table[:, i], copies[i], serial_used[i], total_norm) for i, (name, _) in enumerate(parameters)
     ]
     return Report(tuple(compared), total, serial_total, tolerance, mesh.ranks.size)
 
 
 def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: Any) -> tuple[float, list[Any]]:
-    """The loss and this rank's gradients; what was in ``.grad`` before is put back."""
+    """Return the loss and this rank's gradients, and restore the gradients that the parameters had."""
     before = [p.grad for p in parameters]
     for p in parameters:
         p.grad = None
@@ -242,14 +256,14 @@ def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: A
 
 
 def _serial(model: Module, loss: Any, batch: Any) -> tuple[float, list[Any]]:
-    """The loss and the gradients of one rank outside the mesh."""
+    """Return the loss and the gradients of a run on one rank outside the mesh."""
     with _outside_mesh(), Tape() as tape:
         try:
             y = loss(model, *batch)
         except MeshError as error:
             error.add_note(
-                "raised in verify's serial run, which has no mesh: the loss may not communicate (return this rank's "
-                "addend, verify sums it), and a model that does needs serial=, the same model for one rank"
+                "raised in verify's serial run, which has no mesh: the loss must not communicate (return this rank's "
+                "addend, verify sums it), and a model that communicates needs serial=, the same model for one rank"
             )
             raise
         tape.backward(y)
@@ -270,13 +284,13 @@ def _outside_mesh() -> Iterator[None]:
 
 
 def _double(array: Any) -> Any:
-    """In double precision on the host; integers and booleans as they are."""
+    """Convert to double precision on the host; integers and booleans keep their dtype."""
     host = to_host(array)
     return host.astype(np.result_type(host, np.float64)) if host.dtype.kind in "fc" else host
 
 
 def _whole(x: Tensor, what: str, mesh: Mesh) -> Leaf:
-    """The value that the ranks hold together, in double precision and without labels."""
+    """Return the value that the ranks hold together, in double precision and without a layout."""
     layout = x.labelled(mesh.grid)
     full = Tensor(x.array, layout)
     for axis, size, label in reversed(list(zip(mesh.names, mesh.sizes, layout.labels, strict=True))):  # inner first
@@ -294,7 +308,7 @@ def _whole(x: Tensor, what: str, mesh: Mesh) -> Leaf:
 
 
 def _serial_copy(x: Any, mesh: Mesh, seen: dict[int, Any]) -> Any:
-    """A module's copy for one rank: wrappers taken off, parameters whole and in double precision, ties kept."""
+    """Copy a module for one rank: without `DataParallel`, parameters whole and in double precision, tied ones tied."""
     if id(x) in seen:
         return seen[id(x)]
     if isinstance(x, DataParallel):
@@ -315,8 +329,8 @@ def _serial_copy(x: Any, mesh: Mesh, seen: dict[int, Any]) -> Any:
     return copy
 
 
-def _give(serial: Module, parameters: list[tuple[str, Parameter]], mesh: Mesh) -> Module:
-    """The user's serial model, given the values of the distributed one."""
+def _set_parameters(serial: Module, parameters: list[tuple[str, Parameter]], mesh: Mesh) -> Module:
+    """Set the parameters of the user's serial model to the values of the distributed one, and return the model."""
     theirs = dict(serial.named_parameters())
     for name, p in parameters:
         value = _whole(p, name, mesh)
@@ -328,8 +342,8 @@ def _give(serial: Module, parameters: list[tuple[str, Parameter]], mesh: Mesh) -
     return serial
 
 
-def _told(p: Parameter, gradient: Any, mesh: Mesh) -> np.ndarray:
-    """Rank 0's serial gradient of a parameter, on every rank."""
+def _broadcast_gradient(p: Parameter, gradient: Any, mesh: Mesh) -> np.ndarray:
+    """Broadcast the serial gradient of a parameter from rank 0."""
     assert p.layout is not None
     shape = global_shape(p.layout, p.array.shape)
     dtype = np.result_type(p.array.dtype, np.float64)
@@ -338,7 +352,7 @@ def _told(p: Parameter, gradient: Any, mesh: Mesh) -> np.ndarray:
 
 
 def _part(whole: np.ndarray, p: Parameter) -> np.ndarray:
-    """What this rank holds of a whole value laid out as `p` is."""
+    """Return this rank's part of a whole value that has the layout of `p`."""
     assert p.layout is not None
     starts = [0] * whole.ndim
     for label in p.layout.labels:
@@ -352,7 +366,7 @@ def _square(x: Any) -> float:
 
 
 def _copies(p: Parameter, mesh: Mesh) -> list[list[int]]:
-    """The ranks that hold one whole value of `p` together, in order; one list for each copy."""
+    """Return for each copy of the value of `p` the ranks that hold its parts, in order."""
     assert p.layout is not None
     held: dict[tuple[int, ...], list[int]] = {}
     for rank in range(mesh.ranks.size):
@@ -362,7 +376,8 @@ def _copies(p: Parameter, mesh: Mesh) -> list[list[int]]:
     return list(held.values())
 
 
-def _compare(name: str, rows: np.ndarray, copies: list[list[int]], serial_used: bool, everything: float) -> Compared:
+def _compare(name: str, rows: np.ndarray, copies: list[list[int]], serial_used: bool, total_norm: float) -> Compared:
+    """Compare one parameter. `rows` has the flag and the squared norms of each rank."""
     used = rows[:, 0] != 0
     norm = math.sqrt(rows[copies[0], 1].sum()) if used.any() else None
     serial = math.sqrt(rows[copies[0], 2].sum()) if serial_used else None
@@ -371,7 +386,7 @@ def _compare(name: str, rows: np.ndarray, copies: list[list[int]], serial_used: 
     parts = tuple((math.sqrt(rows[r, 1]), math.sqrt(rows[r, 2])) for r in copies[0]) if len(copies[0]) > 1 else ()
     if serial is None or not used.all():
         return Compared(name, norm, serial, math.inf, parts)
-    off = max(math.sqrt(rows[copy, 3].sum()) for copy in copies)
-    scale = max(serial, _FLOOR * everything)
-    difference = off / scale if off and scale else 0.0 if off == 0 else math.inf
+    absolute = max(math.sqrt(rows[copy, 3].sum()) for copy in copies)
+    scale = max(serial, _FLOOR * total_norm)
+    difference = absolute / scale if absolute and scale else 0.0 if absolute == 0 else math.inf
     return Compared(name, norm, serial, difference if math.isfinite(difference) else math.inf, parts)

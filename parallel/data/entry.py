@@ -59,19 +59,25 @@ class _Entry:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         parameters, places = node[2], node[3]
-        on, layouts = node[4]
+        on, layouts, all_leaves = node[4]
         gradients = sweep.given(len(places))
+        leaves_too = sweep.wanted is None
         # Gradients are removed from the lists as they are used, because a leaf takes an array without a copy only if
         # nothing else refers to it.
         if on.size == 1 and not sweep.record:
+            if all_leaves and leaves_too:
+                for p in reversed(parameters):
+                    g = gradients.pop()
+                    if g is not None:
+                        p.accumulate(g)
+                return
             for p, place in zip(reversed(parameters), reversed(places), strict=True):
                 g = gradients.pop()
-                if g is None:
-                    continue
-                if place == _LEAF and sweep.wanted is None:
-                    p.accumulate(g)
-                elif place >= 0:
-                    sweep.add(place, g)
+                if g is not None:
+                    if place >= 0:
+                        sweep.add(place, g)
+                    elif leaves_too and place == _LEAF:
+                        p.accumulate(g)
             return
         # One flag per parameter is summed over the ranks. A parameter that no rank used keeps the gradient None; where
         # only this rank did not use it, its gradient counts as zero.
@@ -92,10 +98,10 @@ class _Entry:
         while sums:
             i, g = sums.popleft()
             g = g() if callable(g) else g
-            if places[i] == _LEAF and sweep.wanted is None:
-                parameters[i].accumulate(g)
-            elif places[i] >= 0:
+            if places[i] >= 0:
                 sweep.add(places[i], g)
+            elif leaves_too and places[i] == _LEAF:
+                parameters[i].accumulate(g)
 
     @staticmethod
     def _start_sum(g: Any, missing: bool, layout: Layout, on: Axis, sweep: Sweep) -> Any:
@@ -113,7 +119,7 @@ class _Entry:
 
     def communication(self, node: Node) -> tuple[Sequence[str], Communicator, list[Sent]]:
         """Return the axes, the channel and the messages of backward if every parameter is used, for `Tape.plan`."""
-        parameters, (on, _) = node[2], node[4]
+        parameters, (on, _, _) = node[2], node[4]
         sent = [Sent("all_reduce", None, 4 * len(parameters))]
         sent += [Sent("all_reduce", None, p.array.nbytes) for p in reversed(parameters)]
         return on.names, on.group, sent if on.size > 1 else []
@@ -204,7 +210,8 @@ def record_entry(parameters: Sequence[Tensor], plan: EntryPlan) -> list[Tensor]:
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
-    if _PARAMETERS.issuperset(map(type, parameters)) and all(map(_requires_grad, parameters)):
+    all_leaves = _PARAMETERS.issuperset(map(type, parameters)) and all(map(_requires_grad, parameters))
+    if all_leaves:
         places = [_LEAF] * len(parameters)
         recording.hold_all(parameters)
     else:
@@ -216,7 +223,7 @@ def record_entry(parameters: Sequence[Tensor], plan: EntryPlan) -> list[Tensor]:
     nodes = recording.nodes
     first = len(nodes)
     nodes.extend([(_ENTERED, None, (), (), (first, places), None, None)] * len(places))
-    nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts), None, None))
+    nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts, all_leaves), None, None))
     return list(map(interior, map(_array, parameters), layouts, repeat(recording), count(first)))
 
 
