@@ -26,7 +26,7 @@ import numpy as np
 from autograd.errors import CollectiveMismatch, ShapeError
 
 from ...checks import modes
-from ..protocol import Array, Communicator, Pending, Request, Wrapper
+from ..protocol import Array, Communicator, Request, Wrapper
 from ..request import check
 from ..staged import HostTransport
 from .arena import ALIGNMENT_BYTES
@@ -160,6 +160,7 @@ class SharedMemory(Wrapper, HostTransport):
         self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
         self._sums = [slots[self.size, parity] for parity in (0, 1)]
         self._flags = Flags(host, self._control, self.rank, self.size, self._mismatch)
+        host.on_close(self._release)
 
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
@@ -200,6 +201,13 @@ class SharedMemory(Wrapper, HostTransport):
         self._control.free()
         self.is_plain = True
 
+    def _release(self) -> None:
+        """Free all windows, unless an array lies in one on some rank. All ranks call it, when their world is closed."""
+        self._small.clear()
+        self.trim()
+        if not self.is_plain and self._buffers.is_empty:
+            self.close()
+
     # -- meetings ------------------------------------------------------------------------------------------------------
     def _word(self, operation: str, x: Array, count: int, more: int = 0) -> int:
         """A call as one word, which must be the same on all ranks."""
@@ -216,9 +224,17 @@ class SharedMemory(Wrapper, HostTransport):
         return self._slots[n & 1][rank][: count * dtype.itemsize].view(dtype)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
+    def _prepared(self, request: Request, started: bool) -> Any:
+        """The group that this one wraps makes what is started: ranks that meet by flags cannot go on by themselves."""
+        if started:
+            return self.base.start(request)
+        if self.is_plain or request.op != "sum" or request.call not in _CALLS and request.call != "all_reduce":
+            return self.base.run(request)
+        return super()._prepared(request, False)
+
     def _run(self, request: Request, x: Any, out: Any) -> Any:
         call = request[0]
-        if call == "all_reduce" and request[2] == "sum" and not self.is_plain:
+        if call == "all_reduce" and not self.is_plain:
             small = self._small.get((x.dtype, x.size)) or self._prepare_small(x)
             if small is None:
                 return self._all_reduce(x, out)
@@ -231,12 +247,7 @@ class SharedMemory(Wrapper, HostTransport):
                 return np.add(a, b, out)
             add_up(parts[odd], out)
             return out
-        other = _CALLS.get(call)
-        return self.base.run(request) if self.is_plain or other is None else other(self, request, x, out)
-
-    def start(self, request: Request) -> Pending[Any]:
-        """Start the call of the group that this one wraps: ranks that meet by flags cannot go on without each other."""
-        return self.base.start(request)
+        return self.base.run(request) if self.is_plain else _CALLS[call](self, request, x, out)
 
     def _barrier(self, request: Request, x: Any, out: Any) -> None:
         self._flags.meet(0)
