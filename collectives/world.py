@@ -100,9 +100,10 @@ class World:
     all other processes at once, whatever the policy, so the job ends and names that process. Under ``raise`` ranks poll
     instead of blocking in MPI, as they do under ``ranks`` checking.
 
-    Closing a world over MPI waits until all ranks close it, stops its monitor thread, and frees its communicators; MPI
-    stays initialised. Shared memory is freed when MPI is finalized, because arrays of the program may lie in it. After
-    a failure, closing waits for nobody and frees nothing, and no further world over MPI can be made.
+    Closing a world over MPI waits until all ranks close it, stops its monitor thread, and frees its communicators and
+    shared memory; MPI stays initialised. Shared memory in which an array of the program lies (`shared_arrays.empty`) is
+    kept until MPI is finalized. After a failure, closing waits for nobody and frees nothing, and no further world over
+    MPI can be made.
 
     Examples
     --------

@@ -8,7 +8,7 @@ all of them have. So it does not matter when garbage is collected on a rank.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import finalize
 
@@ -58,6 +58,7 @@ class Groups:
         self._made: dict[tuple[int, ...], int] = {}  # how many there were of these ranks
         self._dropped: dict[tuple[int, ...], dict[str, Any]] = {}  # those that nothing refers to, by their keys
         self._comms: dict[str, Any] = {}  # those that MPI knows, by their keys in the order in which they were made
+        self.on_close: list[Callable[[], None]] = []  # what frees the memory that groups share, called by all ranks
         self._is_closed = False
 
     def keep(self, comm: Any, channel: Channel) -> Handle:
@@ -126,7 +127,10 @@ class Groups:
                 del channels[known]
 
     def free_all(self) -> None:
-        """Free all communicators, when the world is closed and no rank of it communicates any more."""
+        """Free shared memory and all communicators, and refuse further calls: when all ranks close the world."""
+        for release in reversed(self.on_close):
+            release()
+        self.waits.activity.close()
         self._is_closed = True
         # In the order in which they were made, which is the same on all ranks that share some of them.
         for comm in self._comms.values():

@@ -86,9 +86,8 @@ class MpiWorld:
         leaving, pause = self.leave("closed the world"), _PAUSE_S
         while not (self.activity.has_failed or self.activity.failed):
             if next(leaving, leaving) is leaving:
-                self.activity.close()
+                self._groups.free_all()
                 if self._monitor is not None:
-                    self._groups.free_all()
                     self._control.comm.Free()
                 return True
             time.sleep(pause)

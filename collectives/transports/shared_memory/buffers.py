@@ -101,6 +101,11 @@ class Buffers:
             self._windows.pop(slab).free()
         return max(size for size, _ in said)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no window, on this rank and so on all."""
+        return not self._windows
+
     def _array_at(self, place: Place, size_bytes: int) -> Array:
         content = self._segment(place.slab, self._rank)
         buffer = _Buffer(content[place.offset : place.offset + size_bytes])

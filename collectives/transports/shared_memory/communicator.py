@@ -160,6 +160,7 @@ class SharedMemory(Wrapper, HostTransport):
         self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
         self._sums = [slots[self.size, parity] for parity in (0, 1)]
         self._flags = Flags(host, self._control, self.rank, self.size, self._mismatch)
+        host.on_close(self._release)
 
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
@@ -199,6 +200,13 @@ class SharedMemory(Wrapper, HostTransport):
         self._flags.words.release()
         self._control.free()
         self.is_plain = True
+
+    def _release(self) -> None:
+        """Free all windows, unless an array lies in one on some rank. All ranks call it, when their world is closed."""
+        self._small.clear()
+        self.trim()
+        if not self.is_plain and self._buffers.is_empty:
+            self.close()
 
     # -- meetings ------------------------------------------------------------------------------------------------------
     def _word(self, operation: str, x: Array, count: int, more: int = 0) -> int:

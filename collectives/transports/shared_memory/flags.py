@@ -185,6 +185,7 @@ class Flags:
     def _look(self, at: int, n: int, waited_s: float) -> None:
         rank = at // LINE
         mark = self.words[at + _MARK : at + _MARK + 3].tolist()
+        self._host.check((self._channel, "a collective in shared memory", n, None))
         where = f"in collective {n} in shared memory on '{self._channel.name}'"
         if not is_alive(mark) and self.words[at] < n:
             raise RankFailed(

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from autograd.errors import CommunicationError, MeshError
 
-from ...job.activity import Activity, Channel
+from ...job.activity import Activity, Channel, Wait
 
 __all__ = ["Host", "Window", "is_alive", "open_host", "process_mark"]
 
@@ -99,6 +99,14 @@ class Host(NamedTuple):
     def _activity(self) -> Activity:
         activity: Activity = self.group._waits.activity
         return activity
+
+    def on_close(self, release: Callable[[], None]) -> None:
+        """Have `release` called when the world is closed, by all ranks of the group."""
+        self.group._groups.on_close.append(release)
+
+    def check(self, wait: Wait) -> None:
+        """Raise if `wait` would never end, because a rank has failed or a deadlock was found."""
+        self.group._waits.check(wait)
 
     def tell_calls_of(self, channel: Channel) -> None:
         """Have a channel's calls told to the others when this rank leaves."""

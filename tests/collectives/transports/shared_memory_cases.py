@@ -138,6 +138,12 @@ class Threads:
     def tell_calls_of(self, channel: Any) -> None:
         """No monitor."""
 
+    def on_close(self, release: Any) -> None:
+        """No world is closed."""
+
+    def check(self, wait: Any) -> None:
+        """No monitor."""
+
     def progress(self) -> None:
         time.sleep(0)  # lets another thread run
         local = getattr(self.group, "_world", None)
