@@ -45,6 +45,8 @@ class MpiCommunicator(HostTransport):
         This process's place.
     """
 
+    repeats = True
+
     def __init__(self, comm: Any, channel: Channel, rank: int, handle: Handle | None = None):
         self._handle = Handle(comm, channel) if handle is None and comm is not None else handle
         self.rank = rank
