@@ -58,13 +58,13 @@ from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.layouts.messages import describe, fixes
 
-from .call import Call
+from .call import Call, keep
 from .checks import modes, sanitizer
 from .staging import InShape
 from .transports.protocol import Pending, Request
 from .transports.request import answer
 
-__all__ = ["Asked", "Collective", "InShape", "Prepared", "Refusal", "arrived", "collectives", "compared_layout"]
+__all__ = ["Asked", "Collective", "Prepared", "Refusal", "absent_or_zeros", "arrived", "collectives", "compared_layout"]
 
 
 Asked = tuple[Request | None, Callable[[Any, Any, Call], Any]]
@@ -210,7 +210,7 @@ class Collective:
         if changes:
             found = call.changed.get(key := tuple(changes.items()))
             if found is None:
-                found = call.changed[key] = call.but(**changes)
+                found = keep(call.changed, key, call.but(**changes))
             call = found
         if call.begin is not None:
             return call.begin(self, x, call)
@@ -237,7 +237,7 @@ class Collective:
         if x.__class__ is not Shaped:  # two of them may differ in why they have no values
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
                 self, layout, x.__class__, x.shape, x.dtype)  # fmt: skip
-            call.prepared[key] = made
+            keep(call.prepared, key, made)
         return made
 
     def run(self, x: Any, call: Call) -> Any:

@@ -128,8 +128,6 @@ class Communicator:
         Messages and payload bytes sent to each peer by `send` and `lend`.
     copies : list of Copy
         What the next statement on it tells of values that should be equal on its ranks (see `sanitizer`).
-    texts : dict
-        The fingerprints of calls that were made on it before.
     """
 
     rank: int
@@ -139,7 +137,6 @@ class Communicator:
     algorithm: str = "native"
     traffic: Traffic
     copies: list[Copy]
-    texts: dict[Any, str]
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     repeats = False
@@ -373,7 +370,7 @@ class Wrapper(Communicator):
     def __init__(self, base: Communicator):
         self.base = base
         self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
-        self.traffic, self.copies, self.texts, self.dry = base.traffic, base.copies, base.texts, base.dry
+        self.traffic, self.copies, self.dry = base.traffic, base.copies, base.dry
         self.poke = base.poke
 
     def __getattr__(self, name: str) -> Any:  # what a transport has besides the protocol

@@ -57,7 +57,6 @@ class MpiCommunicator(HostTransport):
         self._comm = comm
         self._channel = channel
         self.copies = []
-        self.texts = {}
         self._agreed = 0
         self._groups: dict[str, int] = {}  # how often a subgroup was made
         self._reversed: MpiCommunicator | None = None

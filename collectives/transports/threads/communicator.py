@@ -76,7 +76,6 @@ class LocalCommunicator(HostTransport):
         self._world_rank = world_rank
         self._channel = channel
         self.copies = []
-        self.texts = {}
         self._said: Statement | None = None  # about the next call
         self._number = 0
         self._sent = [0] * self.size
