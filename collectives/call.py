@@ -9,7 +9,9 @@ from autograd.layouts.layout import Label, V
 
 from .transports.protocol import Communicator
 
-__all__ = ["Call"]
+__all__ = ["Call", "keep"]
+
+_MOST_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +57,14 @@ class Call:
     def but(self, **changes: Any) -> Call:
         """This call with some of it changed."""
         return replace(self, **changes)
+
+
+def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
+    """Add `value` to what is looked up by `key`, and return it.
+
+    All is forgotten once there is too much of it: a program whose shapes never repeat would fill the memory.
+    """
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+    kept[key] = value
+    return value

@@ -42,7 +42,6 @@ are settled once for a call and an operand's layout, shape and dtype, and kept a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,13 +58,13 @@ from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.layouts.messages import describe, fixes
 
-from .call import Call
+from .call import Call, keep
 from .checks import modes, sanitizer
 from .staging import InShape
 from .transports.protocol import Pending, Request
 from .transports.request import answer
 
-__all__ = ["Asked", "Collective", "InShape", "Prepared", "Refusal", "arrived", "collectives", "compared_layout"]
+__all__ = ["Asked", "Collective", "Prepared", "Refusal", "absent_or_zeros", "arrived", "collectives", "compared_layout"]
 
 
 Asked = tuple[Request | None, Callable[[Any, Any, Call], Any]]
@@ -211,7 +210,7 @@ class Collective:
         if changes:
             found = call.changed.get(key := tuple(changes.items()))
             if found is None:
-                found = call.changed[key] = call.but(**changes)
+                found = keep(call.changed, key, call.but(**changes))
             call = found
         if call.begin is not None:
             return call.begin(self, x, call)
@@ -238,7 +237,7 @@ class Collective:
         if x.__class__ is not Shaped:  # two of them may differ in why they have no values
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
                 self, layout, x.__class__, x.shape, x.dtype)  # fmt: skip
-            call.prepared[key] = made
+            keep(call.prepared, key, made)
         return made
 
     def run(self, x: Any, call: Call) -> Any:
@@ -403,7 +402,7 @@ class Prepared:
     """
 
     __slots__ = (
-        "_answer", "_is_checked", "_is_compared", "_is_identity", "_is_inexact", "_request", "_result_kind",
+        "_answer", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_request", "_result_dtype",
         "_result_shape", "_rule", "_texts", "call", "collective", "group", "layout", "operand", "out", "result",
     )  # fmt: skip
 
@@ -413,7 +412,7 @@ class Prepared:
         self.collective, self.call, self.group, self.layout, self.out = collective, call, call.group, layout, out
         self.operand = operand
         self.result: Any = None
-        self._result_kind: Any = None  # its shape and dtype
+        self._result_dtype: Any = None
         self._is_inexact = (call.dtype if operand is None else operand[1]).kind in "fc"
         self._is_compared = call.group.size > 1 and not (
             call.elsewhere or collective.between_two or (collective.silent and layout is None)
@@ -424,7 +423,7 @@ class Prepared:
         self._texts: dict[bool | None, str] = {}
         # the last request without its operand, if another contiguous operand is all that changes; False if not
         self._request: Any = None
-        self._is_checked = False  # whether the transport can run the request again without a check
+        self._is_flat = False  # whether the operand is the transport's as it is
         self._answer: Any = None  # the number of elements and the dtype of its result
         self._result_shape: tuple[int, ...] | None = None  # what a flat answer is brought to; None: it stays flat
 
@@ -441,7 +440,7 @@ class Prepared:
         else:
             known = recording.leaves.get(id(x))  # `enter` looks there first too; a leaf is found without its call
             place = recording.enter(x) if known is None else known
-        told = self if (y.shape, y.dtype) == self._result_kind else self._giving(array, y)
+        told = self if y.dtype is self._result_dtype and y.shape == self.result[0] else self._giving(array, y)
         if collective.communicates:
             recording.communicates = True
         nodes = recording.nodes
@@ -467,8 +466,7 @@ class Prepared:
                 return x
             request = self._request
             if request and x.flags.c_contiguous:
-                request = _request((request[0], x.reshape(-1), *request[2:]))
-                y = self.group.run_again(request, self._answer) if self._is_checked else self.group.run(request)
+                y = self.group.run_again(request, x if self._is_flat else x.reshape(-1), self._answer)
                 return y if self._result_shape is None else y.reshape(self._result_shape)
         return self._run_rule(x)
 
@@ -496,8 +494,9 @@ class Prepared:
         elif x.flags.c_contiguous:
             flat = request.x
             same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
-            self._request = same and flat.ctypes.data == x.ctypes.data and request._replace(x=None)
-            self._is_checked = request.call != "send" and x.dtype != np.float16 and self.group.size > 1
+            same = same and flat.ctypes.data == x.ctypes.data and x.dtype != np.float16
+            self._request = same and request.call != "send" and self.group.size > 1 and request._replace(x=None)
+            self._is_flat = x.ndim == 1
             self._answer = answer(request, self.group.rank)
             self._result_shape = None if len(finish.shape) == 1 else finish.shape
 
@@ -521,7 +520,7 @@ class Prepared:
         made = self
         if self.result is not None:
             made = Prepared(self.collective, self.call, self.layout, self.out, self.operand)
-        made.result, made._result_kind = outline(y), (y.shape, y.dtype)
+        made.result, made._result_dtype = outline(y), y.dtype
         if state.dry:
             made.call = self.call.but(like=Shaped((0,), y.dtype, DRY))
         elif self.call.like is None and not (isinstance(y, _HOST) and isinstance(array, _HOST)):
@@ -587,4 +586,3 @@ def _instead(name: str, axis: str, have: Label) -> str:
 _new = object.__new__
 _HOST = (np.ndarray, np.generic, Shaped)
 _HOW = {None: "in a backward sweep", True: "recorded", False: "not recorded"}
-_request = partial(tuple.__new__, Request)  # without the call that a NamedTuple's own constructor costs

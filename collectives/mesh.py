@@ -19,15 +19,12 @@ from autograd.errors import MeshError
 from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
-from .call import Call
+from .call import Call, keep
 from .replicas import compare_replicas
 from .transports.protocol import Communicator
 from .world import world
 
 __all__ = ["Axis", "Mesh", "check_replicas", "current_mesh"]
-
-
-_MOST_CALLS = 1000  # that an axis keeps; a program whose shapes never repeat would fill the memory
 
 
 class Axis:
@@ -68,9 +65,7 @@ class Axis:
         key = (group, *fields.items())
         found: Call | None = self.calls.get(key)
         if found is None:
-            if len(self.calls) >= _MOST_CALLS:
-                self.calls.clear()
-            found = self.calls[key] = Call(self.names, self.group if group is None else group, **fields)
+            found = keep(self.calls, key, Call(self.names, self.group if group is None else group, **fields))
         return found
 
     def using(self, algorithm: str, operation: str | None = None) -> Communicator:

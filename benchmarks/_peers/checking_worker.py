@@ -17,7 +17,7 @@ import autograd as ag
 import collectives as cc
 from autograd.engine.events import listeners
 from collectives.checks import modes
-from collectives.collective import Prepared, _request
+from collectives.collective import Prepared
 
 SIZE_BYTES = 4096
 BARE, UNCHECKED = "bare transport", "without the check"
@@ -34,8 +34,7 @@ def run_unchecked(self: Any, x: Any, recorded: Any, operand: Any = None) -> Any:
             return x
         request = self._request
         if request and x.flags.c_contiguous:
-            request = _request((request[0], x.reshape(-1), *request[2:]))
-            y = self.group.run_again(request, self._answer) if self._is_checked else self.group.run(request)
+            y = self.group.run_again(request, x if self._is_flat else x.reshape(-1), self._answer)
             return y if self._result_shape is None else y.reshape(self._result_shape)
     return self._run_rule(x)
 

@@ -28,7 +28,7 @@ from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import Label, Shard
 
-from ..call import Call
+from ..call import Call, keep
 from ..collective import Collective
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
@@ -40,8 +40,6 @@ __all__ = [
 
 AxisName = str | Sequence[str]
 Arguments = ParamSpec("Arguments")
-
-_MOST_KEPT = 1000  # uses that a mesh keeps; a program whose shapes never repeat would fill the memory
 
 
 class Use(NamedTuple):
@@ -87,9 +85,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
             return use  # type: ignore[return-value]
         known = use.collective.prepared(use.x, use.call)
         if key is not None and use.repeats and use.x is x and _can_be_kept(key):
-            if len(mesh.prepared) >= _MOST_KEPT:
-                mesh.prepared.clear()
-            mesh.prepared[key] = known
+            keep(mesh.prepared, key, known)
         return known.apply(use.x)
 
     declared = signature(resolve)

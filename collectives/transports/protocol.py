@@ -128,8 +128,6 @@ class Communicator:
         Messages and payload bytes sent to each peer by `send` and `lend`.
     copies : list of Copy
         What the next statement on it tells of values that should be equal on its ranks (see `sanitizer`).
-    texts : dict
-        The fingerprints of calls that were made on it before.
     """
 
     rank: int
@@ -139,11 +137,12 @@ class Communicator:
     algorithm: str = "native"
     traffic: Traffic
     copies: list[Copy]
-    texts: dict[Any, str]
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     library: Any = None
     """``mpi4py.MPI`` where the ranks are processes: shared memory is allocated through it."""
+    repeats = False
+    """Whether `_run` takes the operand from `x` alone, so that a request can be run again with another one."""
     adds_float16 = False
     """Whether it is given float16 operands of reductions as they are, and rounds their sums once itself."""
 
@@ -222,17 +221,17 @@ class Communicator:
             return self._run(request, x, empty(x.size, x.dtype))
         return self._prepared(request, False)
 
-    def run_again(self, request: Request, result: tuple[int, np.dtype[Any]] | None) -> Any:
-        """`run` for a request that differs from an earlier one only in the values of its operand; it is not checked.
+    def run_again(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Any:
+        """`run` for a request that was run before with another operand of the same size and dtype.
 
-        `result` is what `request.answer` gives for it. It is no message, its operand is on the host and not of float16,
-        and the group has several ranks.
+        The operand is `x`, an array of the host and not of float16; `result` is what `request.answer` gives. The group
+        has several ranks, and the call is no message. Where the transport allows it nothing is checked again.
         """
-        if observers and get_ident() in observers:
-            return _told(self, request, False, lambda: self.run_again(request, result))
+        if not self.repeats or (observers and get_ident() in observers):
+            return self.run(request._replace(x=x))
         if request[0] == "broadcast":
-            return self._run(request, None, request[1].copy())
-        return self._run(request, request[1], None if result is None else empty(*result))
+            return self._run(request, None, x.copy())
+        return self._run(request, x, None if result is None else empty(*result))
 
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""
@@ -373,16 +372,13 @@ class Wrapper(Communicator):
     def __init__(self, base: Communicator):
         self.base = base
         self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
-        self.traffic, self.copies, self.texts, self.dry = base.traffic, base.copies, base.texts, base.dry
+        self.traffic, self.copies, self.dry = base.traffic, base.copies, base.dry
         self.poke = base.poke
 
     def __getattr__(self, name: str) -> Any:  # what a transport has besides the protocol
         if name == "base":  # not set yet
             raise AttributeError(name)
         return getattr(self.base, name)
-
-    def run_again(self, request: Request, result: tuple[int, np.dtype[Any]] | None) -> Any:
-        return self.run(request)
 
     @property
     def control(self) -> Communicator:

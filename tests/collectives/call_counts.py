@@ -18,10 +18,11 @@ SIZE = 512
 
 
 class Count(NamedTuple):
-    """Calls of Python functions, and the files that were entered."""
+    """Calls of Python functions, the files that were entered, and the calls above the transport."""
 
     calls: int
     files: int
+    above: int
 
 
 def entered(f: Callable[[], Any], warm: int = 3) -> list[tuple[str, str]]:
@@ -45,7 +46,9 @@ def entered(f: Callable[[], Any], warm: int = 3) -> list[tuple[str, str]]:
 def count(f: Callable[[], Any]) -> Count:
     """How much ``f()`` calls."""
     seen = entered(f)
-    return Count(len(seen), len({file for file, _ in seen}))
+    below = ("/collectives/transports/", "/collectives/checks/", "/collectives/job/", "/threading.py")
+    above = [name for file, name in seen if not any(part in file for part in below)]
+    return Count(len(seen), len({file for file, _ in seen}), len(above))
 
 
 def programs(ranks: int) -> dict[str, Callable[[], Tensor]]:

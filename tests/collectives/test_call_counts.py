@@ -56,4 +56,6 @@ def test_on_threads(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
         cc.check("first")
     with capsys.disabled():
         print("\n" + table(found, f"on threads, check {mode!r}"))
-    assert found["all_reduce"][0].calls <= 30
+    for name, (forward, step) in found.items():  # which of two threads makes the results of both is chance
+        if name != "broadcast":
+            assert forward.above <= 8 and step.above <= 9, (name, forward, step)

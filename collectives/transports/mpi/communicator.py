@@ -46,6 +46,7 @@ class MpiCommunicator(HostTransport):
     """
 
     library = MPI
+    repeats = True
 
     def __init__(self, handle: Handle | None, channel: Channel, rank: int, groups: Groups):
         self._handle = handle
@@ -60,7 +61,6 @@ class MpiCommunicator(HostTransport):
         self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
         self.copies = []
-        self.texts = {}
         self._agreed = 0
         self._subgroups: dict[str, int] = {}  # how often a subgroup was made
         self._reversed: MpiCommunicator | None = None
