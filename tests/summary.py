@@ -64,7 +64,7 @@ def text(is_verbose: bool) -> Iterator[str]:
         if is_verbose:
             yield from (f"{section}: {text}" for text in sorted(lines, key=_natural))
         elif lines:
-            yield f"{section}: {len(lines)} (listed with -v)"
+            yield f"{section}: {len(lines)} lines (shown with -v)"
 
 
 def skips(reasons: Iterable[str]) -> Iterator[str]:

@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import statistics
 import sys
+import textwrap
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import autograd as ag
 import collectives as cc
-from autograd.engine.events import listeners
+from collectives import collective
 from collectives.checks import modes
 from collectives.collective import Prepared
 
@@ -25,18 +29,17 @@ LATER = "first, after its 1000 calls"  # over MPI; on threads every call is comp
 MODES = ("off", "first", "always", "ranks")
 
 
-def run_unchecked(self: Any, x: Any, recorded: Any, operand: Any = None) -> Any:
-    """`Prepared.run` as it would be if there were no checking at all."""
-    if listeners:
-        return self._run_between_events(x, operand)
-    if self.collective._forward is self._rule:
-        if self._is_identity:
-            return x
-        request = self._request
-        if request and x.flags.c_contiguous:
-            y = self.group.run_again(request, x if self._is_flat else x.reshape(-1), self._answer)
-            return y if self._result_shape is None else y.reshape(self._result_shape)
-    return self._run_rule(x)
+def run_unchecked() -> Callable[..., Any]:
+    """`Prepared.run` without its statement that compares the call with the other ranks'."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(Prepared.run)))
+    (function,) = tree.body
+    assert isinstance(function, ast.FunctionDef)
+    left = [statement for statement in function.body if "modes.limit" not in ast.unparse(statement)]
+    assert len(left) == len(function.body) - 1
+    function.body = left
+    made: dict[str, Any] = {}
+    exec(compile(tree, __file__, "exec"), vars(collective), made)
+    return made["run"]  # type: ignore[no-any-return]
 
 
 def chunk(name: str, group: Any, flat: Any, x: Any, calls: int) -> float:
@@ -57,7 +60,7 @@ def chunk(name: str, group: Any, flat: Any, x: Any, calls: int) -> float:
 def measure(rounds: int, calls: int, *more: str) -> dict[str, list[float]]:
     """Microseconds per call, by name and round. All ranks call it."""
     times: dict[str, list[float]] = {name: [] for name in (BARE, UNCHECKED, *MODES, *more)}
-    original = Prepared.run
+    original, unchecked = Prepared.run, run_unchecked()
     with cc.Mesh(dp=-1) as mesh:
         group = mesh.axis("dp").group
         flat = np.ones(SIZE_BYTES // 4, np.float32)
@@ -70,7 +73,7 @@ def measure(rounds: int, calls: int, *more: str) -> dict[str, list[float]]:
                 modes._limits["first"] = 0.0 if name == LATER else float("inf")
                 cc.check(mode if mode in modes.MODES else "off")
                 if name == UNCHECKED:
-                    Prepared.run = run_unchecked  # type: ignore[method-assign]
+                    Prepared.run = unchecked  # type: ignore[method-assign]
                 group.barrier()
                 took = chunk(name, group, flat, x, calls)
                 group.barrier()

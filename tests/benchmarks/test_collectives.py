@@ -127,8 +127,8 @@ def test_comparison_with_another_tree() -> None:
     with bench.socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         args = bench.options().parse_args(["--before", str(ROOT), "--starts", "2", "--rounds", "3"])
         calls = [("all_reduce", 4096), ("all_gather, with backward", 4096)]
-        figures = bench._compare(args, listener, "operations", 2, calls, "over MPI")
-    assert list(figures) == [f"{name}: 4 KiB, over MPI, 2 ranks" for name, _ in calls]
+        figures = bench._compare(args, listener, "operations", 1, calls, "over MPI")
+    assert list(figures) == [f"{name}: 4 KiB, over MPI, 1 rank" for name, _ in calls]
     assert all(0 < row["low"] <= row["ratio"] <= row["high"] for row in figures.values())
     with pytest.raises(SystemExit):
         bench.options().parse_args(["--before", str(ROOT / "tests" / "autograd")])

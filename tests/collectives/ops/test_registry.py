@@ -73,7 +73,8 @@ def run_world(work: Work, ranks: int) -> None:
 def test_world(ranks: int) -> None:
     work, skips = work_and_skips(ranks)
     for skip, times in Counter(skips).items():
-        summary.count("registry in local worlds, skipped", f"times {skip.name}: {skip.reason}", times)
+        summary.count("registry in local worlds, skipped", f"({skip.reason})", times)
+        summary.line("registry in local worlds, skipped", f"{skip.name}: {skip.reason}: {times} on {ranks} ranks")
     part = default_part(work, ranks) if ranks in TWO_AXES else work
     run_world(part, ranks)
     if len(part) < len(work):
