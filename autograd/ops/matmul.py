@@ -7,11 +7,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from numpy import empty, ndarray
+from numpy import ndarray
 
 from ..engine.broadcasting import ones, unbroadcast
 from ..engine.primitive import op
-from ..kernels import blas
 from ..layouts.layout import Mix, Sum
 from .shape import broadcast_to, swapaxes
 
@@ -69,36 +68,15 @@ matmul = op("matmul", "a b", operator.matmul, (_left, _right), saves="01", dims=
 # -- a linear layer ------------------------------------------------------------------------------------------
 
 
-_MANY = 256
-"""From so many rows on the bias is there first and the product is added to it, which saves a pass over the result."""
-
-
 def _linear(x: Any, w: Any, b: Any) -> Any:
-    if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape:
+    if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape and x.ndim > 1:
         try:
-            if x.ndim == 2:
-                if len(x) >= _MANY:
-                    return _added_to_bias(x, w, b)
-                y = x.dot(w)  # the same as @, without its machinery
-                y += b
-                return y
-            if x.ndim > 2:  # one product, and not one per batch
-                y = _added_to_bias(_rows(x), w, b)
-                return y.reshape(*x.shape[:-1], y.shape[1])
+            y = (x if x.ndim == 2 else _rows(x)).dot(w)  # one product, not one per batch; `dot` is cheaper than @
         except ValueError:  # the product says what does not fit
-            pass
-    return NotImplemented
-
-
-def _added_to_bias(x: Any, w: Any, b: Any) -> Any:
-    if len(x) >= _MANY and x.dtype == w.dtype == b.dtype and blas.adds_products(x.dtype):
-        y = empty((len(x), len(b)), x.dtype)
-        y[...] = b
-        blas.add_product(x, w, y)
-    else:
-        y = x.dot(w)
+            return NotImplemented
         y += b
-    return y
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+    return NotImplemented
 
 
 def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:

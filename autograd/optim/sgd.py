@@ -10,8 +10,7 @@ from numpy import add, multiply, subtract
 
 from ..engine.parameter import Leaf
 from ..errors import RingtapeError
-from ..kernels import compiled
-from ..kernels.momentum import LEAST, Momentum
+from ..kernels.momentum import LEAST, momentum
 from .base import _BARE, Optimizer, decrease
 
 __all__ = ["SGD"]
@@ -66,14 +65,12 @@ class SGD(Optimizer):
         self.momentum, self.weight_decay, self.dampening, self.nesterov = momentum, weight_decay, dampening, nesterov
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
-        self._updates: dict[int, Momentum] = {}
         self._small: _Small | None = None
 
     _saved = ("velocity",)
 
     def forget(self) -> None:
         self._small = None
-        self._updates = {}
 
     def update_all(self, gradients: list[Any]) -> None:
         # the many small parameters of a model cost more in calls than in numbers: they are one array here
@@ -95,7 +92,7 @@ class SGD(Optimizer):
             v = self.velocity[i]
             if v is None:
                 v = self.velocity[i] = g.copy()
-            elif not (self.dampening or self.nesterov) and self._large(i, p, v).step(g, self.lr, self.momentum):
+            elif not (self.dampening or self.nesterov) and momentum(p.array, v, g, self.lr, self.momentum):
                 return
             else:
                 v *= self.momentum
@@ -110,13 +107,6 @@ class SGD(Optimizer):
             p.array -= scratch
         else:
             decrease(p, self.lr * g)
-
-    def _large(self, i: int, p: Leaf, v: Any) -> Momentum:
-        """The update of a large parameter in fewer passes; another one if its array has been replaced."""
-        found = self._updates.get(i)
-        if found is None or found.p is not p.array or found.v is not v:
-            found = self._updates[i] = Momentum(p.array, v)
-        return found
 
 
 class _Small:
@@ -138,7 +128,6 @@ class _Small:
         self.others = [i for i in range(len(parameters)) if i not in members]
         size = sum(p.array.size for _, p in fits)
         self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
-        self.loop, self.number = compiled.find("change", dtype), dtype.type
         self.changes: list[tuple[int, Leaf, Any]] = []
         start = 0
         for i, p in fits:
@@ -152,12 +141,9 @@ class _Small:
         v, change = self.velocity, self.change
         if self.changes:
             np.concatenate([gradients[i].ravel() for i, _, _ in self.changes], out=self.gradient)
-        if self.loop is not None:
-            self.loop(v, self.gradient, change, self.number(lr), self.number(momentum))
-        else:
-            multiply(v, momentum, v)
-            add(v, self.gradient, v)
-            multiply(v, lr, change)
+        multiply(v, momentum, v)
+        add(v, self.gradient, v)
+        multiply(v, lr, change)
         for _, p, part in self.changes:
             array = p.array
             subtract(array, part, array)

@@ -23,7 +23,7 @@ from engine_worker import (
 )
 
 import autograd as ag
-from autograd import nn, ops, optim
+from autograd import kernels, nn, ops, optim
 
 
 def module(problem: Problem) -> nn.Module:
@@ -145,4 +145,5 @@ def adam(sizes: tuple[int, ...], mode: str) -> Work:
     return Work(optimizer.step, lambda _: {"parameter": norm(p.numpy())})
 
 
+kernels.keep_freed_memory()  # as its documentation advises for training steps; torch's allocator keeps memory, too
 serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, adam=adam)

@@ -57,6 +57,10 @@ def _check_labels(labels: np.ndarray, classes: int) -> None:
         )
 
 
+_FEW = 1 << 12
+"""Up to this number of logits a compiled loop is faster than NumPy's calls."""
+
+
 def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     """The rows' losses, and what the cotangent is made of: exp(logits - top), its sums, the labels' flat places.
 
@@ -64,10 +68,10 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     """
     n, classes = logits.shape
     dtype = logits.dtype
-    loop = compiled.find("cross_entropy", dtype)
-    if loop is not None and n and compiled.are_bare(dtype, logits) and compiled.are_bare(compiled.INT64, labels):
+    loop = compiled.find("cross_entropy", dtype) if 0 < n * classes <= _FEW else None
+    if loop is not None and compiled.are_bare(dtype, logits) and compiled.are_bare(compiled.INT64, labels):
         losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
-        if loop(logits, labels, compiled.NO_LABEL, losses, exps, sums):
+        if loop(logits, labels, losses, exps, sums):
             return losses, (exps, sums, None)
     if type(labels) is np.ndarray:
         _check_labels(labels, classes)
@@ -99,7 +103,7 @@ def _one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
         loop = compiled.find("cross_entropy_backward", exps.dtype)
         g, ct = np.empty_like(exps), ct * ones(len(sums), sums.dtype)
         fits = ct.shape == sums.shape and compiled.are_bare(exps.dtype, ct)
-        if loop is not None and fits and loop(ct, exps, sums, labels, compiled.NO_LABEL, g):
+        if loop is not None and fits and loop(ct, exps, sums, labels, g):
             return g
         places = _places(labels, exps.shape[1])
     g = exps * (ct / sums)[:, None]
