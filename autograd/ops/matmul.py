@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from ..engine.broadcasting import ones, unbroadcast
+from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import op
 from ..layouts.layout import Mix, Sum
 from .shape import broadcast_to, swapaxes

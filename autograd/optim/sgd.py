@@ -128,6 +128,8 @@ class _Small:
         self.others = [i for i in range(len(parameters)) if i not in members]
         size = sum(p.array.size for _, p in fits)
         self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
+        self.numbers: tuple[float, float] | None = None  # kept as arrays: calls with them are faster
+        self.rate = self.keep = self.change
         self.changes: list[tuple[int, Leaf, Any]] = []
         start = 0
         for i, p in fits:
@@ -141,9 +143,12 @@ class _Small:
         v, change = self.velocity, self.change
         if self.changes:
             np.concatenate([gradients[i].ravel() for i, _, _ in self.changes], out=self.gradient)
-        multiply(v, momentum, v)
+        if self.numbers != (lr, momentum):
+            self.numbers = lr, momentum
+            self.rate, self.keep = np.array(lr, v.dtype), np.array(momentum, v.dtype)
+        multiply(v, self.keep, v)
         add(v, self.gradient, v)
-        multiply(v, lr, change)
+        multiply(v, self.rate, change)
         for _, p, part in self.changes:
             array = p.array
             subtract(array, part, array)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.broadcasting import ones
+from ...engine.dispatch import ones
 from ...engine.primitive import op
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import DtypeError, LayoutError, ShapeError, call_site
