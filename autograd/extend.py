@@ -25,8 +25,8 @@ from typing import Any
 from .custom.primitive import Call, Extension
 from .custom.vspace import VSpace, vspace
 from .engine import events
-from .engine.broadcasting import broadcast, ones, unbroadcast
-from .engine.dispatch import identity
+from .engine.broadcasting import broadcast
+from .engine.dispatch import identity, ones, unbroadcast
 from .engine.events import listeners
 from .engine.multi_output import Several
 from .engine.primitive import Primitive, op, registry

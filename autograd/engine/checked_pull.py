@@ -13,7 +13,6 @@ from typing import Any
 from ..arrays.device import is_array
 from ..errors import LayoutError
 from ..layouts.layout import Layout, may_relabel
-from .broadcasting import unbroadcast
 from .recording import Node, Recording
 from .state import state
 from .tape import Sweep
@@ -39,8 +38,7 @@ def hand_on(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sweep: Sw
     shapes = shapes if op.elementwise else None
     for i, place in enumerate(places):
         if place >= 0 and (signature is None or i not in signature.apart):
-            g = op.cotangent(i, ct, y, xs, options)
-            g = g if shapes is None else unbroadcast(g, shapes[i])
+            g = op.cotangent(i, ct, y, xs, options, shapes)
             sweep.add(place, relabel(g, signature.layouts[i].dual) if sweep.record and signature is not None else g)
 
 
@@ -81,8 +79,7 @@ def prove_with(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None
         for i, place in enumerate(places):
             if place < 0:
                 continue
-            g = op.cotangent(i, ct, y, xs, options)
-            g = g if shapes is None else unbroadcast(g, shapes[i])
+            g = op.cotangent(i, ct, y, xs, options, shapes)
             needed = signature.layouts[i].dual
             for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
                 if not may_relabel(have, need):

@@ -26,7 +26,6 @@ import numpy as np
 from ..layouts.messages import unfit
 from ..layouts.rank_values import RankFloat, RankInt, frozen
 from . import events
-from .broadcasting import unbroadcast
 from .checked_pull import checked_pull
 from .events import listeners
 from .promotion import mixed, promoted
@@ -34,7 +33,7 @@ from .recording import FREE, OUTSIDE
 from .state import state
 from .tensor import TENSORS, Tensor
 
-__all__ = ["announce", "bind", "identity"]
+__all__ = ["announce", "bind", "identity", "ones", "unbroadcast"]
 
 _NUMBERS = frozenset((float, int, RankFloat, RankInt))
 _SCALARS = frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128))
@@ -489,3 +488,37 @@ def _pull_many(op: Any) -> Callable[..., None]:
                 cts[place] = cts[place] + g
 
     return pull
+
+
+# -- broadcasting, undone --------------------------------------------------------------------------------------------
+def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
+    """Sum a cotangent over the dimensions along which an operand of `shape` was repeated."""
+    have = ct.shape
+    if have == shape:
+        return ct
+    if len(have) == 2 and have[1:] == shape and type(ct) is np.ndarray and ct.dtype.kind == "f":  # a bias
+        return ones(have[0], ct.dtype).dot(ct)  # BLAS takes half the time of a sum over rows
+    axes = _repeated.get((have, shape))
+    if axes is None:
+        extra = len(have) - len(shape)
+        axes = tuple(range(extra)) + tuple(i + extra for i, n in enumerate(shape) if n == 1 and have[i + extra] != 1)
+        if len(_repeated) > 4096:
+            _repeated.clear()
+        _repeated[have, shape] = axes
+    ct = _add_reduce(ct, axes) if type(ct) is np.ndarray else ct.sum(axis=axes)
+    return ct if ct.shape == shape else ct.reshape(shape)
+
+
+def ones(n: int, dtype: Any) -> Any:
+    """A vector of ones, made once per length and dtype."""
+    found = _ones_made.get((n, dtype))
+    if found is None:
+        if len(_ones_made) > 64:
+            _ones_made.clear()
+        found = _ones_made[n, dtype] = np.ones(n, dtype)
+    return found
+
+
+_ones_made: dict[Any, Any] = {}
+_repeated: dict[Any, tuple[int, ...]] = {}  # (cotangent's shape, operand's shape) -> axes to sum over
+_add_reduce: Any = np.add.reduce  # ndarray.sum without its wrapper

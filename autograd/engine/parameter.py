@@ -88,6 +88,10 @@ class Leaf(Tensor):
         value = value.copy() if self.owns and not state.dry else value
         self.array = shape_only(value) if state.dry else value if value.shape else value[()]
 
+    def enter_mesh(self) -> None:
+        if state.grid is not None:
+            self.labelled(state.grid)
+
     def labelled(self, grid: Grid) -> Layout:
         if self.layout is None:
             if state.dry and type(self.array) is not Shaped:

@@ -21,7 +21,7 @@ from ..layouts.messages import unfit
 from ..layouts.rank_values import rank_axes
 from .broadcasting import broadcast
 from .checked_pull import lift
-from .dispatch import bind
+from .dispatch import bind, unbroadcast
 from .forward_mode import tangent
 from .recording import Node, Recording
 from .state import state
@@ -163,11 +163,15 @@ class Primitive:
         """The adjoint with respect to operand i, where the number of operands is fixed."""
         return self.adjoint[i] if i < len(self.adjoint) else None
 
-    def cotangent(self, i: int, ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-        """Apply the adjoint with respect to operand i. Broadcasting is not undone yet."""
+    def cotangent(
+        self, i: int, ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...], shapes: Any = None
+    ) -> Any:
+        """Apply the adjoint with respect to operand i, and undo broadcasting where the operands' shapes are given."""
         if self.variadic:
-            return self.adjoint[0](ct, y, xs, i, *options)  # type: ignore[misc]
-        return self.adjoint[i](ct, y, *xs, *options)  # type: ignore[misc]
+            g = self.adjoint[0](ct, y, xs, i, *options)  # type: ignore[misc]
+        else:
+            g = self.adjoint[i](ct, y, *xs, *options)  # type: ignore[misc]
+        return g if shapes is None else unbroadcast(g, shapes[i])
 
     # -- layouts -----------------------------------------------------------------------------------------------------
     def sign(self, key: Any, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:

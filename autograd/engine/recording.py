@@ -19,11 +19,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 from numpy import ndarray
 
 from ..errors import TapeError, call_site
 from . import events
-from .saved_arrays import lock, unlock
 
 __all__ = ["EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "Node", "Recording", "Step"]
 
@@ -99,6 +99,39 @@ class _Effect(Step):
 
 
 LEAF, IMPORT, MARK, EFFECT = _Leaf(), _Import(), _Mark(), _Effect()
+
+
+# Threads that act as ranks may share data, so several tapes may save an array: they are counted by the array's id. A
+# Parameter owns its array and keeps its own count, without a lock (see `Recording.hold`).
+_locking = threading.Lock()  # several threads may save the same array
+_locked: dict[int, int] = {}  # the number of tapes that save an array, by its id; they hold a reference to it
+
+
+def _lock(array: Any) -> bool:
+    """Make an array read-only. True if it is counted, so that `_unlock` must be called once for it."""
+    if not (array.__class__ is ndarray or isinstance(array, ndarray)):  # isinstance: an np.memmap, too
+        return False
+    key = id(array)
+    with _locking:
+        count = _locked.get(key)
+        if count is not None:
+            _locked[key] = count + 1
+            return True
+        if not array.flags.writeable:
+            return False
+        array.setflags(False)  # type: ignore[call-arg]  # a keyword would double the cost
+        _locked[key] = 1
+    return True
+
+
+def _unlock(array: Any) -> None:
+    """Undo one `_lock`; the last one makes the array writeable again."""
+    with _locking:
+        count = _locked.pop(id(array), 1)
+        if count > 1:
+            _locked[id(array)] = count - 1
+        elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
+            array.setflags(True)
 
 
 class Recording:
@@ -188,7 +221,7 @@ class Recording:
     # -- saved arrays ------------------------------------------------------------------------------------------
     def lock(self, array: Any) -> None:
         """Keep an array read-only until this recording is released."""
-        if lock(array):
+        if _lock(array):
             self._locked.append(array)
 
     def hold(self, leaf: Any) -> None:
@@ -225,7 +258,7 @@ class Recording:
         self._held = []
         locked, self._locked = self._locked, []
         for array in locked:
-            unlock(array)
+            _unlock(array)
 
     def __del__(self) -> None:
         if self._locked or self._held:

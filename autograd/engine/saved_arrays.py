@@ -1,52 +1,18 @@
 """Arrays that a tape has saved are read-only until the last tape that needs them is released.
 
-An array may be saved by several tapes (threads that act as ranks may share data), so the number of tapes is counted by
-the array's id. A Parameter owns its array and keeps its own count, without the lock (see `Recording.hold`).
+`Recording.lock` makes them so. Here is what users see of it: read-only views, and the errors of writes.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from ..arrays.read_only import guarded as read_only
 from ..errors import SavedArrayError
 
-__all__ = ["guarded", "lock", "refuse_write", "step_check", "unlock"]
-
-_locking = threading.Lock()  # several threads may save the same array
-_locked: dict[int, int] = {}  # the number of tapes that save an array, by its id; they hold a reference to it
-
-
-def lock(array: Any) -> bool:
-    """Make an array read-only. True if it is counted, so that `unlock` must be called once for it."""
-    if not (array.__class__ is ndarray or isinstance(array, ndarray)):  # isinstance: an np.memmap, too
-        return False
-    key = id(array)
-    with _locking:
-        count = _locked.get(key)
-        if count is not None:
-            _locked[key] = count + 1
-            return True
-        if not array.flags.writeable:
-            return False
-        array.setflags(False)  # type: ignore[call-arg]  # a keyword would double the cost
-        _locked[key] = 1
-    return True
-
-
-def unlock(array: Any) -> None:
-    """Undo one `lock`; the last one makes the array writeable again."""
-    with _locking:
-        count = _locked.pop(id(array), 1)
-        if count > 1:
-            _locked[id(array)] = count - 1
-        elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
-            array.setflags(True)
-
+__all__ = ["guarded", "refuse_write", "step_check"]
 
 def guarded(x: Any) -> Any:
     """The array of a Tensor as a user may see it: a read-only view while a tape needs it, else the array itself."""

@@ -75,9 +75,7 @@ class Tensor:
         return self.layout if self.layout is not None else grid.uniform(V)
 
     def enter_mesh(self) -> None:
-        """Give a leaf without labels its labels under the current mesh, if there is one."""
-        if state.grid is not None:
-            self.labelled(state.grid)
+        """Take labels under the current mesh, if there is one: leaves do so, once."""
 
     def backward(self, cotangent: Any = None, *, retain: bool = False) -> None:
         """The same as ``tape.backward(self)`` on the whole tape that recorded it."""

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Kernel", "find", "register"]
+from .memory import keep_freed_memory
+
+__all__ = ["Kernel", "find", "keep_freed_memory", "register"]
 
 
 class Kernel(NamedTuple):
@@ -72,10 +74,6 @@ def _load(kind: type, name: str) -> Kernel | None:
         except ModuleNotFoundError:
             if kind is np.ndarray:
                 raise
-    if kernel is not None and kind is np.ndarray and not any(k is kind and found for (k, _), found in _found.items()):
-        from .memory import keep_freed
-
-        keep_freed()
     _found[kind, name] = kernel
     return kernel
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import Kernel, compiled
+from . import Kernel
 from .softmax import SAFE, exponentials
 
 SCORE_BYTES = 1 << 19
@@ -86,17 +86,13 @@ class _Scores:
             found = self.triangles[key] = np.tri(*key, self.q.dtype)
         return found
 
-    def exponentials(self, step: _Step) -> tuple[Any, Any]:
-        """P of one step, [heads, rows, seen keys], and its rows' sums if they come with it."""
+    def exponentials(self, step: _Step) -> Any:
+        """P of one step, [heads, rows, seen keys]."""
         query = self.q[step.at][step.heads, step.rows] * self.scale
         p = np.matmul(query, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2))
         mask = None if self.mask is None else self.mask[step.at][step.heads, step.rows, : step.seen]
         # the diagonal crosses the last columns only
         edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
-        if self.safe and mask is None and (loop := compiled.fitting("attention", p)) is not None:
-            sums = np.empty(p.shape[:2], p.dtype)
-            loop(p, sums, step.rows.start + self.offset + 1 if self.causal else step.seen, int(self.causal))
-            return p, sums
         if self.safe:
             rows = p.shape[1]
             strip = STRIP if edge == 0 else rows  # of a longer block the strips' shorter rows cost more than they save
@@ -108,7 +104,7 @@ class _Scores:
                 part *= self.visible(step, edge)  # beyond the strips these are scores still, which are finite
             if mask is not None:
                 p *= mask
-            return p, None
+            return p
         if edge < step.seen:
             np.copyto(p[:, :, edge:], -np.inf, where=self.visible(step, edge) == 0)
         if self.additive:
@@ -116,7 +112,7 @@ class _Scores:
         elif mask is not None:
             np.copyto(p, -np.inf, where=~mask)
         exponentials(p, p)
-        return p, None
+        return p
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool) -> Any:
@@ -128,8 +124,8 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
     inverse = np.empty((*q.shape[:-1], 1), q.dtype)
     ones = np.ones(k.shape[-2], q.dtype)
     for step in steps:
-        p, r = scores.exponentials(step)
-        r = (p @ ones[: step.seen] if r is None else r)[..., None]
+        p = scores.exponentials(step)
+        r = (p @ ones[: step.seen])[..., None]
         r[r == 0] = 1  # a row that sees nothing
         np.reciprocal(r, out=r)
         inverse[step.at][step.heads, step.rows] = r
@@ -154,7 +150,7 @@ def attend_backward(
                 d[...] = 0
     for n, step in enumerate(_steps(q, k, causal)):
         at, heads, kv, rows, seen = step
-        p = scores.exponentials(step)[0] if exps is None else exps[n]
+        p = scores.exponentials(step) if exps is None else exps[n]
         c = ct[at][heads, rows] * inverse[at][heads, rows]
         first = (at, kv.start) not in opened
         opened.add((at, kv.start))

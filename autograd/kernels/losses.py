@@ -11,16 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from . import Kernel, compiled
+from . import Kernel
 from .blocks import blocks
 from .softmax import exponentials
 
 BLOCK_BYTES = 1 << 20
-
-
-def _loop(name: str, labels: Any, *arrays: Any) -> Any:
-    """A compiled loop, if it can take these arrays."""
-    return compiled.fitting(name, *arrays) if compiled.are_bare(compiled.INT64, labels) else None
 
 
 def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
@@ -30,15 +25,6 @@ def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) ->
     sums = np.empty(n, logits.dtype)
     exps: Any = np.empty((n, classes), logits.dtype) if keep else None
     scratch: Any = None
-    if not smoothing and (loop := _loop("cross_entropy", labels, logits)) is not None:
-        losses, nothing = np.empty(n, logits.dtype), compiled.NO_LABEL if ignored is None else ignored
-        for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
-            if exps is None:
-                scratch = np.empty(logits[at].shape, logits.dtype) if scratch is None else scratch[: at.stop - at.start]
-            if not loop(logits[at], labels[at], nothing, losses[at], scratch if exps is None else exps[at], sums[at]):
-                break  # a label is no class, which NumPy will refuse
-        else:
-            return losses, (exps, sums) if keep else None
     ones = np.ones(classes, logits.dtype)
     away = None if ignored is None else labels == ignored
     losses = logits[np.arange(n), labels if away is None else np.where(away, 0, labels)] * (smoothing - 1.0)
@@ -67,11 +53,6 @@ def _cross_entropy_backward(
     ignored, smoothing = options
     exps, sums = kept
     dx = exps if last else np.empty(exps.shape, exps.dtype)
-    each = np.ascontiguousarray(ct)
-    fits = not smoothing and each.shape == sums.shape
-    if fits and (loop := _loop("cross_entropy_backward", labels, exps, sums, each)) is not None:
-        if loop(each, exps, sums, labels, compiled.NO_LABEL if ignored is None else ignored, dx):
-            return dx, None
     if ignored is not None:
         away = labels == ignored
         ct, labels = np.where(away, np.zeros((), ct.dtype), ct), np.where(away, 0, labels)

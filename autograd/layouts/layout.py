@@ -145,7 +145,10 @@ class Sum:
 class Layout(Mapping[str, Label]):
     """The labels of one value, one per mesh axis: a read-only mapping, one object per content (see `Grid.layout`)."""
 
-    __slots__ = ("_dual", "drawn", "grid", "labels", "one_number", "rooted", "special")
+    __slots__ = ("drawn", "dual", "grid", "labels", "one_number", "rooted", "special")
+
+    dual: Layout
+    """The layout of the cotangent."""
 
     def __init__(self, grid: Grid, labels: tuple[Label, ...]):
         self.grid = grid
@@ -154,7 +157,6 @@ class Layout(Mapping[str, Label]):
         self.rooted = any(type(x) is Rooted for x in labels)  # so that the value may be absent here
         self.one_number = all(x is I for x in labels)  # so that it is a plain objective
         self.drawn = D in labels
-        self._dual: Layout | None = None
 
     def __getitem__(self, axis: str) -> Label:
         return self.labels[self.grid.axis(axis)]
@@ -178,12 +180,12 @@ class Layout(Mapping[str, Label]):
     def __reduce__(self) -> Any:
         return self.grid.layout, (self.labels,)
 
-    @property
-    def dual(self) -> Layout:
-        """The layout of the cotangent."""
-        if self._dual is None:
-            self._dual = self.grid.layout([dual_label(x) for x in self.labels])
-        return self._dual
+    def __getattr__(self, name: str) -> Layout:
+        """Find `dual` when it is first asked for; from then on it is an attribute like the others."""
+        if name != "dual":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.dual = self.grid.layout([dual_label(x) for x in self.labels])
+        return self.dual
 
     def replace(self, axes: Sequence[str], label: Label) -> Layout:
         """This layout with another label on the axes named."""

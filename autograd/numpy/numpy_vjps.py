@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from ..engine.broadcasting import unbroadcast as _unbroadcast
+from ..engine.dispatch import unbroadcast as _unbroadcast
 from ..engine.tensor import TENSORS
 
 __all__ = ["unbroadcast_f"]

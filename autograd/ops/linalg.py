@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.shape_only import Shaped
-from ..engine.broadcasting import unbroadcast
+from ..engine.dispatch import unbroadcast
 from ..engine.multi_output import Several
 from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix

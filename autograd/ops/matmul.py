@@ -7,11 +7,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from numpy import empty, ndarray
+from numpy import ndarray
 
-from ..engine.broadcasting import ones, unbroadcast
+from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import op
-from ..kernels import blas
 from ..layouts.layout import Mix, Sum
 from .shape import broadcast_to, swapaxes
 
@@ -69,36 +68,15 @@ matmul = op("matmul", "a b", operator.matmul, (_adjoint_of_a, _adjoint_of_b), sa
 # -- a linear layer ------------------------------------------------------------------------------------------
 
 
-_MIN_ROWS_ADDED = 256
-"""From this number of rows on, the result is filled with the bias and BLAS adds the product: one pass fewer."""
-
-
 def _linear(x: Any, w: Any, b: Any) -> Any:
-    if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape:
+    if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape and x.ndim > 1:
         try:
-            if x.ndim == 2:
-                if len(x) >= _MIN_ROWS_ADDED:
-                    return _product_plus_bias(x, w, b)
-                y = x.dot(w)  # the same as x @ w with less overhead per call
-                y += b
-                return y
-            if x.ndim > 2:  # one product instead of one per batch
-                y = _product_plus_bias(_rows(x), w, b)
-                return y.reshape(*x.shape[:-1], y.shape[1])
-        except ValueError:  # shapes do not fit: matmul, called next, raises the error that says so
-            pass
-    return NotImplemented
-
-
-def _product_plus_bias(x: Any, w: Any, b: Any) -> Any:
-    if len(x) >= _MIN_ROWS_ADDED and x.dtype == w.dtype == b.dtype and blas.adds_products(x.dtype):
-        y = empty((len(x), len(b)), x.dtype)
-        y[...] = b
-        blas.add_product(x, w, y)
-    else:
-        y = x.dot(w)
+            y = (x if x.ndim == 2 else _rows(x)).dot(w)  # one product, not one per batch; `dot` is cheaper than @
+        except ValueError:  # the product says what does not fit
+            return NotImplemented
         y += b
-    return y
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+    return NotImplemented
 
 
 def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.broadcasting import unbroadcast
+from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError

@@ -10,8 +10,7 @@ from numpy import add, multiply, subtract
 
 from ..engine.parameter import Leaf
 from ..errors import RingtapeError
-from ..kernels import compiled
-from ..kernels.momentum import LEAST, Momentum
+from ..kernels.momentum import LEAST, momentum
 from .base import _BARE, Optimizer, decrease
 
 __all__ = ["SGD"]
@@ -73,14 +72,12 @@ class SGD(Optimizer):
         self.momentum, self.weight_decay, self.dampening, self.nesterov = momentum, weight_decay, dampening, nesterov
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
-        self._updates: dict[int, Momentum] = {}
         self._small: _SmallParameters | None = None
 
     _saved = ("velocity",)
 
     def forget(self) -> None:
         self._small = None
-        self._updates = {}
 
     def update_all(self, gradients: list[Any]) -> None:
         # For small parameters the calls cost more than the arithmetic, so they are updated together as one array. This
@@ -103,7 +100,7 @@ class SGD(Optimizer):
             v = self.velocity[i]
             if v is None:
                 v = self.velocity[i] = g.copy()
-            elif not (self.dampening or self.nesterov) and self._fused(i, p, v).step(g, self.lr, self.momentum):
+            elif not (self.dampening or self.nesterov) and momentum(p.array, v, g, self.lr, self.momentum):
                 return
             else:
                 v *= self.momentum
@@ -118,13 +115,6 @@ class SGD(Optimizer):
             p.array -= scratch
         else:
             decrease(p, self.lr * g)
-
-    def _fused(self, i: int, p: Leaf, v: Any) -> Momentum:
-        """Return the fused update of a large parameter. It is made again when an array has been replaced."""
-        found = self._updates.get(i)
-        if found is None or found.p is not p.array or found.v is not v:
-            found = self._updates[i] = Momentum(p.array, v)
-        return found
 
 
 class _SmallParameters:
@@ -147,7 +137,8 @@ class _SmallParameters:
         self.others = [i for i in range(len(parameters)) if i not in members]
         size = sum(p.array.size for _, p in fits)
         self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
-        self.loop, self.number = compiled.find("change", dtype), dtype.type
+        self.numbers: tuple[float, float] | None = None  # kept as arrays: calls with them are faster
+        self.rate = self.keep = self.change
         self.changes: list[tuple[int, Leaf, Any]] = []
         start = 0
         for i, p in fits:
@@ -161,12 +152,12 @@ class _SmallParameters:
         v, change = self.velocity, self.change
         if self.changes:
             np.concatenate([gradients[i].ravel() for i, _, _ in self.changes], out=self.gradient)
-        if self.loop is not None:
-            self.loop(v, self.gradient, change, self.number(lr), self.number(momentum))
-        else:
-            multiply(v, momentum, v)
-            add(v, self.gradient, v)
-            multiply(v, lr, change)
+        if self.numbers != (lr, momentum):
+            self.numbers = lr, momentum
+            self.rate, self.keep = np.array(lr, v.dtype), np.array(momentum, v.dtype)
+        multiply(v, self.keep, v)
+        add(v, self.gradient, v)
+        multiply(v, self.rate, change)
         for _, p, part in self.changes:
             array = p.array
             subtract(array, part, array)

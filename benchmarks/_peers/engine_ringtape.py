@@ -24,7 +24,7 @@ from engine_worker import (
 )
 
 import autograd as ag
-from autograd import nn, ops, optim
+from autograd import kernels, nn, ops, optim
 
 
 def module(problem: Problem) -> nn.Module:
@@ -147,4 +147,5 @@ def adam(sizes: tuple[int, ...], mode: str) -> Work:
 
 
 check_tree()
+kernels.keep_freed_memory()  # as its documentation advises for training steps; torch's allocator keeps memory, too
 serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, adam=adam)

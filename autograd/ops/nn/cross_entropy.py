@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.broadcasting import ones
+from ...engine.dispatch import ones
 from ...engine.primitive import op
 from ...engine.tensor import TENSORS
 from ...errors import DtypeError, LayoutError, ShapeError, call_site
@@ -61,6 +61,10 @@ def _check_labels(labels: np.ndarray, classes: int) -> None:
         )
 
 
+_FEW = 1 << 12
+"""Up to this number of logits a compiled loop is faster than NumPy's calls."""
+
+
 def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     """The losses of the rows, and what the adjoint needs: exp(logits - top), its row sums, the flat label indices.
 
@@ -69,10 +73,10 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     """
     n, classes = logits.shape
     dtype = logits.dtype
-    loop = compiled.find("cross_entropy", dtype)
-    if loop is not None and n and compiled.are_bare(dtype, logits) and compiled.are_bare(compiled.INT64, labels):
+    loop = compiled.find("cross_entropy", dtype) if 0 < n * classes <= _FEW else None
+    if loop is not None and compiled.are_bare(dtype, logits) and compiled.are_bare(compiled.INT64, labels):
         losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
-        if loop(logits, labels, compiled.NO_LABEL, losses, exps, sums):
+        if loop(logits, labels, losses, exps, sums):
             return losses, (exps, sums, None)
     if type(labels) is np.ndarray:
         _check_labels(labels, classes)
@@ -104,7 +108,7 @@ def _cross_entropy_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
         loop = compiled.find("cross_entropy_backward", exps.dtype)
         g, ct = np.empty_like(exps), ct * ones(len(sums), sums.dtype)
         fits = ct.shape == sums.shape and compiled.are_bare(exps.dtype, ct)
-        if loop is not None and fits and loop(ct, exps, sums, labels, compiled.NO_LABEL, g):
+        if loop is not None and fits and loop(ct, exps, sums, labels, g):
             return g
         indices = _flat_label_indices(labels, exps.shape[1])
     g = exps * (ct / sums)[:, None]

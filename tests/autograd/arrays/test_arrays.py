@@ -326,7 +326,7 @@ def primitive_rules_run(c: Case, args: list[Any], y: Any) -> None:
             if parent >= 0:
                 g = op.cotangent(i, cts[place], kept_y, xs, options)
                 if shapes is not None:
-                    from autograd.engine.broadcasting import unbroadcast
+                    from autograd.engine.dispatch import unbroadcast
 
                     g = unbroadcast(g, shapes[i])
                 assert isinstance(g, Shaped)

@@ -983,7 +983,7 @@ def test_an_operand_of_another_thread_is_refused() -> None:
 
 def test_ranks_that_save_one_array_at_once() -> None:
     """Ranks as threads may share data: the count of who needs it must not lose an increment."""
-    from autograd.engine import saved_arrays
+    from autograd.engine import recording as module
     from autograd.engine.recording import Recording
 
     def work() -> None:
@@ -1005,7 +1005,7 @@ def test_ranks_that_save_one_array_at_once() -> None:
             for t in threads:
                 t.join()
             assert data.flags.writeable
-            assert id(data) not in saved_arrays._locked
+            assert id(data) not in module._locked
     finally:
         sys.setswitchinterval(interval)
 

@@ -17,7 +17,7 @@ from autograd import kernels, nn, optim
 from autograd.engine.primitive import registry
 from autograd.kernels import compiled
 from autograd.kernels.adam import adam
-from autograd.kernels.momentum import Momentum
+from autograd.kernels.momentum import momentum
 
 pytest.importorskip("numba")
 
@@ -62,10 +62,13 @@ def test_momentum(dtype: Any, numpy_only: Any) -> None:
     gradients.flags.writeable = False
 
     def run() -> Any:
-        q, u = p.copy(), v.copy()
-        update = Momentum(q, u)
-        assert all(update.step(g, 0.1, 0.9) for g in gradients)
-        return q, u
+        w = ag.Parameter(p)
+        optimizer = optim.SGD([w], lr=0.1, momentum=0.9)
+        optimizer.velocity[0] = v.copy()
+        for g in gradients:
+            w.grad = ag.tensor(g)
+            optimizer.step()
+        return w.array, optimizer.velocity[0]
 
     with_loops, without = numpy_only(run)
     close(with_loops, without, dtype)
@@ -121,7 +124,8 @@ def test_layer_norm_of_a_row_of_a_million(numpy_only: Any) -> None:
 
 
 @pytest.mark.parametrize("ignored", [None, -100, 3])
-def test_cross_entropy(ignored: int | None, numpy_only: Any) -> None:
+def test_cross_entropy_of_large_logits(ignored: int | None) -> None:
+    """Large losses have no loop: NumPy's passes are faster. They agree with float64."""
     x, ct = 4 * drawn(300, 130) + 200, drawn(300)  # exp does not bear 200
     labels = RNG.integers(0, 130, 300)
     if ignored is not None:
@@ -132,30 +136,17 @@ def test_cross_entropy(ignored: int | None, numpy_only: Any) -> None:
     assert kernel is not None
     options = (ignored, 0.0)
 
-    def run() -> Any:
-        losses, kept = kernel.forward((x, labels), options, True)
-        first = kernel.backward(ct, kept, (x, labels), options, (True, False), False)[0]
-        one = kernel.backward(np.broadcast_to(ct[:1], 300), kept, (x, labels), options, (True, False), True)[0]
-        return losses, first, one
-
-    close(*numpy_only(run), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("causal", "queries", "keys"), [(True, 300, 300), (True, 200, 330), (True, 500, 300), (False, 200, 90)]
-)
-def test_attention(causal: bool, queries: int, keys: int, numpy_only: Any) -> None:
-    q, k, v, ct = drawn(2, queries, 16), drawn(2, keys, 16), drawn(2, keys, 16), drawn(2, queries, 16)
-    kernel = kernels.find("attention", (q, k, v))
-    assert kernel is not None
-    options = (causal, 0.3)
-
-    def run() -> Any:
-        y, kept = kernel.forward((q, k, v), options, True)
-        np.testing.assert_array_equal(y, kernel.forward((q, k, v), options, False)[0])
-        return (y, *kernel.backward(ct, kept, (q, k, v), options, (True, True, True), True))
-
-    close(*numpy_only(run), np.float32)
+    losses, kept = kernel.forward((x, labels), options, True)
+    first = kernel.backward(ct, kept, (x, labels), options, (True, False), False)[0]
+    one = kernel.backward(np.broadcast_to(ct[:1], 300), kept, (x, labels), options, (True, False), True)[0]
+    exps = np.exp(x.astype(float) - 200)
+    sums, used = exps.sum(1), labels != ignored
+    rows, classes = np.arange(300), np.where(used, labels, 0)
+    slope = exps / sums[:, None]
+    slope[rows, classes] -= 1
+    slope *= used[:, None]
+    close([losses, first, one], [used * (np.log(sums) + 200 - x[rows, classes]), slope * ct[:, None], slope * ct[0]],
+          np.float32)  # fmt: skip
 
 
 def test_a_label_that_is_no_class_is_refused() -> None:
@@ -203,23 +194,6 @@ def test_relu(numpy_only: Any) -> None:
     with np.errstate(invalid="ignore"):
         with_loops, without = numpy_only(run)
     np.testing.assert_array_equal(*with_loops, *without)
-
-
-def test_small_parameters_of_sgd(numpy_only: Any) -> None:
-    arrays = [drawn(5, 7), drawn(7)]
-
-    def run() -> Any:
-        parameters = [ag.Parameter(x.copy()) for x in arrays]
-        optimizer = optim.SGD(parameters, lr=0.1, momentum=0.9)
-        for _ in range(3):
-            optimizer.zero_grad()
-            with ag.Tape() as tape:
-                loss = sum(((p * p).sum() for p in parameters), start=0.0)
-            tape.backward(loss)
-            optimizer.step()
-        return tuple(p.numpy().copy() for p in parameters)
-
-    close(*numpy_only(run), np.float32)
 
 
 def test_small_programs_of_float64_do_not_wait_for_numba() -> None:
@@ -274,7 +248,7 @@ def test_shapes_that_do_not_fit_are_numpys() -> None:
     whole = kernel.forward((x, short * ones, short * ones), (1e-5,), True)[0]
     np.testing.assert_allclose(y, whole, rtol=1e-4, atol=1e-5)
     p = np.ones(SIZE, np.float32)
-    assert not Momentum(p, p.copy()).step(p[:-1], 0.1, 0.9)
+    assert not momentum(p, p.copy(), p[:-1], 0.1, 0.9)
     with pytest.raises(ValueError, match="broadcast"):
         adam(p, np.ones(SIZE - 1, np.float32), p.copy(), p.copy(), step=1, lr=0.1)
 
@@ -296,7 +270,7 @@ def test_small_and_strided_arrays_are_numpys(monkeypatch: pytest.MonkeyPatch) ->
     adam(p[:100], np.ones(100), m[:100], v[:100], step=1, lr=0.1)
     adam(p, np.ones(2 * SIZE)[::2], m, v, step=1, lr=0.1)
     adam(p, np.ones(SIZE, np.float32), m, v, step=1, lr=0.1)
-    assert not Momentum(p, v).step(np.ones(2 * SIZE)[::2], 0.1, 0.9)
+    assert not momentum(p, v, np.ones(2 * SIZE)[::2], 0.1, 0.9)
     assert not used
 
 
@@ -311,9 +285,8 @@ def test_read_only_is_refused(has_loops: bool, monkeypatch: pytest.MonkeyPatch) 
             adam(arrays[0], np.ones(SIZE, np.float32), *arrays[1:], step=1, lr=0.1)
         assert all((x == 1).all() for x in arrays)
     p, v = np.ones(SIZE, np.float32), np.ones(SIZE, np.float32)
-    update = Momentum(p, v)
     p.flags.writeable = False
-    assert not update.step(np.ones(SIZE, np.float32), 0.1, 0.9)  # NumPy does it, and refuses
+    assert not momentum(p, v, np.ones(SIZE, np.float32), 0.1, 0.9)  # NumPy does it, and refuses
 
 
 @pytest.mark.parametrize("environment", [{"RINGTAPE_COMPILED": "0"}, {"WITHOUT": "numba"}, {"BROKEN": "numba"}])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import math
 import weakref
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.primitive import registry
 from autograd.kernels import activations, attention, blocks, losses
 from autograd.kernels.adam import adam
-from autograd.kernels.blas import add_product, adds_products, find_axpby
 from autograd.kernels.normal import normal_cdf
 from autograd.kernels.softmax import exponentials
 from autograd.ops.nn.fused import Fused
@@ -185,73 +183,6 @@ def test_gelu_in_float32_is_as_good_as_float32_is() -> None:
     assert numpy.max(numpy.abs(d - slope)) < 1e-6
 
 
-KINDS = ["rows", "columns", "rows far apart", "columns far apart", "neither side by side", "backwards"]
-REPEATED = ["one row for all", "one column for all"]
-SIZES = [(5, 3, 7), (1, 4, 6), (6, 1, 1)]
-
-
-@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("blas", [True, False], ids=["blas", "numpy"])
-def test_a_product_is_added_to_any_kind_of_matrix(blas: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autograd.kernels import blas as module
-
-    if not blas:
-        monkeypatch.setattr(module, "_find_gemm", lambda dtype: None)
-    elif not adds_products(numpy.dtype(dtype)):
-        pytest.skip("NumPy's BLAS here has no gemm that can be called")
-    tolerance = 1e-5 if dtype == numpy.float32 else 1e-13
-    start = draws(5)(3, 20, 20).astype(dtype)
-    for (m, k, n), *kinds in itertools.product(SIZES, [*KINDS, *REPEATED], [*KINDS, *REPEATED], KINDS):
-        whole = start.copy()
-        a, b, y = (_inside(x, kind, *shape)
-                   for x, kind, shape in zip(whole, kinds, ((m, k), (k, n), (m, n)), strict=True))  # fmt: skip
-        before, expected = y.copy(), a.astype(float) @ b.astype(float)
-        add_product(a, b, y)
-        assert numpy.max(numpy.abs(y - before - expected)) < tolerance
-        y[...] = before
-        assert (whole == start).all(), "something was written beside the matrix"
-
-
-def test_a_product_of_nothing_and_of_other_dtypes() -> None:
-    for m, k, n in ((0, 3, 4), (4, 3, 0), (4, 0, 3)):
-        y = numpy.ones((m, n))
-        add_product(numpy.ones((m, k)), numpy.ones((k, n)), y)
-        assert (y == 1).all()
-    for dtype in ("float16", ">f8", "int64", "complex64"):
-        y = numpy.ones((2, 2), dtype)
-        add_product(numpy.ones((2, 3), dtype), numpy.ones((3, 2), dtype), y)
-        assert y.tolist() == [[4, 4], [4, 4]]
-    y = numpy.ones((2, 2))
-    add_product(numpy.ones((2, 3), numpy.float32), numpy.ones((3, 2)), y)
-    assert y.tolist() == [[4, 4], [4, 4]]
-
-
-def _inside(whole: Array, kind: str, m: int, n: int) -> Array:
-    """A view of a larger array, lying as the name says."""
-    views = {
-        "rows": lambda: whole.reshape(-1)[9 : m * n + 9].reshape(m, n),
-        "columns": lambda: whole.reshape(-1)[9 : m * n + 9].reshape(n, m).T,
-        "rows far apart": lambda: whole[3 : m + 3, 5 : n + 5],
-        "columns far apart": lambda: whole[3 : n + 3, 5 : m + 5].T,
-        "neither side by side": lambda: whole[1 : 2 * m + 1 : 2, 1 : 2 * n + 1 : 2],
-        "backwards": lambda: whole[3 : m + 3, 5 : n + 5][:, ::-1],
-        "one row for all": lambda: numpy.broadcast_to(whole[3, 5 : n + 5], (m, n)),
-        "one column for all": lambda: numpy.broadcast_to(whole[3, 5 : m + 5], (n, m)).T,
-    }
-    return views[kind]()
-
-
-def test_a_product_is_not_added_where_it_does_not_fit() -> None:
-    y = numpy.zeros((2, 3))
-    for a, b in (((2, 4), (5, 3)), ((3, 4), (4, 3)), ((2, 4), (4, 2))):
-        with pytest.raises(ValueError, match=r"mismatch|broadcast"):
-            add_product(numpy.ones(a), numpy.ones(b), y)
-    y.flags.writeable = False
-    with pytest.raises(ValueError, match="read-only"):
-        add_product(numpy.ones((2, 4)), numpy.ones((4, 3)), y)
-    assert not y.any()
-
-
 @pytest.mark.parametrize("shape", [(300, 6), (3, 100, 6), (600, 6)[::-1]], ids=["matrix", "batches", "transposed"])
 @pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64], ids=["f32", "f64"])
 def test_linear_of_many_rows(shape: tuple[int, ...], dtype: Any) -> None:
@@ -266,16 +197,8 @@ def test_linear_of_many_rows(shape: tuple[int, ...], dtype: Any) -> None:
 
 @pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("blas", [True, False], ids=["blas", "numpy"])
-def test_adams_update(blas: bool, dtype: Any, decoupled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autograd.kernels import adam as module  # the function has its module's name
-
+def test_adams_update(dtype: Any, decoupled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(adam.__globals__, "BLOCK_BYTES", 1000)
-    assert module is not None
-    if not blas:
-        monkeypatch.setitem(adam.__globals__, "find_axpby", lambda dtype: None)
-    elif find_axpby(numpy.dtype(dtype)) is None:
-        pytest.skip("NumPy's BLAS here has no axpby that can be called")
     rng = numpy.random.default_rng(0)
     p = rng.standard_normal(777).astype(dtype)
     m, v = numpy.zeros_like(p), numpy.zeros_like(p)

@@ -274,9 +274,27 @@ def test_all_of_them_train_a_model() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sgd_of_small_parameters_together_is_sgd(dtype: str) -> None:
+    rng = numpy.random.default_rng(4)
+    arrays = [rng.normal(size=shape).astype(dtype) for shape in ((5, 7), (7,), (3, 1, 2))]
+    parameters = [ag.Parameter(x) for x in arrays]
+    optimizer = optim.SGD(parameters, lr=0.1, momentum=0.9)
+    expected, velocities = [x.astype(float) for x in arrays], [numpy.zeros(x.shape) for x in arrays]
+    for _ in range(4):
+        for i, p in enumerate(parameters):
+            g = rng.normal(size=p.shape).astype(dtype)
+            p.grad = ag.tensor(g)
+            velocities[i] = 0.9 * velocities[i] + g
+            expected[i] = expected[i] - 0.1 * velocities[i]
+        optimizer.step()
+        for p, e in zip(parameters, expected, strict=True):
+            assert abs(p.numpy() - e).max() <= 20 * numpy.finfo(dtype).eps * abs(e).max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("large", ["whole", "transposed", "replaced"])
-def test_sgd_in_two_passes_is_sgd(dtype: str, large: str) -> None:
-    """Of a large parameter BLAS makes the update; where its arrays do not suit, or are others, NumPy does."""
+def test_sgd_of_a_large_parameter_is_sgd(dtype: str, large: str) -> None:
+    """A large parameter is updated by a compiled loop; NumPy does it where the arrays do not suit, or without Numba."""
     rng = numpy.random.default_rng(3)
     shape = (129, 160)
     assert shape[0] * shape[1] > LEAST
