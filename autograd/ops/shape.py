@@ -158,7 +158,7 @@ _broadcast_to = op(
 def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) -> Any:
     """Return `array` broadcast to a shape as in NumPy. Adjoint: the sum over the broadcast dimensions."""
     x = operand(array) if isinstance(array, list | tuple) else array
-    source = np.shape(raw(x))
+    source = getattr(raw(x), "shape", ())
     return _broadcast_to(x, options=((shape,) if isinstance(shape, int | np.integer) else tuple(shape), source))
 
 

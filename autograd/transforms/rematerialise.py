@@ -227,6 +227,7 @@ class _Head:
         self.communicates = communicates
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        """Run the function again and sweep that run backwards, from the cotangents of the outputs in `ct`."""
         recording, segment = sweep.recording, node[4]
         tape, outputs = segment.run_again(node, recording, sweep.record)
         again = tape.recording
@@ -272,6 +273,7 @@ class _Head:
             )
 
     def push(self, node: Node, carried: Any, start: int, record: bool, recording: Recording, place: int) -> Any:
+        """Run the function again, sweep that run forwards, and return the tangents of its outputs."""
         segment = node[4]
         known = {  # lists and tuples are the tangents of operations with several outputs, whose output nodes follow
             start + i: t
