@@ -1,4 +1,4 @@
-"""What the registry's tests ran and skipped is printed at the end of the run."""
+"""Print at the end of the run how many cases the registry's tests ran and skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many cases the registry's tests ran, and what they skipped and why; printed at the end of the run."""
+"""Counts of the cases that the registry's tests ran, and of those they skipped with reasons, for the summary."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ skipped: dict[str, Counter[str]] = {}
 
 
 def skip(reason: str, what: str) -> None:
-    """Note that something of an operation was not checked, and why."""
+    """Count a check of an operation that was skipped, with the reason."""
     skipped.setdefault(reason, Counter())[what] += 1
 
 
 def lines() -> list[str]:
-    """The account."""
+    """Return the lines of the summary."""
     if not ran:
         return []
     text = [f"{sum(ran.values())} cases of {len({k.split()[0] for k in ran})} operations: " +
             ", ".join(f"{n} {kind}" for kind, n in sorted(Counter(_kinds()).items()))]  # fmt: skip
-    for reason, whats in sorted(skipped.items()):
-        text.append(f"skipped, {reason}: {', '.join(sorted(whats))} ({sum(whats.values())} times)")
+    for reason, checks in sorted(skipped.items()):
+        text.append(f"skipped, {reason}: {', '.join(sorted(checks))} ({sum(checks.values())} times)")
     return text
 
 

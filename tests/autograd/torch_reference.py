@@ -1,4 +1,4 @@
-"""What torch computes, run by an interpreter that has it: ``python torch_reference.py OUT.npz``.
+"""Compute reference values with torch, by an interpreter that has it: ``python torch_reference.py OUT.npz``.
 
 Every entry runs a module on random operands in double precision, and writes under its name: operands, parameters,
 buffers, outputs, cotangents, and the gradients of operands and parameters. `test_nn_torch.py` and
@@ -27,7 +27,7 @@ def rng(name: str) -> np.random.Generator:
 
 
 def entry(name: str, module: Any, *inputs: Any, parameters: bool = True, **words: Any) -> None:
-    """Run it, pull random cotangents back, and write everything down."""
+    """Run a function, compute its gradients for random cotangents, and store everything."""
     random = rng(name)
     own = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
     with torch.no_grad():
