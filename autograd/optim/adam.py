@@ -78,9 +78,7 @@ class Adam(Optimizer):
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         array = p.array
-        if self.first[i] is None:
-            self.first[i], self.second[i] = np.zeros_like(g), np.zeros_like(g)
-        self.counts[i] += 1
+        self.count_step(i, g)
         first, second = self.first[i], self.second[i]
         if g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
             adam(
@@ -89,6 +87,12 @@ class Adam(Optimizer):
             )  # fmt: skip
             return
         decrease(p, self.lr * self.direction(i, p, g))
+
+    def count_step(self, i: int, g: Any) -> None:
+        """Count a step of the i-th parameter, and make its averages at the first one."""
+        if self.first[i] is None:
+            self.first[i], self.second[i] = np.zeros_like(g), np.zeros_like(g)
+        self.counts[i] += 1
 
     def direction(self, i: int, p: Leaf, g: Any) -> Any:
         """Update the averages and return the step for a learning rate of 1."""

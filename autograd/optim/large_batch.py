@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
 from .adam import Adam
@@ -135,9 +133,7 @@ class LAMB(Adam):
         self.norm = norm
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
-        if self.first[i] is None:
-            self.first[i], self.second[i] = np.zeros_like(g), np.zeros_like(g)
-        self.counts[i] += 1
+        self.count_step(i, g)
         step = self.direction(i, p, g)
         p_norm, step_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, step)
         decrease(p, (self.lr * (p_norm / step_norm if p_norm > 0 and step_norm > 0 else 1.0)) * step)

@@ -147,5 +147,6 @@ def adam(sizes: tuple[int, ...], mode: str) -> Work:
 
 
 check_tree()
-kernels.keep_freed_memory()  # as its documentation advises for training steps; torch's allocator keeps memory, too
+if hasattr(kernels, "keep_freed_memory"):  # trees without it keep freed memory in any case, as torch's allocator does
+    kernels.keep_freed_memory()
 serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, adam=adam)

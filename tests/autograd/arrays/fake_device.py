@@ -1,8 +1,8 @@
-"""A fake device: arrays that NumPy must not touch, to find implicit conversions on a machine without a GPU.
+"""A simulated device, to find implicit conversions to host arrays on a machine without a GPU.
 
-`DeviceArray` holds a NumPy array and behaves as CuPy's ndarray does: it takes part in NumPy's protocols, mixes with
-Python numbers and NumPy scalars, and refuses to mix with host arrays or to become one implicitly. `to_host` and
-`from_host` are the only conversions; `crossings` counts them.
+`DeviceArray` holds a NumPy array and behaves like CuPy's ndarray: it implements NumPy's protocols, combines with Python
+numbers and NumPy scalars, and refuses to be combined with host arrays or converted to one implicitly. Only `to_host`
+and `from_host` convert; `crossings` counts their calls.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ crossings = {"to host": 0, "from host": 0}
 
 
 def to_host(x: DeviceArray) -> numpy.ndarray:
-    """Copy to the host, explicitly."""
+    """Copy a device array to the host."""
     crossings["to host"] += 1
     return x._values.copy()
 
 
 def from_host(x: numpy.ndarray) -> DeviceArray:
-    """Copy to the device, explicitly."""
+    """Copy a host array to the device."""
     crossings["from host"] += 1
     return DeviceArray(numpy.array(x))
 
 
 class Mixed(TypeError):
-    """A host array was mixed with a device array."""
+    """A host array was combined with a device array."""
 
 
 def _inside(x: Any) -> Any:
-    """The values of device arrays, anywhere in an argument; host arrays are refused."""
+    """Replace device arrays by their values, anywhere in an argument; refuse host arrays."""
     if isinstance(x, DeviceArray):
         return x._values
     if isinstance(x, numpy.ndarray):
@@ -52,14 +52,14 @@ def _wrap(x: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """An index: as CuPy does, host arrays are taken too (they are small, and copied over)."""
+    """Convert an index. Host arrays are accepted, as in CuPy, which copies them to the device."""
     if isinstance(key, tuple):
         return tuple(_key(k) for k in key)
     return key if isinstance(key, numpy.ndarray) else _inside(key)
 
 
 class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
-    """An array on the fake device."""
+    """An array on the simulated device."""
 
     __slots__ = ("_values",)
 

@@ -1,4 +1,4 @@
-"""torch's numbers for the tests: `torch_reference.py`, run once by the interpreter that RINGTAPE_PYTHON_TORCH names."""
+"""Reference values of torch, computed once by `torch_reference.py` with the interpreter RINGTAPE_PYTHON_TORCH."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def reference(prefix: str) -> dict[str, Any]:
 
 
 def names(prefix: str, *, under: str) -> dict[str, Any]:
-    """Entries below a part of the path: ``names("Linear", under="param")``."""
+    """Return the names below a part of the path: ``names("Linear", under="param")``."""
     return {k[len(under) + 1 :]: x for k, x in reference(prefix).items() if k.startswith(under + "/")}
 
 
 def ours(module: Any, path: str, array: Any) -> Any:
-    """A parameter of torch's in the form that the module stores it."""
+    """Convert a parameter of torch to the shape in which our module stores it."""
     owner, _, name = path.rpartition(".")
     for part in owner.split(".") if owner else []:
         module = module.layers[int(part)] if isinstance(module, nn.ModuleList) else getattr(module, part)
@@ -62,7 +62,7 @@ def ours(module: Any, path: str, array: Any) -> Any:
 
 
 def load(module: Any, entry: str, rename: Any = lambda path: path) -> None:
-    """Give a module torch's parameters, under torch's names."""
+    """Set the parameters of a module to torch's, by torch's names."""
     module.load_state_dict({
         **{k: v for k, v in module.state_dict().items() if k not in dict(module.named_parameters())},
         **{rename(k): ours(module, rename(k), x) for k, x in names(entry, under="param").items()},
@@ -79,7 +79,7 @@ def close(got: Any, wanted: Any, what: str, rtol: float = 1e-10) -> None:
 
 
 def compare(entry: str, f: Any, module: Any = None, rename: Any = lambda path: path) -> None:
-    """Run `f` on torch's operands; its values and the gradients of operands and parameters must be torch's."""
+    """Run `f` on torch's operands, and compare its values and the gradients of operands and parameters with torch's."""
     found = reference(entry)
     xs = [found[f"in/{i}"] for i in range(sum(k.startswith("in/") for k in found))]
     args = [ag.tensor(x, requires_grad=x.dtype == numpy.float64) if x.dtype.kind == "f" else x for x in xs]
