@@ -111,14 +111,14 @@ def _event(operations_of: Operations, c: Communication, way: str, xs: list[list[
     (_, x0, y0) = points[0]
     lines = []
     at = {rank: (x, y) for rank, x, y in points}
-    letters = [(r, s.peer) for (r, mine) in zip(c.ranks, sent, strict=True) for s in mine if s.call == "send"]
-    for source, target in letters:
+    messages = [(r, s.peer) for (r, mine) in zip(c.ranks, sent, strict=True) for s in mine if s.call == "send"]
+    for source, target in messages:
         if target in at:
             (xa, ya), (xb, yb) = at[source], at[target]
             bow, edge = (10 if ya < yb else -10), (10 if ya < yb else -10)  # there and back do not lie on each other
             lines.append(f'<path d="M{xa},{ya + edge} Q{(xa + xb) / 2 + bow},{(ya + yb) / 2} {xb},{yb - edge}" '
                          f'fill="none" stroke="{_COLOURS["ink"]}" marker-end="url(#head)"/>')  # fmt: skip
-    if not letters:
+    if not messages:
         for (ra, xa, ya), (rb, xb, yb) in pairwise(points):
             bow = 0 if rb == ra + 1 else 16  # around the ranks between them, which have no part in it
             lines.append(f'<path d="M{xa},{ya} Q{(xa + xb) / 2 + bow},{(ya + yb) / 2} {xb},{yb}" fill="none" '
