@@ -1,7 +1,7 @@
-"""Back from a plain array, which has no layout, to a Tensor: every axis of the mesh must be named.
+"""`from_local`: a Tensor made of a plain array, with a label stated for every axis of the mesh.
 
-``x.local`` is the way out. What comes out knows nothing of the mesh, so an axis that is not named on the way back would
-be an axis that is lost: a gradient summed over one axis of two still looks like a gradient.
+``x.local`` gives the plain array of a Tensor, which has no layout. An axis that is not named on the way back would be
+lost without notice: a gradient summed over one axis of two still looks like a gradient.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The plan: all ranks' tapes as one distributed graph, before anything is differentiated.
 
 Each rank describes its tape: which operations, on what, and what each sends in either direction. The descriptions are
-exchanged and merged: the k-th collective of a channel is one communication on all ranks of its group, the k-th letter
-from one rank to another is one send and one recv. The same lists are then replayed by a small simulator, forwards and
-in reverse, which says whether every rank comes to its end or who waits for whom.
+exchanged and merged: the k-th collective of a channel is one communication on all ranks of its group, the k-th message
+from one rank to another is one send and one recv. A small simulator then replays the same lists, forwards and in
+reverse, and reports deadlocks: who waits for whom.
 
-What a communication sends is not written down anywhere a second time: its own rules run on zeros, on a `Probe` in the
-place of its group.
+The bytes of a communication are not declared a second time: its own rules run on zeros, with a `Probe` in the place of
+its group.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Plan", "plan"]
 
 
 class _Seen(NamedTuple):
-    """What one rank says of one communication; `between_two` of a message, whose other end is `root`."""
+    """One rank's description of a communication; `between_two` for a message, whose other end is `root`."""
 
     name: str
     axes: tuple[str, ...]
@@ -109,7 +109,7 @@ def _holders(layout: Any, sizes: Sequence[int]) -> list[int]:
 
 
 def _communication(node: Any) -> _Seen | None:
-    """What a node sends, by running its rules on zeros; None for one that never communicates."""
+    """The requests of a node in both directions, from its rules run on zeros; None if it never communicates."""
     op = node[0]
     if isinstance(op, Collective):
         made: Prepared = node[4]
@@ -161,14 +161,14 @@ def _merge(told: list[tuple[list[Operation], dict[int, _Seen]]]) -> Plan:
     communications: list[Communication] = []
     problems: list[str] = []
     meetings: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
-    letters: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
+    messages: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
     for rank, (_, seen) in enumerate(told):
         met: Counter[Any] = Counter()
         for place, said in seen.items():
             if said.between_two:
                 pair = (rank, said.root) if said.name == "send" else (said.root, rank)
                 key = said.channel, said.name, pair
-                letters[said.channel, pair, met[key]].append((rank, place, said))
+                messages[said.channel, pair, met[key]].append((rank, place, said))
                 met[key] += 1
             else:
                 meetings[said.channel, met[said.channel]].append((rank, place, said))
@@ -183,7 +183,7 @@ def _merge(told: list[tuple[list[Operation], dict[int, _Seen]]]) -> Plan:
             said_by = "; ".join(f"rank {r}: {s.name} along {'*'.join(s.axes)}" for r, _, s in members)
             problems.append(f"communication {number} of '{channel[0]}' is not the same on all ranks: {said_by}")
         _enlist(communications, members, told)
-    for (channel, (source, target), number), members in letters.items():
+    for (channel, (source, target), number), members in messages.items():
         if len(members) != 2:
             rank, _, said = members[0]
             problems.append(

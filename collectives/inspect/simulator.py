@@ -1,4 +1,4 @@
-"""Deadlock detection for a plan: simulate the transport calls of all ranks."""
+"""A simulation of the ranks' transport calls, which finds deadlocks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ __all__ = ["simulate"]
 
 
 def simulate(calls: list[list[tuple[Any, Sent]]]) -> list[str]:
-    """Simulate the transport calls of all ranks, each in its order.
+    """Replay every rank's transport calls: an empty list if all complete, else what each rank waits for.
 
-    A send completes at once, since it owns a copy. A recv waits for its message, and a collective for all ranks of its
-    group.
-
-    Returns
-    -------
-    list of str
-        What each unfinished rank waits for; empty if all ranks finish.
+    A send completes at once (it owns a copy); a recv waits for its message, a collective for all members of its group.
     """
     at = [0] * len(calls)
     mailboxes: dict[tuple[Any, int, int], deque[int]] = defaultdict(deque)

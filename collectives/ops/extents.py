@@ -1,4 +1,4 @@
-"""Cutting and joining along a dimension: whose part lies where."""
+"""Parts along a dimension: every rank's extent, cutting, and joining."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..collective import Collective, compared_layout
 from ..mesh import Axis
 
 __all__ = [
-    "check_inner", "check_outer", "checked_counts", "coming", "extents_along", "joined", "nested_parts", "normal_dim",
-    "split",
+    "check_inner", "check_outer", "checked_counts", "extents_along", "extents_received", "joined", "nested_parts",
+    "normal_dim", "split_part",
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -
     return tuple(found)
 
 
-def split(x: Any, extents: Sequence[int], dim: int, rank: int) -> Any:
+def split_part(x: Any, extents: Sequence[int], dim: int, rank: int) -> Any:
     """One rank's part of a whole array, as an array of its own."""
     start = sum(extents[:rank])
     part = x[(slice(None),) * dim + (slice(start, start + extents[rank]),)]
@@ -100,8 +100,11 @@ def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tu
     return found
 
 
-def coming(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
-    """How much every rank sends to this one, of which each knows what it sends. In a dry run all send alike."""
+def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """How much every rank sends to this one. Each rank knows only what it sends, so the ranks exchange the counts.
+
+    In a dry run all ranks are taken to send the same.
+    """
     group, layout = axis.group, x.layout
     assert layout is not None
     for name in axis.names:

@@ -1,4 +1,4 @@
-"""What goes before data whose receiver cannot know its shape: one small message with dtype, shape and labels."""
+"""Headers: a small message with dtype, shape and labels, sent before data whose receiver cannot know them."""
 
 from __future__ import annotations
 

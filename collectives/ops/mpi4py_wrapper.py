@@ -1,7 +1,7 @@
-"""Code of others, written with NumPy and raw mpi4py, as a collective: its function and its adjoint, wrapped as one.
+"""`wrap`: a collective made of a function written with NumPy and raw mpi4py, and its adjoint.
 
-The functions get a plain array and the mpi4py communicator of the axis, one of their own, so that nothing of theirs is
-mistaken for a message of ringtape's. `collectives.testing.check` proves the pair right, under mpiexec.
+The functions get a plain array and an mpi4py communicator of the axis. It is a duplicate, so that their messages are
+not mistaken for ringtape's. `collectives.testing.check` proves the pair right, under mpiexec.
 """
 
 from __future__ import annotations

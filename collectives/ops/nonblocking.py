@@ -1,15 +1,15 @@
 """Nonblocking collectives: started at one place of the tape and waited for at another.
 
-Two nodes stand on the tape, START where the call was made and WAIT where its result was first needed. The adjoint of
-the pair is the pair turned round: a sweep comes to WAIT first and *starts* the adjoint there, replays what stood
-between, and *waits* at START. So what overlapped in the forward pass overlaps in backward too.
+A started call has two nodes on the tape: START where the call was made, and WAIT where its result was first needed. A
+backward sweep comes to WAIT first and *starts* the adjoint there, replays the nodes in between, and *waits* at START.
+So the same computation overlaps with the communication in both directions.
 
-Order. Started calls have a channel of their own, so that blocking ones cannot come between. Ranks may wait in another
-order than they start in, each in its own; the adjoints of one channel therefore start in the reverse order of the
-starts, which is the same on all ranks, and never in the order in which cotangents happened to arrive. An adjoint whose
-turn has not come at its WAIT starts as soon as it has, at the latest at its START.
+Order. Started calls have a channel of their own, so that blocking calls cannot come between them. Each rank may wait
+in an order of its own. Therefore the adjoints of one channel start in the reverse order of the starts, which is the
+same on all ranks, and never in the order in which cotangents arrived. An adjoint whose turn has not come at its WAIT
+starts as soon as it has come, at the latest at its START.
 
-Ownership. A transport copies what it is given to start with, so the operand may be changed once the tape allows it.
+Ownership. A transport copies the operand of a started call, so the operand may be changed once the tape allows it.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-HEADER = "isend/irecv"
+_WHAT = "isend/irecv"  # in headers, which tell these messages from those of `send` and `recv`
 
 
-class Flight:
-    """A collective on raw arrays that is under way; `wait` gives its result."""
+class Started:
+    """A collective on raw arrays that was started; `wait` returns its result."""
 
     __slots__ = ("_finish", "_pending", "_result", "name")
 
@@ -84,55 +84,55 @@ class Flight:
         return self._result
 
 
-def _fly(collective: Collective, x: Any, call: Call) -> Flight:
+def _start_array(collective: Collective, x: Any, call: Call) -> Started:
     """Start a collective on a raw array; one that has nothing to start is made at once."""
     if not collective.starts(call):
-        return Flight(collective.name, None, None, collective.run(x, call))
+        return Started(collective.name, None, None, collective.run(x, call))
     if listeners:
         events.emit("begin", "forward", f"start of {collective.name}")
     pending, finish = collective.start(x, call)
     if listeners:
         events.emit("end", "forward", f"start of {collective.name}")
-    return Flight(collective.name, pending, finish)
+    return Started(collective.name, pending, finish)
 
 
 # -- on the tape -------------------------------------------------------------------------------------------------------
 
 
-class _Returning:
-    """A cotangent on its way through the adjoint of a started call: at hand until its turn comes, then under way."""
+class _Adjoint:
+    """The adjoint of a started call: its cotangent until its turn comes, then the communication that was started."""
 
-    __slots__ = ("call", "collective", "ct", "flight")
+    __slots__ = ("call", "collective", "ct", "started")
 
     def __init__(self, collective: Collective, ct: Any, call: Call):
         self.collective = collective
         self.ct = ct
         self.call = call
-        self.flight: Any = None  # a Flight, a Deferred, or what was there at once
+        self.started: Any = None  # a Started, a Deferred, or the result itself
 
     def start(self) -> None:
-        if self.flight is None:
-            self.flight = _start_adjoint(self.collective, self.ct, self.call)
+        if self.started is None:
+            self.started = _start_adjoint(self.collective, self.ct, self.call)
             self.ct = None
 
     def wait(self) -> Any:
         self.start()
-        return self.flight.wait() if hasattr(self.flight, "wait") else self.flight
+        return self.started.wait() if hasattr(self.started, "wait") else self.started
 
-    def __add__(self, other: _Returning) -> _Returning:
+    def __add__(self, other: _Adjoint) -> _Adjoint:
         # two sweeps of an inner tape have left theirs here; neither starts before the tape that holds START is swept
-        return _Returning(self.collective, self.ct + other.ct, self.call)
+        return _Adjoint(self.collective, self.ct + other.ct, self.call)
 
 
 def _start_adjoint(collective: Collective, ct: Any, call: Call) -> Any:
     """Start what the adjoint rule makes. No fingerprint: the forward starts were compared, and these mirror them."""
     lifted = ct.__class__ in TENSORS
     if collective is SEND:
-        call = call.but(group=_sweeps(call))
-        return await_message(call, ct.layout) if lifted else _fly(RECV, None, call)
+        call = call.but(group=_sweep_channel(call))
+        return _start_recv(call, ct.layout) if lifted else _start_array(RECV, None, call)
     if collective is RECV:
-        call = call.but(group=_sweeps(call))
-        return take_off(SEND, ct, call) if lifted else _fly(SEND, ct, call)
+        call = call.but(group=_sweep_channel(call))
+        return _start_tensor(SEND, ct, call) if lifted else _start_array(SEND, ct, call)
     return collective._adjoint(ct, call.but(begin=_begin_in_sweep))
 
 
@@ -150,9 +150,9 @@ class _Start:
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
         (place,), (collective, call, layout, operand, _) = node[3], node[4]
         if collective is SEND or collective is RECV:
-            call = call.but(group=_sweeps(call))
+            call = call.but(group=_sweep_channel(call))
         if collective is RECV:
-            return await_message(call, layout) if record else _fly(RECV, None, call)
+            return _start_recv(call, layout) if record else _start_array(RECV, None, call)
         t = carried[place - start] if place >= start else None
         if t is None:
             t = absent_or_zeros(operand, call)
@@ -168,7 +168,7 @@ class _Wait:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         (place,), (collective, call, out, result, lane) = node[3], node[4]
-        sweep.add(place, _Returning(collective, arrived(ct, out, result, call, sweep), call))
+        sweep.add(place, _Adjoint(collective, arrived(ct, out, result, call, sweep), call))
         at = bisect_left(lane, sweep.place)  # the starts that this sweep has yet to come to
         while at:
             at -= 1
@@ -190,23 +190,23 @@ class _Wait:
 START, WAIT = _Start(), _Wait()
 
 
-class _Maker:
+class _Finisher:
     """How a `Deferred` is finished: wait, and take the place of WAIT on the tape."""
 
-    def __init__(self, what: str, flight: Any, collective: Collective, call: Call, out: Layout | None,
+    def __init__(self, what: str, started: Any, collective: Collective, call: Call, out: Layout | None,
                  recording: Recording | None, place: int, lane: list[int]):  # fmt: skip
         file, line = find_site()
         self.what, self.site = what, f"{file}:{line}"
-        self.flight, self.collective, self.call, self.out = flight, collective, call, out
+        self.started, self.collective, self.call, self.out = started, collective, call, out
         self.recording, self.place, self.lane = recording, place, lane
         self.mesh = state.mesh
         _keep_poking()
 
     def test(self) -> bool:
-        return self.flight.test()
+        return self.started.test()
 
     def finish(self) -> tuple[Any, Layout | None, int]:
-        y = self.flight.wait()
+        y = self.started.wait()
         recording, call = self.recording, self.call
         if recording is None:
             return y, self.out, -1
@@ -236,7 +236,7 @@ def _record(collective: Collective, x: Tensor | None, layout: Layout | None, cal
     return recording, at, lane
 
 
-def take_off(collective: Collective, x: Tensor, call: Call, agree: bool = False) -> Deferred:
+def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = False) -> Deferred:
     """Start a collective on a Tensor: labels first, then the transport, then the record."""
     layout = x.labelled(state.grid) if x.layout is None else x.layout  # type: ignore[arg-type]
     array = x.array
@@ -247,7 +247,7 @@ def take_off(collective: Collective, x: Tensor, call: Call, agree: bool = False)
     if agree:
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             call.group.agree("start of " + collective.fingerprint(array, call, recorded))
-        call = call.but(group=side(current_mesh().axis(call.axes), collective, call.group.algorithm))
+        call = call.but(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
         if call.group.size == 1 and type(array) is not Shaped:
             array = array.copy()  # as it would be on two ranks: the caller may change its own
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):
@@ -256,7 +256,7 @@ def take_off(collective: Collective, x: Tensor, call: Call, agree: bool = False)
     shape = shape if collective.shape is None else collective.shape(shape, call)
     recording, place, lane = _record(collective, x, layout, call) if recorded else (None, -1, [])
     what = f"{collective.name} of {array.dtype}{list(array.shape)} on axis {'*'.join(call.axes)!r}"
-    maker = _Maker(what, _fly(collective, array, call), collective, call, out, recording, place, lane)
+    maker = _Finisher(what, _start_array(collective, array, call), collective, call, out, recording, place, lane)
     return Deferred(maker, Shaped(shape, array.dtype), out, recording)
 
 
@@ -264,11 +264,11 @@ def _begin_in_sweep(collective: Collective, x: Any, call: Call) -> Any:
     """Start the collective that an adjoint or a tangent calls, in the place of running it."""
     call = call.but(begin=None)
     if x.__class__ not in TENSORS:
-        return _fly(collective, x, call)
-    return collective(x, call) if collective._asks is None else take_off(collective, x, call)
+        return _start_array(collective, x, call)
+    return collective(x, call) if collective._asks is None else _start_tensor(collective, x, call)
 
 
-def side(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
+def _started_channel(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
     """The channel of the calls that are started on an axis; made at the first of them, by all its ranks.
 
     The calls on it are the transport's own. An algorithm over messages goes on only while its rank waits for it, so
@@ -288,7 +288,7 @@ def side(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
     return group
 
 
-def _sweeps(call: Call) -> Communicator:
+def _sweep_channel(call: Call) -> Communicator:
     """Where messages of sweeps go: a neighbour's program may send its next value before or after its sweep."""
     return call.group if call.group.name.endswith("/sweeps") else call.group.lane("sweeps")
 
@@ -302,42 +302,42 @@ def _keep_poking() -> None:
     Sweeps poke by themselves. An operation pays nothing for this as long as nothing is pending.
     """
     poke = state.poke
-    if poke is None or _here.is_poking:
+    if poke is None or _thread.is_poking:
         return
 
     def listener(phase: str, direction: str, name: str) -> None:
         if not state.pending:
-            _here.is_poking = False
+            _thread.is_poking = False
             listeners.remove(entry)
         elif phase == "end" and direction == "forward":
             poke()
 
     entry = (get_ident(), listener)
     listeners.append(entry)
-    _here.is_poking = True
+    _thread.is_poking = True
 
 
-class _Here(local):
+class _ThreadState(local):
     is_poking = False
 
 
-_here = _Here()
+_thread = _ThreadState()
 
 
 # -- receives ---------------------------------------------------------------------------------------------------------
 
 
-def await_message(call: Call, layout: Layout | None) -> Deferred:
+def _start_recv(call: Call, layout: Layout | None) -> Deferred:
     """Start to receive in a recorded sweep: what comes is known."""
     assert layout is not None
     call = call.but(elsewhere=layout.absent_beyond(call.axes))
     recording, place, lane = _record(RECV, None, layout, call) if state.recording is not None else (None, -1, [])
     what = f"cotangent from rank {call.root} of axis {'*'.join(call.axes)!r}"
-    maker = _Maker(what, _fly(RECV, None, call), RECV, call, layout, recording, place, lane)
+    maker = _Finisher(what, _start_array(RECV, None, call), RECV, call, layout, recording, place, lane)
     return Deferred(maker, Shaped(call.shape, call.dtype), layout, recording)
 
 
-def await_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
+def _start_recv_of_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
     """Start to receive in the program: a header comes on its own lane, the data on that of `call`."""
     recorded = state.recording is not None and (call.dtype is None or is_inexact(call.dtype))
     outline = None
@@ -353,7 +353,7 @@ def await_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
     return Deferred(maker, outline, layout, recording)
 
 
-class _Receiver(_Maker):
+class _Receiver(_Finisher):
     """Finishes a receive: the header may be the first to tell shape, dtype and labels.
 
     Data is received in the order in which it is sent, so one whose shape is not known yet holds up those behind it;
@@ -372,10 +372,10 @@ class _Receiver(_Maker):
             self._post()
 
     def test(self) -> bool:
-        return self.header.test() and self.flight is not None and self.flight.test()
+        return self.header.test() and self.started is not None and self.started.test()
 
     def finish(self) -> tuple[Any, Layout | None, int]:
-        while self.flight is None:
+        while self.started is None:
             first = self.queue[0]
             first._read()
             first._post()
@@ -387,7 +387,7 @@ class _Receiver(_Maker):
 
     def _post(self) -> None:
         """Start to receive the data, and that of those behind whose turn it is now."""
-        self.flight = _fly(RECV, None, self.call)
+        self.started = _start_array(RECV, None, self.call)
         self.queue.popleft()
         if self.queue and self.queue[0].out is not None:
             self.queue[0]._post()
@@ -399,7 +399,7 @@ class _Receiver(_Maker):
         self.is_read = True
         call = self.call
         sender = f"rank {call.root}"
-        shape, dtype, labels = headers.read(self.header.wait(), self.recorded, HEADER, sender)
+        shape, dtype, labels = headers.read(self.header.wait(), self.recorded, _WHAT, sender)
         grid = self.mesh.grid
         layout = grid.layout([labels.get(a, V) for a in grid.names]).replace(call.axes, V)
         if self.out is None:
@@ -435,7 +435,7 @@ def nonblocking(
 
     def function(*args: Arguments.args, **options: Arguments.kwargs) -> Tensor:
         use = resolve(*args, **options)
-        return take_off(use.collective, use.x, use.call, agree=True)
+        return _start_tensor(use.collective, use.x, use.call, agree=True)
 
     labels = (blocking.__doc__ or "").partition(":")[0]
     function.__name__ = function.__qualname__ = f"{name}_async"
@@ -534,10 +534,10 @@ def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
     check_other(dst, on, "isend", "dst")
     assert x.layout is not None
     SEND.check(x, on)
-    header = headers.write(x.array, x.layout.replace(on.names, V), state.recording is not None, HEADER)
+    header = headers.write(x.array, x.layout.replace(on.names, V), state.recording is not None, _WHAT)
     on.group.lane("headers").send(header, int(dst))
     group = on.group.lane("messages")
-    return take_off(SEND, x, Call(on.names, group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
+    return _start_tensor(SEND, x, Call(on.names, group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
 
 
 def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
@@ -562,4 +562,4 @@ def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
         known = like.layout if like.__class__ in TENSORS and like.layout is not None else mesh.grid.uniform(V)
         layout = known.replace(on.names, V)
         call = call.but(shape=tuple(map(int, like.shape)), dtype=np.dtype(like.dtype))
-    return await_header(call, layout, on)
+    return _start_recv_of_header(call, layout, on)

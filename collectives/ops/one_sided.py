@@ -1,8 +1,8 @@
 """One-sided reading of other ranks' parts, and its adjoint, one-sided adding to them.
 
-Every rank says for itself what it reads of whom, and the owner is not asked. All ranks of the axis make the call
-(their parts must be open at that time), so its adjoint is theirs too: in a sweep each rank adds the cotangent of what
-it has read to the parts where it read, zeros where no cotangent arrived.
+Each rank chooses what it reads of which rank, and the owner takes no part. All ranks of the axis make the call, since
+their parts must be accessible at that time, and all take part in its adjoint: in a sweep each rank adds the cotangent
+of what it read to the parts that it read, zeros where no cotangent arrived.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Places(NamedTuple):
 
 
 class _OneSided(Collective):
-    """What ranks ask for, and how much, is each one's own affair."""
+    """Ranks may read different places and amounts, so neither is compared."""
 
     def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"

@@ -33,8 +33,17 @@ from ..mesh import Axis
 from ..staging import flat, from_front, front, to_device
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, check_to, group_of, operand, sizes_of, user_function
-from .extents import check_inner, check_outer, checked_counts, coming, extents_along, joined, nested_parts, normal_dim
-from .extents import split as part_of
+from .extents import (
+    check_inner,
+    check_outer,
+    checked_counts,
+    extents_along,
+    extents_received,
+    joined,
+    nested_parts,
+    normal_dim,
+    split_part,
+)
 
 __all__ = ["all_gather", "all_to_all", "reduce_scatter", "shard"]
 
@@ -115,7 +124,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @SHARD.forward
 def _(x: Any, call: Call) -> Any:
-    return part_of(x, call.extents, call.dim, call.group.rank)
+    return split_part(x, call.extents, call.dim, call.group.rank)
 
 
 @SHARD.adjoint
@@ -165,7 +174,7 @@ ALL_TO_ALL = Collective(
 
 @ALL_TO_ALL.asks
 def _(x: Any, call: Call) -> Asked:
-    blocks = [flat(part_of(x, call.extents, call.dim, r)) for r in range(call.group.size)]
+    blocks = [flat(split_part(x, call.extents, call.dim, r)) for r in range(call.group.size)]
     shape = part_shape(x.shape, call)
     received = [(*shape[: call.dim2], n, *shape[call.dim2 + 1 :]) for n in call.extents2]
     request = Request("all_to_all", np.concatenate(blocks), counts=[b.size for b in blocks],
@@ -319,7 +328,7 @@ def all_to_all(
     Notes
     -----
     ``n (p-1)/p`` bytes a rank. DeepSpeed-Ulysses (Jacobs et al. 2023), expert dispatch (Lepikhin et al. 2020). Along
-    one dimension the ranks first tell each other how much is coming.
+    one dimension the ranks first tell each other how much is extents_received.
 
     Examples
     --------
@@ -345,7 +354,7 @@ def all_to_all(
     check_outer(x, on, concat_dim, "all_to_all")
     if split_dim == concat_dim:
         cuts = _even_parts(x, on, split_dim) if counts is None else checked_counts(x, on, split_dim, counts)
-        joins, is_known = coming(x, on, split_dim, cuts), on.size == 1
+        joins, is_known = extents_received(x, on, split_dim, cuts), on.size == 1
     elif counts is not None:
         raise ShapeError(
             f"all_to_all: counts={list(counts)} was given with split_dim={split_dim} and concat_dim={concat_dim}: what "

@@ -77,7 +77,7 @@ def test_random_programs(ranks: int, seeds: range) -> None:
 def _at_once(node: Any, ct: Any, sweep: Any) -> None:
     """The fault: an adjoint starts when its cotangent arrives, in whatever order that is on this rank."""
     (place,), (collective, call, out, result, _) = node[3], node[4]
-    entry = nonblocking._Returning(collective, nonblocking.arrived(ct, out, result, call, sweep), call)
+    entry = nonblocking._Adjoint(collective, nonblocking.arrived(ct, out, result, call, sweep), call)
     sweep.add(place, entry)
     entry.start()
 
