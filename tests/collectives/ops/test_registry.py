@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from collectives import R, Rooted, V
-from collectives.collective import Collective, Prepared, collectives
+from collectives.collective import Prepared, collectives
 from collectives.testing import Case, Setting, Skip, check, prepare
 from collectives.testing.registry_cases import HELPERS, cases, settings, work_and_skips
 
