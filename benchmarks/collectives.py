@@ -1,6 +1,6 @@
-"""Latency and bandwidth of the collectives: of this world's algorithms, or of shared memory beside its peers.
+"""Latency and bandwidth of all-reduce: the algorithms of this world, or shared memory compared with its peers.
 
-Under mpiexec it measures the world it is in: every algorithm that the world offers, all_reduce of float32.
+Under mpiexec it measures the world that it is started in: all_reduce of float32 with every algorithm of that world.
 
     mpiexec -n 4 python benchmarks/collectives.py
 
@@ -14,9 +14,9 @@ shared memory on 2.
 
     python benchmarks/collectives.py --before /path/of/another/checkout --python-before PATH
 
-Every world runs in processes of its own, one thread each, all alive at the same time; they take turns, so that whatever
-else the machine does meets all of them. A ratio is the peer's time over ours, above 1 ours is faster: the median over
-rounds of ratios that were taken within the same moment; beside it the ratio of the best times.
+Every world runs in processes of its own, with one thread each. They take turns, so that other load on the machine
+affects all of them alike. A ratio is the peer's time over ours, so above 1 ours is faster. It is the median over the
+rounds; the times of one round are taken close to each other. Beside it stands the ratio of the best times.
 """
 
 from __future__ import annotations
@@ -113,21 +113,22 @@ def shown(size_bytes: int) -> str:
 
 
 def calls_per_batch(size_bytes: int, is_crowded: bool = False) -> int:
-    """Few enough that sums of sums stay finite, enough that a clock's reading costs nothing.
+    """How often a batch repeats a call.
 
-    A world whose ranks share processors may take milliseconds a call.
+    Few enough that the repeated sums stay finite, and enough that reading the clock costs nothing. Where ranks share
+    processors a call may take milliseconds.
     """
     return max(1, min(5 if is_crowded else 50, (4 << 20) // size_bytes))
 
 
 def batches_per_round(size_bytes: int, is_crowded: bool) -> int:
-    """Many where they are short, so that some meet no other process."""
+    """How many batches a round has: more where they are short, so that some are not disturbed by other processes."""
     return 15 if size_bytes <= 256 * KIB and not is_crowded else 5
 
 
 # -- worlds beside each other ---------------------------------------------------------------------------------------
 class World:
-    """Ranks that answer: a world of ringtape or of a peer, in processes of its own."""
+    """A world of ringtape or of a peer, in processes of its own that wait for requests."""
 
     def __init__(
         self, name: str, kind: str, python: str, ranks: int, listener: socket.socket, tree: str | Path = ROOT
@@ -186,11 +187,11 @@ class World:
         self._connections = [found[rank] for rank in range(self.ranks)]
 
     def measure(self, call: str, size_bytes: int, batches: int) -> list[float]:
-        """Seconds a call in each batch: of the rank that took longest."""
+        """Seconds per call in each batch, of the rank that took longest."""
         return self.measure_in_turn([call], size_bytes, batches, calls_per_batch(size_bytes, self.is_crowded))[0]
 
     def measure_in_turn(self, calls: Sequence[str], size_bytes: int, batches: int, count: int) -> list[list[float]]:
-        """The same for several calls, one batch of each in turn, of `count` calls."""
+        """The same for several calls: one batch of each in turn, with `count` calls each."""
         for lines in self._connections:
             lines.write(json.dumps([list(calls), size_bytes, batches, count]) + "\n")
             lines.flush()
@@ -261,7 +262,7 @@ Entry = tuple[World, str]  # a world and its call
 
 
 def take_turns(entries: Sequence[Entry], size_bytes: int, rounds: int) -> list[Series]:
-    """Every entry once in each round."""
+    """Measure every entry once in each round."""
     taken: list[list[list[float]]] = [[] for _ in entries]
     for world, call in entries:
         world.measure(call, size_bytes, 2)  # buffers are made, pages touched
@@ -347,10 +348,11 @@ def _measure_beside(
 
 
 def _recorded(ours: World, rounds: int) -> dict[str, dict[str, float]]:
-    """What the record on the tape adds to the transport's call on the same operand, beside what it may.
+    """The time that recording on the tape adds to the transport's call on the same operand, and its limit.
 
-    The two take turns within a millisecond, in batches so short that most meet no other process; each difference is of
-    two that follow one another. `extra` is the median of all, the best that of the best round.
+    The two take turns within a millisecond, in batches so short that other processes disturb few of them. Each
+    difference is taken between neighbours. The figure is the median of all differences, the best that of the best
+    round.
     """
     ours.measure_in_turn(_PAIR, EXTRA_BYTES, 2, _PAIR_CALLS)  # buffers are made, pages touched
     by_round = [
@@ -363,7 +365,7 @@ def _recorded(ours: World, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def extra_times(transport: Sequence[float], recorded: Sequence[float]) -> list[float]:
-    """What each recorded batch took more than the batch before it.
+    """How much longer each recorded batch took than the batch before it.
 
     >>> extra_times([2.0, 4.0], [3.0, 4.5])
     [1.0, 0.5]
@@ -372,7 +374,7 @@ def extra_times(transport: Sequence[float], recorded: Sequence[float]) -> list[f
 
 
 def _memory(ours: World, rounds: int) -> dict[str, dict[str, float]]:
-    """The share of the memory's bandwidth: every buffer is read once and written once; ours and peer are GB/s."""
+    """The share of the memory bandwidth, in GB/s: every buffer is read once and written once."""
     names = list(_STREAM_MOVES)
     entries = [(ours, "window"), *((ours, name) for name in names)]
     found = take_turns(entries, MEMORY_BYTES, max(3, rounds // 2))

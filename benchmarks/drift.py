@@ -1,9 +1,9 @@
-"""How far a sum drifts from the exact one as its order, algorithm, number of ranks or bucket size changes.
+"""Rounding error of a sum as its order, algorithm, number of ranks or bucket size changes.
 
-The addends stand for the gradients of microbatches: N arrays of random numbers, each array of another size, dealt to
-the ranks in contiguous shares. An ordinary sum adds each rank's share one after the other and all-reduces the result,
-bucket by bucket. A reproducible one takes the balanced tree over the global numbers of the addends. The exact sum is
-`math.fsum`'s. One thing changes at a time, everything else stays as in the baseline; the ranks are threads.
+The addends are models of the gradients of microbatches: N arrays of random numbers, each scaled differently,
+distributed over the ranks in contiguous shares. An ordinary sum adds each rank's share in order and all-reduces the
+result, bucket by bucket. A reproducible sum takes the balanced tree over the global numbers of the addends. The exact
+sum is that of `math.fsum`. One setting changes at a time; all others stay as in the baseline. The ranks are threads.
 
     python benchmarks/drift.py --algorithm ring --ranks 4 --plot drift.png
 """
@@ -42,7 +42,7 @@ class Setup(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What one way of summing gave. `changed` counts the elements whose bits differ from the baseline's."""
+    """The errors of one way of summing. `changed` counts the elements whose bits differ from the baseline's."""
 
     varied: str
     value: str
@@ -69,7 +69,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def ordinary_sum(addends: Array, setup: Setup) -> Array:
-    """Each rank's share one after the other, then an all-reduce of each bucket."""
+    """Sum each rank's share in order, then all-reduce each bucket."""
     placed = addends[order_of(addends, setup.order)]
 
     def program() -> Array:
@@ -85,10 +85,9 @@ def ordinary_sum(addends: Array, setup: Setup) -> Array:
 
 
 def reproducible_sum(addends: Array, setup: Setup, base: Setup) -> Array:
-    """The tree over the addends' numbers; their order says only who holds which.
+    """The tree over the addends' numbers; the order only decides which rank holds which addend.
 
-    Of the ways in which its nodes can travel it takes the one for short arrays where the ordinary sum changes its
-    algorithm.
+    Where the algorithm of the ordinary sum changes, the nodes of the tree are sent as for short arrays.
     """
     order = order_of(addends, setup.order)
     way = "reproducible" if setup.algorithm == base.algorithm else "reproducible:tree"
@@ -108,7 +107,7 @@ def reproducible_sum(addends: Array, setup: Setup, base: Setup) -> Array:
 
 
 def order_of(addends: Array, order: str) -> np.ndarray:
-    """Which addend comes when."""
+    """The numbers of the addends in the order in which they are added."""
     numbers = np.arange(len(addends))
     sizes = np.abs(addends.astype(np.float64)).mean(axis=1)
     return {"as given": numbers, "reversed": numbers[::-1], "small first": np.argsort(sizes, kind="stable"),
@@ -128,7 +127,7 @@ def ulps(total: Array, exact: np.ndarray) -> np.ndarray:
 
 
 def variations(base: Setup, elements: int) -> Iterator[tuple[str, str, Setup]]:
-    """What changes, to what, and the setup that results."""
+    """The setting that changes, its value, and the setup that results."""
     yield "baseline", f"{base.order}, {base.algorithm}, {base.ranks} ranks, one bucket", base
     for order in ORDERS:
         if order != base.order:
@@ -145,9 +144,9 @@ def variations(base: Setup, elements: int) -> Iterator[tuple[str, str, Setup]]:
 
 
 def make_addends(count: int, elements: int, dtype: Any, seed: int) -> Array:
-    """Normal numbers around one, each array of another size between 1/8 and 8.
+    """Normal numbers around one, each array scaled by a factor between 1/8 and 8.
 
-    Around zero the sums of some elements would cancel, and those few would make up the largest error.
+    Around zero the sums of a few elements would cancel, and those elements would have the largest error.
     """
     rng = np.random.default_rng(seed)
     sizes = 2.0 ** rng.uniform(-3, 3, (count, 1))

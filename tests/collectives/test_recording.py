@@ -11,6 +11,7 @@ import autograd as ag
 import collectives as cc
 from collectives import I
 
+from .. import summary
 from .launch import launch
 from .recording_cases import communicates, faults, program, told, used_separately, work
 
@@ -108,10 +109,9 @@ def test_forward_mode_carries_zeros() -> None:
     assert cc.run(body, RANKS) == [11.0] * RANKS
 
 
-def test_on_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_processes() -> None:
     outcome = launch("recording_program.py", RANKS, limit_s=60, RINGTAPE_CHECK="always", OPENBLAS_NUM_THREADS="1")
     shown = f"{outcome.out}\n{outcome.err}"
     assert not outcome.is_late, f"killed after 60 s\n{shown}"
     assert outcome.code == 0 and "OWNERSHIP" in outcome.out, shown
-    with capsys.disabled():
-        print("\n" + outcome.out.strip())
+    summary.line("recording that differs between ranks, under mpiexec", outcome.out.strip())

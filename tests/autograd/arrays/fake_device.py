@@ -1,8 +1,8 @@
-"""A device without a device: arrays that NumPy must not touch, to find implicit conversions on a machine without a GPU.
+"""A fake device: arrays that NumPy must not touch, to find implicit conversions on a machine without a GPU.
 
 `DeviceArray` holds a NumPy array and behaves as CuPy's ndarray does: it takes part in NumPy's protocols, mixes with
-Python numbers and NumPy scalars, and refuses to mix with host arrays or to become one unasked. `to_host` and
-`from_host` are the only ways across; `crossings` counts them.
+Python numbers and NumPy scalars, and refuses to mix with host arrays or to become one implicitly. `to_host` and
+`from_host` are the only conversions; `crossings` counts them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ crossings = {"to host": 0, "from host": 0}
 
 
 def to_host(x: DeviceArray) -> numpy.ndarray:
-    """The explicit way to the host: a copy."""
+    """Copy to the host, explicitly."""
     crossings["to host"] += 1
     return x._values.copy()
 
 
 def from_host(x: numpy.ndarray) -> DeviceArray:
-    """The explicit way to the device: a copy."""
+    """Copy to the device, explicitly."""
     crossings["from host"] += 1
     return DeviceArray(numpy.array(x))
 
 
 class Mixed(TypeError):
-    """A host array met a device array."""
+    """A host array was mixed with a device array."""
 
 
 def _inside(x: Any) -> Any:
@@ -59,7 +59,7 @@ def _key(key: Any) -> Any:
 
 
 class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
-    """An array on the device that is not there."""
+    """An array on the fake device."""
 
     __slots__ = ("_values",)
 
@@ -98,7 +98,7 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _OURS) for x in inputs):
-            return NotImplemented  # a class that knows more than we do: ringtape's Tensor
+            return NotImplemented  # a class that handles this one: ringtape's Tensor
         inside = [_key(x) if method == "at" and i == 1 else _inside(x) for i, x in enumerate(inputs)]
         out = options.pop("out", None)
         if out is not None:

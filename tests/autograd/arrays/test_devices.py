@@ -80,12 +80,22 @@ def no_gpu() -> str:
 
 
 _WHY = no_gpu()
-GPU = pytest.param(Gpu(), id="cupy", marks=[pytest.mark.gpu, pytest.mark.skipif(bool(_WHY), reason=_WHY)])
+GPU = [] if _WHY else [pytest.param(Gpu(), id="cupy", marks=pytest.mark.gpu)]
 
 
-@pytest.fixture(params=[pytest.param(Device(), id="fake"), GPU])
+@pytest.fixture(params=[pytest.param(Device(), id="fake"), *GPU])
 def there(request: pytest.FixtureRequest) -> Any:
     return request.param
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(_WHY), reason=f"{_WHY}: the operations run on the fake device only")
+def test_arrays_of_the_gpu_are_told_from_the_hosts() -> None:
+    """Also the one test that is skipped, with the reason, where the others have no GPU to run on."""
+    gpu = Gpu()
+    assert gpu.values(gpu.move([1.0, 2.0])).tolist() == [1, 2]
+    with pytest.raises(AssertionError, match="not on the device"):
+        gpu.values(numpy.ones(2))
 
 
 # -- every operation -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What torch computes, run by an interpreter that has it: ``python torch_reference.py OUT.npz``.
+"""The results of torch, computed by an interpreter that has it: ``python torch_reference.py OUT.npz``.
 
-Every entry runs a module on random operands in double precision, and writes under its name: operands, parameters,
-buffers, outputs, cotangents, and the gradients of operands and parameters. `test_torch.py` and
+Every entry runs a module on random operands in double precision, and writes its operands, parameters, buffers, outputs,
+cotangents, and the gradients of operands and parameters. `test_torch.py` and
 `test_models_torch.py` read them. Nothing of ringtape is imported here.
 """
 
@@ -27,7 +27,7 @@ def rng(name: str) -> np.random.Generator:
 
 
 def entry(name: str, module: Any, *inputs: Any, parameters: bool = True, **words: Any) -> None:
-    """Run it, pull random cotangents back, and write everything down."""
+    """Run a module and its backward with random cotangents, and store all arrays."""
     random = rng(name)
     own = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
     with torch.no_grad():

@@ -38,7 +38,7 @@ def _all() -> dict[str, Any] | str:
 
 
 def reference(prefix: str) -> dict[str, Any]:
-    """What torch found under a name: the rest of the path -> array; skips the test where there is no torch."""
+    """The results of torch under a name: rest of the path -> array; skips the test where there is no torch."""
     found = _all()
     if isinstance(found, str):
         pytest.skip(found)
@@ -70,7 +70,7 @@ def load(module: Any, entry: str, rename: Any = lambda path: path) -> None:
 
 
 def close(got: Any, wanted: Any, what: str, rtol: float = 1e-10) -> None:
-    """Equal to rtol of the larger of its norm and 1e-3 (a gradient that is all cancellation has no digits)."""
+    """Equal within rtol times the larger of its norm and 1e-3 (a gradient that cancels has no digits)."""
     got, wanted = numpy.asarray(got), numpy.asarray(wanted)
     assert got.shape == wanted.shape, f"{what}: shape {got.shape}, torch has {wanted.shape}"
     off = float(numpy.linalg.norm(got - wanted))

@@ -34,7 +34,7 @@ from autograd.testing.cases import (
 )
 from autograd.testing.cases.base import Domain
 
-from . import ledger
+from ... import summary
 
 Array = Any
 OPERATIONS = sorted({name for name in registry if "example" not in name} - set(WITHOUT_DERIVATIVE))
@@ -51,7 +51,8 @@ def examine(c: Case, dtype: str, seed: int, memories: tuple[str, ...], order: in
     if dtype.startswith("complex"):
         reason = c.refuses_complex()
         if reason:
-            ledger.skip(f"complex numbers: {reason}", c.operation)
+            kind = reason.partition(":")[0]  # after it comes NumPy's own message, which names the function
+            summary.count(f"registry, not checked with complex numbers, {kind}", c.operation)
             return False
     args = c.variant(seed, dtype, memories)
     single = dtype in ("float32", "complex64")
@@ -69,7 +70,9 @@ def examine(c: Case, dtype: str, seed: int, memories: tuple[str, ...], order: in
             check_grads(c.f, *args, order=1, modes=["forward"], seed=seed)  # along one direction; the rest by adjoints
         else:
             check_grads(c.f, *args, order=order, seed=seed)
-    ledger.ran[f"{c.operation} {dtype}"] += 1
+    if c.operation != "planted":
+        summary.count("registry, drawn cases", dtype)
+        summary.distinct("registry, operations with drawn cases", c.operation)
     return True
 
 
@@ -91,7 +94,7 @@ def test_every_operation_is_drawn() -> None:
     unknown = (cased | set(WITHOUT_DERIVATIVE) | set(REAL_ONLY)) - set(registry)
     assert not unknown, f"cases, families or reasons of operations that do not exist: {sorted(unknown)}"
     for name, reason in WITHOUT_DERIVATIVE.items():
-        ledger.skip(reason, name)
+        summary.line("registry, operations without derivative", f"{name}: {reason}")
 
 
 # -- the properties --------------------------------------------------------------------------------------------------
@@ -124,12 +127,12 @@ def test_many_of_every_operation(name: str, data: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("c", CASES, ids=lambda c: f"{c.operation} {c.label}")
-def test_every_written_case_in_every_dtype(c: Case, dtype: str) -> None:
-    for i, memory in enumerate(MEMORIES):
-        if not examine(c, dtype, i, (memory,), order=2 if i == 1 else 1):
-            pytest.skip(c.refuses_complex())
+def test_every_written_case_in_every_dtype(c: Case) -> None:
+    for dtype in DTYPES:
+        for i, memory in enumerate(MEMORIES):
+            if not examine(c, dtype, i, (memory,), order=2 if i == 1 else 1):
+                break  # not a case of this dtype
 
 
 # -- what they draw, and that they fail where they must --------------------------------------------------------------
@@ -196,7 +199,6 @@ def test_the_body_sees_planted_faults() -> None:
         else:
             with pytest.raises(GradientMismatch):
                 examine(conjugate, dtype, 0, ("C",), order=1)
-    ledger.ran.pop("planted float64", None), ledger.ran.pop("planted complex64", None)
 
 
 def test_a_rule_that_needs_contiguous_memory_is_seen() -> None:
@@ -209,7 +211,6 @@ def test_a_rule_that_needs_contiguous_memory_is_seen() -> None:
     assert examine(planted(rule), "float64", 0, ("C",), order=1)
     with pytest.raises(GradientMismatch):
         examine(planted(rule), "float64", 0, ("F",), order=1)
-    ledger.ran.pop("planted float64", None)
 
 
 def test_an_operation_without_cases_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,11 +222,10 @@ def test_an_operation_without_cases_fails(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_declared_real_is_skipped_with_its_reason() -> None:
     c = next(c for c in CASES if c.operation == "maximum")
     assert not examine(c, "complex128", 0, ())
-    assert any("no order" in line for line in ledger.lines() or ["complex numbers have no order"])
+    assert any("complex numbers have no order" in text and "maximum" in text for text in summary.text(is_verbose=True))
 
 
 def test_one_line_makes_a_case() -> None:
     before = len(CASES)
     case("planted", "a line", lambda x: x * x, lambda x: x * x, lambda rng: rng.standard_normal(3))
     assert examine(CASES.pop(), "complex128", 1, ("backwards",)) and len(CASES) == before
-    ledger.ran.pop("planted complex128", None)

@@ -1,4 +1,4 @@
-"""Seeded SPMD programs in which one rank goes wrong, and their twins in which none does.
+"""Random SPMD programs in which one rank makes a mistake, and the same programs without the mistake.
 
 A program is a list of collectives, then a loop of one, then a last sum. `draw(seed)` gives it, together with the kind
 of its mistake, the rank that makes it and the position. `perform` runs it on one rank, on threads and under mpiexec
@@ -25,7 +25,7 @@ SEEDS = range(100)
 
 
 class Program(NamedTuple):
-    """What all ranks do, and what rank `odd` does otherwise (`kind`) at `position`; `kind` "" is the right program."""
+    """The calls of all ranks, and the mistake (`kind`) of rank `odd` at `position`; `kind` "" is the right program."""
 
     seed: int
     kind: str
@@ -40,7 +40,7 @@ class Program(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a rank raised, its text, and when it came to its last call and was told (`time.monotonic`)."""
+    """The error of a rank, its text, and the times (`time.monotonic`) of its last call and of the error."""
 
     error: str
     text: str
@@ -53,7 +53,7 @@ def draw(seed: int, ranks: int) -> Program:
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     steps = [str(step) for step in rng.permutation(STEPS)[:5]]
-    position = int(rng.integers(0, 4))  # an order needs a step behind it
+    position = int(rng.integers(0, 4))  # calls in another order need a step behind this one
     fitting = {"root": ROOTED, "copies": COPIES}.get(kind)
     if fitting is not None:
         steps = [step for step in steps if step not in fitting]
@@ -74,7 +74,7 @@ def perform(program: Program, mesh: Any, other_axis: Any) -> Outcome:
         with ag.Tape():
             for nth, step in enumerate(steps):
                 mistake = kind if nth == at else ""
-                data = rng.standard_normal((8, 6))  # the same on all ranks: drawn before anybody deviates
+                data = rng.standard_normal((8, 6))  # drawn before the mistake, so that it is the same on all ranks
                 if mistake != "missing":
                     arrived.append(time.monotonic())
                     call(step, data, program.kind, mistake, other_axis)
@@ -131,7 +131,7 @@ def call(step: str, data: Any, kind: str, mistake: str, other_axis: Any) -> None
 
 
 def faults(program: Program, outcomes: list[Outcome]) -> list[str]:
-    """What is wrong with the report of a wrong program, if anything; `outcomes` by rank of one group of "a"."""
+    """Errors in the report of a wrong program; `outcomes` by rank of one group of "a"."""
     wrong = []
     sites = 2 if program.kind in ("order", "missing", "axis", "loop") else 1
     for rank, outcome in enumerate(outcomes):
@@ -146,10 +146,10 @@ def faults(program: Program, outcomes: list[Outcome]) -> list[str]:
 
 
 def seconds_to_tell(outcomes: list[Outcome]) -> float:
-    """From the last rank's arrival at its last call until the last rank was told."""
+    """Seconds from the last rank's arrival at its last call to the last rank's error."""
     return max(o.told_s for o in outcomes) - max(o.arrived_s for o in outcomes)
 
 
 def tally(counts: dict[str, int]) -> str:
-    """How many programs of each kind, in words."""
+    """The number of programs of each kind, as text."""
     return f"{sum(counts.values())} (" + ", ".join(f"{kind} {n}" for kind, n in counts.items()) + ")"

@@ -11,6 +11,7 @@ import pytest
 import collectives as cc
 from collectives.checks import modes
 
+from ... import summary
 from ..launch import launch
 from . import mismatch_programs as programs
 
@@ -34,7 +35,7 @@ def on_threads(program: programs.Program, sizes: dict[str, int], other_axis: Any
 
 
 @pytest.mark.parametrize("kind", programs.KINDS)
-def test_every_rank_is_told_on_threads(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_rank_is_told_on_threads(kind: str) -> None:
     """Each seed on 3 ranks, where the wrong axis is another channel of the same ranks."""
     told, slowest = 0, 0.0
     for seed in programs.SEEDS:
@@ -45,8 +46,7 @@ def test_every_rank_is_told_on_threads(kind: str, capsys: pytest.CaptureFixture[
             assert programs.faults(program, outcomes) == []
             told, slowest = told + 1, max(slowest, programs.seconds_to_tell(outcomes))
     assert told == len(programs.SEEDS) // len(programs.KINDS)
-    with capsys.disabled():
-        print(f"\nmismatches on threads: {kind} {told}, told {slowest:.3f} s after the last arrival", end="")
+    summary.line("mismatches on threads", f"{kind} {told}, told {slowest:.3f} s after the last arrival")
 
 
 @pytest.mark.parametrize("seed", [seed for seed in programs.SEEDS if programs.KINDS[seed % 10] == "axis"])
@@ -68,15 +68,13 @@ def check_job(seeds: list[int], limit_s: float) -> str:
     return found[0]
 
 
-def test_every_rank_is_told_over_mpi(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_rank_is_told_over_mpi() -> None:
     """One seed of every kind, in one job."""
     text = check_job(list(range(10)), 100.0)
-    with capsys.disabled():
-        print(f"\nmismatches, mpiexec: {text}", end="")
+    summary.line("mismatches under mpiexec", text)
 
 
 @pytest.mark.slow
-def test_all_hundred_over_mpi(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_hundred_over_mpi() -> None:
     text = check_job(list(programs.SEEDS), 110.0)
-    with capsys.disabled():
-        print(f"\nmismatches, mpiexec: {text}", end="")
+    summary.line("mismatches under mpiexec", text)

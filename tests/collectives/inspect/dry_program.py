@@ -1,6 +1,7 @@
-"""A data and tensor parallel training program, as anyone would write it; and counters of a real transport.
+"""A training program with data and tensor parallelism, and a transport that counts its calls.
 
-Nothing in the program knows of dry worlds. What it sums along tp is divisible by 2, so that a ring's chunks are equal.
+The program has no code for dry worlds. The arrays that it sums along tp have even sizes, so that the chunks of a ring
+are equal.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ Tally = Counter[tuple[str, str, str]]
 
 
 class Counted(Communicator):
-    """Another communicator, with every call and the bytes of its operand counted; nothing is compared.
+    """A communicator that counts the calls to another one and the bytes of their operands. It compares nothing.
 
-    It shares nothing with the dry backend: it counts the arrays that really go in.
+    It shares no code with the dry transport: it counts the arrays that are really passed.
     """
 
     checking = False

@@ -1,6 +1,6 @@
-"""Programs that start communications and wait for them elsewhere, beside the same programs without either.
+"""Programs that start communications and wait for them later, and the same programs with blocking calls.
 
-Each takes this rank's operand and whether to run nonblocking, and returns the loss. Ranks wait in orders of their own.
+Each takes this rank's operand and whether to run nonblocking, and returns the loss. Ranks wait in different orders.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ import pytest
 from collectives import R, Rooted, V
 from collectives.collective import Prepared, collectives
 from collectives.testing import Case, Setting, Skip, check, prepare
-from collectives.testing.registry_cases import HELPERS, cases, settings, work_and_skips
+from collectives.testing.registry_cases import HELPERS, cases, work_and_skips
+
+from ... import summary
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 TWO_AXES = (4, 6, 8)
 Work = list[tuple[Case, Setting]]
 REGISTERED = tuple(collectives)  # before any test makes one of its own
-RAN: dict[int, int] = {}
-SKIPPED: Counter[Skip] = Counter()
 
 
 def pair_of(case: Case) -> tuple[str, str, str]:
@@ -65,15 +65,20 @@ def default_part(work: Work, ranks: int) -> Work:
 
 def run_world(work: Work, ranks: int) -> None:
     failures = check(work, ranks)
-    RAN[ranks] = len(work)
+    summary.count("registry in local worlds, cases", f"on {ranks} ranks", len(work))
     assert not failures, f"{len(failures)} failures\n" + "\n".join(map(" | ".join, failures[:20]))
 
 
 @pytest.mark.parametrize("ranks", SIZES)
 def test_world(ranks: int) -> None:
     work, skips = work_and_skips(ranks)
-    SKIPPED.update(skips)
-    run_world(default_part(work, ranks) if ranks in TWO_AXES else work, ranks)
+    for skip, times in Counter(skips).items():
+        summary.count("registry in local worlds, skipped", f"times {skip.name}: {skip.reason}", times)
+    part = default_part(work, ranks) if ranks in TWO_AXES else work
+    run_world(part, ranks)
+    if len(part) < len(work):
+        thinned = f"{len(part)} of {len(work)} on {ranks} ranks"
+        summary.line("registry in local worlds, thinned by shapes and dtypes, with every pair of layouts", thinned)
 
 
 @pytest.mark.slow
@@ -131,6 +136,8 @@ def test_helpers_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     work = [(case, setting) for case in cases(setting, 2) if isinstance(case, Case)]
     assert not check(work, 2)
     assert set(HELPERS) <= seen
+    for name, how in HELPERS.items():
+        summary.line("registry, collectives without a call of their own", f"{name!r}: {how}")
 
 
 def test_the_data_is_not_easy() -> None:
@@ -150,20 +157,3 @@ def test_absent_off_the_root() -> None:
     setting = Setting({"a": 3}, ["a"])
     plans = [prepare(c, setting) for c in cases(setting, 2) if isinstance(c, Case) and isinstance(c.takes, Rooted)]
     assert plans and all([x is None for x in plan.x] == [True, True, False] for plan in plans)
-
-
-def test_report(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints what ran; the last of this file."""
-    if not RAN:
-        pytest.skip("no world ran")
-    with capsys.disabled():
-        print(f"\nregistry, local worlds: {sum(RAN.values())} cases (" +
-              ", ".join(f"{n} on {ranks}" for ranks, n in RAN.items()) + " ranks)")
-        for ranks, n in RAN.items():
-            whole = sum(isinstance(case, Case) for setting, _ in settings(ranks) for case in cases(setting, 0))
-            if n < whole:
-                print(f"  thinned on {ranks} ranks: {n} of {whole} cases, by shapes and dtypes; every pair of layouts")
-        for skip, times in SKIPPED.items():
-            print(f"  skipped {times} times: {skip.name}: {skip.reason}")
-        for name, how in HELPERS.items():
-            print(f"  {name!r} has no call of its own: {how}")

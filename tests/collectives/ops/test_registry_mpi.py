@@ -10,9 +10,10 @@ import re
 
 import pytest
 
+from ... import summary
 from ..launch import launch
 
-RAN: dict[tuple[str, int], str] = {}
+NAMES = {"here": "mpiexec", "openmpi": "Open MPI", "hosts": "two hosts"}
 SLOW = pytest.mark.slow
 
 
@@ -26,7 +27,7 @@ def run_world(on: str, ranks: int, every: int, limit_s: float) -> None:
     found = re.search(r"REGISTRY (\d+) of (\d+) cases on (\d) ranks of (\d) hosts, 0 failures", outcome.out)
     assert found is not None and int(found[3]) == ranks and int(found[4]) == (2 if on == "hosts" else 1), shown
     assert outcome.code == 0, shown
-    RAN[on, ranks] = found[1] if every == 1 else f"{found[1]} of {found[2]}"
+    summary.count(f"registry under {NAMES[on]}, cases", f"(of {found[2]}) on {ranks} ranks", int(found[1]))
 
 
 @pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 1), (3, 1), (4, 3), (6, 40)])
@@ -48,16 +49,3 @@ def test_world_on_two_hosts() -> None:
 @pytest.mark.parametrize(("on", "ranks"), [("here", 4), ("here", 6), ("openmpi", 2), ("openmpi", 3), ("hosts", 4)])
 def test_whole_world(on: str, ranks: int) -> None:
     run_world(on, ranks, 1, 600)
-
-
-def test_report(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints what ran; the last of this file."""
-    if not RAN:
-        pytest.skip("no mpiexec run")
-    names = {"here": "mpiexec", "openmpi": "Open MPI", "hosts": "two hosts"}
-    with capsys.disabled():
-        for on, name in names.items():
-            ran = [f"{cases} on {ranks}" for (where, ranks), cases in RAN.items() if where == on]
-            if ran:
-                print(f"\nregistry, {name}: cases by ranks: {', '.join(ran)}", end="")
-        print()

@@ -1,8 +1,8 @@
 """Transforms through collectives, against the dense serial reference: what each rank runs, on threads and under MPI.
 
-The argument has N elements in every layout (shards uneven, and empty on some ranks where there are more ranks than
-elements); the function makes it whole, computes, and hands its value out in every layout. What a rank gets is put
-together over the ranks as its label says, and compared with one process' answer.
+The argument has N elements, in every layout (shards are uneven, and empty on some ranks where there are more ranks than
+elements). The function gathers it, computes, and returns its value in every layout. The results of the ranks are
+assembled by their labels and compared with the result of one process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def loss(x: Any) -> Any:
 
 
 def whole(x: Any) -> Any:
-    """Any layout -> R, by the collective that does it."""
+    """Any layout -> R, by the collective for that layout."""
     label = x.layout["dp"]
     if label is I:
         return cc.cast(x, "dp", to=R)
@@ -232,7 +232,7 @@ def containers() -> None:
 
 
 def one_rank_uses_it() -> None:
-    """The others' sweeps bring no cotangent to the checkpoint, and must make its communications all the same."""
+    """On the other ranks no cotangent reaches the checkpoint. They must run its communications nevertheless."""
     for wrap in (lambda f: f, ag.checkpoint):
 
         def f(x: Any, wrap: Any = wrap) -> Any:
@@ -263,7 +263,7 @@ def started_and_waited_for() -> None:
 
 
 def a_plan() -> None:
-    """A plan reads a tape without running it, so a checkpoint that communicates is refused, and another is not."""
+    """A plan reads a tape without running it, so a checkpoint that communicates is refused and any other is not."""
     w = ag.Parameter(numpy.ones(2))
     for f, fine in ((lambda x: np.sin(x), True), (lambda x: cc.cast(cc.all_reduce(x, "dp", to=R), "dp", to=V), False)):
         with ag.Tape() as tape:
@@ -291,7 +291,7 @@ def random_numbers() -> None:
 
 
 def parts_that_do_not_fit() -> None:
-    """Varying values whose rows differ in length: the error is every rank's, and nobody waits."""
+    """Varying values whose rows differ in length: every rank raises the error, and none waits."""
     rank, size = int(cc.world().rank), cc.world().size
     x = ag.tensor(numpy.ones((2, 1 + rank % 2)), {"dp": V})
     if size == 1:

@@ -1,4 +1,4 @@
-"""Code as others write it, with numpy and raw mpi4py: right pairs, and pairs with a fault that is easily made."""
+"""Functions in NumPy and raw mpi4py, as other projects write them: right pairs, and pairs with a common fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collectives import I, P, R, V
 
 
 def shift(x: Any, comm: Any, by: int = 1) -> Any:
-    """Every rank's value goes `by` ranks on around the ring."""
+    """Send every rank's value `by` ranks further around the ring."""
     p, rank = comm.Get_size(), comm.Get_rank()
     y = np.empty_like(x)
     comm.Sendrecv(np.ascontiguousarray(x), (rank + by) % p, recvbuf=y, source=(rank - by) % p)
@@ -33,7 +33,7 @@ def same(x: Any, comm: Any) -> Any:
 
 
 def smooth(x: Any, comm: Any) -> Any:
-    """A stencil over rows that lie on several ranks: half of itself, a quarter of each neighbour; zeros outside."""
+    """A stencil over rows on several ranks: half of the row and a quarter of each neighbour; zeros outside."""
     p, rank = comm.Get_size(), comm.Get_rank()
     from mpi4py import MPI
 
@@ -67,7 +67,7 @@ def upwind_adjoint(ct: Any, comm: Any) -> Any:
 
 
 def upwind_cropped(ct: Any, comm: Any) -> Any:
-    """The fault: what belongs to the neighbour is dropped."""
+    """The fault: the part that belongs to the neighbour is dropped."""
     return ct - np.concatenate([ct[1:], np.zeros_like(ct[:1])])
 
 
@@ -92,7 +92,7 @@ WRONG = [
 
 
 def reports() -> tuple[list[Any], list[tuple[str, Any]]]:
-    """What the check says of the right pairs and of the wrong ones; all ranks call it."""
+    """The reports of the check on the right and the wrong pairs; all ranks call it."""
     right = [cc.check_collective(cc.wrap(*pair[:2], takes=pair[2], gives=pair[3])) for pair in RIGHT]
     wrong = [(fault, cc.check_collective(cc.wrap(f, g, takes=takes, gives=gives, name=f"{f.__name__}: {fault}")))
              for fault, f, g, takes, gives in WRONG]  # fmt: skip

@@ -7,7 +7,6 @@ generated programs, and mutants on one rank only. No correct program may be refu
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -17,8 +16,7 @@ from collectives.testing.proof import mutated
 from collectives.testing.random_programs import generate
 from collectives.testing.random_programs.shapes import OTHERS, SHAPES
 
-PRINTED: list[str] = []
-ALARMS: Counter[str] = Counter()
+from ... import summary
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,7 @@ def report() -> Report:
 
 def test_mutants_of_training_programs_die(report: Report) -> None:
     """Of those that change a gradient, 95 % without the serial comparison, and all with it."""
-    PRINTED.append(f"data, tensor and sequence parallel programs\n{report}")
+    summary.line("mutation", f"data, tensor and sequence parallel programs\n{report}")
     assert len(report.changing()) >= 80
     assert report.share_without_serial() >= 0.95, str(report)
     assert report.survivors == []
@@ -62,7 +60,7 @@ def test_every_kind_of_every_collective_is_there() -> None:
 def test_mutants_of_other_programs_die_with_the_serial_layer() -> None:
     """A permutation left out is labelled as if it were there: moves between ranks are what labels do not see."""
     report = mutation_run({name: OTHERS[name] for name in ("ZeRO-3", "Ulysses", "ring", "rooted")})
-    PRINTED.append(f"ZeRO-3, Ulysses, a ring, rooted data\n{report}")
+    summary.line("mutation", f"ZeRO-3, Ulysses, a ring, rooted data\n{report}")
     assert report.survivors == []
     assert {f.operation for f in report.only_serial if f.kind != "scale"} <= {"permute"}
 
@@ -111,8 +109,8 @@ def alarms(count: int) -> None:
     for seed in range(count):
         program = generate(seed, trained=True)
         found = false_alarm(program)
-        ALARMS["programs"] += 1
         assert found is None, f"seed {seed}: {found}\n{program.source()}"
+    summary.count("mutation, generated correct programs without a false alarm", "programs", count)
 
 
 def test_no_false_alarm() -> None:
@@ -124,19 +122,17 @@ def test_no_false_alarm() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_no_false_alarm_in_a_thousand() -> None:
-    ALARMS.clear()
     alarms(1000)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_whole_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_run() -> None:
     """All shapes, generated programs, and every mutant also on one rank only. Prints the tables."""
     by_hand = mutation_run({**SHAPES, **OTHERS}, one_rank=True)
     generated = mutation_run({f"seed {seed}": generate(seed, trained=True) for seed in range(150)})
-    with capsys.disabled():
-        print(f"\nmutation, all programs by hand, and on one rank only\n{by_hand}")
-        print(f"\nmutation, 150 generated programs\n{generated}")
+    summary.line("mutation", f"all programs by hand, and on one rank only\n{by_hand}")
+    summary.line("mutation", f"150 generated programs\n{generated}")
     assert generated.survivors == []
     assert not [f for f in by_hand.survivors if f.changes]
 
@@ -155,12 +151,3 @@ def test_the_table_adds_up(report: Report) -> None:
     lone = Report([Fate("p", "delete", "cast", "x", None, True)])
     assert lone.survivors and lone.share_without_serial() == 0.0
     assert "change a gradient and are not detected: 1" in str(lone)
-
-
-def test_print(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints the tables; the last of this file."""
-    if not PRINTED:
-        pytest.skip("no mutant ran")
-    with capsys.disabled():
-        print("\nmutation, " + "\nmutation, ".join(PRINTED))
-        print(f"no false alarm on {ALARMS['programs']} generated correct programs")

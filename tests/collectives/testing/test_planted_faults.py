@@ -16,8 +16,9 @@ from collectives.collective import collectives
 from collectives.testing import Case, Failure, Setting, check, mutated
 from collectives.testing.registry_cases import cases
 
+from ... import summary
+
 RANKS = 3
-KILLED: list[tuple[str, str, str]] = []
 Rule = Callable[..., Any]
 
 
@@ -308,7 +309,7 @@ def test_mutant_is_killed(mutant: Mutant) -> None:
     about = {f"{case.name} {setting}" for case, setting in work_of(mutant.collective)}
     assert {failure.case for failure in failures} <= about, failures  # named by a case of that very collective
     found = sorted({failure.check for failure in failures})
-    KILLED.append((mutant.collective, mutant.fault, ", ".join(found)))
+    summary.line("planted faults found", f"{mutant.collective:<18}{mutant.fault:<48}{', '.join(found)}")
 
 
 @pytest.fixture
@@ -320,14 +321,5 @@ def undivided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_mean_without_the_division_is_killed(undivided: None) -> None:
     failures = [f for f in check(work_of("all_reduce"), RANKS) if f.case.startswith("mean ")]
     assert {"forward", "adjoint", "tangent"} <= {f.check for f in failures}
-    KILLED.append(("mean", "not divided", ", ".join(sorted({f.check for f in failures}))))
-
-
-def test_report(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints the table; the last of this file."""
-    if not KILLED:
-        pytest.skip("no mutant ran")
-    with capsys.disabled():
-        print(f"\nmutants killed: {len(KILLED)}")
-        for collective, fault, found in KILLED:
-            print(f"  {collective:<18}{fault:<48}{found}")
+    found = ", ".join(sorted({f.check for f in failures}))
+    summary.line("planted faults found", f"{'mean':<18}{'not divided':<48}{found}")

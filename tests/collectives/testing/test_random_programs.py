@@ -7,7 +7,6 @@ from the rules in `testing.random_programs.rules`. The dense meaning has no rank
 from __future__ import annotations
 
 import io
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -41,11 +40,10 @@ from collectives.testing.random_programs.shapes import OTHERS, SHAPES
 from collectives.testing.random_programs.unlabelled import unlabelled
 from collectives.testing.strategies import minimal, programs
 
+from ... import summary
 from ..launch import launch
 
 ROOT = Path(__file__).resolve().parents[3]
-RAN: Counter[str] = Counter()
-SEEN: Counter[str] = Counter()
 
 
 def thoroughly(examples: int) -> Any:
@@ -63,35 +61,61 @@ def is_faulty(program: Program) -> bool:
         return True
 
 
+class Account:
+    """What the programs that ran were made of."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+
+    def add(self, program: Program) -> None:
+        self.ran.update([f"on {program.ranks} ranks", f"on {len(program.axes)} axes"])
+        self.seen.update(s.operation for s in program.statements)
+        self.seen.update(f"leaf {x.word}" for leaf in program.leaves if leaf.role != "data" for x in leaf.labels)
+        self.seen["several axes at once"] += any(len(s.axes) > 1 for s in program.statements)
+
+    def missing(self) -> list[str]:
+        """The operations, labels, worlds and meshes that did not occur."""
+        leaves = [f"leaf {x.word}" for x in (R, I, V, P, Shard(0), Rooted(0))]
+        worlds = [f"on {n} ranks" for n in range(1, 9)] + [f"on {n} axes" for n in (1, 2, 3)]
+        return [name for name in (*LOCAL, *COMMUNICATION, *leaves, "several axes at once") if not self.seen[name]] + [
+            name for name in worlds if not self.ran[name]
+        ]
+
+
 def check(program: Program) -> None:
-    RAN[f"{program.ranks} ranks"] += 1
-    RAN[f"{len(program.axes)} axes"] += 1
-    RAN["programs"] += 1
-    SEEN.update(s.operation for s in program.statements)
-    SEEN.update(f"leaf {x.word}" for leaf in program.leaves if leaf.role != "data" for x in leaf.labels)
-    SEEN["several axes at once"] += any(len(s.axes) > 1 for s in program.statements)
     if is_faulty(program):
         small = shrink(program, is_faulty)
         print(small.source())  # to paste
         raise AssertionError("\n".join(faults(small)))  # or what it raises
 
 
-@thoroughly(110)
-@given(programs())
-def test_random_programs(program: Program) -> None:
-    check(program)
+MOVES = ("cast", "hand_over", "permute", "all_to_all", "matmul", "scatter", "gather")
 
 
-@thoroughly(20)
-@given(programs(ranks=(6, 8), axes=(2, 3)))
-def test_random_programs_on_several_axes(program: Program) -> None:
-    check(program)
+def test_random_programs() -> None:
+    """Of any kind, on several axes, and with many moves; together they have every operation, label and mesh."""
+    account = Account()
+
+    def check_and_count(program: Program) -> None:
+        check(program)
+        account.add(program)
+
+    for examples, strategy in (
+        (110, programs()),
+        (20, programs(ranks=(6, 8), axes=(2, 3))),
+        (20, programs(ranks=(2, 7), operations=MOVES)),
+    ):
+        thoroughly(examples)(given(strategy)(check_and_count))()
+    assert account.missing() == []
+    for key, number in account.ran.items():
+        summary.count(f"random programs, tolerance {TOLERANCE:.0e}", key, number)
+    for name in (*COMMUNICATION, *LOCAL):
+        summary.count("random programs, operations", name, account.seen[name])
 
 
-@thoroughly(20)
-@given(programs(ranks=(2, 7), operations=("cast", "hand_over", "permute", "all_to_all", "matmul", "scatter", "gather")))
-def test_random_moves(program: Program) -> None:
-    check(program)
+def test_an_operation_that_is_never_drawn_is_noticed() -> None:
+    assert {"all_reduce", "several axes at once", "on 8 ranks"} <= set(Account().missing())
 
 
 @pytest.mark.slow
@@ -262,22 +286,6 @@ def test_testing_loads_it_only_when_asked() -> None:
     done = python("import re, sys, collectives.testing\n"
                   "print([m for m in sys.modules if re.search('programs|hypothesis|mutation', m)])")  # fmt: skip
     assert done.stdout.strip() == "[]", done.stderr
-
-
-def test_report(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every operation and every label occurred; prints what ran. The last of this file."""
-    if RAN["programs"] < 140:
-        pytest.skip("the random programs did not run")
-    missing = [name for name in (*LOCAL, *COMMUNICATION) if not SEEN[name]]
-    missing += [f"leaf {x.word}" for x in (R, I, V, P, Shard(0), Rooted(0)) if not SEEN[f"leaf {x.word}"]]
-    missing += [f"{n} ranks" for n in range(1, 9) if not RAN[f"{n} ranks"]]
-    missing += [f"{n} axes" for n in (1, 2, 3) if not RAN[f"{n} axes"]]
-    assert not missing and SEEN["several axes at once"], missing
-    with capsys.disabled():
-        print(f"\nrandom programs: {RAN['programs']}, "
-              + ", ".join(f"{RAN[key]} on {key}" for key in sorted(RAN) if re.match(r"\d", key))
-              + f"; tolerance {TOLERANCE:.0e}")
-        print("  " + ", ".join(f"{SEEN[name]} {name}" for name in (*COMMUNICATION, *LOCAL)))
 
 
 def test_a_gradient_that_vanishes_by_cancellation_is_right() -> None:

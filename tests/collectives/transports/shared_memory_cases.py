@@ -1,6 +1,6 @@
-"""What shared memory is asked in tests: every call on random operands inside and outside the window, beside dense sums.
+"""Tests of shared memory: every call on random operands inside and outside the window, compared with dense sums.
 
-Also a stand-in for a host, with which the ranks of `collectives.run`, threads, meet by the same flags and slots.
+Also a stand-in for a host, so that the ranks of `collectives.run`, which are threads, use the same flags and slots.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def dense(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def uneven(count: int, ranks: int) -> list[int]:
-    """Parts of which none is like the next, and one is empty where there are three ranks or more."""
+    """Sizes that differ between neighbours; one is 0 where there are three ranks or more."""
     weights = [(3 * r + 1) % (ranks + 1) if ranks > 2 else r + 1 for r in range(ranks)]
     counts = [count * w // sum(weights) for w in weights]
     counts[weights.index(max(weights))] += count - sum(counts)
@@ -83,7 +83,7 @@ def check_all(memory: SharedMemory, count: int, dtype: str, seed: int) -> None:
 
 
 def stress(memory: SharedMemory, rounds: int) -> None:
-    """Calls in quick succession whose operands change at once: what a missing meeting or a stale slot gets wrong."""
+    """Calls in quick succession whose operands change at once, which find a missing barrier or a stale slot."""
     me, ranks = memory.rank, memory.size
     total = ranks * (ranks + 1) // 2
     small, large = np.empty(64, np.float32), memory.empty(70001, np.float32)
@@ -115,7 +115,7 @@ class _Window:
 
 
 class Threads:
-    """In the place of `windows.Host`, for the ranks of a local world."""
+    """Replaces `windows.Host` for the ranks of a local world."""
 
     is_fenced = False
     channel_key = "threads"
@@ -139,9 +139,9 @@ class Threads:
         """No monitor."""
 
     def progress(self) -> None:
-        time.sleep(0)  # lets go of the interpreter
+        time.sleep(0)  # lets another thread run
         local = getattr(self.group, "_world", None)
-        if local is not None and local.failed:  # else who waits for the failed rank spins on after its test
+        if local is not None and local.failed:  # otherwise threads that wait for it would go on after the test
             raise RankFailed("another rank of this local world failed")
 
 
