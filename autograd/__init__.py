@@ -76,7 +76,7 @@ def __getattr__(name: str) -> Any:
     """Load a name at first use: the rarer transforms, `testing`, and HIPS autograd's replacements of builtins."""
     if name == "testing":
         return import_module(".testing", __name__)
-    if name in transforms.LATER:
+    if name in transforms.LAZY:
         found = getattr(transforms, name)
     elif name == "detect_anomaly":
         found = import_module(".testing.anomaly", __name__).detect_anomaly

@@ -1,7 +1,7 @@
-"""Python's containers and questions about types, for programs that use them on traced values.
+"""The module `autograd.builtins` of HIPS autograd: Python's containers, `isinstance` and `type` for traced values.
 
-A container that a function is given stays a plain tuple, list or dictionary, with traced values inside; so these names
-are Python's own, except that `isinstance` and `type` answer for the value, not for its place on a tape.
+A container argument of a traced function is a plain tuple, list or dictionary with traced values inside. So `tuple`,
+`list` and `dict` are Python's own; `isinstance` and `type` look at the array of a traced value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["dict", "isinstance", "list", "tuple", "type"]
 
 
 def isinstance(x: Any, kinds: Any) -> bool:
-    """``isinstance`` of the value.
+    """Return whether the value of `x`, or `x` itself, is an instance of `kinds`.
 
     Examples
     --------
@@ -30,5 +30,5 @@ def isinstance(x: Any, kinds: Any) -> bool:
 
 
 def type(x: Any) -> Any:
-    """``type`` of the value."""
+    """Return the type of the value of `x`."""
     return builtins.type(getval(x))

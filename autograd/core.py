@@ -1,4 +1,4 @@
-"""Transforms of functions of one argument, at a point, and the tables of users' rules: names of HIPS autograd."""
+"""The module `autograd.core` of HIPS autograd: transforms at a point, and functions to define derivative rules."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ Function = Callable[..., Any]
 
 
 def make_vjp(fun: Function, x: Any) -> tuple[Function, Any]:
-    """``(pullback, fun(x))``; see `autograd.make_vjp`."""
+    """Return ``(pullback, fun(x))``; see `autograd.make_vjp`."""
     found: tuple[Function, Any] = _make_vjp(fun)(x)
     return found
 
 
 def make_jvp(fun: Function, x: Any) -> Function:
-    """``v -> (fun(x), its derivative along v)``; see `autograd.make_jvp`."""
+    """Return the function ``v -> (fun(x), derivative of fun along v)``; see `autograd.make_jvp`."""
     found: Function = _make_jvp(fun)(x)
     return found
 
 
 def primitive(function: Function) -> Function:
-    """`autograd.extend.primitive`, with the methods by which rules were once given: ``defvjp``, ``defgrad``."""
+    """`autograd.extend.primitive` with HIPS autograd's deprecated methods `defvjp`, `defvjp_is_zero`, `defgrad`."""
     call: Any = extend.primitive(function)
     rules: dict[int, Any] = {}
 
-    def give(argnum: int, maker: Function | None, name: str) -> None:
+    def define(argnum: int, maker: Function | None, name: str) -> None:
         warnings.warn(f"{call.__name__}.{name} is deprecated; use autograd.extend.defvjp", DeprecationWarning,
                       stacklevel=3)
         rules[argnum] = maker
         extend.defvjp(call, *(rules[i] for i in sorted(rules)), argnums=sorted(rules))
 
     def old_defvjp(maker: Function, argnum: int = 0) -> None:
-        def staged(ans: Any, *args: Any, **kwargs: Any) -> Function:
+        def maker_of_pullback(ans: Any, *args: Any, **kwargs: Any) -> Function:
             return lambda g: maker(g, ans, vspace(args[argnum]), vspace(g), *args, **kwargs)
 
-        give(argnum, staged, "defvjp")
+        define(argnum, maker_of_pullback, "defvjp")
 
     def defvjp_is_zero(argnums: Any = (0,)) -> None:
         for argnum in argnums:
-            give(argnum, None, "defvjp_is_zero")
+            define(argnum, None, "defvjp_is_zero")
 
     call.defvjp = old_defvjp
     call.defvjp_is_zero = defvjp_is_zero
-    call.defgrad = lambda maker, argnum=0: give(argnum, maker, "defgrad")
+    call.defgrad = lambda maker, argnum=0: define(argnum, maker, "defgrad")
     found: Function = call
     return found

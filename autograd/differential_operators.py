@@ -1,4 +1,4 @@
-"""The transforms, under the module name of HIPS autograd."""
+"""The module `autograd.differential_operators` of HIPS autograd; its names are defined in `autograd.transforms`."""
 
 from __future__ import annotations
 

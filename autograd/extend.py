@@ -1,18 +1,18 @@
-"""Operations of a user's own: ``from autograd.extend import primitive, defvjp, defjvp``.
+"""Operations defined by users: ``from autograd.extend import primitive, defvjp, defjvp``.
 
-A function of any kind, on arrays, numbers and tuples, lists and dictionaries of them, becomes an operation of the tape,
-with rules for its derivatives. They are written as those of HIPS autograd are:
+`primitive` makes any function of arrays, numbers, and nested containers of them an operation of the tape. Its
+derivative rules are written as in HIPS autograd:
 
     @primitive
     def cube(x): return x**3
     defvjp(cube, lambda ans, x: lambda g: g * 3 * x**2)
     defjvp(cube, lambda g, ans, x: g * 3 * x**2)
 
-One of the two suffices: the other mode then runs the transpose of the rule that is there, which is linear in what it is
-given. Rules written in differentiable operations have derivatives of their own, to any order.
+One of the two rules is enough: each is linear in g, so the other mode runs its transpose. Rules written in
+differentiable operations give derivatives of every order.
 
-Where an operation should take layouts through it, declare it by `autograd.op`: of a function that is known by its rules
-only, nothing is known about dimensions, so a sharded operand is refused.
+Nothing is known about the dimensions of such a function, so a sharded operand is refused. Declare an operation that
+should accept sharded operands with `op`.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ __all__ = [
 Function = Callable[..., Any]
 
 primitive_vjps: dict[Any, Function] = {}
-"""Primitive -> ``rule(argnums, ans, args, kwargs)``, which returns ``g -> a cotangent for each argnum``."""
+"""Reverse rules by primitive: ``rule(argnums, ans, args, kwargs)`` returns ``g -> one cotangent per argnum``."""
 primitive_jvps: dict[Any, Function] = {}
-"""Primitive -> ``rule(argnums, gs, ans, args, kwargs)``, which returns the tangent."""
+"""Forward rules by primitive: ``rule(argnums, gs, ans, args, kwargs)`` returns the tangent."""
 
 Box = Tensor
-"""What a traced value is; ``isinstance(x, Box)`` asks for one."""
+"""The type of traced values; ``isinstance(x, Box)`` tests for one."""
 
 
 def primitive(function: Function) -> Function:
-    """Make a function an operation of the tape; its derivatives come from `defvjp` and `defjvp`.
+    """Make a function an operation of the tape, with derivatives given by `defvjp` or `defjvp`.
 
     Parameters
     ----------
     function : callable
-        Of arrays, numbers and containers of them; it is called with plain ones, and returns such. Other arguments are
-        handed on as they are. What is passed by keyword is not differentiated.
+        A function of arrays, numbers and containers of them. It is called with plain values and returns plain values.
+        Other arguments are passed on as they are. Keyword arguments are not differentiated.
 
     Returns
     -------
     callable
-        With the arguments of `function`. Called on plain values it is that function.
+        A function with the same arguments. On plain values it calls `function`.
 
     Raises
     ------
     NotDifferentiable
-        When it is recorded and has neither rule.
+        In a call that is recorded, if the primitive has no rule.
 
     Examples
     --------
@@ -84,15 +84,15 @@ def primitive(function: Function) -> Function:
     name = getattr(function, "__name__", type(function).__name__)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        made = Call.of(args)
-        if made is None:
+        arguments = Call.of(args)
+        if arguments is None:
             return function(*args, **kwargs)
         if listeners:
             events.emit("begin", "forward", name)
-            y = operation.apply(made, kwargs)
+            y = operation.apply(arguments, kwargs)
             events.emit("end", "forward", name, call, args, y, kwargs)
             return y
-        return operation.apply(made, kwargs)
+        return operation.apply(arguments, kwargs)
 
     try:
         update_wrapper(call, function)
@@ -108,27 +108,27 @@ def primitive(function: Function) -> Function:
 
 
 def notrace_primitive(function: Function) -> Function:
-    """A function that takes values only: what it is given loses its place on the tape, what it returns has none."""
+    """Wrap a function to run on plain values: traced arguments are replaced by their values, nothing is recorded."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        made = Call.of(args)
-        return function(*(args if made is None else made.raw()), **kwargs)
+        arguments = Call.of(args)
+        return function(*(args if arguments is None else arguments.raw()), **kwargs)
 
     return update_wrapper(call, function)
 
 
-def _ours(fun: Any, what: str) -> str:
-    """The name of a primitive for which a rule is given; an error where that has no meaning."""
+def _require_primitive(fun: Any, what: str) -> str:
+    """Return the name of the primitive `fun`; raise NotDifferentiable if `fun` is not a user's primitive."""
     if not hasattr(fun, "operation"):
         raise NotDifferentiable(
-            f"{what} for {getattr(fun, '__name__', fun)!r}, which was not made by autograd.extend.primitive. "
-            "Needed: a primitive of your own. Fix: mine = primitive(the function on plain arrays)"
+            f"{what} for {getattr(fun, '__name__', fun)!r}, which was not made by autograd.extend.primitive; "
+            "needed: a primitive of your own. Fix: mine = primitive(the function on plain arrays)"
         )
     return fun.__name__
 
 
 def _rules(fun: Any, makers: Sequence[Any], argnums: Iterable[int], what: str) -> dict[int, Any]:
-    name = _ours(fun, what)
+    name = _require_primitive(fun, what)
     for maker in makers:
         if not (maker is None or callable(maker) or (what == "defjvp" and maker == "same")):
             raise NotDifferentiable(f"{what} for {name}: a rule {maker!r} was given; needed: a function, or None")
@@ -137,23 +137,29 @@ def _rules(fun: Any, makers: Sequence[Any], argnums: Iterable[int], what: str) -
 
 def _missing(fun: Any, argnum: int, what: str, kind: str) -> NotDifferentiable:
     return NotDifferentiable(
-        f"{fun.__name__} was differentiated with respect to argument {argnum}, for which {what} gave no rule. "
-        f"Needed: its {kind}, or None where the derivative is zero"
+        f"{fun.__name__} was differentiated with respect to argument {argnum}, for which {what} gave no rule; "
+        f"needed: its {kind}, or None where the derivative is zero"
     )
 
 
 # -- reverse mode ----------------------------------------------------------------------------------------------------
 def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | None = None) -> None:
-    """Give a primitive its reverse rules.
+    """Define the reverse rules of a primitive.
 
     Parameters
     ----------
     fun : callable
         Made by `primitive`.
     *makers : callable or None
-        One per argument, ``maker(ans, *args, **kwargs) -> (g -> the argument's cotangent)``; None for a zero one.
+        One per argument: ``maker(ans, *args, **kwargs)`` returns the function from the cotangent g of the result to
+        the cotangent of the argument. None means that the cotangent is zero.
     argnums : sequence of int, optional
-        The arguments that the makers stand for, where these are not the first ones.
+        The arguments to which the makers belong; by default the first ones.
+
+    Raises
+    ------
+    NotDifferentiable
+        `fun` was not made by `primitive`, or a maker is not a function.
 
     Examples
     --------
@@ -183,35 +189,40 @@ def _zero(g: Any) -> None:
 
 
 def defvjp_argnum(fun: Function, maker: Function) -> None:
-    """One reverse rule for every argument: ``maker(argnum, ans, args, kwargs) -> (g -> cotangent)``."""
-    _ours(fun, "defvjp_argnum")
+    """Define one reverse rule for every argument: ``maker(argnum, ans, args, kwargs) -> (g -> cotangent)``."""
+    _require_primitive(fun, "defvjp_argnum")
 
-    def all_of(wanted: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Function:
+    def combined(wanted: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Function:
         vjps = [maker(argnum, ans, args, kwargs) for argnum in wanted]
         return lambda g: [vjp(g) for vjp in vjps]
 
-    primitive_vjps[fun] = all_of
+    primitive_vjps[fun] = combined
 
 
 def defvjp_argnums(fun: Function, maker: Function) -> None:
-    """One reverse rule for all arguments at once: ``maker(argnums, ans, args, kwargs) -> (g -> cotangents)``."""
-    _ours(fun, "defvjp_argnums")
+    """Define one reverse rule for all arguments: ``maker(argnums, ans, args, kwargs) -> (g -> cotangents)``."""
+    _require_primitive(fun, "defvjp_argnums")
     primitive_vjps[fun] = maker
 
 
 # -- forward mode ----------------------------------------------------------------------------------------------------
 def defjvp(fun: Function, *rules: Function | str | None, argnums: Iterable[int] | None = None) -> None:
-    """Give a primitive its forward rules.
+    """Define the forward rules of a primitive.
 
     Parameters
     ----------
     fun : callable
         Made by `primitive`.
     *rules : callable, "same" or None
-        One per argument, ``rule(g, ans, *args, **kwargs) -> tangent``; "same" where the function is linear in it, None
-        for a zero tangent.
+        One per argument: ``rule(g, ans, *args, **kwargs)`` returns the tangent of the result for the tangent g of the
+        argument. "same" means that `fun` is linear in the argument, None that the tangent is zero.
     argnums : sequence of int, optional
-        The arguments that the rules stand for, where these are not the first ones.
+        The arguments to which the rules belong; by default the first ones.
+
+    Raises
+    ------
+    NotDifferentiable
+        `fun` was not made by `primitive`, or a rule is neither a function nor "same".
 
     Examples
     --------
@@ -225,7 +236,7 @@ def defjvp(fun: Function, *rules: Function | str | None, argnums: Iterable[int] 
     """
     table = _rules(fun, rules, count() if argnums is None else argnums, "defjvp")
 
-    def all_of(given: Sequence[int], gs: Sequence[Any], ans: Any, args: Any, kwargs: Any) -> Any:
+    def combined(given: Sequence[int], gs: Sequence[Any], ans: Any, args: Any, kwargs: Any) -> Any:
         total = None
         for argnum, g in zip(given, gs, strict=True):
             if argnum not in table:
@@ -237,7 +248,7 @@ def defjvp(fun: Function, *rules: Function | str | None, argnums: Iterable[int] 
                 total = dy if total is None else vspace(ans).add(total, dy)
         return total
 
-    primitive_jvps[fun] = all_of
+    primitive_jvps[fun] = combined
 
 
 def _replaced(args: Sequence[Any], argnum: int, g: Any) -> list[Any]:
@@ -245,27 +256,27 @@ def _replaced(args: Sequence[Any], argnum: int, g: Any) -> list[Any]:
 
 
 def defjvp_argnum(fun: Function, rule: Function) -> None:
-    """One forward rule for every argument: ``rule(argnum, g, ans, args, kwargs) -> tangent``; they are summed."""
-    _ours(fun, "defjvp_argnum")
+    """Define one forward rule for every argument: ``rule(argnum, g, ans, args, kwargs) -> tangent``, to be summed."""
+    _require_primitive(fun, "defjvp_argnum")
 
-    def all_of(given: Sequence[int], gs: Sequence[Any], ans: Any, args: Any, kwargs: Any) -> Any:
+    def combined(given: Sequence[int], gs: Sequence[Any], ans: Any, args: Any, kwargs: Any) -> Any:
         total = None
         for argnum, g in zip(given, gs, strict=True):
             dy = rule(argnum, g, ans, args, kwargs)
             total = dy if total is None else vspace(ans).add(total, dy)
         return total
 
-    primitive_jvps[fun] = all_of
+    primitive_jvps[fun] = combined
 
 
 def defjvp_argnums(fun: Function, rule: Function) -> None:
-    """One forward rule for all arguments at once: ``rule(argnums, gs, ans, args, kwargs) -> tangent``."""
-    _ours(fun, "defjvp_argnums")
+    """Define one forward rule for all arguments: ``rule(argnums, gs, ans, args, kwargs) -> tangent``."""
+    _require_primitive(fun, "defjvp_argnums")
     primitive_jvps[fun] = rule
 
 
 def def_linear(fun: Function) -> None:
-    """Say that a primitive is linear in each of its arguments: its forward rule is the function itself."""
+    """Declare a primitive as linear in each of its arguments, so that its forward rule is the function itself."""
     defjvp_argnum(fun, lambda argnum, g, ans, args, kwargs: fun(*_replaced(args, argnum, g), **kwargs))
 
 
@@ -273,21 +284,21 @@ deflinear = def_linear
 
 
 def register_notrace(kind: Any, fun: Function) -> None:
-    """Say that a primitive has no derivative: what it returns is constant, in both modes."""
-    _ours(fun, "register_notrace")
+    """Declare a primitive without derivative: its result counts as constant in both modes. `kind` is ignored."""
+    _require_primitive(fun, "register_notrace")
     primitive_vjps[fun] = lambda wanted, ans, args, kwargs: lambda g: [None] * len(wanted)
     primitive_jvps[fun] = lambda given, gs, ans, args, kwargs: None
 
 
 def getval(x: Any) -> Any:
-    """The plain value of a traced one."""
+    """Return the plain value of a traced value, and anything else as it is."""
     if x.__class__ in TENSORS:
-        made = Call.of((x,))
-        assert made is not None
-        return made.raw()[0]
+        arguments = Call.of((x,))
+        assert arguments is not None
+        return arguments.raw()[0]
     return x
 
 
 def isbox(x: Any) -> bool:
-    """Whether a value is traced."""
+    """Return whether a value is traced."""
     return x.__class__ in TENSORS

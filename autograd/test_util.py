@@ -1,6 +1,7 @@
-"""Checks of derivatives under the names and calls of HIPS autograd; `autograd.testing` says more where one fails.
+"""The module `autograd.test_util` of HIPS autograd: checks of derivatives.
 
-One random direction is tried in each mode, at each order, against a central difference.
+For each mode and order the derivative along one random direction is compared with a central difference. The checks of
+`autograd.testing` give more information about a failure.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ Function = Callable[..., Any]
 
 
 def scalar_close(a: Any, b: Any) -> bool:
-    """Whether two numbers are equal within an absolute tolerance or a relative one."""
+    """Return whether two numbers are equal within an absolute or a relative tolerance."""
     return bool(abs(a - b) < TOL or abs(a - b) / abs(a + b) < RTOL)
 
 
 def make_numerical_jvp(f: Function, x: Any) -> Function:
-    """The derivative of `f` at `x` along a direction, by a central difference."""
+    """Return the function from a direction v to the derivative of `f` at `x` along v, by a central difference."""
     spaces = vspace(x), vspace(f(x))
 
     def jvp(v: Any) -> Any:
@@ -43,13 +44,13 @@ def make_numerical_jvp(f: Function, x: Any) -> Function:
 
 
 def check_vjp(f: Function, x: Any) -> None:
-    """Compare reverse mode with a central difference, along a random direction."""
+    """Assert that reverse mode agrees with a central difference along a random direction."""
     vjp, y = make_vjp(f, x)
     jvp = make_numerical_jvp(f, x)
     domain, image = vspace(x), vspace(y)
     dx, ct = domain.randn(), image.randn()
     g = domain.covector(vjp(image.covector(ct)))
-    assert vspace(g) == domain, f"the gradient of {get_name(f)} lives in {vspace(g)}, its argument in {domain}"
+    assert vspace(g) == domain, f"the gradient of {get_name(f)} is in {vspace(g)}, its argument in {domain}"
     exact, numeric = domain.inner_prod(dx, g), image.inner_prod(ct, jvp(dx))
     assert scalar_close(numeric, exact), (
         f"Derivative (VJP) check of {get_name(f)} failed with arg {x}:\nanalytic: {exact}\nnumeric:  {numeric}"
@@ -57,14 +58,14 @@ def check_vjp(f: Function, x: Any) -> None:
 
 
 def check_jvp(f: Function, x: Any) -> None:
-    """Compare forward mode with a central difference, along a random direction."""
+    """Assert that forward mode agrees with a central difference along a random direction."""
     jvp, numeric = make_jvp(f, x), make_numerical_jvp(f, x)
     dx = vspace(x).randn()
     check_equivalent(jvp(dx)[1], numeric(dx))
 
 
 def check_equivalent(x: Any, y: Any) -> None:
-    """Assert that two values live in one space and have equal components along a random direction."""
+    """Assert that two values are in the same vector space and have equal components along a random direction."""
     space, other = vspace(x), vspace(y)
     assert space == other, f"VSpace mismatch:\nx: {space}\ny: {other}"
     v = space.randn()
@@ -73,7 +74,9 @@ def check_equivalent(x: Any, y: Any) -> None:
 
 @unary_to_nary
 def check_grads(f: Function, x: Any, modes: Sequence[str] = ("fwd", "rev"), order: int = 2) -> None:
-    """``check_grads(f, argnum=0, modes=["fwd", "rev"], order=2)(*args)``: assert that derivatives are right.
+    """Assert that the derivatives of a function at a point are right, up to an order.
+
+    The call is ``check_grads(f, argnum=0, modes=["fwd", "rev"], order=2)(*args)``.
 
     Examples
     --------
@@ -81,7 +84,7 @@ def check_grads(f: Function, x: Any, modes: Sequence[str] = ("fwd", "rev"), orde
     >>> from autograd.test_util import check_grads
     >>> check_grads(lambda x, y: np.sin(x) * y, (0, 1), modes=["rev"])(0.5, 2.0)
     """
-    assert all(mode in ("fwd", "rev") for mode in modes), f"modes={modes}; needed: of 'fwd' and 'rev'"
+    assert all(mode in ("fwd", "rev") for mode in modes), f"modes={modes}; needed: 'fwd' and 'rev' only"
     if "fwd" in modes:
         check_jvp(f, x)
         if order > 1:
@@ -103,7 +106,7 @@ def check_grads(f: Function, x: Any, modes: Sequence[str] = ("fwd", "rev"), orde
 
 
 def combo_check(fun: Function, *args: Any, **kwargs: Any) -> Function:
-    """`check_grads` on every combination of the arguments, each given as a list of its values."""
+    """Return a function that runs `check_grads` on every combination of values, given as one list per argument."""
 
     def combinations(*lists: Any, **named: Any) -> None:
         choices = [[(key, value) for value in values] for key, values in named.items()]

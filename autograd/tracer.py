@@ -1,4 +1,4 @@
-"""Names of HIPS autograd for traced values; they live in `extend`."""
+"""The module `autograd.tracer` of HIPS autograd; its names are defined in `autograd.extend`."""
 
 from __future__ import annotations
 

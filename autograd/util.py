@@ -1,4 +1,4 @@
-"""Small helpers that programs written for HIPS autograd import from here."""
+"""The module `autograd.util` of HIPS autograd: small helpers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["func", "quick_grad_check", "subval", "subvals"]
 
 
 def subvals(x: Iterable[Any], replacements: Iterable[tuple[int, Any]]) -> tuple[Any, ...]:
-    """A tuple with other items at some places."""
+    """Return `x` as a tuple with items replaced, given pairs of index and new item."""
     items = list(x)
     for i, item in replacements:
         items[i] = item
@@ -20,12 +20,12 @@ def subvals(x: Iterable[Any], replacements: Iterable[tuple[int, Any]]) -> tuple[
 
 
 def subval(x: Iterable[Any], i: int, item: Any) -> tuple[Any, ...]:
-    """A tuple with another item at one place."""
+    """Return `x` as a tuple with item `i` replaced."""
     return subvals(x, [(i, item)])
 
 
 def func(f: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself (once, of an unbound method)."""
+    """Return `f` itself. (In Python 2 it returned the function of an unbound method.)"""
     return f
 
 
@@ -33,7 +33,7 @@ def quick_grad_check(
     fun: Callable[..., Any], arg0: Any, extra_args: Sequence[Any] = (), kwargs: Any = None, verbose: bool = True,
     eps: float = 1e-4, rtol: float = 1e-4, atol: float = 1e-6, rs: Any = None,
 ) -> None:  # fmt: skip
-    """Check the gradient with respect to the first argument; `autograd.test_util.check_grads` says it better."""
+    """Check the gradient with respect to the first argument. Deprecated: use `autograd.test_util.check_grads`."""
     warnings.warn("quick_grad_check is deprecated; use autograd.test_util.check_grads", DeprecationWarning,
                   stacklevel=2)
     check_grads(lambda x: fun(x, *extra_args, **(kwargs or {})), modes=["rev"], order=1)(arg0)

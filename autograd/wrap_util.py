@@ -1,4 +1,4 @@
-"""Turning an operator on functions of one argument into one that names the argument: names of HIPS autograd."""
+"""The module `autograd.wrap_util` of HIPS autograd: `unary_to_nary` and helpers that name functions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Function = Callable[..., Any]
 
 
 def get_doc(f: Any) -> str:
-    """A function's documentation."""
+    """Return the docstring of a function, "" if it has none."""
     return getattr(f, "__doc__", "") or ""
 
 
 def wraps(fun: Any, namestr: str = "{fun}", docstr: str = "{doc}", **words: Any) -> Function:
-    """Name a function after another one.
+    """Return a decorator that names a function, and sets its docstring, after another function.
+
+    `namestr` and `docstr` are format strings with the fields ``fun`` and ``doc`` and those of `words`.
 
     Examples
     --------
@@ -35,7 +37,7 @@ def wraps(fun: Any, namestr: str = "{fun}", docstr: str = "{doc}", **words: Any)
         try:
             f.__name__ = namestr.format(fun=get_name(fun), **words)
             f.__doc__ = docstr.format(fun=get_name(fun), doc=get_doc(fun), **words)
-        except (AttributeError, TypeError, KeyError, IndexError, ValueError):  # a text that is no format string
+        except (AttributeError, TypeError, KeyError, IndexError, ValueError):  # not a valid format string
             pass
         return f
 
@@ -43,6 +45,6 @@ def wraps(fun: Any, namestr: str = "{fun}", docstr: str = "{doc}", **words: Any)
 
 
 def wrap_nary_f(fun: Any, op: Any, argnum: Any) -> Function:
-    """Name what an operator made of a function."""
+    """Return a decorator that names the result of an operator `op` on `fun`, such as "grad_of_f_wrt_argnum_0"."""
     text = "    {op} of function {fun} with respect to argument number {argnum}.\n"
     return wraps(fun, "{op}_of_{fun}_wrt_argnum_{argnum}", text, op=get_name(op), argnum=argnum)

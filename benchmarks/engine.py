@@ -1,4 +1,4 @@
-"""Time of training steps and kernels: ringtape, PyTorch eager, HIPS autograd, JAX and bare NumPy.
+"""Speed of the engine: ringtape compared with PyTorch eager, HIPS autograd, JAX and NumPy without an engine.
 
     python benchmarks/engine.py --python-torch /path/to/an/environment/with/torch/bin/python
     python benchmarks/engine.py --only gpt-8x128 adam --python-torch ... --json
@@ -8,19 +8,19 @@ All cases run in float32 on one thread:
 64-64-64-10, 784-128-10   a training step of a small network: batch 32, ReLU, softmax cross-entropy, SGD with momentum
 chain                     1,000 operations on one number, and their derivative
 gpt-8x128, gpt-1x1024     a transformer block, batch x tokens: width 256, 4 heads, 4x MLP with tanh GELU, causal;
-                          forward, and backward to all parameters and the input. The peer has two forms of attention
-cross-entropy             of 1,024 rows and 8,192 classes, forward and backward
+                          forward, and backward to all parameters and the input; the peer has two forms of attention
+cross-entropy             forward and backward for 1,024 rows and 8,192 classes
 adam                      the update of 1,000,000 parameters; the peer has two forms
 
-Each engine runs in a process of its own on the same data. They take turns, so that other load on the machine affects
-all of them alike, and their results are compared. With ``--before`` ringtape is compared with another tree of ringtape
-instead:
+Each engine runs in its own process and starts from the same numbers; their results are compared. The processes take
+turns, so that other load on the machine affects all of them. With ``--before`` ringtape is compared with another tree
+of ringtape instead:
 
     python benchmarks/engine.py --before /path/of/another/checkout --python-before PATH
 
-A ratio is the peer's time over ours, so above 1 ours is faster. It is the median over the rounds; the times of one
-round are taken within the same half second. The bare NumPy loop has derivatives by hand and no engine. It is a bound
-for every engine that is built on NumPy.
+A ratio is the peer's time divided by ours, so above 1 ringtape is faster. It is the median over the rounds of the ratio
+within a round, whose times are measured within half a second. NumPy with derivatives by hand is a bound on what an
+engine on NumPy can reach.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from engine_worker import BATCH, CASES, THREADS  # noqa: E402 - beside the worke
 
 
 class Engine(NamedTuple):
-    """One engine in one form: its name in the table, the option that names its interpreter, its script and mode."""
+    """One form of an engine: its name in the table, the package that its interpreter needs, its script and mode."""
 
     name: str
     python: str
@@ -63,7 +63,7 @@ MANUAL = Engine("torch, plain attention", "torch", "engine_torch.py", "manual")
 DEFAULT = Engine("torch, default", "torch", "engine_torch.py", "default")
 FUSED = Engine("torch, fused", "torch", "engine_torch.py", "fused")
 
-# The pairs that are compared, by kind of case.
+# The pairs of engines to compare, by kind of case.
 PAIRS = {
     "mlp": [(MESH, TORCH), (PLAIN, TORCH), (BARE, TORCH), (PLAIN, BARE), (PLAIN, HIPS), (PLAIN, JAX)],
     "chain": [(OURS, TORCH)],
@@ -139,7 +139,7 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     engines = list(dict.fromkeys([ours for ours, _ in pairs] + [peer for _, peer in pairs]))
     workers: list[Worker] = []
     try:
-        # They start one after the other, so that none warms up while another does.
+        # Workers start one after the other, so that their warm-ups do not overlap.
         found = {}
         for engine in engines:
             python = getattr(args, f"python_{engine.python}") if engine.python else sys.executable
@@ -161,7 +161,7 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     title = TITLES.get(case, f"step {BATCH} x {case}")
     figures = {}
     for ours, peer in pairs:
-        # The shorter names are kept, so that figures can be compared with those of earlier reports.
+        # the first figures keep the names that they have in earlier reports
         name = f"{title}, {ours.name}" if peer is TORCH and ours is not OURS else (
             f"{title}, against {peer.name}")
         figures[name] = {

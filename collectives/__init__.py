@@ -22,7 +22,7 @@ from .call import Call
 from .checks.modes import set_check as check
 from .collective import Collective
 from .from_local import from_local
-from .job.failure import guard
+from .job.failure import process
 from .mesh import Mesh, check_replicas, current_mesh
 from .ops.barrier import *
 from .ops.casts import *
@@ -36,7 +36,7 @@ from .ops.rooted import *
 from .ops.scans import *
 from .ops.sums import *
 from .transports.protocol import Communicator, Pending
-from .world import in_order, run, world
+from .world import World, in_order, run, world
 
 if TYPE_CHECKING:  # the names of `_LATER`; none of these files imports this one
     from .inspect.dry_run import DryRun, dry
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # the names of `_LATER`; none of these files imports this one
 __all__ = [
     "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
     "DeadlockError", "DryRun", "I", "Layout", "LayoutError", "Link", "Mesh", "MeshError", "P", "Pending", "R",
-    "RankFailed", "ReplicaMismatch", "Report", "Rooted", "Shard", "Timeline", "Topology", "V", "all_gather",
+    "RankFailed", "ReplicaMismatch", "Report", "Rooted", "Shard", "Timeline", "Topology", "V", "World", "all_gather",
     "all_gather_async", "all_max", "all_min", "all_prod", "all_reduce", "all_reduce_async", "all_to_all",
     "all_to_all_async", "apply", "barrier", "broadcast", "broadcast_async", "call", "cast", "check",
     "check_collective", "check_replicas", "current_mesh", "declare_partial", "dry", "exscan", "from_local", "gather",
@@ -85,4 +85,5 @@ def __getattr__(name: str) -> Any:
     return found
 
 
-guard()
+process.guard(lambda: World("mpi"))
+del process

@@ -1,37 +1,406 @@
-"""Which ranks there are: those of `run` (threads), else those of mpiexec (processes), else this one alone."""
+"""Worlds: which ranks there are, what connects them, and what happens when one of them fails.
+
+Every thread has a current world. Without one that the program has made, it is the world of all processes that mpiexec
+started, else a world of this thread alone.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from autograd.errors import RankFailed
+from autograd.engine.state import state
+from autograd.errors import MeshError, RankFailed
 
+from .job.failure import process
+from .job.launcher import launched_size
 from .transports.protocol import Communicator
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded with the first world of each kind
+    from .transports.dry import Note
+    from .transports.mpi.world import MpiWorld
     from .transports.threads.communicator import LocalWorld
 
-__all__ = ["in_order", "run", "world"]
+__all__ = ["World", "in_order", "replaced_world", "run", "world"]
 
 T = TypeVar("T")
+Kind = Literal["mpi", "threads", "dry"]
+Policy = Literal["end", "raise"]
 
-_GRACE_S = 5.0  # how long `run` waits, after a failure, for ranks that compute and so have not heard of it
+KINDS: tuple[Kind, ...] = ("mpi", "threads", "dry")
+POLICIES: tuple[Policy, ...] = ("end", "raise")
+
+_GRACE_S = 5.0  # how long `run` waits, after a failure, for ranks that compute and so have not noticed it
 
 
-class _Here(threading.local):
+class _Current(threading.local):
+    """The current world of a thread, and its communicator there."""
+
+    world: World | None = None
     communicator: Communicator | None = None
 
 
-_here = _Here()
+_current = _Current()
+
+
+class World:
+    """The ranks of a job: their channels, their monitor, and the policy for failure.
+
+    ``with World(...) as world:`` makes it the current world of this thread and closes it at the end. Several worlds can
+    be made and closed one after another; worlds of threads also exist side by side. A program that needs one world of
+    the usual kind need not make it: `cc.world()` and `cc.Mesh` do.
+
+    Parameters
+    ----------
+    kind : {"mpi", "threads", "dry"}, optional
+        What the ranks are: ``mpi``, the processes that mpiexec started; ``threads`` of this process, on which `run`
+        runs a program; ``dry``, one rank of a world of any size that sends nothing, on arrays that have a shape only
+        (`cc.dry` also counts). Without it: ``mpi`` under mpiexec, otherwise ``threads`` with one rank, which is the
+        calling thread.
+    ranks : int, optional
+        The number of ranks of ``threads`` and ``dry``; 1 without it. For ``mpi`` the number is mpiexec's.
+    policy : {"end", "raise"}
+        What the failure of a rank does. Under ``end`` the whole job ends: over MPI all processes, with the rank named;
+        on threads every other rank raises `RankFailed` at its next wait, and `run` raises the error of the first.
+        Under ``raise``, which elastic programs use, a rank that waits for the failed one, or next communicates with it,
+        raises `RankFailed`, and all others go on; they may communicate in groups without it (see `survivors`).
+    rank : int
+        Which rank of a ``dry`` world runs.
+    note : callable, optional
+        Called at every call of a ``dry`` world; see `transports.dry.Note`.
+
+    Attributes
+    ----------
+    kind, policy : str
+    size : int
+        The number of ranks.
+    communicator : Communicator
+        The channel of all ranks, as the rank of this thread has it.
+    failed : dict of int to str
+        The ranks that have failed, as far as this process knows, and why.
+    is_closed : bool
+
+    Raises
+    ------
+    ValueError
+        An unknown kind or policy.
+    MeshError
+        A number of ranks that the kind does not have; ``mpi`` while another world over MPI is open, or after a rank
+        has failed in one.
+
+    Notes
+    -----
+    Over MPI all ranks make the world, and all close it: both are collective. A rank fails if an error reaches the top
+    of its script or the end of the ``with`` block, or if it exits early; under ``raise`` it tells the others why and
+    waits at its exit until they leave. A process that is killed is different. The launchers of MPICH and Open MPI end
+    all other processes at once, whatever the policy, so the job ends and names that process. Under ``raise`` ranks poll
+    instead of blocking in MPI, as they do under ``ranks`` checking.
+
+    Closing a world over MPI waits until all ranks close it, stops its monitor thread, and frees its communicators; MPI
+    stays initialised. Shared memory is freed when MPI is finalized, because arrays of the program may lie in it. After
+    a failure, closing waits for nobody and frees nothing, and no further world over MPI can be made.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> with cc.World("threads", ranks=3) as world:
+    ...     world.run(lambda: cc.world().rank)
+    [0, 1, 2]
+
+    Rank 1 fails, and the others go on without it:
+
+    >>> def program():
+    ...     group = cc.world()
+    ...     if group.rank == 1:
+    ...         raise OSError("no data")
+    ...     try:
+    ...         group.barrier()
+    ...     except cc.RankFailed:
+    ...         group = cc.World.current().survivors()
+    ...     return group.size
+    >>> with cc.World("threads", ranks=3, policy="raise") as world:
+    ...     world.run(program)
+    ...     sorted(world.failed)
+    [2, None, 2]
+    [1]
+    """
+
+    def __init__(
+        self,
+        kind: Kind | None = None,
+        ranks: int | None = None,
+        *,
+        policy: Policy = "end",
+        rank: int = 0,
+        note: Note | None = None,
+    ):
+        if kind is None:
+            kind = "mpi" if launched_size() > 1 else "threads"
+        if kind not in KINDS or policy not in POLICIES:
+            wrong = f"kind={kind!r}" if kind not in KINDS else f"policy={policy!r}"
+            needed = KINDS if kind not in KINDS else POLICIES
+            raise ValueError(f"World({wrong}) was asked for; needed: one of {', '.join(needed)}")
+        self.kind = kind
+        self.policy = policy
+        self.raises = policy == "raise"
+        self.is_closed = False
+        self._entered: list[ExitStack] = []
+        self._is_abandoned = False  # an error has left its `with` block
+        self._local: LocalWorld | None = None
+        self._mpi: MpiWorld | None = None
+        self._communicator: Communicator | None = None
+        if kind == "mpi":
+            self._open_mpi(ranks)
+        else:
+            self.size = self._checked_ranks(1 if ranks is None else ranks)
+        if kind == "threads":
+            self._local = self._new_local()
+            if self.size == 1:
+                self._communicator = self._local.communicator(0)
+        elif kind == "dry":
+            from .transports.dry import DryCommunicator  # loaded with the first dry world
+
+            self._communicator = DryCommunicator(rank, tuple(range(self.size)), "world", note or _ignore)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self.is_closed else ""
+        return f"World({self.kind!r}, ranks={self.size}, policy={self.policy!r}{closed})"
+
+    # -- making ------------------------------------------------------------------------------------------------
+    def _checked_ranks(self, ranks: int) -> int:
+        if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+            raise MeshError(f"World({self.kind!r}, ranks={ranks!r}): a world has one rank or more")
+        return ranks
+
+    def _new_local(self) -> LocalWorld:
+        from .transports.threads.communicator import LocalWorld  # loaded with the first world of threads
+
+        return LocalWorld(self.size, self.raises)
+
+    def _open_mpi(self, ranks: int | None) -> None:
+        for other in process.worlds.copy():
+            assert isinstance(other, World)
+            if other._is_abandoned:
+                other.close()
+            if other in process.worlds:
+                other._refuse_another()
+        from .transports.mpi.world import MpiWorld  # loads mpi4py
+
+        self._mpi = MpiWorld(self.raises, has_monitor=not process.has_left)
+        self._communicator = self._mpi.communicator
+        self.size = self._communicator.size
+        process.worlds.append(self)
+        if ranks is not None and self._checked_ranks(ranks) != self.size:
+            raise MeshError(f"World('mpi', ranks={ranks}) was asked for; mpiexec has started {self.size}")
+
+    def _refuse_another(self) -> None:
+        if not self.is_closed:
+            raise MeshError(
+                "a world over MPI was asked for while another one is open. Fix: close it first (`World.close`, or the "
+                "end of its `with` block); `cc.world()` and `cc.Mesh` open one unless a world is current"
+            )
+        raise MeshError(
+            f"a world over MPI was asked for after a rank failed in the one before ({_failures(self.failed)}). A world "
+            "over MPI has all ranks that mpiexec started. Fix: go on with `World.survivors` before closing the world"
+        )
+
+    # -- the current world -------------------------------------------------------------------------------------
+    @staticmethod
+    def current() -> World:
+        """The current world of this thread.
+
+        Without one that the program has entered, the world over MPI that this process has open. Without that, one is
+        made: over MPI under mpiexec with two or more ranks (all ranks do it together), otherwise of this thread alone.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> cc.World.current().size
+        1
+        """
+        if _current.world is None or _current.world.is_closed:
+            opened = (each for each in process.worlds if isinstance(each, World) and not each.is_closed)
+            found = next(opened, None)
+            _current.world = World() if found is None else found
+            _current.communicator = _current.world.communicator
+        return _current.world
+
+    @property
+    def communicator(self) -> Communicator:
+        if self.is_closed:
+            raise MeshError(f"{self!r} has no communicator any more")
+        found = _current.communicator if _current.world is self else None
+        found = found or self._communicator
+        if found is None:
+            raise MeshError(f"this thread is no rank of {self!r}: its ranks are the threads of `run`")
+        return found
+
+    def __enter__(self) -> World:
+        if self.is_closed:
+            raise MeshError(f"{self!r} was entered; needed: a new World")
+        stack = ExitStack()
+        if self._communicator is not None:
+            stack.enter_context(_entered(self, self._communicator))
+        self._entered.append(stack)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._entered.pop().close()
+        if error is None or self._mpi is None:
+            self.close()
+        elif self.raises:
+            self.fail(_why(error))
+            self.close()
+        else:
+            # The error ends the job, unless the program catches it. A rank that raised cannot wait here for the others,
+            # because they may be waiting for it. The exit, or the next world, closes this one.
+            self._is_abandoned = True
+
+    # -- running -----------------------------------------------------------------------------------------------
+    def run(self, program: Callable[..., T], *args: Any) -> list[T]:
+        """Run `program(*args)` on each rank of a world of threads.
+
+        The threads share nothing but what the program itself shares: tape, mesh and random state are per thread.
+
+        Parameters
+        ----------
+        program : callable
+            What every rank runs; `cc.world()` in it is this world.
+        *args
+            Given to the program on every rank.
+
+        Returns
+        -------
+        list
+            What the program returned, in order of rank. Under the policy ``raise`` it is None for a rank that failed,
+            unless all of them did.
+
+        Raises
+        ------
+        MeshError
+            The world is none of threads, or closed.
+        DeadlockError
+            All ranks wait for each other, or for one that has finished.
+        Exception
+            What the first rank to fail raised, with a note that names it; where others raised the same kind of error
+            (all do on a mismatch or a deadlock), the lowest such rank's. A `SystemExit` becomes a RankFailed.
+        """
+        if self._local is None or self.is_closed:
+            raise MeshError(f"`run` of {self!r}; needed: an open World('threads', ranks=...)")
+        local = self._local = self._new_local()
+        results: list[Any] = [None] * self.size
+        errors: dict[int, BaseException] = {}
+
+        def rank_main(rank: int) -> None:
+            _current.world, _current.communicator = self, local.communicator(rank)
+            try:
+                results[rank] = program(*args)
+            except BaseException as error:
+                errors[rank] = error
+                local.fail(rank, error)
+            else:
+                local.finish(rank)
+
+        threads = [
+            threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}", daemon=True)
+            for rank in range(self.size)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            _join(threads, local)
+        except BaseException as error:  # most likely KeyboardInterrupt: let the ranks end too
+            local.fail(None, error)
+            raise
+        failed = list(local.failed_ranks)
+        try:
+            if failed and (not self.raises or len(failed) == self.size):
+                _raise_first(failed[0], errors, self.size)
+        finally:
+            errors.clear()  # the error's traceback holds this frame: leave no cycle
+        return results
+
+    # -- failure -----------------------------------------------------------------------------------------------
+    @property
+    def failed(self) -> dict[int, str]:
+        if self._mpi is not None:
+            return self._mpi.activity.failed
+        return {} if self._local is None else self._local.failed_ranks.copy()
+
+    def set_task(self, task: str) -> None:
+        """Say what this rank is doing; reports of deadlocks and of overdue ranks show it.
+
+        Parameters
+        ----------
+        task : str
+            For example ``epoch 3``; "" for nothing.
+        """
+        if self._mpi is not None:
+            self._mpi.activity.task = task
+        elif self._local is not None:
+            self._local.tasks[self.communicator.rank] = task
+
+    def fail(self, why: str) -> None:
+        """Tell the other ranks that this one has failed, under the policy ``raise`` over MPI.
+
+        The exception hooks call it, and the end of a ``with`` block that an error leaves. A program calls it where it
+        catches an error after which this rank cannot go on.
+
+        Parameters
+        ----------
+        why : str
+            What `RankFailed` says after the number of the rank, for example ``lost its disk``.
+        """
+        if self._mpi is not None and self.raises:
+            self._mpi.fail(why)
+
+    def survivors(self) -> Communicator:
+        """The channel of the ranks that have not failed. All of them call it, once they know of the same failures.
+
+        ``cc.Mesh(world.survivors(), dp=-1)`` makes a mesh of them.
+        """
+        everyone = self.communicator
+        alive = [rank for rank in range(everyone.size) if rank not in self.failed]
+        return everyone.subgroup(alive, f"survivors of {len(self.failed)}")
+
+    def leave(self, why: str) -> Iterator[None]:
+        """Wait at exit until all ranks leave: for the exit handler, see `job.failure`."""
+        return iter(()) if self._mpi is None else self._mpi.leave(why)
+
+    def close(self) -> None:
+        """Leave the world and free what it holds; over MPI all ranks call it. Closing it again does nothing."""
+        if self.is_closed:
+            return
+        is_left = self._mpi is None or self._mpi.close()
+        self.is_closed = True
+        self._communicator = None
+        if _current.world is self:
+            _current.world = _current.communicator = None
+        if is_left and self in process.worlds:
+            process.worlds.remove(self)
+
+
+@contextmanager
+def _entered(new: World | None, communicator: Communicator) -> Iterator[None]:
+    """Make a world current on this thread, without the mesh of the one before."""
+    before = _current.world, _current.communicator, state.mesh, state.grid, state.poke, state.dry
+    _current.world, _current.communicator = new, communicator
+    state.mesh = state.grid = state.poke = None
+    state.dry = communicator.dry
+    try:
+        yield
+    finally:
+        _current.world, _current.communicator, state.mesh, state.grid, state.poke, state.dry = before
 
 
 def world() -> Communicator:
-    """The communicator of all ranks: of `run` in its threads, of mpiexec in a process it started, else of one rank.
+    """The communicator of all ranks of the current world: see `World.current`.
 
-    The answer is the same object as long as the thread lives. mpi4py is imported only under mpiexec with two or more
+    The answer is the same object as long as the world lives. mpi4py is imported only under mpiexec with two or more
     ranks.
 
     Examples
@@ -39,30 +408,23 @@ def world() -> Communicator:
     >>> world().size
     1
     """
-    if _here.communicator is None:
-        from .job.launcher import launched_size
-
-        if launched_size() > 1:
-            from .transports.mpi.communicator import mpi_world
-
-            _here.communicator = mpi_world()
-        else:
-            from .transports.threads.communicator import LocalWorld
-
-            _here.communicator = LocalWorld(1).communicator(0)
-    return _here.communicator
+    return World.current().communicator
 
 
-def replaced_world(communicator: Communicator | None) -> Communicator | None:
-    """Have `world` answer with another communicator on this thread; returns the one that it had, if any."""
-    before, _here.communicator = _here.communicator, communicator
-    return before
+@contextmanager
+def replaced_world(communicator: Communicator) -> Iterator[None]:
+    """Inside the block, have `world` answer with another communicator on this thread."""
+    before, _current.communicator = World.current().communicator, communicator
+    try:
+        yield
+    finally:
+        _current.communicator = before
 
 
 def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
     """Run `program(*args)` on each of `ranks` threads of this process, which make up a world of their own.
 
-    The threads share nothing but what the program itself shares: tape, mesh and random state are per thread.
+    It is ``World("threads", ranks).run(program, *args)``; see there for what is returned and raised.
 
     Parameters
     ----------
@@ -73,77 +435,55 @@ def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
     *args
         Given to the program on every rank.
 
-    Returns
-    -------
-    list
-        What the program returned, in order of rank.
-
-    Raises
-    ------
-    MeshError
-        `ranks` is less than one.
-    DeadlockError
-        All ranks wait for each other, or for one that has finished.
-    Exception
-        What the first rank to fail raised, with a note that names it; where others raised the same kind of error
-        (all do on a mismatch or a deadlock), the lowest such rank's. A `SystemExit` becomes a RankFailed.
-
     Examples
     --------
     >>> run(lambda: world().rank, 3)
     [0, 1, 2]
     """
-    from .transports.threads.communicator import LocalWorld
+    with World("threads", ranks) as local:
+        return local.run(program, *args)
 
-    local = LocalWorld(ranks)
-    results: list[Any] = [None] * ranks
-    errors: dict[int, BaseException] = {}
 
-    def rank_main(rank: int) -> None:
-        _here.communicator = local.communicator(rank)
-        try:
-            results[rank] = program(*args)
-        except BaseException as error:
-            errors[rank] = error
-            local.fail(rank, error)
-        else:
-            local.finish(rank)
-
-    threads = [
-        threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(ranks)
-    ]
+def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> None:
+    """Raise the error of the lowest rank that raised what the first rank to fail did."""
+    kind = type(errors[first])
+    rank = min(rank for rank, error in errors.copy().items() if type(error) is kind)
+    chosen = errors[rank]
     try:
-        for thread in threads:
-            thread.start()
-        _join(threads, local)
-    except BaseException as error:  # most likely KeyboardInterrupt: let the ranks end too
-        local.fail(None, error)
-        raise
-    if local.failed_rank is not None:
-        first = type(errors[local.failed_rank])
-        rank = min(rank for rank, error in errors.copy().items() if type(error) is first)
-        chosen = errors[rank]
-        try:
-            if isinstance(chosen, SystemExit):  # to pass it on would end this process, with a code 0 even in silence
-                raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen
-            chosen.add_note(f"raised on rank {rank} of {ranks}")
-            raise chosen
-        finally:
-            errors.clear()  # the error's traceback holds this frame: leave no cycle
-            del chosen
-    return results
+        if isinstance(chosen, SystemExit):  # to pass it on would end this process, with a code 0 even in silence
+            raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen
+        chosen.add_note(f"raised on rank {rank} of {ranks}")
+        raise chosen
+    finally:
+        del chosen  # as above: leave no cycle
 
 
 def _join(threads: list[threading.Thread], local: LocalWorld) -> None:
-    """Wait for the ranks. After a failure those that still compute are left behind: they fail once they block."""
+    """Wait for the ranks. After a failure that ends the world, ranks that compute are not waited for long."""
     deadline = None
     for thread in threads:
         while thread.is_alive():
             thread.join(0.1)  # with a limit, so that a KeyboardInterrupt gets through everywhere
-            if deadline is None and local.failed:
+            if deadline is None and local.failed and not local.raises:
                 deadline = time.monotonic() + _GRACE_S
             if deadline is not None and time.monotonic() > deadline:
                 return
+
+
+def _why(error: BaseException) -> str:
+    """What other ranks are told about an error."""
+    if isinstance(error, SystemExit):
+        return f"exited early, with code {error.code}"
+    text = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    return f"raised {text[0] if text else type(error).__name__}"
+
+
+def _failures(failed: dict[int, str]) -> str:
+    return "; ".join(f"rank {rank} {why}" for rank, why in sorted(failed.items())) or "it is this rank"
+
+
+def _ignore(*_: Any) -> None:
+    pass
 
 
 def in_order(text: object) -> None:

@@ -1,4 +1,4 @@
-"""Parallel layers over the differentiable collectives, and the proof that they compute what one process would."""
+"""Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flattening containers, optimizers on them, fixed points, constant graphs; names of HIPS autograd."""
+"""HIPS autograd's `misc`: flattening of containers, simple optimizers, fixed points, constant graphs."""
 
 from __future__ import annotations
 

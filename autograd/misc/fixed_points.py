@@ -1,6 +1,6 @@
-"""Fixed points, differentiable by the implicit function theorem.
+"""Fixed points, differentiated by the implicit function theorem.
 
-Christianson, Reverse accumulation and attractive fixed points, 1994.
+Source: Christianson, Reverse accumulation and attractive fixed points, 1994.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ Function = Callable[..., Any]
 
 @primitive
 def fixed_point(f: Function, a: Any, x0: Any, distance: Function, tol: float) -> Any:
-    """The x for which ``x = f(a)(x)``, by iterating from `x0` until ``distance(x, the one before) <= tol``.
+    """Return the fixed point ``x = f(a)(x)``, by iteration from `x0`.
 
     Parameters
     ----------
     f : callable
-        ``f(a)`` returns the function that is iterated, a contraction.
+        ``f(a)`` returns the function to iterate, which must be a contraction.
     a : array or container
-        What the fixed point depends on; it is differentiated.
+        The parameters of the fixed point. Its derivative with respect to them is found without differentiating the
+        iteration.
     x0 : array or container
-        Where to begin; the result does not depend on it, so its cotangent is zero.
+        The initial value. The result does not depend on it, so its cotangent is zero.
     distance : callable
-        ``distance(x, y)``, a number.
+        ``distance(x, y)`` returns a number.
     tol : float
+        The iteration ends when the distance between successive values is at most this.
 
     Examples
     --------
@@ -52,17 +54,17 @@ def fixed_point(f: Function, a: Any, x0: Any, distance: Function, tol: float) ->
 def _rule(argnums: Sequence[int], x: Any, args: Sequence[Any], kwargs: Any) -> Function:
     f, a, _, distance, tol = args
 
-    def backwards(params: Any) -> Function:
+    def adjoint_iteration(params: Any) -> Function:
         a, x, ct = params
-        pull, _ = make_vjp(f(a), x)
-        return lambda u: vspace(x).add(pull(u), ct)
+        pullback, _ = make_vjp(f(a), x)
+        return lambda u: vspace(x).add(pullback(u), ct)
 
-    def pulled(ct: Any) -> list[Any]:
-        solution = fixed_point(backwards, (a, x, ct), vspace(x).zeros(), distance, tol)
-        pull, _ = make_vjp(lambda a: f(a)(x), a)
-        return [pull(solution) if argnum == 1 else None for argnum in argnums]
+    def pullback(ct: Any) -> list[Any]:
+        solution = fixed_point(adjoint_iteration, (a, x, ct), vspace(x).zeros(), distance, tol)
+        to_a, _ = make_vjp(lambda a: f(a)(x), a)
+        return [to_a(solution) if argnum == 1 else None for argnum in argnums]
 
-    return pulled
+    return pullback
 
 
 defvjp_argnums(fixed_point, _rule)

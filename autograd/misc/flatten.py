@@ -1,4 +1,4 @@
-"""Nested containers as one flat array and back, differentiable in both directions."""
+"""Conversion of nested containers to one flat array and back, differentiable in both directions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Function = Callable[..., Any]
 
 
 def flatten(value: Any) -> tuple[Any, Function]:
-    """A nested tuple, list or dictionary of arrays and numbers as one flat array, and the way back.
+    """Flatten a nested tuple, list or dictionary of arrays and numbers to one array.
 
-    Dictionaries are taken in the order of their sorted keys. Numbers of mixed types are brought to a common one.
+    Dictionaries are flattened in the order of their sorted keys. Mixed dtypes are converted to a common one.
 
     Returns
     -------
     flat : array, shape (n,)
     unflatten : callable
-        From an array like `flat` to a container like `value`; arrays and traced values alike.
+        From an array, plain or traced, of the length of `flat` to a container like `value`.
 
     Raises
     ------
     ValueError
-        From `unflatten`: an array of another length.
+        In `unflatten`: the array has another length.
 
     Examples
     --------
@@ -68,7 +68,17 @@ def _sorted(value: Any) -> Any:
 
 
 def flatten_func(func: Function, example: Any) -> tuple[Function, Function, Any]:
-    """A function of containers as one of flat arrays, with `unflatten` and the example's own flat array."""
+    """Turn a function of a container into one of a flat array.
+
+    Returns
+    -------
+    flat_func : callable
+        From the flattened argument, and further arguments, to the flattened result of `func`.
+    unflatten : callable
+        From a flat array to a container like `example`.
+    flat_example : array
+        `example`, flattened.
+    """
     flat_example, unflatten = flatten(example)
 
     def flat_func(vector: Any, *args: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Plain stochastic optimizers of functions of nested containers, under HIPS autograd's names and defaults.
+"""Simple stochastic optimizers over nested containers, with HIPS autograd's names and defaults.
 
-``grad(x, i)`` is asked for the gradient at step i; ``callback(x, i, g)`` is called before each step. To train modules
-there is `autograd.optim`.
+``grad(x, i)`` must return the gradient at step i; ``callback(x, i, g)`` is called before each step. To train modules
+use `autograd.optim`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Function = Callable[..., Any]
 
 
 def unflatten_optimizer(optimize: Function) -> Function:
-    """An optimizer of flat arrays as one of nested tuples, lists and dictionaries."""
+    """Turn an optimizer of flat arrays into one of nested tuples, lists and dictionaries."""
 
     @wraps(optimize)
     def optimized(grad: Function, x0: Any, callback: Function | None = None, *args: Any, **kwargs: Any) -> Any:
         flat, unflatten = flatten(x0)
-        told = None
+        flat_callback = None
         if callback is not None:
 
-            def told(x: Any, i: int, g: Any) -> None:
+            def flat_callback(x: Any, i: int, g: Any) -> None:
                 callback(unflatten(x), i, unflatten(g))
 
-        return unflatten(optimize(lambda x, i: flatten(grad(unflatten(x), i))[0], flat, told, *args, **kwargs))
+        return unflatten(optimize(lambda x, i: flatten(grad(unflatten(x), i))[0], flat, flat_callback, *args, **kwargs))
 
     return optimized
 
@@ -40,7 +40,10 @@ def sgd(
     grad: Function, x: Any, callback: Function | None = None, num_iters: int = 200, step_size: float = 0.1,
     mass: float = 0.9,
 ) -> Any:  # fmt: skip
-    """Gradient descent with momentum, whose velocity is an average of the gradients: weights ``1 - mass``, ``mass``."""
+    """Minimize by gradient descent with momentum and return the last x.
+
+    The velocity is an exponential average of the gradients: ``mass * velocity - (1 - mass) * g``.
+    """
     velocity = np.zeros(len(x))
     for i in range(num_iters):
         g = grad(x, i)
@@ -56,7 +59,10 @@ def rmsprop(
     grad: Function, x: Any, callback: Function | None = None, num_iters: int = 100, step_size: float = 0.1,
     gamma: float = 0.9, eps: float = 1e-8,
 ) -> Any:  # fmt: skip
-    """Steps divided by the root of an average of the squared gradients, which begins at one."""
+    """Minimize by RMSProp and return the last x: steps are divided by the root of the averaged squared gradients.
+
+    The average starts at one.
+    """
     average = np.ones(len(x))
     for i in range(num_iters):
         g = grad(x, i)
@@ -72,7 +78,7 @@ def adam(
     grad: Function, x: Any, callback: Function | None = None, num_iters: int = 100, step_size: float = 0.001,
     b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
 ) -> Any:  # fmt: skip
-    """Adam (Kingma, Ba, 2015, algorithm 1)."""
+    """Minimize by Adam (Kingma, Ba, 2015, algorithm 1) and return the last x."""
     mean = np.zeros(len(x))
     square = np.zeros(len(x))
     for i in range(num_iters):

@@ -1,4 +1,4 @@
-"""A function traced once, whose later calls repeat only what depends on their arguments."""
+"""`const_graph`: trace a function once; later calls repeat only the operations that depend on the arguments."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ Function = Callable[..., Any]
 
 
 def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
-    """``fun`` with its first arguments given, run once as it is and then as a list of its operations.
+    """Return `fun` with its first arguments fixed; the first call traces it, later calls replay the trace.
 
-    Later calls do not run the program: what depends on no argument is not computed again, and choices that the first
-    call made (branches, numbers of iterations) stand. Gradients taken inside are operations like others.
+    Later calls do not run the Python code of `fun`. Values that depend on no argument are not computed again, and
+    branches and numbers of iterations stay those of the first call. Gradients taken inside `fun` are replayed too.
+
+    Raises
+    ------
+    TapeError
+        In a call: the result depends on no argument, or the number of values differs from the first call.
 
     Examples
     --------
@@ -40,21 +45,21 @@ def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
     """
     graph: list[_Graph] = []
 
-    def repeated(*more: Any) -> Any:
+    def replayed(*more: Any) -> Any:
         if not graph:
             graph.append(_Graph())
             return graph[0].trace(lambda *xs: fun(*args, *xs, **kwargs), more)
         return graph[0].run(more)
 
     try:
-        update_wrapper(repeated, fun)
+        update_wrapper(replayed, fun)
     except (AttributeError, TypeError):  # an instance with __call__
         pass
-    return repeated
+    return replayed
 
 
 class _Slot:
-    """Where a value comes from: a place of the first run, or the array that it had there and always has."""
+    """A value of the trace: the index of the node that computes it, or -1 and the constant array."""
 
     __slots__ = ("array", "place")
 
@@ -62,8 +67,8 @@ class _Slot:
         self.place, self.array = place, array
 
 
-class _Heard:
-    """The listener of a run: it keeps every operation that it sees, to repeat it."""
+class _OperationRecorder:
+    """An event listener that adds every operation of the first run to the graph."""
 
     repeats = True
 
@@ -74,7 +79,7 @@ class _Heard:
         pass
 
     def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
-        """The end of an operation, with what it was given and what it made."""
+        """Receive the end of an operation, with its operands, result and options."""
         if direction == "forward" and len(facts) == 4:
             operation, operands, result, options = facts
             self.graph.relabels(self.recording)
@@ -82,10 +87,10 @@ class _Heard:
 
 
 class _Graph:
-    """The operations of one run that depend on its arguments, in order."""
+    """The operations of the first run that depend on its arguments, in order of execution."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[tuple[int, ...], tuple[int, ...], Function]] = []  # places made, places read, how
+        self.steps: list[tuple[tuple[int, ...], tuple[int, ...], Function]] = []  # nodes written, nodes read, function
         self.inputs: list[int] = []
         self.output: Any = None
         self.known: set[int] = set()
@@ -93,7 +98,7 @@ class _Graph:
 
     # -- the first run ---------------------------------------------------------------------------------------------
     def trace(self, fun: Function, args: tuple[Any, ...]) -> Any:
-        """Run the function, keep what it does, and return its value."""
+        """Run the function, record its operations, and return its value."""
         plain = state.grid is None and not any(x.__class__ in TENSORS for x in _leaves(args))
         with Tape() as tape:
 
@@ -106,7 +111,7 @@ class _Graph:
             self.known.update(self.inputs)
             recording, self.seen = tape.recording, len(tape.recording.nodes)
 
-            with listening(_Heard(self, recording)):
+            with listening(_OperationRecorder(self, recording)):
                 result = fun(*traced)
             self.relabels(recording)
 
@@ -118,13 +123,13 @@ class _Graph:
         self.output = tree_map(slot, result)
         ends = {y.place for y in _leaves(self.output)} - {-1}
         if not ends:
-            raise TapeError("const_graph of a function whose result depends on none of its arguments")
+            raise TapeError("const_graph: the result of the function depends on none of its arguments")
         self._prune(ends)
         outer = state.recording
         return tree_map(lambda y: y.array if y.__class__ in TENSORS and plain and outer is None else y, result)
 
     def relabels(self, recording: Any) -> None:
-        """Places that stand for others: arguments of transforms inside, values under another layout."""
+        """Add nodes that stand for another node: arguments of inner transforms, and relabelled values."""
         for place in range(self.seen, len(recording.nodes)):
             node = recording.nodes[place]
             if node is not None and node[0] is WATCH and node[3][0] in self.known:
@@ -133,6 +138,8 @@ class _Graph:
         self.seen = len(recording.nodes)
 
     def keep(self, recording: Any, operation: Any, operands: Any, options: Any, result: Any) -> None:
+        """Add an operation if it depends on an argument."""
+
         def slot(x: Any) -> Any:
             if x.__class__ not in TENSORS:
                 return x
@@ -153,10 +160,10 @@ class _Graph:
         self.known.update(places)
         self.known.discard(-1)
         self.steps.append((places, reads, again))
-        # a result that no tape follows, like a comparison's, is a constant of the graph, as a branch taken on it is
+        # a result without derivative, like a comparison's, is a constant of the graph, and so is a branch on it
 
     def _prune(self, ends: set[int]) -> None:
-        """Leave out what the result does not need."""
+        """Remove the steps that the result does not depend on."""
         needed, kept = set(ends), []
         for places, reads, step in reversed(self.steps):
             if needed.intersection(places):
@@ -164,9 +171,9 @@ class _Graph:
                 kept.append((places, reads, step))
         self.steps = kept[::-1]
 
-    # -- the others ------------------------------------------------------------------------------------------------
+    # -- later runs ------------------------------------------------------------------------------------------------
     def run(self, args: tuple[Any, ...]) -> Any:
-        """The value for other arguments."""
+        """Replay the operations with new arguments and return the value."""
         given = _leaves(args)
         if len(given) != len(self.inputs):
             raise TapeError(f"{len(given)} values were given; needed: {len(self.inputs)}, as in the first call")

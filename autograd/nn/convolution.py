@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ops, random
 from ..errors import ShapeError
-from ..ops.nn.unfold import each
+from ..ops.nn.unfold import per_dimension
 from .linear import uniform_parameter
 from .module import Module
 
@@ -64,7 +64,7 @@ class _Conv(Module):
                 "of groups"
             )
         key = random.next_key(name) if key is None else key
-        shape = (out_channels, in_channels // groups, *each(kernel_size, self.ndim, f"{name}: kernel_size", 1))
+        shape = (out_channels, in_channels // groups, *per_dimension(kernel_size, self.ndim, f"{name}: kernel_size", 1))
         bound = 1.0 / max(math.prod(shape[1:]), 1) ** 0.5
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.weight = uniform_parameter(key.fold("weight"), shape, bound, dtype)

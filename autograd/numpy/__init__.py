@@ -1,34 +1,36 @@
-"""NumPy's names, differentiable: ``import autograd.numpy as np``.
+"""NumPy with differentiable functions: ``import autograd.numpy as np``.
 
-On Tensors the operations are recorded; on plain arrays they are NumPy. Every public name of NumPy is here: what makes
-arrays, dtypes, constants and functions without a derivative are NumPy's own. NumPy's functions called on Tensors find
-their way here too: ``numpy.sum(x)``, ``numpy.linalg.inv(x)``, ``numpy.add.reduce(x)``.
+A function called on Tensors is recorded on the tape; on plain arrays NumPy's own function runs. Every public name of
+NumPy is here: array creation, dtypes, constants and functions without a derivative are NumPy's own objects. NumPy's
+functions called on Tensors also run the functions of this module: ``numpy.sum(x)``, ``numpy.linalg.inv(x)``,
+``numpy.add.reduce(x)``.
 
 A function whose result is discrete (``argsort``, ``isnan``, ``floor``, ``allclose``, ...) runs on the values. Any other
-function without a derivative works on values that no tape follows, and raises `NotDifferentiable` on one that a tape
-follows, where it is called and not in backward.
+function without a derivative runs on the values too where no tape records its operand; where one does, it raises
+`NotDifferentiable` at the call, not in backward.
 
 Refused on purpose
 ------------------
 assignment to elements, in-place methods (``x[0] = 1``, ``x.sort()``, ``x.fill(0)``)
-    A tape may have saved the array. Fix: ``where``, ``concatenate``, or the function that returns a new value.
+    A tape may have saved the array. Fix: ``where``, ``concatenate``, or the function that returns a new array.
 ``out=``
-    For the same reason; ``a += x`` of an array `a` and a Tensor `x` is such a call. Fix: ``a = a + x``.
-``where=``, ``initial=`` of reductions of Tensors
+    For the same reason. ``a += x`` with an array `a` and a Tensor `x` is such a call. Fix: ``a = a + x``.
+``where=``, ``initial=`` in reductions of Tensors
     Fix: ``sum(where(mask, x, 0))``.
-``numpy.array(x)``, ``numpy.asarray(x)``, ``numpy.float64(x)`` of a value that a recording tape follows
-    What is computed from a plain array would miss in the gradient, and nothing would say so. Fix: ``array(x)`` of this
-    module, which is differentiable, nested lists included; or ``x.numpy()`` where no gradient is wanted. Outside a tape
-    they give the values, as conversions to whole numbers (``numpy.int64(x)``) and booleans always do.
+``numpy.array(x)``, ``numpy.asarray(x)``, ``numpy.float64(x)`` of a value that a tape records
+    The gradient would silently miss everything computed from the plain array. Fix: ``array(x)`` of this module, which
+    is differentiable, nested lists included; or ``x.numpy()`` where no gradient is wanted. Outside a tape these calls
+    return the values; conversions to integers (``numpy.int64(x)``) and booleans always do.
 ``svd`` with ``full_matrices=True`` of matrices that are not square, ``qr`` with ``mode="complete"`` of tall ones
-    Vectors that belong to no value are not determined.
+    Singular vectors that belong to no singular value are not determined.
 ``pad`` with modes other than constant, edge, reflect, symmetric and wrap; ``quantile`` with methods other than linear
     They have no derivative here yet.
 
-Choices where a derivative does not exist: ``maximum``, ``max`` and their kin share the cotangent at ties; ``absolute``,
-``norm``, ``std`` and ``hypot`` take zero at zero; ``clip`` takes zero at its ends. ``cholesky`` takes its operand for
-hermitian and gives a hermitian cotangent; ``eigh`` gives one for the triangle that it reads. Complex numbers: the
-pairing is bilinear, so that the gradient of a real L at ``z = x + iy`` is ``dL/dx - i dL/dy``.
+Conventions where a derivative does not exist: ``maximum``, ``max`` and similar functions share the cotangent equally
+at ties; the derivative of ``absolute``, ``norm``, ``std`` and ``hypot`` is 0 at 0; that of ``clip`` is 0 at its limits.
+``cholesky`` assumes a Hermitian operand and returns a Hermitian cotangent; ``eigh`` returns a cotangent for the
+triangle that it reads. For complex numbers the pairing is bilinear: the gradient of a real L at ``z = x + iy`` is
+``dL/dx - i dL/dy``.
 """
 
 from __future__ import annotations
@@ -246,7 +248,7 @@ from ..ops.ufuncs import (
 )
 from .constructors import astype, c_, r_
 
-# other names for the same
+# aliases
 abs = absolute
 acos, acosh, asin, asinh, atan, atan2, atanh = arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh
 amax, amin, around = max, min, round
@@ -286,7 +288,7 @@ __all__ = [
     "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack", "where", "zeros_like",
 ]  # fmt: skip
 
-# what has no derivative is NumPy's own, an attribute like the others; its submodules load when they are asked for
+# all other public names are NumPy's own objects; NumPy's submodules are loaded at first use, by __getattr__
 globals().update({_name: vars(_numpy)[_name] for _name in {*_numpy.__all__} & {*vars(_numpy)} - {*globals()}})
 globals()["__all__"] = sorted({*__all__, *_numpy.__all__})
 __version__ = _numpy.__version__
@@ -297,5 +299,5 @@ _register(vars(fft), _numpy.fft)
 
 
 def __getattr__(name: str) -> Any:
-    """Submodules of NumPy, and names that it does not list."""
+    """Return submodules of NumPy, and its names outside ``__all__``."""
     return getattr(_numpy, name)

@@ -1,4 +1,4 @@
-"""Names of the face that are no functions of NumPy's: ``r_``, ``c_``, and `astype` as a function."""
+"""The index objects ``r_`` and ``c_``, and `astype` as a function with NumPy's signature."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["astype", "c_", "r_"]
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
-    """Convert to another dtype."""
+    """Return `x` converted to another dtype; `copy` and `device` are ignored."""
     return elementwise.astype(x, dtype)
 
 
-class _Joining:
-    """``r_[a, b]`` and ``c_[a, b]``: joined along the first dimension, or as columns. Slices are ranges."""
+class _IndexConcatenation:
+    """``r_[a, b]`` joins arrays along the first axis, ``c_[a, b]`` as columns; slices stand for ranges."""
 
     def __init__(self, theirs: Any, columns: bool):
         self._theirs = theirs
@@ -37,4 +37,4 @@ class _Joining:
         return concatenate(xs, -1 if self._columns else 0)
 
 
-r_, c_ = _Joining(np.r_, columns=False), _Joining(np.c_, columns=True)
+r_, c_ = _IndexConcatenation(np.r_, columns=False), _IndexConcatenation(np.c_, columns=True)

@@ -1,4 +1,4 @@
-"""``numpy.fft``, differentiable."""
+"""``numpy.fft`` with differentiable functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``numpy.linalg``, differentiable. What has no derivative here (``matrix_rank``, ``lstsq``) is NumPy's own."""
+"""``numpy.linalg`` with differentiable functions. ``matrix_rank`` and ``lstsq``, without derivatives, are NumPy's."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = [
     "vector_norm",
 ]  # fmt: skip
 
-T, _dot = matrix_transpose, matmul  # two names that HIPS autograd has beside NumPy's, and its users call
+T, _dot = matrix_transpose, matmul  # names of HIPS autograd that its users call
 
 
 @_instead_of(_linalg.diagonal)
 def diagonal(x: object, /, *, offset: int = 0) -> object:
-    """The diagonal of the last two dimensions."""
+    """Return the diagonal of the last two dimensions."""
     return _diagonal(x, offset, -2, -1)
 
 
 @_instead_of(_linalg.trace)
 def trace(x: object, /, *, offset: int = 0, dtype: object = None) -> object:
-    """The sum of the diagonal of the last two dimensions."""
+    """Return the sum of the diagonal of the last two dimensions."""
     return _trace(x, offset, -2, -1, dtype)

@@ -1,4 +1,4 @@
-"""What users' rules import from HIPS autograd's: the way back from a broadcast."""
+"""`unbroadcast_f`, which derivative rules written for HIPS autograd import from here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ __all__ = ["unbroadcast_f"]
 
 
 def unbroadcast_f(target: Any, f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A pullback whose cotangent is summed over the dimensions along which `target`, an operand, was repeated.
+    """Return the pullback `f` with its result summed over the dimensions along which `target` was broadcast.
+
+    Parameters
+    ----------
+    target : array
+        The operand whose cotangent `f` returns.
+    f : callable
+        From the cotangent of the result to a cotangent of the broadcast operand.
 
     Examples
     --------
@@ -25,8 +32,8 @@ def unbroadcast_f(target: Any, f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
     shape = tuple(int(n) for n in numpy.shape(target.array if target.__class__ in TENSORS else target))
 
-    def pulled(g: Any) -> Any:
+    def pullback(g: Any) -> Any:
         ct = f(g)
         return _unbroadcast(ct if hasattr(ct, "shape") else numpy.asarray(ct), shape)
 
-    return pulled
+    return pullback

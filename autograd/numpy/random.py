@@ -1,4 +1,4 @@
-"""``numpy.random`` under the name that programs look for. `autograd.random` is the one that knows ranks."""
+"""``numpy.random``, unchanged. For random numbers that do not depend on the number of ranks use `autograd.random`."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ globals().update({name: getattr(_random, name) for name in _random.__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Names that NumPy has and does not list."""
+    """Return names of numpy.random outside ``__all__``."""
     return getattr(_random, name)

@@ -1,4 +1,4 @@
-"""The differentiable operations, each beside its adjoint. `autograd.numpy` is their face."""
+"""The differentiable operations, each declared beside its adjoint. Users call them through `autograd.numpy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What functions of the NumPy face are given: Tensors, arrays, lists of either, and the constants that rules need."""
+"""Conversion of function arguments (Tensors, arrays, nested lists, numbers) to operands, and constants for rules.
+
+`stack` is here because nested lists with Tensors become operands by stacking.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,23 @@ from .indexing import getitem
 __all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
            "stack", "strong", "tensors_in", "zero_like"]  # fmt: skip
 
+_HOST = (np.ndarray, np.generic)
+_ON_HOST = np.zeros(())
+_NUMBERS = (bool, int, float, complex)
+
+
 def raw(x: Any) -> Any:
-    """The array of a Tensor; anything else as it is."""
+    """Return the array of a Tensor, and anything else as it is."""
     return x.array if x.__class__ in TENSORS else x
 
 
 def labelled(array: Any, of: Any) -> Any:
-    """An array that was found from a Tensor's values, with that Tensor's labels; from anything else as it is."""
+    """Return an array computed from the values of `of`, as a Tensor with the labels of `of` if that is a Tensor."""
     return Tensor(array, of.layout) if of.__class__ in TENSORS else array
 
 
 def tensors_in(xs: Iterable[Any]) -> bool:
-    """Whether a Tensor is among arguments, or in lists and tuples among them."""
+    """Return whether `xs`, or lists and tuples nested in it, contain a Tensor."""
     for x in xs:
         kind = x.__class__
         if kind in TENSORS or ((kind is list or kind is tuple) and tensors_in(x)):
@@ -40,12 +48,12 @@ def tensors_in(xs: Iterable[Any]) -> bool:
 
 
 def followed(x: Any) -> bool:
-    """Whether a tape is recording and follows this value, so that to lose it would lose a gradient."""
+    """Return whether a tape records this value, so that its gradient would be lost if the value left the tape."""
     return x.__class__ in TENSORS and state.recording is not None and x.requires_grad
 
 
 def operand(x: Any) -> Any:
-    """An operand as a Tensor or an array: lists that hold Tensors become one Tensor."""
+    """Return an argument as a Tensor or an array. A nested list that holds Tensors becomes one Tensor."""
     if x.__class__ in TENSORS or hasattr(x, "dtype"):
         return x
     if isinstance(x, list | tuple) and tensors_in(x):
@@ -54,7 +62,7 @@ def operand(x: Any) -> Any:
 
 
 def operands(*xs: Any) -> list[Any]:
-    """Several operands, with Python numbers as weak beside the others as NumPy has them."""
+    """Return arguments as operands. Python numbers take the dtype that NumPy's promotion of weak scalars gives."""
     arrays = [x for x in xs if hasattr(x, "dtype")]
     weak = [x for x in xs if isinstance(x, _NUMBERS) and not hasattr(x, "dtype")]
     if not arrays or not weak:
@@ -64,7 +72,7 @@ def operands(*xs: Any) -> list[Any]:
 
 
 def strong(*xs: Any) -> list[Any]:
-    """Several operands, with Python numbers as arrays of their own dtype, where the others are."""
+    """Return arguments as operands. Python numbers become arrays of their own dtype, on the device of the others."""
     like = next((x for x in xs if hasattr(x, "dtype")), _ON_HOST)
     return [_number(x, None, like) if isinstance(x, _NUMBERS) and not hasattr(x, "dtype") else operand(x) for x in xs]
 
@@ -73,15 +81,15 @@ def _stack_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
     return [tuple(i + (i >= options[0]) for i in range(len(shape))) for shape in shapes]
 
 
-def _layer(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
+def _index_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
     return getitem(ct, (slice(None),) * axis + (i,))
 
 
-_stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_layer,), dims=_stack_dims)
+_stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_index_of_operand,), dims=_stack_dims)
 
 
 def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any = None) -> Any:
-    """Join along a new dimension. Adjoint: each operand's own layer of the cotangent."""
+    """Return the arrays joined along a new axis. Adjoint: operand i gets element i of the cotangent on that axis."""
     if out is not None or not tensors_in(arrays):
         return np.stack(arrays, axis, out, dtype=dtype)
     xs = strong(*arrays)
@@ -99,54 +107,42 @@ def _number(x: Any, dtype: Any, like: Any) -> Any:
     return made_like(partial(np.full, (), x, np.asarray(x).dtype if dtype is None else dtype), like)
 
 
-_ON_HOST = np.zeros(())
-
-
-_NUMBERS = (bool, int, float, complex)
-
 
 def made_like(make: Callable[..., Any], like: Any) -> Any:
-    """An array that a rule makes, where `like` is: on its device, and under its mesh the same on every rank.
+    """Return a new array on the device of `like`; if `like` is a Tensor, a Tensor that is constant on all ranks.
 
-    `make` is called with ``like=``, by which NumPy's makers of arrays (zeros, eye, full) make them on a device.
+    `make` is a function that creates the array, such as a partial of `numpy.eye`. For an array on a device it is called
+    with NumPy's argument ``like=``, which creates the array there.
     """
     array = raw(like)
-    if isinstance(array, _HOST):
-        made = make()
-    else:
-        made = _shape_of(make(), array) if type(array) is Shaped else make(like=array)
-    if like.__class__ not in TENSORS:
-        return made
-    return Tensor(made, None if like.layout is None else like.layout.grid.uniform(C))
+    made = make() if isinstance(array, (*_HOST, Shaped)) else make(like=array)
+    return _constant(Shaped(made.shape, made.dtype, array.why) if type(array) is Shaped else made, like)
 
 
-def _shape_of(made: Any, like: Shaped) -> Shaped:
-    return Shaped(made.shape, made.dtype, like.why)
-
-
-def constant_like(array: Any, like: Any) -> Any:
-    """The same for an array of the host, which is moved to the device."""
-    array = move(np.asarray(array), raw(like)) if isinstance(array, _HOST) else array
+def _constant(array: Any, like: Any) -> Any:
     if like.__class__ not in TENSORS:
         return array
     return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))
 
 
-_HOST = (np.ndarray, np.generic)
+def constant_like(array: Any, like: Any) -> Any:
+    """Return a host array on the device of `like`; if `like` is a Tensor, as a Tensor that is constant on all ranks."""
+    return _constant(move(np.asarray(array), raw(like)) if isinstance(array, _HOST) else array, like)
+
 
 
 def zero_like(x: Any) -> Any:
-    """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
+    """Return a zero of the dtype and layout of `x`, for use beside it: a plain 0 does not mix with a Partial value."""
     if x.__class__ not in TENSORS or x.layout is None:
         return 0
     return Tensor(zeros_on(x.array, (), x.dtype), x.layout)
 
 
 def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Declare the differentiable form of one of NumPy's functions.
+    """Return a decorator for the differentiable form of the NumPy function `plain`.
 
-    Where no Tensor is among the arguments NumPy's own function runs, with whatever it takes. The two have the same
-    leading parameters; what ours lacks (``out=``, ``where=``) is refused.
+    Without a Tensor among the arguments NumPy's function runs, with all arguments that it takes. With one the decorated
+    function runs; arguments that it lacks, such as ``out=`` and ``where=``, raise NotDifferentiable.
     """
     def made(ours: Callable[..., Any]) -> Any:
         @wraps(ours)
@@ -172,10 +168,10 @@ def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]
 
 
 def refusal(name: str, words: Any) -> NotDifferentiable:
-    """What to raise where a function is called on a Tensor with an argument that has no derivative here."""
+    """Return the error for a function called on a Tensor with keyword arguments that it does not support."""
     given = ", ".join(f"{k}=" for k in words)
     why = " (it would write to an array that a tape may have saved)" if "out" in words else ""
     return NotDifferentiable(
-        f"{name}({given}) of a Tensor: an argument given has no differentiable form{why}. Fix: leave it out, or use "
+        f"{name}({given}) of a Tensor: an argument has no differentiable form{why}. Fix: leave it out, or use "
         f"x.numpy() where no gradient is wanted" + call_site()
     )

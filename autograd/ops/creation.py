@@ -1,4 +1,4 @@
-"""Making one array of several: array() of nested lists, stacks, and arrays filled with a Tensor's value."""
+"""Array creation from Tensors: `array` of nested lists, stacks and blocks, `full`, `linspace`, `meshgrid`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, sw
 @instead_of(np.array)
 def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None, subok: bool = False,
           ndmin: int = 0) -> Any:  # fmt: skip
-    """An array; of a Tensor, or of nested lists that hold Tensors, a Tensor through which gradients flow.
+    """Return an array. From a Tensor, or nested lists that hold Tensors, it is a Tensor with a gradient.
 
     Examples
     --------
@@ -33,15 +33,15 @@ def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None
 
 @instead_of(np.asarray)
 def asarray(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
-    """The same as `array`: a Tensor stays what it is."""
+    """Return `a` as an array. A Tensor is returned as it is."""
     return array(a, dtype)
 
 
-def _taking(theirs: Any, dtype: Any = None) -> Any:
-    """NumPy's asanyarray and its like, which differ on arrays only."""
+def _array_converter(theirs: Any) -> Any:
+    """A function like ``np.asanyarray``: NumPy's own on arrays, `array` on Tensors."""
 
     @instead_of(theirs)
-    def converted(a: Any, dtype: Any = dtype, order: Any = None, **words: Any) -> Any:
+    def converted(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
         return array(a, dtype)
 
     converted.__name__ = converted.__qualname__ = theirs.__name__
@@ -49,17 +49,16 @@ def _taking(theirs: Any, dtype: Any = None) -> Any:
     return converted
 
 
-asanyarray, ascontiguousarray = _taking(np.asanyarray), _taking(np.ascontiguousarray)
-asfarray = _taking(np.asarray, np.float64)
+asanyarray, ascontiguousarray = _array_converter(np.asanyarray), _array_converter(np.ascontiguousarray)
 
 
 @instead_of(np.copy)
 def copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
-    """The value itself: operations are functional, so a copy would tell nothing apart."""
+    """Return `a` itself. Tensors are never changed in place, so a copy is not needed."""
     return array(a)
 
 
-# -- of at least some dimensions, and stacks -------------------------------------------------------------------------
+# -- at least n dimensions, stacks and blocks ------------------------------------------------------------------------
 def _at_least(n: int) -> Any:
     theirs = (np.atleast_1d, np.atleast_2d, np.atleast_3d)[n - 1]
 
@@ -78,21 +77,18 @@ def _at_least(n: int) -> Any:
         return found[0] if len(found) == 1 else tuple(found)
 
     at_least.__name__ = at_least.__qualname__ = theirs.__name__
-    at_least.__doc__ = f"""Each operand with at least {n} dimension{"s" if n > 1 else ""}."""
+    at_least.__doc__ = f"""Return each operand with at least {n} dimension{"s" if n > 1 else ""}."""
     return at_least
 
 
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
 
 
-def _each(made: Any, xs: Any) -> list[Any]:
-    return [made(x) for x in xs]
-
 
 @instead_of(np.vstack)
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    """Join along the first dimension; one-dimensional operands are rows."""
-    return concatenate(_each(atleast_2d, tup), 0, dtype=dtype)
+    """Return the arrays joined along the first dimension. One-dimensional operands are rows."""
+    return concatenate([atleast_2d(x) for x in tup], 0, dtype=dtype)
 
 
 row_stack = vstack
@@ -100,27 +96,27 @@ row_stack = vstack
 
 @instead_of(np.hstack)
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    """Join along the second dimension; one-dimensional operands along their only one."""
-    xs = _each(atleast_1d, tup)
+    """Return the arrays joined along the second dimension, or along the only one of one-dimensional operands."""
+    xs = [atleast_1d(x) for x in tup]
     return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype)
 
 
 @instead_of(np.dstack)
 def dstack(tup: Any) -> Any:
-    """Join along the third dimension."""
-    return concatenate(_each(atleast_3d, tup), 2)
+    """Return the arrays joined along the third dimension."""
+    return concatenate([atleast_3d(x) for x in tup], 2)
 
 
 @instead_of(np.column_stack)
 def column_stack(tup: Any) -> Any:
-    """Join along the second dimension; one-dimensional operands are columns."""
+    """Return the arrays joined along the second dimension. One-dimensional operands are columns."""
     xs = [operand(x) for x in tup]
     return concatenate([reshape(x, (-1, 1)) if x.ndim < 2 else x for x in xs], 1)
 
 
 @instead_of(np.append)
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
-    """`values` after `arr`, both flat unless an axis is given."""
+    """Return `values` appended to `arr` along an axis, or both flattened without one."""
     arr, values = strong(arr, values)
     if axis is None:
         return concatenate([reshape(arr, (-1,)), reshape(values, (-1,))])
@@ -129,10 +125,13 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
 
 @instead_of(np.block)
 def block(arrays: Any) -> Any:
-    """An array of nested lists of blocks: the innermost lists join along the last dimension, and so outwards."""
+    """Return an array assembled from nested lists of blocks.
+
+    The innermost lists are joined along the last dimension, the lists around them along the one before, and so on.
+    """
 
     def depth(x: Any) -> int:
-        return 1 + builtin_max(map(depth, x)) if isinstance(x, list) else 0
+        return 1 + max(map(depth, x)) if isinstance(x, list) else 0
 
     levels = depth(arrays)
 
@@ -143,19 +142,17 @@ def block(arrays: Any) -> Any:
         return concatenate([joined(part, axis + 1) for part in x], axis)
 
     def widest(x: Any) -> int:
-        return builtin_max(map(widest, x)) if isinstance(x, list) else operand(x).ndim
+        return max(map(widest, x)) if isinstance(x, list) else operand(x).ndim
 
-    ndim = builtin_max((levels, widest(arrays)))
+    ndim = max((levels, widest(arrays)))
     return joined(arrays, ndim - levels)
 
-
-builtin_max = max
 
 
 # -- filled with a value, and evenly spaced --------------------------------------------------------------------------
 @instead_of(np.full)
 def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> Any:
-    """An array filled with a value, to which the cotangent's sum goes."""
+    """Return an array filled with a value. Adjoint: the sum of the cotangent."""
     value = operand(fill_value)
     value = value if dtype is None else value.astype(dtype)
     return broadcast_to(value, (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape))
@@ -164,7 +161,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> An
 @instead_of(np.full_like)
 def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True,
               shape: Any = None) -> Any:  # fmt: skip
-    """The shape and dtype of `a`, filled with a value, to which the cotangent's sum goes."""
+    """Return an array of the shape and dtype of `a` filled with a value. Adjoint: the sum of the cotangent."""
     like = raw(a)
     shape = np.shape(like) if shape is None else shape
     dtype = np.asarray(like).dtype if dtype is None and not hasattr(like, "dtype") else dtype or like.dtype
@@ -178,7 +175,7 @@ def _filled_like(theirs: Any) -> Any:
         return theirs(raw(a), dtype=dtype, shape=shape, **words)
 
     filled.__name__ = filled.__qualname__ = theirs.__name__
-    filled.__doc__ = f"""An array as `numpy.{theirs.__name__}` makes it; a plain one, of a Tensor too."""
+    filled.__doc__ = f"""Return what `numpy.{theirs.__name__}` returns; for a Tensor, too, a plain array."""
     return filled
 
 
@@ -188,20 +185,25 @@ zeros_like, ones_like, empty_like = map(_filled_like, (np.zeros_like, np.ones_li
 @instead_of(np.linspace)
 def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
              axis: int = 0) -> Any:  # fmt: skip
-    """Evenly spaced values between two ends, each of which has a derivative."""
+    """Return `num` evenly spaced values from `start` to `stop`, both of which have derivatives.
+
+    Raises
+    ------
+    ShapeError
+        `num` is negative.
+    """
     if num < 0:
         raise ShapeError(f"linspace: num={num} was given; needed: at least 0")
     start, stop = operands(start, stop)
     parts = (num - 1 if endpoint else num) or 1
     at = np.arange(num) / parts
-    ndim = builtin_max((start.ndim, stop.ndim))
+    ndim = max((start.ndim, stop.ndim))
     axis = axis % (ndim + 1)
     like = start if start.__class__ in TENSORS else stop
     kind = np.result_type(start.dtype, stop.dtype, 1.0)
     along = constant_like(at.reshape((-1,) + (1,) * ndim).astype(kind), like)
     y = expand_dims(start, 0) * (1 - along) + expand_dims(stop, 0) * along
-    if axis:
-        y = moveaxis(y, 0, axis)
+    y = moveaxis(y, 0, axis) if axis else y
     y = y if dtype is None else y.astype(dtype)
     return (y, (stop - start) / parts) if retstep else y
 
@@ -209,14 +211,14 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
 @instead_of(np.logspace)
 def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None,
              axis: int = 0) -> Any:  # fmt: skip
-    """Powers of a base with evenly spaced exponents."""
+    """Return powers of `base` with evenly spaced exponents from `start` to `stop`."""
     y = power(base, linspace(start, stop, num, endpoint, axis=axis))
     return y if dtype is None else y.astype(dtype)
 
 
 @instead_of(np.broadcast_arrays)
 def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
-    """All operands at the shape that they have together."""
+    """Return all operands broadcast to their common shape."""
     xs = [operand(x) for x in args]
     shape = np.broadcast_shapes(*(raw(x).shape for x in xs))
     return tuple(x if raw(x).shape == shape else broadcast_to(x, shape) for x in xs)
@@ -224,7 +226,7 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
 
 @instead_of(np.meshgrid)
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Any:
-    """Coordinates of a grid from coordinates along each dimension."""
+    """Return the coordinate arrays of a grid, given the coordinates along each dimension."""
     n = len(xi)
     xs = [reshape(operand(x), (1,) * i + (-1,) + (1,) * (n - 1 - i)) for i, x in enumerate(xi)]
     if indexing == "xy" and n > 1:

@@ -1,4 +1,7 @@
-"""Products of arrays of any dimensions: dot, tensordot, einsum and their kin, all of them matmul in the end."""
+"""Products of arrays with any number of dimensions: dot, inner, outer, tensordot, kron, cross, einsum.
+
+Contractions are reduced to one `matmul` per pair of operands.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Shape = tuple[int, ...]
 
 @instead_of(np.dot)
 def dot(a: Any, b: Any, out: None = None) -> Any:
-    """The last dimension of `a` against the last but one of `b` (its only one)."""
+    """Return the sum of products over the last dimension of `a` and the second to last (or only) one of `b`."""
     a, b = operand(a), operand(b)
     m, n = len(raw(a).shape), len(raw(b).shape)
     if not m or not n:
@@ -31,19 +34,19 @@ def dot(a: Any, b: Any, out: None = None) -> Any:
 
 @instead_of(np.vdot)
 def vdot(a: Any, b: Any) -> Any:
-    """The sum of ``conj(a) * b`` over all elements."""
+    """Return the sum of ``conj(a) * b`` over all elements."""
     return matmul(conj(ravel(operand(a))), ravel(operand(b)))
 
 
 @instead_of(np.vecdot)
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
-    """The sum of ``conj(x1) * x2`` along an axis."""
+    """Return the sum of ``conj(x1) * x2`` along an axis."""
     return sum(multiply(conj(operand(x1)), operand(x2)), axis)
 
 
 @instead_of(np.inner)
 def inner(a: Any, b: Any) -> Any:
-    """The last dimension of one operand against the last of the other."""
+    """Return the sum of products over the last dimensions of both operands."""
     a, b = operand(a), operand(b)
     m, n = len(raw(a).shape), len(raw(b).shape)
     return tensordot(a, b, ((m - 1,), (n - 1,))) if m and n else multiply(a, b)
@@ -51,13 +54,17 @@ def inner(a: Any, b: Any) -> Any:
 
 @instead_of(np.outer)
 def outer(a: Any, b: Any, out: None = None) -> Any:
-    """Every element of one operand times every element of the other."""
+    """Return the matrix of all products of an element of `a` and an element of `b`."""
     return multiply(expand_dims(ravel(operand(a)), 1), expand_dims(ravel(operand(b)), 0))
 
 
 @instead_of(np.tensordot)
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    """The sum over pairs of dimensions; the others follow in order, those of `a` first."""
+    """Return the sum of products over pairs of dimensions.
+
+    The other dimensions are kept in order, those of `a` first. An integer `axes` pairs the last `axes` dimensions of
+    `a` with the first of `b`.
+    """
     a, b = operand(a), operand(b)
     m, n = len(raw(a).shape), len(raw(b).shape)
     if isinstance(axes, int | np.integer):
@@ -67,7 +74,9 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         for given, k in zip(axes, (m, n), strict=True)
     )
     if [raw(a).shape[i] for i in left] != [raw(b).shape[i] for i in right]:
-        raise ShapeError(f"tensordot of {raw(a).shape} and {raw(b).shape} over axes {left} and {right}: extents differ")
+        raise ShapeError(
+            f"tensordot of {raw(a).shape} and {raw(b).shape} over axes {left} and {right}; needed: equal extents"
+        )
     names = [chr(ord("a") + i) for i in range(m + n)]
     one, two = names[:m], names[m:]
     for i, j in zip(left, right, strict=True):
@@ -78,7 +87,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 @instead_of(np.kron)
 def kron(a: Any, b: Any) -> Any:
-    """The Kronecker product: every element of `a` times the whole of `b`."""
+    """Return the Kronecker product: every element of `a` times the whole of `b`."""
     a, b = operand(a), operand(b)
     n = max(a.ndim, b.ndim)
     p, q = ((1,) * (n - x.ndim) + tuple(raw(x).shape) for x in (a, b))
@@ -89,7 +98,7 @@ def kron(a: Any, b: Any) -> Any:
 
 @instead_of(np.cross)
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
-    """The vector product of vectors of three (or two) components along an axis."""
+    """Return the cross product of vectors with three (or two) components along an axis."""
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = moveaxis(operand(a), axisa, -1), moveaxis(operand(b), axisb, -1)
@@ -105,8 +114,11 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 
 
 # -- einsum ----------------------------------------------------------------------------------------------------------
-def _parsed(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[Any]]:
-    """Both calling forms as (labels of each operand, labels of the result, operands); an ellipsis spelled out."""
+def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[Any]]:
+    """Parse both calling forms of einsum, with the dimensions of an ellipsis as labels ".1", ".2", ...
+
+    Returns the labels of each operand, the labels of the result, and the operands.
+    """
     if isinstance(operands[0], str):
         text, xs = operands[0].replace(" ", ""), [operand(x) for x in operands[1:]]
         head, arrow, tail = text.partition("->")
@@ -124,7 +136,10 @@ def _parsed(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[A
     for term, x in zip(terms, xs, strict=True):
         extra = x.ndim - len([i for i in term if i is not Ellipsis])
         if extra < 0 or (extra and Ellipsis not in term):
-            raise ShapeError(f"einsum: {len(term)} subscripts were given for an operand of shape {raw(x).shape}")
+            raise ShapeError(
+                f"einsum: {len(term)} subscripts were given for an operand of shape {raw(x).shape}; needed: one per "
+                "dimension"
+            )
         widest = max(widest, extra) if Ellipsis in term else widest
     dots = [f".{widest - i}" for i in range(widest)]
 
@@ -151,8 +166,8 @@ def _labels(text: str) -> list[Any]:
     return list(text)
 
 
-def _once(x: Any, labels: list[str]) -> tuple[Any, list[str]]:
-    """An operand whose repeated labels have become diagonals."""
+def _merge_repeated(x: Any, labels: list[str]) -> tuple[Any, list[str]]:
+    """Take the diagonal where an operand has a label twice, so that every label occurs once."""
     labels = list(labels)
     for name in sorted(set(labels)):
         while labels.count(name) > 1:
@@ -163,8 +178,8 @@ def _once(x: Any, labels: list[str]) -> tuple[Any, list[str]]:
     return x, labels
 
 
-def _arranged(x: Any, labels: list[str], wanted: Sequence[str]) -> Any:
-    """`x` summed over labels that are not wanted, and in the order that is."""
+def _reduce_to(x: Any, labels: list[str], wanted: Sequence[str]) -> Any:
+    """Sum `x` over the labels that are not wanted, and put the dimensions in the order of those that are."""
     over = tuple(i for i, name in enumerate(labels) if name not in wanted)
     if over:
         x, labels = sum(x, over), [name for name in labels if name in wanted]
@@ -173,37 +188,37 @@ def _arranged(x: Any, labels: list[str], wanted: Sequence[str]) -> Any:
 
 
 def _contract(a: Any, one: list[str], b: Any, two: list[str], kept: Sequence[str]) -> Any:
-    """The product of two operands, summed over the labels that are not kept: one matmul."""
+    """The product of two operands summed over the labels that are not kept, computed by one matmul."""
     extents: dict[str, int] = {}
     for x, labels in ((a, one), (b, two)):
         for name, n in zip(labels, raw(x).shape, strict=True):
             if extents.get(name, 1) == 1:
                 extents[name] = n
             elif n not in (1, extents[name]):
-                raise ShapeError(f"einsum: subscript {name!r} has extents {extents[name]} and {n}")
+                raise ShapeError(f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones")
     shared = [x for x in one if x in two]
-    for name in shared:  # an extent of 1 spreads over the other operand's
-        a = _spread(a, one, name, extents[name])
-        b = _spread(b, two, name, extents[name])
+    for name in shared:  # a dimension of extent 1 is broadcast to that of the other operand
+        a = _broadcast_label(a, one, name, extents[name])
+        b = _broadcast_label(b, two, name, extents[name])
     summed = [x for x in shared if x not in kept]
     batch = [x for x in kept if x in shared]
     left = [x for x in kept if x in one and x not in two]
     right = [x for x in kept if x in two and x not in one]
-    a = _arranged(a, one, (*batch, *left, *summed))
-    b = _arranged(b, two, (*batch, *summed, *right))
+    a = _reduce_to(a, one, (*batch, *left, *summed))
+    b = _reduce_to(b, two, (*batch, *summed, *right))
     k = len(batch)
-    if not summed:  # nothing to sum over: an outer product
+    if not summed:  # an outer product
         a = reshape(a, (*raw(a).shape, *(1,) * len(right))) if right else a
         b = reshape(b, (*raw(b).shape[:k], *(1,) * len(left), *raw(b).shape[k:])) if left else b
         y = multiply(a, b)
     else:
-        y = matmul(_merged(_merged(a, k + len(left), len(summed)), k, len(left)),
-                   _merged(_merged(b, k + len(summed), len(right)), k, len(summed)))  # fmt: skip
-        y = _unmerged(y, k, [extents[x] for x in left], [extents[x] for x in right])
-    return _arranged(y, [*batch, *left, *right], kept)
+        y = matmul(_merge_dims(_merge_dims(a, k + len(left), len(summed)), k, len(left)),
+                   _merge_dims(_merge_dims(b, k + len(summed), len(right)), k, len(summed)))  # fmt: skip
+        y = _split_dims(y, k, [extents[x] for x in left], [extents[x] for x in right])
+    return _reduce_to(y, [*batch, *left, *right], kept)
 
 
-def _spread(x: Any, labels: list[str], name: str, extent: int) -> Any:
+def _broadcast_label(x: Any, labels: list[str], name: str, extent: int) -> Any:
     shape = list(raw(x).shape)
     i = labels.index(name)
     if shape[i] == extent:
@@ -212,8 +227,8 @@ def _spread(x: Any, labels: list[str], name: str, extent: int) -> Any:
     return broadcast_to(x, tuple(shape))
 
 
-def _merged(x: Any, at: int, count: int) -> Any:
-    """`count` dimensions from `at` as one."""
+def _merge_dims(x: Any, at: int, count: int) -> Any:
+    """Merge `count` dimensions, from `at` on, into one."""
     if count == 1:
         return x
     if count == 0:
@@ -223,7 +238,7 @@ def _merged(x: Any, at: int, count: int) -> Any:
     return reshape(x, (*shape[:at], n, *shape[at + count :]))
 
 
-def _unmerged(y: Any, k: int, left: list[int], right: list[int]) -> Any:
+def _split_dims(y: Any, k: int, left: list[int], right: list[int]) -> Any:
     if len(left) == len(right) == 1:
         return y
     if len(left) + len(right) <= 1 or (len(left) <= 1 and len(right) <= 1):
@@ -233,9 +248,10 @@ def _unmerged(y: Any, k: int, left: list[int], right: list[int]) -> Any:
 
 @instead_of(np.einsum)
 def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
-    """Sums of products by subscripts, in both of NumPy's calling forms.
+    """Return sums of products given by subscripts, in both of NumPy's calling forms.
 
-    Two operands at a time, each pair one matmul; with three and more, in the order that NumPy's path finder chooses.
+    Operands are contracted two at a time, each pair by one matmul. With three or more operands the order is that of
+    ``numpy.einsum_path(..., optimize="greedy")``; `optimize` is ignored.
 
     Examples
     --------
@@ -244,15 +260,15 @@ def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     >>> ag.grad(lambda a: np.einsum("ij,ji", a, x))(x).tolist()
     [[1.0, 3.0], [2.0, 4.0]]
     """
-    terms, result, xs = _parsed(operands)
-    parts = [_once(x, t) for x, t in zip(xs, terms, strict=True)]
+    terms, result, xs = _parse(operands)
+    parts = [_merge_repeated(x, t) for x, t in zip(xs, terms, strict=True)]
     for labels in (*terms, result):
         if any(len(name) > 1 and not name.startswith(".") and not name.isdigit() for name in labels):
             raise ShapeError(f"einsum: subscripts {labels} were given; needed: letters")
     missing = [name for name in result if all(name not in t for t in terms)]
     if missing or len(set(result)) != len(result):
-        raise ShapeError(f"einsum: the result's subscripts {result} must be operands' subscripts, each once")
-    for i, j in _order(parts, result):
+        raise ShapeError(f"einsum: subscripts {result} of the result; needed: subscripts of operands, each once")
+    for i, j in _pair_order(parts, result):
         (b, two), (a, one) = parts.pop(j), parts.pop(i)
         rest = {name for _, t in parts for name in t} | set(result)
         if not parts:
@@ -261,11 +277,11 @@ def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
             kept = [name for name in dict.fromkeys((*one, *two)) if name in rest]
         parts.append((_contract(a, one, b, two, kept), kept))
     ((x, labels),) = parts
-    return _arranged(x, labels, result)
+    return _reduce_to(x, labels, result)
 
 
-def _order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> list[tuple[int, int]]:
-    """Which pairs to contract, as places (i < j) of the list that is left; results are put at its end."""
+def _pair_order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> list[tuple[int, int]]:
+    """The pairs to contract, as indices i < j into the list of remaining operands; a result goes to its end."""
     n = len(parts)
     if n < 3:
         return [(0, 1)] if n == 2 else []
@@ -276,7 +292,7 @@ def _order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> list[tu
     left = n
     for step in np.einsum_path(text, *stand_ins, optimize="greedy")[0][1:]:
         places = sorted(step)
-        while len(places) > 1:  # a step of several operands at once, as pairs: its result is the last of the list
+        while len(places) > 1:  # a step over several operands becomes pairs; each result is the last of the list
             i, j = places[0], places[1]
             found.append((i, j))
             left -= 1
@@ -285,7 +301,7 @@ def _order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> list[tu
 
 
 def multi_dot(arrays: Sequence[Any]) -> Any:
-    """The product of several matrices, in the order that costs least."""
+    """Return the product of several matrices, in an order chosen for low cost."""
     xs = [operand(x) for x in arrays]
     labels = [chr(97 + i) for i in range(len(xs) + 1)]
     terms = [[labels[i]] if i == 0 and x.ndim == 1 else [labels[i], labels[i + 1]] for i, x in enumerate(xs)]

@@ -1,4 +1,4 @@
-"""Taking elements, and its adjoint, adding them back."""
+"""Indexing, ``x[key]``, and its adjoint `put`, which adds values into zeros at the indexed positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..layouts.rank_values import RankInt, rank_axes
 Shape = tuple[int, ...]
 
 
-def _plain(key: Any) -> tuple[Any, ...]:
+def normal_key(key: Any) -> tuple[Any, ...]:
     """The key as a tuple of slices, integers, None, Ellipsis and index arrays."""
     key = key if isinstance(key, tuple) else (key,)
     result = []
@@ -27,18 +27,21 @@ def _plain(key: Any) -> tuple[Any, ...]:
         if isinstance(k, list):
             k = np.asarray(k)
         if _is_index_array(k):
-            k = k.copy()  # the tape's own: a later write to the user's index must not reach it
+            k = k.copy()  # the tape keeps it: a later write to the user's index array must not change the gradient
         result.append(k)
     return tuple(result)
 
 
 def _is_index_array(k: Any) -> bool:
-    """Whether part of a key is an array of indices or a mask, of any device (a 0-d integer is a plain index)."""
+    """Whether part of a key is an index array or a mask, on any device. A 0-d integer is a plain index."""
     return is_array(k) and (k.ndim > 0 or k.dtype == bool)
 
 
 def _dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """Whole slices keep a dimension; anything else takes some of it, which a sharded dimension does not allow."""
+    """Dimension rule: a slice of the whole extent keeps its dimension; any other index mixes it.
+
+    A mixed dimension may not be sharded.
+    """
     shape, key = shapes[0], options[0]
     advanced = sum(map(_is_index_array, key))
     if advanced:
@@ -74,7 +77,7 @@ def _put(ct: Any, key: Any, shape: Shape) -> Any:
         return Shaped(shape, ct.dtype, ct.why)
     out = np.zeros_like(ct, shape=shape)
     if any(map(_is_index_array, key)):
-        np.add.at(out, key, ct)  # an element taken twice has two cotangents
+        np.add.at(out, key, ct)  # an element that was taken twice gets the sum of two cotangents
     else:
         out[key] = ct
     return out
@@ -93,32 +96,33 @@ put: Primitive = op(
     "put",
     "a",
     _put,
-    lambda ct, y, x, key, shape: _take(ct, options=(key, shape)),
+    lambda ct, y, x, key, shape: _getitem_op(ct, options=(key, shape)),
     dims=_put_dims,
     operands="x",
     ranked=True,
 )
-_take: Primitive = op(
+_getitem_op: Primitive = op(
     "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
     dims=_dims, operands="x", ranked=True,
 )  # fmt: skip
 
 
 def getitem(x: Any, key: Any) -> Any:
-    """``x[key]``, NumPy's indexing. Adjoint: zeros with the cotangent added at the places taken.
+    """Return ``x[key]``, indexed as in NumPy. Adjoint: zeros with the cotangent added at the indexed positions.
 
-    An index that differs between ranks makes what it takes differ. So do a Tensor by its labels, a number that knows
-    its axes, and an array, unless `constant` says that it is the same everywhere; a list of numbers is.
+    An index that may differ between ranks makes the result Varying. Such indices are Tensors whose labels say so,
+    numbers that remember their mesh axes, and arrays, unless `constant` marks the array as equal on all ranks. A list
+    of Python numbers counts as equal on all ranks.
     """
     return taken(x, key, key if isinstance(key, tuple) else (key,))
 
 
 def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
-    """``x[key]``, where `by` is what the key was found from: operands that may differ between ranks."""
+    """Return ``x[key]`` for a key computed from the operands `by`, which may differ between ranks."""
     shape = (x.array if hasattr(x, "tape") else x).shape
     layout = getattr(x, "layout", None)
     if layout is not None:
-        if layout.drawn:  # the part of a draw that a plain number names may be each rank's own
+        if layout.drawn:  # a plain number may index another part of the random draw on each rank
             x = Tensor(x.array, layout.grid.layout([V if label is D else label for label in layout.labels]))
         axes = rank_axes(by)
         for operand in by:
@@ -129,4 +133,4 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
                 axes = axes.union(layout.grid.names)
         if axes:
             shape = tuple(RankInt(n, axes) for n in shape)
-    return _take(x, options=(_plain(key), shape))
+    return _getitem_op(x, options=(normal_key(key), shape))

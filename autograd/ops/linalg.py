@@ -1,11 +1,14 @@
-"""Matrices: inverses, determinants, linear systems. Leading dimensions are batches, which may be sharded.
+"""Linear algebra: inverses, determinants, linear systems. Leading dimensions are batches and may be sharded.
+
+Adjoints of complex matrices follow the bilinear pairing (no conjugate).
 
 Sources: M. Giles, "An extended collection of matrix derivative results" (2008), section 2; for the pseudo-inverse
-G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), equation 4.12. Complex numbers by the bilinear pairing.
+G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), equation 4.12.
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -35,35 +38,29 @@ def H(x: Any) -> Any:
 
 
 def eye_like(x: Any, n: int) -> Any:
-    """The identity where x is, of its dtype."""
+    """The n by n identity matrix, on the device of `x` and of its dtype."""
     return made_like(partial(np.eye, n, dtype=x.dtype), x)
 
 
 def inexact(x: Any) -> Any:
-    """The dtype of numpy.linalg's results for an operand."""
+    """The dtype of the results of numpy.linalg: that of `x`, or float64 for integers."""
     return x.dtype if x.dtype.kind in "fc" else np.dtype(float)
 
 
 def matrix_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """A matrix is mixed, the dimensions before it are batches."""
-    batch = max_ndim(shapes) - 2
+    """Dimension rule: the two dimensions of a matrix are mixed, those before them are batches.
+
+    It also serves operations that return one number per matrix.
+    """
+    batch = builtins.max(len(s) for s in shapes) - 2
     return [
         tuple(range(batch - (len(s) - 2), batch)) + (Mix, Mix) if len(s) >= 2 else tuple([Mix] * len(s)) for s in shapes
     ]
 
 
-def number_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """The same, of an operation that gives one number per matrix."""
-    return matrix_dims(shapes, options)
-
-
-def max_ndim(shapes: Sequence[Shape]) -> int:
-    """The dimensions of the operand that has most."""
-    return sorted(len(s) for s in shapes)[-1]
-
 
 def by_shape(function: Any, shape: Any) -> Any:
-    """A function of matrices that, of an array without values, gives the shape only."""
+    """Wrap a function of matrices to return, for shape-only arrays, a shape-only array of shape ``shape(*xs)``."""
 
     def run(*xs: Any) -> Any:
         for x in xs:
@@ -84,16 +81,16 @@ _inv_op = op(
 
 @instead_of(np.linalg.inv)
 def inv(a: Any) -> Any:
-    """The inverse. Adjoint: ``-y.T @ ct @ y.T``."""
+    """Return the inverse y of each matrix. Adjoint: ``-y.T @ ct @ y.T``."""
     return _inv_op(a)
 
 
-def _solved(a: Any, b: Any, *shapes: Shape) -> Shape:
+def _solution_shape(a: Any, b: Any, *shapes: Shape) -> Shape:
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
 
 
 _solve_op: Primitive = op(
-    "solve", "N a", by_shape(lambda a, b, *shapes: np.linalg.solve(a, b), _solved),
+    "solve", "N a", by_shape(lambda a, b, *shapes: np.linalg.solve(a, b), _solution_shape),
     (lambda ct, y, a, b, s, t: unbroadcast(-(solved(T(a), ct) @ T(y)), s),
      lambda ct, y, a, b, s, t: unbroadcast(solved(T(a), ct), t)),
     saves="y0", dims=matrix_dims, operands="a b", tangent=(lambda da, y, a, b, s, t: -solved(a, da @ y), None),
@@ -101,13 +98,16 @@ _solve_op: Primitive = op(
 
 
 def solved(a: Any, b: Any) -> Any:
-    """The `x` of ``a @ x == b``, of matrices. The options are the operands' shapes."""
+    """Return the `x` with ``a @ x == b``, all of them matrices. The options are the shapes of the operands."""
     return _solve_op(a, b, options=(tuple(raw(a).shape), tuple(raw(b).shape)))
 
 
 @instead_of(np.linalg.solve)
 def solve(a: Any, b: Any) -> Any:
-    """The `x` of ``a @ x == b``; `b` of one dimension is one vector, else matrices."""
+    """Return the `x` with ``a @ x == b``, where `b` is one vector (one dimension) or matrices.
+
+    Adjoint: with ``g = solve(a.T, ct)``, `b` gets g and `a` gets ``-g @ x.T``.
+    """
     a, b = operand(a), operand(b)
     return squeeze(solved(a, expand_dims(b, -1)), -1) if b.ndim == 1 else solved(a, b)
 
@@ -129,7 +129,7 @@ _pinv_op = op(
 
 @instead_of(np.linalg.pinv)
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
-    """The pseudo-inverse, where the rank does not change."""
+    """Return the Moore-Penrose pseudo-inverse. The derivative assumes that the rank does not change."""
     cut = rcond if rtol is None else rtol
     if cut is None:
         cut = float(np.finfo(a.dtype).eps) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
@@ -139,42 +139,42 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
 # -- determinants ----------------------------------------------------------------------------------------------------
 _det_op = op(
     "det", "N", by_shape(np.linalg.det, lambda x: x.shape[:-2]),
-    lambda ct, y, x: expand_dims(ct * y, (-2, -1)) * T(_inv_op(x)), saves="y0", dims=number_dims, operands="a",
+    lambda ct, y, x: expand_dims(ct * y, (-2, -1)) * T(_inv_op(x)), saves="y0", dims=matrix_dims, operands="a",
 )  # fmt: skip
 
 
 @instead_of(np.linalg.det)
 def det(a: Any) -> Any:
-    """The determinant; its derivative needs a matrix that has an inverse."""
+    """Return the determinant of each matrix. Adjoint: ``ct * det(a) * inv(a).T``, so the matrix must be invertible."""
     return _det_op(a)
 
 
 def _slogdet_rule(cts: Any, ys: Any, x: Any) -> Any:
-    of_sign, of_log = cts
+    ct_sign, ct_log = cts
     inverse = T(_inv_op(x))
-    g = inverse * 0 if of_log is None else expand_dims(of_log, (-2, -1)) * inverse
-    if of_sign is not None and x.dtype.kind == "c":  # of real matrices it is constant
-        g = g + expand_dims(imag(of_sign * ys[0]), (-2, -1)) * (inverse * 1j)
+    g = inverse * 0 if ct_log is None else expand_dims(ct_log, (-2, -1)) * inverse
+    if ct_sign is not None and x.dtype.kind == "c":  # the sign of a real determinant is piecewise constant
+        g = g + expand_dims(imag(ct_sign * ys[0]), (-2, -1)) * (inverse * 1j)
     return g
 
 
 _slogdet_op = Several(
     "slogdet", "N", np.linalg.slogdet, _slogdet_rule, saves="y0", operands="a",
-    dims=lambda shapes, options: [number_dims(shapes, options)] * 2,
+    dims=lambda shapes, options: [matrix_dims(shapes, options)] * 2,
     outputs=lambda x: [(x.shape[:-2], inexact(x)), (x.shape[:-2], inexact(x).type(0).real.dtype)],
 )  # fmt: skip
 
 
 @instead_of(np.linalg.slogdet)
 def slogdet(a: Any) -> Any:
-    """The sign of the determinant and the logarithm of its size."""
+    """Return the sign of the determinant and the logarithm of its absolute value."""
     return _slogdet_op(a)
 
 
-# -- made of these ---------------------------------------------------------------------------------------------------
+# -- composed of the operations above --------------------------------------------------------------------------------
 @instead_of(np.linalg.matrix_power)
 def matrix_power(a: Any, n: int) -> Any:
-    """A power of square matrices by an integer, by squaring."""
+    """Return the n-th power of square matrices, for an integer n of either sign, by repeated squaring."""
     if n < 0:
         a, n = inv(a), -n
     if n == 0:
@@ -189,7 +189,7 @@ def matrix_power(a: Any, n: int) -> Any:
 
 @instead_of(np.linalg.tensorinv)
 def tensorinv(a: Any, ind: int = 2) -> Any:
-    """The inverse of ``tensordot(a, ., ind)``."""
+    """Return the inverse of the linear map ``x -> tensordot(a, x, ind)``."""
     shape = raw(a).shape
     n = int(np.prod(shape[ind:]))
     return reshape(inv(reshape(a, (n, -1))), (*shape[ind:], *shape[:ind]))
@@ -197,7 +197,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
 
 @instead_of(np.linalg.tensorsolve)
 def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
-    """The `x` of ``tensordot(a, x, x.ndim) == b``."""
+    """Return the `x` with ``tensordot(a, x, x.ndim) == b``."""
     a, b = operand(a), operand(b)
     if axes is not None:
         a = moveaxis(a, tuple(axes), tuple(range(a.ndim - len(axes), a.ndim)))

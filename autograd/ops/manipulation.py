@@ -1,4 +1,4 @@
-"""Moving elements: flips, rolls, repetitions, padding, splits, diagonals and triangles. All are linear."""
+"""Linear operations that move elements: flip, roll, repeat, pad, split, diagonals and triangles, differences."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .shape import broadcast_to, concatenate, expand_dims, ravel, reshape, swapa
 Shape = tuple[int, ...]
 
 
-def _except(shapes: Sequence[Shape], options: Any) -> Any:
-    """The first option names the dimensions that are mixed."""
+def _mixed_axes_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """Dimension rule: the dimensions in the first option are mixed, the others are kept."""
     return [tuple(Mix if i in options[0] else i for i in range(len(shapes[0])))]
 
 
-def _last_two(shapes: Sequence[Shape], options: Any) -> Any:
+def _mixed_matrix_dims(shapes: Sequence[Shape], options: Any) -> Any:
     n = len(shapes[0])
     return [tuple(Mix if i >= n - 2 else i for i in range(n))]
 
@@ -32,36 +32,36 @@ def _last_two(shapes: Sequence[Shape], options: Any) -> Any:
 # -- flips and rolls -------------------------------------------------------------------------------------------------
 _flip_op: Primitive = op(
     "flip", "a", lambda x, axes: np.flip(x, axes), lambda ct, y, x, axes: _flip_op(ct, options=(axes,)),
-    dims=_except, operands="x",
+    dims=_mixed_axes_dims, operands="x",
 )  # fmt: skip
 _roll_op: Primitive = op(
     "roll", "a", lambda x, axes, shifts: np.roll(x, shifts, axes),
     lambda ct, y, x, axes, shifts: _roll_op(ct, options=(axes, tuple(-n for n in shifts))),
-    dims=_except, operands="x",
+    dims=_mixed_axes_dims, operands="x",
 )  # fmt: skip
 
 
 @instead_of(np.flip)
 def flip(m: Any, axis: Any = None) -> Any:
-    """Elements in reverse order along axes. Adjoint: the same."""
+    """Return the elements in reverse order along axes, or along all. Adjoint: the same flip."""
     return _flip_op(m, options=(normal_axes(axis, m.ndim),))
 
 
 @instead_of(np.flipud)
 def flipud(m: Any) -> Any:
-    """Rows in reverse order."""
+    """Return the rows in reverse order."""
     return flip(m, 0)
 
 
 @instead_of(np.fliplr)
 def fliplr(m: Any) -> Any:
-    """Columns in reverse order."""
+    """Return the columns in reverse order."""
     return flip(m, 1)
 
 
 @instead_of(np.rot90)
 def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
-    """A quarter turn, `k` times, in the plane of two axes."""
+    """Return `m` rotated by `k` quarter turns in the plane of two axes."""
     a, b = (int(i) % m.ndim for i in axes)
     if k % 4 == 0:
         return m
@@ -72,7 +72,7 @@ def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
 
 @instead_of(np.roll)
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    """Elements shifted along axes, what falls off put at the other end. Adjoint: shifted back."""
+    """Return the elements shifted cyclically along axes. Adjoint: the cotangent shifted back."""
     if axis is None:
         return reshape(roll(ravel(a), shift, 0), raw(a).shape)
     axes, shifts = np.broadcast_arrays(np.atleast_1d(axis), np.atleast_1d(shift))
@@ -81,7 +81,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
 
 @instead_of(np.rollaxis)
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
-    """Move an axis before the position `start`."""
+    """Return `a` with an axis moved before the position `start`."""
     n = a.ndim
     axis, start = axis % n, start + n if start < 0 else start
     order = [i for i in range(n) if i != axis]
@@ -92,7 +92,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 # -- repetitions -----------------------------------------------------------------------------------------------------
 @instead_of(np.repeat)
 def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
-    """Each element several times, one after the other. Adjoint: the sum over what was repeated."""
+    """Return each element repeated several times, next to each other. Adjoint: the sum over the repetitions."""
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
@@ -109,7 +109,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
 
 @instead_of(np.tile)
 def tile(A: Any, reps: Any) -> Any:
-    """The whole array several times along each dimension. Adjoint: the sum over what was repeated."""
+    """Return the whole array repeated along each dimension. Adjoint: the sum over the repetitions."""
     A = operand(A)
     counts = tuple(int(n) for n in np.atleast_1d(reps))
     n = max(A.ndim, len(counts))
@@ -122,19 +122,28 @@ def tile(A: Any, reps: Any) -> Any:
 
 @instead_of(np.resize)
 def resize(a: Any, new_shape: Any) -> Any:
-    """A new shape, filled with the elements over and over."""
+    """Return an array of the shape `new_shape`, filled with repeated copies of the elements of `a`."""
     shape = (new_shape,) if isinstance(new_shape, int | np.integer) else tuple(new_shape)
     flat = ravel(operand(a))
     return reshape(taken(flat, np.arange(int(np.prod(shape))) % flat.shape[0]), shape)
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------
-_BY_INDEX = ("edge", "reflect", "symmetric", "wrap")
+_INDEX_MODES = ("edge", "reflect", "symmetric", "wrap")
 
 
 @instead_of(np.pad)
 def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any:
-    """Longer at the ends of each dimension: by constants, or by elements (edge, reflect, symmetric, wrap)."""
+    """Return the array padded at the ends of each dimension.
+
+    Modes: "constant", and those that repeat elements of the array: "edge", "reflect", "symmetric", "wrap". The
+    cotangent of a repeated element is the sum over its copies; constants get none.
+
+    Raises
+    ------
+    NotDifferentiable
+        Another mode.
+    """
     x, n = array, array.ndim
     if isinstance(pad_width, dict):
         pad_width = [pad_width.get(i, pad_width.get(i - n, 0)) for i in range(n)]
@@ -148,9 +157,9 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
         if not np.any(words.get("constant_values", 0)):
             return y
         return y + constant_like(np.pad(np.zeros(shape, x.dtype), widths, **words), x)
-    if mode not in _BY_INDEX or words.get("reflect_type", "even") != "even":
+    if mode not in _INDEX_MODES or words.get("reflect_type", "even") != "even":
         raise NotDifferentiable(f"pad with mode={mode!r} {words or ''} has no derivative here; needed: 'constant' or "
-                                f"one of {', '.join(_BY_INDEX)}")  # fmt: skip
+                                f"one of {', '.join(_INDEX_MODES)}")  # fmt: skip
     for i, (before, after) in enumerate(widths):
         if before or after:
             index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]
@@ -158,10 +167,10 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
     return x
 
 
-# -- splits: slices, so that the cotangents of all parts meet in the operand's ---------------------------------------
+# -- splits: each part is a slice, so the operand's cotangent is the sum of those of its slices ----------------------
 @instead_of(np.array_split)
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    """Parts along an axis, of nearly equal extents or cut at places given."""
+    """Return the parts of an array along an axis: a number of nearly equal ones, or cut at given indices."""
     n, axis = int(raw(ary).shape[axis]), axis % ary.ndim
     if isinstance(indices_or_sections, int | np.integer):
         sections = int(indices_or_sections)
@@ -178,7 +187,13 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
 
 @instead_of(np.split)
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    """Parts along an axis, of equal extents or cut at places given."""
+    """Return the parts of an array along an axis: a number of equal ones, or cut at given indices.
+
+    Raises
+    ------
+    ShapeError
+        The extent cannot be divided into that number of equal parts.
+    """
     n = int(raw(ary).shape[axis])
     if isinstance(indices_or_sections, int | np.integer) and n % int(indices_or_sections):
         raise ShapeError(f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split")
@@ -187,31 +202,31 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
 
 @instead_of(np.vsplit)
 def vsplit(ary: Any, indices_or_sections: Any) -> Any:
-    """Parts along the first dimension."""
+    """Return the parts along the first dimension, as `split` does."""
     return split(ary, indices_or_sections, 0)
 
 
 @instead_of(np.hsplit)
 def hsplit(ary: Any, indices_or_sections: Any) -> Any:
-    """Parts along the second dimension, or the only one."""
+    """Return the parts along the second dimension, or along the only one, as `split` does."""
     return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
 
 
 @instead_of(np.dsplit)
 def dsplit(ary: Any, indices_or_sections: Any) -> Any:
-    """Parts along the third dimension."""
+    """Return the parts along the third dimension, as `split` does."""
     return split(ary, indices_or_sections, 2)
 
 
 def unstack(x: Any, axis: int = 0) -> Any:
-    """The layers along an axis, as a tuple."""
+    """Return the sub-arrays along an axis as a tuple; that axis is removed."""
     axis %= x.ndim
     return tuple(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis])))
 
 
 @instead_of(np.delete)
 def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
-    """What is left without some places along an axis."""
+    """Return `arr` without the entries `obj` along an axis, or of the flattened array."""
     if axis is None:
         arr, axis = ravel(arr), 0
     axis %= arr.ndim
@@ -225,44 +240,46 @@ def _diagonal_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(Mix if i in (a, b) else i - (i > a) - (i > b) for i in range(len(shapes[0])))]
 
 
-def _lay_dims(shapes: Sequence[Shape], options: Any) -> Any:
+def _make_diagonal_dims(shapes: Sequence[Shape], options: Any) -> Any:
     _, a, b, shape = options
     free = [i for i in range(len(shape)) if i not in (a, b)]
     return [(*free, Mix)]
 
 
-def _lay(x: Any, offset: int, a: int, b: int, shape: Shape) -> Any:
+def _make_diagonal(x: Any, offset: int, a: int, b: int, shape: Shape) -> Any:
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     out = np.zeros_like(x, shape=shape)
     n = x.shape[-1]
     key: list[Any] = [slice(None)] * len(shape)
     key[a], key[b] = np.arange(n) + max(-offset, 0), np.arange(n) + max(offset, 0)
-    # two index arrays: NumPy puts their dimension where they are if they are neighbours, else first
+    # with two index arrays NumPy puts their common dimension in their place if they are adjacent, else first
     out[tuple(key)] = np.moveaxis(x, -1, min(a, b) if abs(a - b) == 1 else 0)
     return out
 
 
 _diagonal_op: Primitive = op(
     "diagonal", "a", lambda x, offset, a, b, shape: np.diagonal(x, offset, a, b),
-    lambda ct, y, x, *options: _lay_op(ct, options=options), dims=_diagonal_dims, operands="x",
+    lambda ct, y, x, *options: _make_diagonal_op(ct, options=options), dims=_diagonal_dims, operands="x",
 )  # fmt: skip
-_lay_op: Primitive = op(
-    "make_diagonal", "a", _lay, lambda ct, y, x, *options: _diagonal_op(ct, options=options), dims=_lay_dims,
-    operands="x",
+_make_diagonal_op: Primitive = op(
+    "make_diagonal", "a", _make_diagonal, lambda ct, y, x, *options: _diagonal_op(ct, options=options),
+    dims=_make_diagonal_dims, operands="x",
 )  # fmt: skip
 
 
 @instead_of(np.diagonal)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The diagonal of two dimensions, as the last one. Adjoint: `make_diagonal`."""
+    """Return the diagonal of two dimensions as the last dimension. Adjoint: `make_diagonal`."""
     n = a.ndim
     shape = tuple(int(k) for k in raw(a).shape)
     return _diagonal_op(a, options=(int(offset), axis1 % n, axis2 % n, shape))
 
 
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The last dimension laid on the diagonal of two new ones, zero elsewhere. Adjoint: `diagonal`.
+    """Return an array with the last dimension of `D` on the diagonal of two new ones, and 0 elsewhere.
+
+    Adjoint: `diagonal`.
 
     Examples
     --------
@@ -277,30 +294,30 @@ def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> An
     shape = [int(k) for k in raw(D).shape[:-1]]
     for i in sorted((a, b)):
         shape.insert(i, extent)
-    return _lay_op(D, options=(int(offset), a, b, tuple(shape)))
+    return _make_diagonal_op(D, options=(int(offset), a, b, tuple(shape)))
 
 
 @instead_of(np.diag)
 def diag(v: Any, k: int = 0) -> Any:
-    """The diagonal of a matrix, or the matrix of a diagonal."""
+    """Return the k-th diagonal of a matrix, or the matrix with a vector on its k-th diagonal."""
     return make_diagonal(v, k) if v.ndim == 1 else diagonal(v, k)
 
 
 @instead_of(np.diagflat)
 def diagflat(v: Any, k: int = 0) -> Any:
-    """The matrix that has all elements on its diagonal."""
+    """Return the matrix with all elements of `v` on its k-th diagonal."""
     return make_diagonal(ravel(v), k)
 
 
 @instead_of(np.trace)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
-    """The sum of a diagonal."""
+    """Return the sum of a diagonal of two dimensions."""
     return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
 def _triangle(name: str, function: Any) -> Primitive:
     made: Primitive = op(
-        name, "a", function, lambda ct, y, x, k: made(ct, options=(k,)), dims=_last_two, operands="x"
+        name, "a", function, lambda ct, y, x, k: made(ct, options=(k,)), dims=_mixed_matrix_dims, operands="x"
     )  # fmt: skip
     return made
 
@@ -309,30 +326,30 @@ _tril_op = _triangle("tril", lambda x, k: np.tril(x, k))
 _triu_op = _triangle("triu", lambda x, k: np.triu(x, k))
 
 
-def _square(m: Any) -> Any:
+def _as_matrix(m: Any) -> Any:
     return broadcast_to(m, (*raw(m).shape, *raw(m).shape)) if m.ndim == 1 else m
 
 
 @instead_of(np.tril)
 def tril(m: Any, k: int = 0) -> Any:
-    """The lower triangle of the last two dimensions, zero elsewhere."""
-    return _tril_op(_square(m), options=(int(k),))
+    """Return the lower triangle of the last two dimensions, with 0 above diagonal `k`. Adjoint: the same."""
+    return _tril_op(_as_matrix(m), options=(int(k),))
 
 
 @instead_of(np.triu)
 def triu(m: Any, k: int = 0) -> Any:
-    """The upper triangle of the last two dimensions, zero elsewhere."""
-    return _triu_op(_square(m), options=(int(k),))
+    """Return the upper triangle of the last two dimensions, with 0 below diagonal `k`. Adjoint: the same."""
+    return _triu_op(_as_matrix(m), options=(int(k),))
 
 
 # -- differences -----------------------------------------------------------------------------------------------------
-def _cut(x: Any, axis: int, a: int | None, b: int | None, step: int | None = None) -> Any:
+def _slice(x: Any, axis: int, a: int | None, b: int | None, step: int | None = None) -> Any:
     return getitem(x, (slice(None),) * axis + (slice(a, b, step),))
 
 
 @instead_of(np.diff)
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """Differences of neighbours along an axis, `n` times over."""
+    """Return the differences of neighbouring elements along an axis, taken `n` times."""
     a = operand(a)
     axis %= a.ndim
     ends = []
@@ -346,26 +363,29 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if any(end is not None for end in ends):
         a = concatenate([x for x in (ends[0], a, ends[1]) if x is not None], axis)
     for _ in range(n):
-        a = _cut(a, axis, 1, None) - _cut(a, axis, None, -1)
+        a = _slice(a, axis, 1, None) - _slice(a, axis, None, -1)
     return a
 
 
 @instead_of(np.ediff1d)
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """Differences of neighbours of all elements, with values before and after."""
+    """Return the differences of neighbouring elements of the flattened array, with values put before and after."""
     parts = [x for x in (to_begin, diff(ravel(operand(ary))), to_end) if x is not None]
     return concatenate([ravel(x) for x in operands(*parts)])
 
 
 @instead_of(np.gradient)
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
-    """Central differences inside and one-sided ones at the ends, along each axis; spacings as NumPy takes them."""
+    """Return central differences in the interior and one-sided ones at the ends, along each axis.
+
+    Spacings are given as in NumPy: none, one number, or per axis a number or the coordinates.
+    """
     f = operand(f)
     axes = normal_axes(axis, f.ndim) if not isinstance(axis, list | tuple) else tuple(int(a) % f.ndim for a in axis)
     spacings: list[Any] = list(varargs) * (len(axes) if len(varargs) == 1 and np.ndim(raw(varargs[0])) == 0 else 1)
     spacings = spacings or [1.0] * len(axes)
     if len(spacings) != len(axes):
-        raise ShapeError(f"gradient: {len(varargs)} spacings were given for {len(axes)} axes")
+        raise ShapeError(f"gradient: {len(varargs)} spacings were given for {len(axes)} axes; needed: one, or as many")
     found = [_gradient_along(f, h, i, edge_order) for h, i in zip(spacings, axes, strict=True)]
     return found[0] if len(axes) == 1 else tuple(found)
 
@@ -373,39 +393,41 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
 def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
     n = int(raw(f).shape[axis])
     if n < edge_order + 1:
-        raise ShapeError(f"gradient along an extent of {n} with edge_order={edge_order}; needed: {edge_order + 1}")
+        raise ShapeError(
+            f"gradient along an extent of {n} with edge_order={edge_order}; needed: at least {edge_order + 1}"
+        )
     spread = (-1,) + (1,) * (f.ndim - axis - 1)
     if np.ndim(raw(spacing)) == 0:
-        inner = (_cut(f, axis, 2, None) - _cut(f, axis, None, -2)) / (2.0 * spacing)
+        inner = (_slice(f, axis, 2, None) - _slice(f, axis, None, -2)) / (2.0 * spacing)
         first = last = spacing
         firsts, lasts = (spacing, spacing), (spacing, spacing)
     else:
         h = diff(spacing.astype(f.dtype))
         a, b = reshape(h[:-1], spread), reshape(h[1:], spread)
-        before, at, after = _cut(f, axis, None, -2), _cut(f, axis, 1, -1), _cut(f, axis, 2, None)
+        before, at, after = _slice(f, axis, None, -2), _slice(f, axis, 1, -1), _slice(f, axis, 2, None)
         inner = -b / (a * (a + b)) * before + (b - a) / (a * b) * at + a / (b * (a + b)) * after
         first, last = h[0], h[-1]
         firsts, lasts = (h[0], h[1] if n > 2 else h[0]), (h[-1], h[-2] if n > 2 else h[-1])
     if edge_order == 1:
-        left = (_cut(f, axis, 1, 2) - _cut(f, axis, 0, 1)) / first
-        right = (_cut(f, axis, -1, None) - _cut(f, axis, -2, -1)) / last
+        left = (_slice(f, axis, 1, 2) - _slice(f, axis, 0, 1)) / first
+        right = (_slice(f, axis, -1, None) - _slice(f, axis, -2, -1)) / last
     else:
         p, q = firsts
-        left = (-(2.0 * p + q) / (p * (p + q)) * _cut(f, axis, 0, 1) + (p + q) / (p * q) * _cut(f, axis, 1, 2)
-                - p / (q * (p + q)) * _cut(f, axis, 2, 3))  # fmt: skip
+        left = (-(2.0 * p + q) / (p * (p + q)) * _slice(f, axis, 0, 1) + (p + q) / (p * q) * _slice(f, axis, 1, 2)
+                - p / (q * (p + q)) * _slice(f, axis, 2, 3))  # fmt: skip
         p, q = lasts
-        right = (p / (q * (p + q)) * _cut(f, axis, -3, -2) - (p + q) / (p * q) * _cut(f, axis, -2, -1)
-                 + (2.0 * p + q) / (p * (p + q)) * _cut(f, axis, -1, None))  # fmt: skip
+        right = (p / (q * (p + q)) * _slice(f, axis, -3, -2) - (p + q) / (p * q) * _slice(f, axis, -2, -1)
+                 + (2.0 * p + q) / (p * (p + q)) * _slice(f, axis, -1, None))  # fmt: skip
     return concatenate([left, inner, right], axis)
 
 
 @instead_of(np.trapezoid)
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    """The integral by the trapezoidal rule."""
+    """Return the integral along an axis by the trapezoidal rule. Both `y` and `x` have derivatives."""
     y = operand(y)
     axis %= y.ndim
     if x is not None:
         x = operand(x)
         dx = diff(x) if x.ndim == 1 else diff(x, axis=axis)
         dx = reshape(dx, (-1,) + (1,) * (y.ndim - axis - 1)) if x.ndim == 1 else dx
-    return sum(dx * (_cut(y, axis, 1, None) + _cut(y, axis, None, -1)), axis) * 0.5
+    return sum(dx * (_slice(y, axis, 1, None) + _slice(y, axis, None, -1)), axis) * 0.5

@@ -1,4 +1,4 @@
-"""Norms of vectors and matrices, and condition numbers. At zero the derivative of a norm is taken as zero."""
+"""Norms of vectors and matrices, and condition numbers. At zero the derivative of a norm is taken as 0."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .arguments import instead_of, operand, raw
 from .decompositions import svdvals
 from .elementwise import absolute, conj, power, real
 from .linalg import inv
-from .reductions import _dims, _spread, max, min, normal_axes, sum
+from .reductions import broadcast_back, max, min, normal_axes, reduction_dims, sum
 from .shape import expand_dims, moveaxis, squeeze
-from .sorting import _flat_last
+from .sorting import reduced_axes_last
 from .ufuncs import nonzero
 
 
@@ -30,8 +30,8 @@ def _norm_tangent(dx: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Any
 
 _norm_op = op(
     "norm", "N", _norm,
-    lambda ct, y, x, axes, keepdims, shape: _spread(ct / nonzero(y), axes, shape) * conj(x),
-    saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_norm_tangent,),
+    lambda ct, y, x, axes, keepdims, shape: broadcast_back(ct / nonzero(y), axes, shape) * conj(x),
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_norm_tangent,),
 )  # fmt: skip
 
 
@@ -41,20 +41,28 @@ def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
 
 @instead_of(np.linalg.norm)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """The norm of vectors or matrices, of every order that NumPy has; at zero the derivative is taken as zero."""
+    """Return the norm of vectors or matrices, of every order that NumPy has.
+
+    At zero, where the norm has no derivative, it is taken as 0.
+
+    Raises
+    ------
+    ShapeError
+        An order is given for an array of more than two dimensions without `axis`.
+    """
     x = operand(x)
     if x.dtype.kind not in "fc":
         x = x.astype(float)
     if axis is None and (ord is None or (ord == "fro" and x.ndim == 2) or (ord == 2 and x.ndim == 1)):
         return _euclidean(x, tuple(range(x.ndim)), keepdims)
     if axis is None and x.ndim > 2:
-        raise ShapeError(f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= of one or two of them")
+        raise ShapeError(f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= with one or two of them")
     axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     axes = tuple(int(a) % x.ndim for a in axes)
-    return _vector(x, ord, axes, keepdims) if len(axes) == 1 else _matrix(x, ord, axes, keepdims)
+    return _vector_norm(x, ord, axes, keepdims) if len(axes) == 1 else _matrix_norm(x, ord, axes, keepdims)
 
 
-def _vector(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
+def _vector_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     if ord is None or ord == 2:
         return _euclidean(x, axes, keepdims)
     size = absolute(x)
@@ -71,7 +79,7 @@ def _vector(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     return power(sum(power(size, ord), axes, keepdims=keepdims), 1.0 / ord)
 
 
-def _matrix(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
+def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     rows, columns = axes
     if ord is None or ord == "fro":
         return _euclidean(x, tuple(sorted(axes)), keepdims)
@@ -90,24 +98,24 @@ def _matrix(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
 
 @instead_of(np.linalg.vector_norm)
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """The norm of vectors along axes, of all elements without one."""
+    """Return the norm of vectors along axes, or of all elements without `axis`."""
     x = operand(x)
     axes = normal_axes(axis, x.ndim)
     if len(axes) == 1 or ord in (2, None):
-        return _vector(x, ord, axes, keepdims)
-    y = _vector(_flat_last(x, axes)[0], ord, (x.ndim - len(axes),), False)
+        return _vector_norm(x, ord, axes, keepdims)
+    y = _vector_norm(reduced_axes_last(x, axes)[0], ord, (x.ndim - len(axes),), False)
     return expand_dims(y, axes) if keepdims else y
 
 
 @instead_of(np.linalg.matrix_norm)
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """The norm of the matrices in the last two dimensions."""
+    """Return the norm of the matrices in the last two dimensions."""
     return norm(x, ord, (-2, -1), keepdims)
 
 
 @instead_of(np.linalg.cond)
 def cond(x: Any, p: Any = None) -> Any:
-    """The condition number with respect to inversion."""
+    """Return the condition number with respect to inversion, in the norm `p` (2 by default)."""
     if p in (None, 2, -2):
         s = svdvals(x)
         return s[..., 0] / s[..., -1] if p != -2 else s[..., -1] / s[..., 0]

@@ -1,7 +1,7 @@
-"""NumPy's own functions called on Tensors: ``numpy.exp(x)``, ``array * x``, ``numpy.concatenate([x, y])``.
+"""NumPy's functions called on Tensors: ``numpy.exp(x)``, ``array * x``, ``numpy.concatenate([x, y])``.
 
-Which operation stands for which of NumPy's functions follows from the names: `autograd.numpy` registers itself here,
-with its `linalg` and `fft`, and the table is made of them when the first such call comes.
+They run the function of the same name in `autograd.numpy` (or its `linalg` and `fft`). These modules register
+themselves here; the table from NumPy's functions to ours is built at the first such call.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ CONSTANT = frozenset((
     "shares_memory", "size", "tril_indices_from", "triu_indices_from", "typename", "unique", "unique_all",
     "unique_counts", "unique_inverse", "unique_values", "unpackbits", "unravel_index",
 ))  # fmt: skip
-"""Functions of NumPy whose results are constant, discrete or text: on a Tensor they run on its values."""
+"""NumPy's functions whose results are piecewise constant, discrete or text. On a Tensor they run on its values."""
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
             "logical_or": "any"}  # fmt: skip
 _ACCUMULATED = {"add": "cumsum", "multiply": "cumprod"}
 _ours: dict[Any, Any] = {}
-_faces: list[tuple[dict[str, Any], Any]] = []
+_namespaces: list[tuple[dict[str, Any], Any]] = []
 
 
 def register(ours: dict[str, Any], theirs: Any) -> None:
-    """Use the functions of a namespace in the place of those of the same name in a module of NumPy's."""
-    _faces.append((ours, theirs))
+    """Use the functions in the namespace `ours` for those of the same name in NumPy's module `theirs`."""
+    _namespaces.append((ours, theirs))
     _ours.clear()
 
 
 def table() -> dict[Any, Any]:
-    """NumPy's function -> ours, for every registered name that is not NumPy's own object."""
+    """Return the map from NumPy's functions to ours, for every registered name that is not NumPy's own object."""
     if not _ours:
-        for here, there in _faces:
+        for here, there in _namespaces:
             for name, ours in here.items():
                 theirs = getattr(there, name, None)
                 if callable(theirs) and ours is not theirs and not isinstance(theirs, type) and name[0] != "_":
@@ -56,7 +56,7 @@ def table() -> dict[Any, Any]:
 
 
 def values(x: Any) -> Any:
-    """Arguments with arrays in the place of Tensors, in lists and tuples too."""
+    """Return `x` with every Tensor replaced by its array, in nested lists and tuples too."""
     if x.__class__ in TENSORS:
         return x.array
     if isinstance(x, list | tuple) and type(x) in (list, tuple):
@@ -64,23 +64,29 @@ def values(x: Any) -> Any:
     return x
 
 
-def _first_followed(xs: Iterable[Any]) -> Any:
+def _first_recorded(xs: Iterable[Any]) -> Any:
     for x in xs:
         if followed(x):
             return x
         if isinstance(x, list | tuple):
-            found = _first_followed(x)
+            found = _first_recorded(x)
             if found is not None:
                 return found
     return None
 
 
 def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
-    """What has no derivative here: refused where a tape follows an operand, else computed on the values."""
-    x = _first_followed((*xs, *options.values()))
+    """Run a function without derivative on plain arrays.
+
+    Raises
+    ------
+    NotDifferentiable
+        A tape records an operand, and the function is not in `CONSTANT`.
+    """
+    x = _first_recorded((*xs, *options.values()))
     if x is not None and name not in CONSTANT:
         raise NotDifferentiable(
-            f"numpy.{name} has no derivative here, and a tape follows its operand "
+            f"numpy.{name} has no derivative here, and a tape records its operand "
             f"{describe(x.array, x.array.shape, x.layout)}. Fix: x.numpy() or stop_gradient(x) where no gradient is "
             "wanted, or a function of autograd.numpy that has one" + call_site()
         )
@@ -88,7 +94,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
 
 
 def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
-    """``Tensor.__array_ufunc__``: a call, a reduction, a running or an outer application of a universal function."""
+    """``Tensor.__array_ufunc__``: a call of a ufunc, or its `reduce`, `accumulate` or `outer` method."""
     name = ufunc.__name__
     out = options.get("out")
     if out is not None and any(target is not None for target in out):
@@ -111,7 +117,7 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
 
 
 def from_function(function: Any, args: Any, words: Any) -> Any:
-    """``Tensor.__array_function__``: any other function of NumPy."""
+    """``Tensor.__array_function__``: a call of a NumPy function that is not a ufunc."""
     ours = table().get(function)
     if ours is not None:
         return ours(*args, **words)

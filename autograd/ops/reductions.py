@@ -1,4 +1,7 @@
-"""Sums, means, extremes. The options of each are (axes, keepdims, shape of the operand)."""
+"""Reductions over axes: sum, mean, max, min, argmax, argmin, all, any and count_nonzero.
+
+The options of every operation here are (axes, keepdims, shape of the operand).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,13 @@ Axes = tuple[int, ...]
 
 
 def normal_axes(axis: int | Sequence[int] | None, ndim: int) -> Axes:
-    """Axes as a sorted tuple of non-negative integers; ValueError-like ShapeError outside the range."""
+    """Return `axis` as a sorted tuple of non-negative integers; None means all axes.
+
+    Raises
+    ------
+    ShapeError
+        An axis is out of range (ShapeError is a ValueError).
+    """
     if axis is None:
         return tuple(range(ndim))
     found = []
@@ -30,16 +39,18 @@ def normal_axes(axis: int | Sequence[int] | None, ndim: int) -> Axes:
     return tuple(sorted(found))
 
 
-def _kept(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
+def _keepdims_shape(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def _keep(y: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
-    """A reduced value with the axes it was reduced over as extents of 1."""
+def _with_kept_dims(y: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
+    """A reduced value with the reduced axes as dimensions of extent 1."""
     return y if len(y.shape) == len(shape) else expand_dims(y, axes)
 
 
-def _dims(entry: Any) -> Any:
+def reduction_dims(entry: Any) -> Any:
+    """The dimension rule of a reduction; ``entry(i)`` says what becomes of the reduced dimension i."""
+
     def dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
         axes, keepdims, _ = options
         result, at = [], 0
@@ -55,19 +66,20 @@ def _dims(entry: Any) -> Any:
     return dims
 
 
-def _spread(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
-    """A cotangent of the reduced value, repeated over the operand's shape."""
+def broadcast_back(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
+    """The cotangent of a reduced value, broadcast to the operand's shape."""
     if isinstance(ct, _HOST):
-        if len(axes) == len(shape) and math.prod(shape) <= 4096:  # a fill is cheaper than a view, and owned
+        # for a small array a new filled one is cheaper than a view, and needs no copy to be accumulated into
+        if len(axes) == len(shape) and math.prod(shape) <= 4096:
             full = np.empty(shape, ct.dtype)
             full[...] = ct
             return full
-        return np.broadcast_to(ct.reshape(_kept(shape, axes)), shape)
-    return broadcast_to(_keep(ct, axes, shape), shape)
+        return np.broadcast_to(ct.reshape(_keepdims_shape(shape, axes)), shape)
+    return broadcast_to(_with_kept_dims(ct, axes, shape), shape)
 
 
 _HOST = (np.ndarray, np.generic)
-_add_reduce: Any = np.add.reduce  # np.sum without its wrapper
+_add_reduce: Any = np.add.reduce  # np.sum without the overhead of its wrapper
 
 
 def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
@@ -77,72 +89,76 @@ def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
 
 
 _sum_op = op(
-    "sum", "a", _sum, lambda ct, y, x, axes, keepdims, shape: _spread(ct, axes, shape), dims=_dims(Sum), operands="x"
-)
+    "sum", "a", _sum, lambda ct, y, x, axes, keepdims, shape: broadcast_back(ct, axes, shape),
+    dims=reduction_dims(Sum), operands="x",
+)  # fmt: skip
 
 
 def _mean_rule(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
-    return _spread(ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape)
+    return broadcast_back(ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape)
 
 
 _mean_op = op(
     "mean", "a", lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims), _mean_rule,
-    dims=_dims(lambda i: Mix), operands="x",
+    dims=reduction_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 
 
 def _extreme_rule(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
-    # at a tie the winners share the cotangent equally
-    winners = x == _keep(y, axes, shape)
-    share = _share(winners, axes, x.dtype)
-    return _spread(ct, axes, shape) * share
+    # at a tie all maximal elements share the cotangent equally
+    return broadcast_back(ct, axes, shape) * _share(x == _with_kept_dims(y, axes, shape), axes, x.dtype)
 
 
 def _share(winners: Any, axes: Axes, dtype: Any) -> Any:
+    """A mask divided by the number of its true elements over the axes."""
     raw = winners.array if hasattr(winners, "layout") else winners
     shared = (raw / np.sum(raw, axis=axes, keepdims=True)).astype(dtype)
     return Tensor(shared, winners.layout) if hasattr(winners, "layout") else shared
 
 
 def _extreme_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
-    share = _share(x == _keep(y, axes, shape), axes, x.dtype)
+    share = _share(x == _with_kept_dims(y, axes, shape), axes, x.dtype)
     return sum(dx * share, axes, keepdims=keepdims)
 
 
 _max_op = op(
     "max", "N", lambda x, axes, keepdims, shape: np.max(x, axis=axes, keepdims=keepdims), _extreme_rule,
-    saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
 )  # fmt: skip
 _min_op = op(
     "min", "N", lambda x, axes, keepdims, shape: np.min(x, axis=axes, keepdims=keepdims), _extreme_rule,
-    saves="y0", dims=_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extreme_tangent,),
 )  # fmt: skip
 
 
-def _place(function: Any) -> Any:
-    def place(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
+def _flat_index(function: Any) -> Any:
+    """``np.argmax`` or ``np.argmin`` over one axis, or over all elements of the flattened array."""
+
+    def index(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
         y = function(x, axis=axes[0] if len(axes) == 1 else None)
-        return y if not keepdims else np.reshape(y, _kept(x.shape, axes))
+        return y if not keepdims else np.reshape(y, _keepdims_shape(x.shape, axes))
 
-    return place
-
-
-def _without(name: str, function: Any) -> Any:
-    return op(name, "S", function, (None,), dims=_dims(lambda i: Mix), operands="x")
+    return index
 
 
-_argmax_op = _without("argmax", _place(np.argmax))
-_argmin_op = _without("argmin", _place(np.argmin))
-_all_op = _without("all", lambda x, axes, keepdims, shape: np.all(x, axis=axes, keepdims=keepdims))
-_any_op = _without("any", lambda x, axes, keepdims, shape: np.any(x, axis=axes, keepdims=keepdims))
-_count_op = _without("count_nonzero", lambda x, axes, keepdims, shape: np.sum(x != 0, axis=axes, keepdims=keepdims))
+def _without_derivative(name: str, function: Any) -> Any:
+    return op(name, "S", function, (None,), dims=reduction_dims(lambda i: Mix), operands="x")
+
+
+_argmax_op = _without_derivative("argmax", _flat_index(np.argmax))
+_argmin_op = _without_derivative("argmin", _flat_index(np.argmin))
+_all_op = _without_derivative("all", lambda x, axes, keepdims, shape: np.all(x, axis=axes, keepdims=keepdims))
+_any_op = _without_derivative("any", lambda x, axes, keepdims, shape: np.any(x, axis=axes, keepdims=keepdims))
+_count_op = _without_derivative(
+    "count_nonzero", lambda x, axes, keepdims, shape: np.sum(x != 0, axis=axes, keepdims=keepdims)
+)
 
 
 _ALL_AXES = [tuple(range(n)) for n in range(65)]  # NumPy's arrays have at most 64 dimensions
 
 
-def _reduced(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
-    """What is not the plain call of a Tensor: arrays, lists, another dtype, words that only NumPy knows."""
+def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
+    """The slow path of a reduction: arrays, lists, ``dtype=``, and arguments that only NumPy's function takes."""
     if x.__class__ not in TENSORS:
         if isinstance(x, list | tuple) and tensors_in(x):
             x = operand(x)
@@ -157,7 +173,7 @@ def _reduced(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype
     return primitive(x, options=(normal_axes(axis, len(x.array.shape)), bool(keepdims), x.array.shape))
 
 
-def _sum_like(primitive: Any, plain: Any) -> Any:
+def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
     def reduction(
         a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any
     ) -> Any:
@@ -165,49 +181,53 @@ def _sum_like(primitive: Any, plain: Any) -> Any:
             shape = a.array.shape
             axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
             return primitive(a, options=(axes, keepdims, shape))
-        return _reduced(primitive, plain, a, axis, keepdims, dtype, {**words, "out": out})
+        return _reduce_general(primitive, plain, a, axis, keepdims, dtype, {**words, "out": out})
 
     return reduction
 
 
-def _max_like(primitive: Any, plain: Any) -> Any:
+def _without_dtype_argument(primitive: Any, plain: Any) -> Any:
     def reduction(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
         if a.__class__ in TENSORS and out is None and not words:
             shape = a.array.shape
             axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
             return primitive(a, options=(axes, keepdims, shape))
-        return _reduced(primitive, plain, a, axis, keepdims, None, {**words, "out": out})
+        return _reduce_general(primitive, plain, a, axis, keepdims, None, {**words, "out": out})
 
     return reduction
 
 
-sum = _sum_like(_sum_op, np.sum)
-sum.__doc__ = """The sum over axes. Over a sharded dimension it is Partial. Adjoint: the cotangent, repeated."""
-mean = _sum_like(_mean_op, np.mean)
-mean.__doc__ = """The mean over axes; refused over a sharded dimension, where a local mean is not the global one."""
-max = _max_like(_max_op, np.max)
-max.__doc__ = """The largest over axes; at a tie the winners share the cotangent equally."""
-min = _max_like(_min_op, np.min)
-min.__doc__ = """The smallest over axes; at a tie the winners share the cotangent equally."""
+sum = _with_dtype_argument(_sum_op, np.sum)
+sum.__doc__ = """Return the sum over axes. Over a sharded dimension it is Partial. Adjoint: the cotangent, broadcast."""
+mean = _with_dtype_argument(_mean_op, np.mean)
+mean.__doc__ = """Return the mean over axes.
+
+A sharded dimension is refused, because the mean of a part is not the mean of the whole. Adjoint: the cotangent
+divided by the number of elements, broadcast.
+"""
+max = _without_dtype_argument(_max_op, np.max)
+max.__doc__ = """Return the maximum over axes. At a tie the maximal elements share the cotangent equally."""
+min = _without_dtype_argument(_min_op, np.min)
+min.__doc__ = """Return the minimum over axes. At a tie the minimal elements share the cotangent equally."""
 
 
-def _argument(primitive: Any, plain: Any) -> Any:
-    def argument(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
+def _index_reduction(primitive: Any, plain: Any) -> Any:
+    def reduction(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
         if a.__class__ not in TENSORS:
             return plain(a, axis=axis, out=out, keepdims=keepdims)
         ndim = len(a.array.shape)
         return primitive(a, options=(normal_axes(axis, ndim), keepdims, None))
 
-    return argument
+    return reduction
 
 
-argmax = _argument(_argmax_op, np.argmax)
-argmax.__doc__ = """Index of the largest; it has no derivative."""
-argmin = _argument(_argmin_op, np.argmin)
-argmin.__doc__ = """Index of the smallest; it has no derivative."""
-all = _max_like(_all_op, np.all)
-all.__doc__ = """Whether all elements are true; it has no derivative."""
-any = _max_like(_any_op, np.any)
-any.__doc__ = """Whether some element is true; it has no derivative."""
-count_nonzero = _max_like(_count_op, np.count_nonzero)
-count_nonzero.__doc__ = """How many elements are not zero; it has no derivative."""
+argmax = _index_reduction(_argmax_op, np.argmax)
+argmax.__doc__ = """Return the index of the first maximum. It has no derivative."""
+argmin = _index_reduction(_argmin_op, np.argmin)
+argmin.__doc__ = """Return the index of the first minimum. It has no derivative."""
+all = _without_dtype_argument(_all_op, np.all)
+all.__doc__ = """Return whether all elements are true. It has no derivative."""
+any = _without_dtype_argument(_any_op, np.any)
+any.__doc__ = """Return whether at least one element is true. It has no derivative."""
+count_nonzero = _without_dtype_argument(_count_op, np.count_nonzero)
+count_nonzero.__doc__ = """Return the number of nonzero elements. It has no derivative."""

@@ -1,4 +1,4 @@
-"""Reshape, transpose, broadcast, concatenate: operations that move elements and are linear."""
+"""Linear operations that change the shape: reshape, transpose, broadcast, squeeze, concatenate and stack."""
 
 from __future__ import annotations
 
@@ -13,26 +13,33 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError
 from ..layouts.layout import Mix
-from .arguments import operand, refusal, tensors_in
+from .arguments import operand, raw, refusal, tensors_in
 from .indexing import getitem
 
 Shape = tuple[int, ...]
 
 
-def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """Which dimensions survive: runs of equal product are matched; the outermost of a run may split or merge.
+def mixed_axis_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """Dimension rule of operations along one axis, the first option: that dimension is mixed, the others are kept."""
+    return [tuple(Mix if i == options[0] else i for i in range(len(shape))) for shape in shapes]
 
-    Shapes are this rank's, and must say the same on all ranks: a part of one row, or of none, merges like others. So
-    does the extent that was given as -1, which is longer on another rank: it is no dimension that was put in.
+
+def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """Dimension rule of reshape: groups of source and target dimensions with equal products are matched.
+
+    The outermost dimension of a group may stay sharded; inside a group dimensions are split or merged. The shapes are
+    those of this rank, but the answer must be the same on all ranks. So a part with one row, or with none, is treated
+    like longer parts; and an extent given as -1 that is 1 here may be longer on another rank, so it does not count as
+    a dimension that was inserted.
     """
     (source,), target = shapes, tuple(int(n) for n in options[0])
     free = options[2]
     entries: list[Any] = [Mix] * len(source)
-    ones: list[int] = []  # extents of 1 taken out before a run: of a part of one row, the outermost of that run
+    ones: list[int] = []  # removed dimensions of extent 1 before a group: each may be a sharded dimension with one row
     i = j = 0
     while i < len(source) and j < len(target):
         if source[i] != target[j] and (source[i] == 1) != (target[j] == 1 and j != free):
-            # an extent of 1 that was put in or taken out begins no run
+            # a dimension of extent 1 that was inserted or removed does not start a group
             if source[i] == 1:
                 ones.append(i)
             i, j = i + (source[i] == 1), j + (target[j] == 1)
@@ -45,10 +52,11 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
             else:
                 n, j = n * target[j], j + 1
         if m == n:
-            p, q = (i, j) if m else (len(source), len(target))  # nothing times anything is nothing: all that is left
+            # with a product of 0 the end of the group is unknown, so the group takes all remaining dimensions
+            p, q = (i, j) if m else (len(source), len(target))
             for k in (*ones, a):
                 inner_source, inner_target = math.prod(source[k + 1 : p]), math.prod(target[b + 1 : q])
-                from fractions import Fraction  # with decimal behind it, too dear to import for all
+                from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
 
                 factor = Fraction(inner_source, inner_target) if inner_source and inner_target else Fraction(1)
                 entries[k] = b if factor == 1 else (b, factor)
@@ -62,14 +70,17 @@ _reshape = op(
 )  # fmt: skip
 
 
-def _raw(x: Any) -> Any:
-    return x.array if hasattr(x, "tape") else x
-
 
 def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any = None) -> Any:
-    """The same elements in another shape; one extent may be -1. Adjoint: reshape back."""
+    """Return the same elements in another shape; one extent may be -1. Adjoint: reshape back.
+
+    Raises
+    ------
+    ShapeError
+        The shape does not hold as many elements, or -1 cannot be inferred.
+    """
     x = a if hasattr(a, "shape") else operand(a)
-    source = _raw(x).shape
+    source = raw(x).shape
     shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
@@ -79,10 +90,10 @@ def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any =
     if free >= 0:
         known = math.prod(n for n in shape if n != -1)
         if shape.count(-1) > 1 or known == 0 or math.prod(source) % known:
-            raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be filled in")
+            raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {math.prod(source)} elements")
         shape = tuple(math.prod(source) // known if n == -1 else n for n in shape)
     if math.prod(shape) != math.prod(source):
-        raise ShapeError(f"reshape of {source} to {shape}: {math.prod(source)} elements do not fill it")
+        raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {math.prod(source)} elements")
     return _reshape(x, options=(shape, source, free))
 
 
@@ -98,9 +109,9 @@ _transpose = op(
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
-    """Permute the dimensions (reverse them without `axes`). Adjoint: the inverse permutation."""
+    """Return the dimensions permuted, or reversed without `axes`. Adjoint: the inverse permutation."""
     x = a if hasattr(a, "shape") else operand(a)
-    ndim = len(_raw(x).shape)
+    ndim = len(raw(x).shape)
     axes = tuple(range(ndim))[::-1] if axes is None else tuple(int(a) % ndim for a in axes)
     if sorted(axes) != list(range(ndim)):
         raise ShapeError(f"axes {axes} were given for an array of {ndim} dimensions; needed: each dimension once")
@@ -108,19 +119,19 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
-    """Exchange two dimensions."""
-    axes = list(range(len(_raw(a).shape)))
+    """Return `a` with two dimensions exchanged. Adjoint: the same exchange."""
+    axes = list(range(len(raw(a).shape)))
     axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
     return transpose(a, axes)
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    """Move dimensions to other places."""
-    ndim = len(_raw(a).shape)
+    """Return `a` with dimensions moved to other positions; the others keep their order."""
+    ndim = len(raw(a).shape)
     sources = [int(i) % ndim for i in ((source,) if isinstance(source, int | np.integer) else source)]
     targets = [int(i) % ndim for i in ((destination,) if isinstance(destination, int | np.integer) else destination)]
     if len(sources) != len(targets):
-        raise ShapeError(f"moveaxis of axes {source} to {destination}; needed: as many places as axes")
+        raise ShapeError(f"moveaxis of axes {source} to {destination}; needed: as many destinations as sources")
     axes = [i for i in range(ndim) if i not in sources]
     for target, i in sorted(zip(targets, sources, strict=True)):
         axes.insert(target, i)
@@ -128,7 +139,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
 
 
 def matrix_transpose(x: Any) -> Any:
-    """Exchange the last two dimensions."""
+    """Return the transpose of each matrix: the last two dimensions exchanged."""
     return swapaxes(x, -1, -2)
 
 
@@ -145,10 +156,9 @@ _broadcast_to = op(
 
 
 def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) -> Any:
-    """Repeat to a shape by NumPy's rule. Adjoint: the sum over what was repeated."""
+    """Return `array` broadcast to a shape as in NumPy. Adjoint: the sum over the broadcast dimensions."""
     x = operand(array) if isinstance(array, list | tuple) else array
-    raw = _raw(x)
-    source = raw.shape if hasattr(raw, "shape") else ()
+    source = np.shape(raw(x))
     return _broadcast_to(x, options=((shape,) if isinstance(shape, int | np.integer) else tuple(shape), source))
 
 
@@ -174,19 +184,19 @@ _squeeze: Primitive = op(
 
 
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
-    """New dimensions of extent 1, at places of the result. Adjoint: squeeze."""
+    """Return `a` with new dimensions of extent 1 at the positions `axis` of the result. Adjoint: `squeeze`."""
     x = a if hasattr(a, "shape") else operand(a)
     axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
-    ndim = len(_raw(x).shape) + len(axes)
+    ndim = len(raw(x).shape) + len(axes)
     if any(not -ndim <= a < ndim for a in axes):
         raise ShapeError(f"expand_dims: axis {axis} was given for a result of {ndim} dimensions")
     return _expand(x, options=(tuple(sorted(int(a) % ndim for a in axes)),)) if axes else x
 
 
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
-    """Remove dimensions of extent 1. Adjoint: expand_dims."""
+    """Return `a` without dimensions of extent 1: those of `axis`, or all. Adjoint: `expand_dims`."""
     x = a if hasattr(a, "shape") else operand(a)
-    shape = _raw(x).shape
+    shape = raw(x).shape
     if axis is None:
         axes = tuple(i for i, n in enumerate(shape) if n == 1)
     else:
@@ -197,16 +207,13 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
 
 
 def ravel(a: Any, order: str = "C") -> Any:
-    """All elements in one dimension."""
+    """Return all elements in one dimension. Adjoint: reshape back."""
     x = a if hasattr(a, "shape") else operand(a)
-    return reshape(x, (-1,), order) if _raw(x).size else reshape(x, (0,))
+    return reshape(x, (-1,), order) if raw(x).size else reshape(x, (0,))
 
 
-def _concatenate_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    return [tuple(Mix if i == options[0] else i for i in range(len(shape))) for shape in shapes]
 
-
-def _piece(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tuple[int, ...]) -> Any:
+def _slice_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tuple[int, ...]) -> Any:
     start = 0
     for n in extents[:i]:
         start += n
@@ -214,13 +221,14 @@ def _piece(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tuple[int, ...]
 
 
 _concatenate = op(
-    "concatenate", "a*", lambda *args: np.concatenate(args[:-2], axis=args[-2]), (_piece,), dims=_concatenate_dims
+    "concatenate", "a*", lambda *args: np.concatenate(args[:-2], axis=args[-2]), (_slice_of_operand,),
+    dims=mixed_axis_dims,
 )
 
 
 def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: Any = None,
                 casting: str = "same_kind") -> Any:  # fmt: skip
-    """Join along an existing dimension. Adjoint: each operand's own slice of the cotangent."""
+    """Return the arrays joined along an existing axis. Adjoint: each operand gets its slice of the cotangent."""
     if out is not None or (not tensors_in(arrays) and dtype is not None):
         if out.__class__ in TENSORS or tensors_in(arrays):
             raise refusal("concatenate", {"out": out})
@@ -228,12 +236,15 @@ def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: An
     xs = [x if hasattr(x, "shape") else operand(x) for x in arrays]
     if axis is None:
         xs, axis = [ravel(x) for x in xs], 0
-    raws = [_raw(x) for x in xs]
+    raws = [raw(x) for x in xs]
     if not raws:
         raise ShapeError("concatenate of no arrays; needed: at least one")
     ndim = len(raws[0].shape)
     if not -ndim <= axis < ndim or any(len(r.shape) != ndim for r in raws):
-        raise ShapeError(f"concatenate of shapes {[r.shape for r in raws]} along axis {axis}")
+        raise ShapeError(
+            f"concatenate of shapes {[r.shape for r in raws]} along axis {axis}; needed: arrays with equally many "
+            "dimensions, and one of them as axis"
+        )
     axis %= ndim
     y = _concatenate(*xs, options=(axis, tuple(int(r.shape[axis]) for r in raws)))
     return y if dtype is None else y.astype(dtype)

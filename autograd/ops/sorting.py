@@ -1,8 +1,10 @@
-"""Choosing elements by values: sort, partition, take, select, medians and quantiles. An order has no derivative."""
+"""Selecting elements: sort, partition, take, where, select, median, quantile, interp.
+
+The indices that select the elements are constants; a cotangent goes to the elements that were selected.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,12 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, ShapeError
-from ..layouts.layout import Mix
 from .arguments import instead_of, labelled, operand, raw, stack, tensors_in
 from .creation import broadcast_arrays
 from .elementwise import where as _where
 from .indexing import taken
 from .reductions import mean, normal_axes
-from .shape import broadcast_to, expand_dims, ravel, reshape, squeeze, transpose
+from .shape import broadcast_to, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
 
 Shape = tuple[int, ...]
 _NUMBERS = frozenset({bool, int, float, complex})
@@ -25,14 +26,15 @@ _NUMBERS = frozenset({bool, int, float, complex})
 
 # -- where -----------------------------------------------------------------------------------------------------------
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """Elements of `x` where the condition holds, of `y` elsewhere; with one argument, the places where it holds.
+    """Return elements of `x` where the condition is true and of `y` elsewhere.
 
-    A choice between Python numbers is a Python number, so that it takes the dtype of what it meets.
+    With `condition` alone, return its nonzero indices, as `numpy.nonzero` does. If all three are Python numbers the
+    result is one too, so that it does not change the dtype of an array that it is combined with.
     """
     if x is None and y is None:
         return np.nonzero(raw(condition))
     if x is None or y is None:
-        raise ShapeError("where: one of x and y was given; needed: both, or none")
+        raise ShapeError("where: one of x and y was given; needed: both or neither")
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
         if not tensors_in((condition, x, y)):
             chosen = np.where(condition, x, y)
@@ -47,9 +49,9 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 @instead_of(np.select)
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
-    """Elements of the first choice whose condition holds, else the default."""
+    """Return each element from the first choice whose condition is true there, else the default."""
     if len(condlist) != len(choicelist):
-        raise ShapeError(f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: as many")
+        raise ShapeError(f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: one per condition")
     y = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
         y = where(condition, choice, y)
@@ -58,7 +60,10 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
 
 @instead_of(np.piecewise)
 def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
-    """Functions, or constants, each where its condition holds; one more is the default. Each sees all of `x`."""
+    """Return the values of functions (or constants), each where its condition is true.
+
+    One function more than conditions is the default. Unlike NumPy, every function is called on all of `x`.
+    """
     conditions = list(condlist) if isinstance(condlist, list | tuple) else [condlist]
     values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
     default = values.pop() if len(values) == len(conditions) + 1 else 0
@@ -69,12 +74,8 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
 
 # -- along an axis, by an index per element --------------------------------------------------------------------------
-def _along_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    return [tuple(Mix if i == options[0] else i for i in range(len(shape))) for shape in shapes]
-
-
-def _places(index: Any, axis: int) -> tuple[Any, ...]:
-    """A key that takes, along an axis, the places of an index of the result's shape."""
+def _key_along_axis(index: Any, axis: int) -> tuple[Any, ...]:
+    """The key with which ``x[key]`` is ``take_along_axis(x, index, axis)``."""
     key = []
     for i, n in enumerate(index.shape):
         shape = [1] * index.ndim
@@ -87,25 +88,28 @@ def _scatter(x: Any, index: Any, axis: int, shape: Shape) -> Any:
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     out = np.zeros_like(x, shape=shape)
-    np.add.at(out, _places(index, axis), x)
+    np.add.at(out, _key_along_axis(index, axis), x)
     return out
 
 
-_along_op: Primitive = op(
+_take_along_op: Primitive = op(
     "take_along_axis", "a S", lambda x, index, axis, shape: np.take_along_axis(x, index, axis),
     (lambda ct, y, x, index, axis, shape: _scatter_op(ct, index, options=(axis, shape)), None),
-    saves=("1", ""), dims=_along_dims, operands="x index",
+    saves=("1", ""), dims=mixed_axis_dims, operands="x index",
 )  # fmt: skip
 _scatter_op: Primitive = op(
     "scatter_along_axis", "a S", _scatter,
-    (lambda ct, y, x, index, axis, shape: _along_op(ct, index, options=(axis, shape)), None),
-    saves=("1", ""), dims=_along_dims, operands="x index",
+    (lambda ct, y, x, index, axis, shape: _take_along_op(ct, index, options=(axis, shape)), None),
+    saves=("1", ""), dims=mixed_axis_dims, operands="x index",
 )  # fmt: skip
 
 
 @instead_of(np.take_along_axis)
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
-    """Elements along an axis by an index of as many dimensions. Adjoint: the cotangent added at those places."""
+    """Return the elements at an index per element along an axis. Adjoint: the cotangent added at those indices.
+
+    `indices` has as many dimensions as `arr`; on the other axes the two broadcast.
+    """
     arr, indices = operand(arr), operand(indices)
     if axis is None:
         arr, axis = ravel(arr), 0
@@ -117,20 +121,20 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     index_shape = tuple(int(raw(indices).shape[axis]) if i == axis else n for i, n in enumerate(free))
     arr = arr if shape == whole else broadcast_to(arr, whole)
     indices = indices if raw(indices).shape == index_shape else broadcast_to(indices, index_shape)
-    return _along_op(arr, indices, options=(axis, whole))
+    return _take_along_op(arr, indices, options=(axis, whole))
 
 
 _argsort_op = op(
-    "argsort", "S", lambda x, axis, kind: np.argsort(x, axis, kind), (None,), dims=_along_dims, operands="x"
+    "argsort", "S", lambda x, axis, kind: np.argsort(x, axis, kind), (None,), dims=mixed_axis_dims, operands="x"
 )
 _argpartition_op = op(
-    "argpartition", "S", lambda x, axis, kth: np.argpartition(x, kth, axis), (None,), dims=_along_dims, operands="x"
+    "argpartition", "S", lambda x, axis, kth: np.argpartition(x, kth, axis), (None,), dims=mixed_axis_dims, operands="x"
 )
 
 
 @instead_of(np.argsort)
 def argsort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *, stable: Any = None) -> Any:
-    """The places of the elements in ascending order; without derivative."""
+    """Return the indices that sort along an axis. They have no derivative."""
     if axis is None:
         a, axis = ravel(a), 0
     return _argsort_op(a, options=(axis % a.ndim, "stable" if stable else kind))
@@ -138,7 +142,7 @@ def argsort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None,
 
 @instead_of(np.argpartition)
 def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None) -> Any:
-    """The places of the elements, the smallest before place `kth`; without derivative."""
+    """Return the indices that partition along an axis, the smallest before index `kth`. They have no derivative."""
     if axis is None:
         a, axis = ravel(a), 0
     kth = int(kth) if np.ndim(kth) == 0 else tuple(int(k) for k in kth)
@@ -147,7 +151,7 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introsele
 
 @instead_of(np.sort)
 def sort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *, stable: Any = None) -> Any:
-    """Elements in ascending order; the cotangent goes back to where each came from."""
+    """Return the elements sorted along an axis. Adjoint: each cotangent goes to the element it came from."""
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
@@ -155,13 +159,13 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *,
 
 
 def msort(a: Any) -> Any:
-    """Elements in ascending order along the first axis."""
+    """Return the elements sorted along the first axis."""
     return sort(a, 0)
 
 
 @instead_of(np.partition)
 def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None) -> Any:
-    """The smallest elements before place `kth`; the cotangent goes back to where each came from."""
+    """Return the elements partitioned along an axis, the smallest before index `kth`. Adjoint: as for `sort`."""
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
@@ -170,7 +174,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect"
 
 @instead_of(np.sort_complex)
 def sort_complex(a: Any) -> Any:
-    """Sorted complex numbers."""
+    """Return the elements sorted by real part, then imaginary part, as complex numbers."""
     a = operand(a)
     return sort(a if a.dtype.kind == "c" else a.astype(complex))
 
@@ -178,7 +182,7 @@ def sort_complex(a: Any) -> Any:
 # -- by index --------------------------------------------------------------------------------------------------------
 @instead_of(np.take)
 def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Any:
-    """Elements at indices along an axis, or of the flat array."""
+    """Return the elements at indices along an axis, or of the flattened array without one."""
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
@@ -191,19 +195,19 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
 
 @instead_of(np.compress)
 def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) -> Any:
-    """What is left along an axis where a condition holds."""
+    """Return the slices along an axis where the one-dimensional condition is true."""
     return take(a, labelled(np.flatnonzero(np.asarray(raw(condition))), condition), axis)
 
 
 @instead_of(np.extract)
 def extract(condition: Any, arr: Any) -> Any:
-    """The elements where a condition holds, flat."""
+    """Return the elements where a condition is true, in one dimension."""
     return compress(labelled(np.ravel(np.asarray(raw(condition))), condition), ravel(operand(arr)))
 
 
 @instead_of(np.choose)
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
-    """For each place, the element there of the choice that an index names."""
+    """Return at each position the element of the choice that `a` gives there."""
     count = len(choices) if isinstance(choices, list | tuple) else int(raw(choices).shape[0])
     index, *options = broadcast_arrays(a, *(choices[i] for i in range(count)))
     at = raw(index)
@@ -212,8 +216,8 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 
 
 # -- medians and quantiles -------------------------------------------------------------------------------------------
-def _flat_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
-    """The reduced axes as one, the last."""
+def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
+    """`a` with the reduced axes merged into one, the last; and these axes."""
     axes = normal_axes(axis, a.ndim)
     free = [i for i in range(a.ndim) if i not in axes]
     shape = raw(a).shape
@@ -222,8 +226,8 @@ def _flat_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
 
 @instead_of(np.median)
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    """The middle element, or the mean of the two."""
-    flat, axes = _flat_last(operand(a), axis)
+    """Return the median over axes: the middle element, or the mean of the two middle elements."""
+    flat, axes = reduced_axes_last(operand(a), axis)
     n = int(raw(flat).shape[-1])
     y = mean(sort(flat)[..., (n - 1) // 2 : n // 2 + 1], -1)
     return expand_dims(y, axes) if keepdims else y
@@ -232,22 +236,30 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
 @instead_of(np.quantile)
 def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
              method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
-    """Quantiles, between elements by linear interpolation."""
+    """Return quantiles over axes, with linear interpolation between elements.
+
+    Raises
+    ------
+    NotDifferentiable
+        Another `method`, or a `q` that is a Tensor: neither has a derivative here.
+    """
     if method != "linear" or q.__class__ in TENSORS:
         raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
                                 "method='linear'")  # fmt: skip
-    flat, axes = _flat_last(operand(a), axis)
+    flat, axes = reduced_axes_last(operand(a), axis)
     ordered = sort(flat)
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)
     low = np.floor(at).astype(int)
-    found = [_between(ordered, int(k), float(t - k), axes, keepdims) for t, k in zip(at.flat, low.flat, strict=True)]
+    found = [
+        _interpolated(ordered, int(k), float(t - k), axes, keepdims) for t, k in zip(at.flat, low.flat, strict=True)
+    ]
     if at.ndim == 0:
         return found[0]
     y = reshape(stack(found), (*at.shape, *raw(found[0]).shape))
     return y.astype(np.result_type(y.dtype, np.float64))
 
 
-def _between(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
+def _interpolated(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
     y = ordered[..., k] * (1 - t) + ordered[..., k + 1] * t if t else ordered[..., k]
     return expand_dims(y, axes) if keepdims else y
 
@@ -255,13 +267,13 @@ def _between(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
 @instead_of(np.percentile)
 def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
                method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
-    """Quantiles by per cent."""
+    """Return percentiles over axes: ``quantile(a, q / 100)``."""
     return quantile(a, np.asarray(q, float) / 100, axis, method=method, keepdims=keepdims)
 
 
 @instead_of(np.interp)
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: None = None) -> Any:
-    """Linear interpolation between points; `x`, `xp` and `fp` have derivatives."""
+    """Return the piecewise linear interpolant through (xp, fp) at `x`. All three have derivatives."""
     x, xp, fp = operand(x), operand(xp), operand(fp)
     n = int(raw(xp).shape[0])
     k = np.clip(np.searchsorted(np.asarray(raw(xp)), np.asarray(raw(x)), side="right") - 1, 0, n - 2)

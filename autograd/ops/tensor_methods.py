@@ -1,4 +1,4 @@
-"""The methods that Tensors share with NumPy's arrays, from one table: a method is a function of the face."""
+"""The methods, properties and operators that Tensors share with NumPy's arrays, in tables of name and function."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from .arguments import raw
 from .matmul import matmul
 from .numpy_protocol import values
 
-__all__ = ["ALIKE", "METHODS", "OPERATORS", "PROPERTIES", "install"]
+__all__ = ["UNREFLECTED_OPERATORS", "METHODS", "OPERATORS", "PROPERTIES", "install"]
 
 
 def _reshape(x: Any, *given: Any, order: str = "C", copy: Any = None) -> Any:
-    """The same elements in another shape, given as one tuple or as several numbers."""
+    """Return the same elements in another shape, given as one tuple or as several integers."""
     return shape.reshape(x, given[0] if len(given) == 1 else given, order)
 
 
 def _transpose(x: Any, *axes: Any) -> Any:
-    """The dimensions permuted, given as one tuple or as several numbers; reversed without any."""
+    """Return the dimensions permuted by axes, given as one tuple or several integers; reversed without any."""
     one = len(axes) == 1 and not isinstance(axes[0], int | np.integer)
     return shape.transpose(x, (axes[0] if one else axes) or None)
 
 
 def _astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True,
             copy: bool = True) -> Any:  # fmt: skip
-    """Convert to another dtype."""
+    """Return the Tensor converted to another dtype."""
     return elementwise.astype(x, dtype)
 
 
 def _dot(x: Any, b: Any, out: None = None) -> Any:
-    """``numpy.dot(x, b)``."""
+    """Return ``numpy.dot(x, b)``."""
     return einsum.dot(x, b)
 
 
 def _nonzero(x: Any) -> Any:
-    """The places of elements that are not zero, one array per dimension."""
+    """Return the indices of the nonzero elements, one array per dimension."""
     return np.nonzero(raw(x))
 
 
 def _searchsorted(x: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any:
-    """Where values would be inserted to keep the order."""
+    """Return the indices at which values would be inserted to keep the order."""
     return np.searchsorted(raw(x), values(v), side, sorter)
 
 
 def _copy(x: Any) -> Leaf:
-    """A leaf with a copy of the value, off the tape."""
+    """Return a new leaf with a copy of the value. No gradient flows back through it."""
     return Leaf(x.array.copy(), x.layout)
 
 
@@ -118,8 +118,8 @@ OPERATORS: dict[str, Any] = {
     "lshift": ufuncs.left_shift,
     "rshift": ufuncs.right_shift,
 }
-"""Operators that have a reflected form."""
-ALIKE: dict[str, Any] = {
+"""Operators with a reflected form, such as ``__radd__``."""
+UNREFLECTED_OPERATORS: dict[str, Any] = {
     "neg": elementwise.negative,
     "abs": elementwise.absolute,
     "eq": elementwise.equal,
@@ -131,7 +131,7 @@ ALIKE: dict[str, Any] = {
     "getitem": indexing.getitem,
     "invert": ufuncs.invert,
 }
-"""Operators that have none."""
+"""Operators without a reflected form."""
 IN_PLACE = ("fill", "itemset", "partition", "put", "resize", "setfield", "sort")
 
 
@@ -140,29 +140,29 @@ def _refused(name: str) -> Any:
         fix = "where(mask, new, x), or write to x.numpy().copy()"
         fix = f"autograd.numpy.{name}(x)" if name in ("sort", "partition") else fix
         raise SavedArrayError(
-            f"{name} of a Tensor of shape {self.array.shape} would write to an array that a tape may have saved. "
-            f"Needed: a functional form. Fix: {fix}"
+            f"{name} of a Tensor of shape {self.array.shape} would write to an array that a tape may have saved; "
+            f"needed: an operation that returns a new Tensor. Fix: {fix}"
         )
 
     return method
 
 
 def _method(function: Any) -> Any:
-    """A function as a method: of an operation the call itself, so that there is no frame between the two."""
+    """The function to install as a method. Of a Primitive it is its call function, which saves a Python frame."""
     return getattr(function, "call", function)
 
 
 def _reflected(function: Any, zero_is_neutral: bool) -> Any:
     def reflected(self: Any, other: Any) -> Any:
         if zero_is_neutral and other.__class__ is int and other == 0:
-            return self  # sum([...]) begins with 0
+            return self  # the builtin sum([...]) begins with 0
         return function(other, self)
 
     return reflected
 
 
 def install(operations: Any) -> None:
-    """Give Tensors their methods, properties and operators; `operations` is the module of all of them."""
+    """Install the methods, properties and operators on Tensor; `operations` is the module `autograd.ops`."""
     for name, function in METHODS.items():
         setattr(Tensor, name, _method(function))
     for name, function in PROPERTIES.items():
@@ -170,7 +170,7 @@ def install(operations: Any) -> None:
     for name, function in OPERATORS.items():
         setattr(Tensor, f"__{name}__", _method(function))
         setattr(Tensor, f"__r{name}__", _reflected(_method(function), zero_is_neutral=name == "add"))
-    for name, function in ALIKE.items():
+    for name, function in UNREFLECTED_OPERATORS.items():
         setattr(Tensor, f"__{name}__", _method(function))
     for name in IN_PLACE:
         setattr(Tensor, name, _refused(name))

@@ -1,6 +1,6 @@
-"""SciPy's functions, differentiable: special functions, statistics, linear algebra, convolution, an ODE solver.
+"""Differentiable functions of SciPy: special functions, statistics, linear algebra, convolution, an ODE solver.
 
-SciPy is an optional extra, ``pip install 'ringtape[scipy]'``; each submodule loads it when it is imported itself.
+SciPy is an optional dependency, ``pip install 'ringtape[scipy]'``. It is loaded when a submodule is imported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["integrate", "linalg", "misc", "signal", "special", "stats"]  # loaded when they are asked for
+__all__ = ["integrate", "linalg", "misc", "signal", "special", "stats"]  # imported at first use
 
 
 def __getattr__(name: str) -> Any:

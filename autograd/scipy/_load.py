@@ -1,4 +1,4 @@
-"""Where SciPy enters."""
+"""Loads SciPy, the one place that imports it, and wraps its functions for use in operations."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from ..arrays.shape_only import Shaped
-from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import DependencyError, NotDifferentiable, call_site
+from ..ops.arguments import followed
 from ..ops.elementwise import astype
 
 __all__ = ["as_ufunc", "followed", "in_dtype", "scipy", "traced", "without_derivative"]
 
 
 def scipy(name: str) -> Any:
-    """A module of SciPy.
+    """Import and return the module ``scipy.<name>``.
 
     Raises
     ------
@@ -40,10 +40,10 @@ def _broadcast(*xs: Any) -> Any:
 
 
 def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcast) -> Callable[..., Any]:
-    """A function of SciPy, with the manners of a ufunc.
+    """Wrap a function of SciPy so that it treats dtypes and shape-only arrays as a ufunc does.
 
-    Its result has its operands' dtype, where SciPy computes in float64 throughout; and of arrays without values it is
-    one too, whose shape is ``shape(*operands)``.
+    The result has the dtype of the operands, also where SciPy computes in float64. For shape-only arrays it is
+    shape-only too, of shape ``shape(*operands)``.
     """
 
     @wraps(function)
@@ -60,33 +60,30 @@ def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcas
 
 
 def in_dtype(i: int, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule whose cotangent has the dtype of operand i, where others, without cotangent, may have a wider one."""
+    """Wrap an adjoint rule so that its cotangent has the dtype of operand i; other operands may have a wider one."""
     return lambda ct, y, *xs: astype(rule(ct, y, *xs), xs[i].dtype)
 
 
 def traced(*xs: Any) -> bool:
-    """Whether one of the arguments is a Tensor."""
+    """Return whether one of the arguments is a Tensor."""
     return any(x.__class__ in TENSORS for x in xs)
 
 
-def followed(x: Any) -> bool:
-    """Whether a tape is recording and follows this value, so that to drop it would lose a gradient."""
-    return x.__class__ in TENSORS and state.recording is not None and x.requires_grad
-
 
 def without_derivative(operation: Callable[..., Any], *argnums: int) -> Callable[..., Any]:
-    """An operation that has no derivative in some of its arguments, and refuses to be asked for one."""
+    """Wrap an operation without derivative in the arguments `argnums`, to raise if one of them needs a gradient."""
     name = operation.name  # type: ignore[attr-defined]
 
     def call(*xs: Any) -> Any:
         for i in argnums:
             if i < len(xs) and followed(xs[i]):
                 raise NotDifferentiable(
-                    f"{name} has no derivative with respect to argument {i}, which the tape follows. "
+                    f"{name} has no derivative with respect to argument {i}, which the tape records. "
                     f"Fix: stop_gradient on it, if its gradient is not wanted" + call_site()
                 )
         return operation(*xs)
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"SciPy's {name}; without a derivative in argument{'s' if len(argnums) > 1 else ''} {argnums}."
+    plural = "s" if len(argnums) > 1 else ""
+    call.__doc__ = f"SciPy's {name}, without derivative in argument{plural} {', '.join(map(str, argnums))}."
     return call

@@ -1,7 +1,8 @@
-"""The solution of ordinary differential equations, differentiable: ``autograd.scipy.integrate.odeint``.
+"""Differentiable solution of ordinary differential equations: ``autograd.scipy.integrate.odeint``.
 
-The adjoint integrates another equation backwards: Pontryagin et al., The Mathematical Theory of Optimal Processes,
-1962; Chen, Rubanova, Bettencourt, Duvenaud, Neural Ordinary Differential Equations, 2018, appendix B and C.
+The adjoint integrates an augmented equation augmented in time. Sources: Pontryagin et al., The Mathematical Theory of
+Optimal Processes, 1962; Chen, Rubanova, Bettencourt, Duvenaud, Neural Ordinary Differential Equations, 2018,
+appendices B and C.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _integrate = scipy("integrate")
 
 
 @primitive
-def _solved(func: Callable[..., Any], y0: Any, t: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def _odeint(func: Callable[..., Any], y0: Any, t: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return _integrate.odeint(func, y0, t, args, **options)
 
 
@@ -30,53 +31,54 @@ def _rule(argnums: Sequence[int], ys: Any, given: Sequence[Any], kwargs: Any) ->
     steps, d = len(t), int(ys.shape[1])
     flat_args, unflatten = flatten(args)
 
-    def right_side(y: Any, at: Any, flat: Any) -> Any:
+    def derivative(y: Any, at: Any, flat: Any) -> Any:
         return func(y, at, *unflatten(flat))
 
-    def backwards(state: Any, at: Any, flat: Any) -> Any:
-        """The derivatives of (y, cotangent of y, of the time, of the arguments)."""
-        dy, pull = vjp(right_side, state[:d], at * np.ones(()), flat)
+    def augmented(state: Any, at: Any, flat: Any) -> Any:
+        """The time derivatives of (y, cotangent of y, cotangent of the start time, cotangent of the arguments)."""
+        dy, pull = vjp(derivative, state[:d], at * np.ones(()), flat)
         in_y, in_t, in_args = pull(-state[d : 2 * d])
         return np.concatenate([dy, in_y, np.reshape(in_t, (1,)), in_args])
 
-    def pulled(ct: Any) -> list[Any]:
+    def pullback(ct: Any) -> list[Any]:
         in_y, in_start, in_args = ct[-1], np.zeros(1), np.zeros(flat_args.shape[0])
         in_times = []
         for i in range(steps - 1, 0, -1):
-            moved = np.dot(func(ys[i], t[i], *args), ct[i])  # what a later measurement would change
-            in_times.append(np.reshape(moved, (1,)))
-            in_start = in_start - moved
+            in_time = np.dot(func(ys[i], t[i], *args), ct[i])  # dy/dt at t[i], paired with the cotangent of ys[i]
+            in_times.append(np.reshape(in_time, (1,)))
+            in_start = in_start - in_time
             state = np.concatenate([ys[i], in_y, in_start, in_args])
             span = np.concatenate([np.reshape(t[i], (1,)), np.reshape(t[i - 1], (1,))])
-            before = _solved(backwards, state, span, (flat_args,), options)[1]
+            before = _odeint(augmented, state, span, (flat_args,), options)[1]
             in_y, in_start, in_args = before[d : 2 * d] + ct[i - 1], before[2 * d : 2 * d + 1], before[2 * d + 1 :]
         times = np.concatenate([in_start, *in_times[::-1]])
         found = {1: in_y, 2: times, 3: unflatten(in_args)}
         return [found.get(i) for i in argnums]
 
-    return pulled
+    return pullback
 
 
-defvjp_argnums(_solved, _rule)
+defvjp_argnums(_odeint, _rule)
 
 
 def odeint(func: Callable[..., Any], y0: Any, t: Any, args: Any = (), **options: Any) -> Any:
-    """The solution of ``dy/dt = func(y, t, *args)`` at the times `t`, from ``y(t[0]) = y0``.
+    """Return the solution of ``dy/dt = func(y, t, *args)`` at the times `t`, from ``y(t[0]) = y0``.
 
     Parameters
     ----------
     func : callable
-        Written in `autograd.numpy`; what is to be differentiated comes in by `args`, not by a closure.
+        Written in `autograd.numpy`. Values to differentiate with respect to must come in through `args`, not a closure.
     y0 : array, shape (d,)
     t : array, shape (n,)
     args : tuple of arrays
     **options
-        SciPy's, like ``rtol`` and ``atol``.
+        Options of `scipy.integrate.odeint`, such as ``rtol`` and ``atol``.
 
     Returns
     -------
     array, shape (n, d)
-        Differentiable in `y0`, `t` and `args`, in reverse mode to any order, in forward mode by transposition.
+        Differentiable with respect to `y0`, `t` and `args`: in reverse mode to any order, in forward mode by
+        transposing the reverse rule.
     """
     args = args if isinstance(args, tuple) else (args,)
-    return _solved(func, y0, t, args, options)
+    return _odeint(func, y0, t, args, options)

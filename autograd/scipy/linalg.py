@@ -1,7 +1,7 @@
-"""Linear algebra under SciPy's names: ``import autograd.scipy.linalg``.
+"""``scipy.linalg`` with some differentiable functions: ``import autograd.scipy.linalg``.
 
-`sqrtm`, `solve_sylvester`, `solve_triangular` and `solve_banded` have derivatives; every other name is SciPy's own,
-which raises `NotDifferentiable` where a tape follows what it is given. Formulas: Giles, An extended collection of
+`sqrtm`, `solve_sylvester`, `solve_triangular` and `solve_banded` have derivatives. Every other function is SciPy's,
+and raises `NotDifferentiable` where a tape records one of its arguments. Sources: Giles, An extended collection of
 matrix derivative results, 2008; Higham, Functions of Matrices, 2008, section 6.1.
 """
 
@@ -36,24 +36,25 @@ def _real_like(g: Any, x: Any) -> Any:
 
 
 # -- Sylvester equations, square roots -------------------------------------------------------------------------------
-def _in_a(ct: Any, y: Any, a: Any, b: Any, q: Any) -> Any:
+def _sylvester_adjoint_of_a(ct: Any, y: Any, a: Any, b: Any, q: Any) -> Any:
     return -(_sylvester(_t(a), _t(b), ct) @ _t(y))
 
 
-def _in_b(ct: Any, y: Any, a: Any, b: Any, q: Any) -> Any:
+def _sylvester_adjoint_of_b(ct: Any, y: Any, a: Any, b: Any, q: Any) -> Any:
     return -(_t(y) @ _sylvester(_t(a), _t(b), ct))
 
 
 _sylvester: Primitive = op(
     "solve_sylvester", "N N c", as_ufunc(_linalg.solve_sylvester, lambda a, b, q: q.shape),
-    (_in_a, _in_b, lambda ct, y, a, b, q: _sylvester(_t(a), _t(b), ct)), saves="y01", operands="a b q",
+    (_sylvester_adjoint_of_a, _sylvester_adjoint_of_b, lambda ct, y, a, b, q: _sylvester(_t(a), _t(b), ct)),
+    saves="y01", operands="a b q",
     tangent=(lambda da, y, a, b, q: _sylvester(a, b, -(da @ y)), lambda db, y, a, b, q: _sylvester(a, b, -(y @ db)),
              lambda dq, y, a, b, q: _sylvester(a, b, dq)),
 )  # fmt: skip
 
 
 def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
-    """The x for which ``a x + x b = q``."""
+    """Return the x with ``a x + x b = q``. Adjoint: with ``g = solve_sylvester(a', b', ct)``: -g x', -x' g and g."""
     return _sylvester(*(x if hasattr(x, "shape") else np.asarray(x) for x in (a, b, q)))
 
 
@@ -65,26 +66,26 @@ _sqrtm: Primitive = op(
 
 
 def sqrtm(A: Any, *args: Any, **options: Any) -> Any:
-    """The principal square root of a matrix; complex where a real one has none."""
+    """Return the principal square root of a matrix, complex where a real matrix has no real root."""
     return _sqrtm(A) if traced(A) else _linalg.sqrtm(A, *args, **options)
 
 
 # -- triangular and banded systems -----------------------------------------------------------------------------------
-def _solved_triangular(a: Any, b: Any, flipped: bool, lower: bool, unit: bool) -> Any:
-    return _linalg.solve_triangular(a, b, trans=int(flipped), lower=lower, unit_diagonal=unit, check_finite=False)
+def _solve_triangular(a: Any, b: Any, transposed: bool, lower: bool, unit: bool) -> Any:
+    return _linalg.solve_triangular(a, b, trans=int(transposed), lower=lower, unit_diagonal=unit, check_finite=False)
 
 
-def _triangular_in_a(ct: Any, y: Any, a: Any, b: Any, flipped: bool, lower: bool, unit: bool) -> Any:
-    v, x = (_columns(z) for z in (_triangular(a, ct, options=(not flipped, lower, unit)), y))
-    g = x @ _t(v) if flipped else v @ _t(x)
+def _triangular_adjoint_of_a(ct: Any, y: Any, a: Any, b: Any, transposed: bool, lower: bool, unit: bool) -> Any:
+    v, x = (_columns(z) for z in (_triangular(a, ct, options=(not transposed, lower, unit)), y))
+    g = x @ _t(v) if transposed else v @ _t(x)
     shift = 1 if unit else 0
     return -(tril(g, -shift) if lower else triu(g, shift))
 
 
 _triangular: Primitive = op(
-    "solve_triangular", "N b", as_ufunc(_solved_triangular, lambda a, b, *_: b.shape),
-    (_triangular_in_a,
-     lambda ct, y, a, b, flipped, lower, unit: _triangular(a, ct, options=(not flipped, lower, unit))),
+    "solve_triangular", "N b", as_ufunc(_solve_triangular, lambda a, b, *_: b.shape),
+    (_triangular_adjoint_of_a,
+     lambda ct, y, a, b, transposed, lower, unit: _triangular(a, ct, options=(not transposed, lower, unit))),
     saves="y0", operands="a b",
 )  # fmt: skip
 
@@ -92,58 +93,66 @@ _triangular: Primitive = op(
 def solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, **options: Any
 ) -> Any:
-    """The x for which ``a x = b``, with a triangle of `a`; ``trans``: 0 or "N", 1 or "T" (its transpose), 2 or "C"."""
+    """Return the x with ``a x = b``, where `a` is the upper (or `lower`) triangle of a matrix.
+
+    `trans` is 0 or "N" for `a` itself, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose. On Tensors
+    other options are ignored.
+    """
     if not traced(a, b):
         return _linalg.solve_triangular(a, b, trans=trans, lower=lower, unit_diagonal=unit_diagonal, **options)
     if trans in (2, "C"):
         a = conj(a)
-    flipped = trans not in (0, "N")
+    transposed = trans not in (0, "N")
     a, b = (x if hasattr(x, "shape") else np.asarray(x) for x in (a, b))
-    return _triangular(a, b, options=(flipped, bool(lower), bool(unit_diagonal)))
+    return _triangular(a, b, options=(transposed, bool(lower), bool(unit_diagonal)))
 
 
 def _columns(x: Any) -> Any:
     return x if len(x.shape) > 1 else reshape(x, (-1, 1))
 
 
-def _solved_banded(ab: Any, b: Any, below: int, above: int) -> Any:
+def _solve_banded(ab: Any, b: Any, below: int, above: int) -> Any:
     return _linalg.solve_banded((below, above), ab, b)
 
 
-def _inside(x: Any, i: Any, n: int) -> Any:
-    """What of a band has an index i within the matrix; the rest is zero. A constant, so that any layout goes."""
+def _mask_outside(x: Any, i: Any, n: int) -> Any:
+    """`x` with 0 where the index i is outside the matrix; the mask is a constant, which goes with any layout."""
     kept = ((i >= 0) & (i < n)).astype(x.dtype)
     return x * (constant(kept) if x.__class__ in TENSORS else kept)
 
 
-def _flipped_band(ab: Any, below: int, above: int) -> Any:
-    """The transposed matrix, in bands: entry (r, j) is that of (below + above - r, r - below + j)."""
+def _transposed_bands(ab: Any, below: int, above: int) -> Any:
+    """The bands of the transposed matrix: entry (r, j) is entry (below + above - r, r - below + j) of `ab`."""
     rows, n = below + above + 1, int(ab.shape[1])
     r, j = np.indices((rows, n))
     column = r - below + j
-    return _inside(taken(ab, (rows - 1 - r, np.clip(column, 0, n - 1))), column, n)
+    return _mask_outside(taken(ab, (rows - 1 - r, np.clip(column, 0, n - 1))), column, n)
 
 
-def _banded_in_a(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> Any:
-    v, x = _columns(_banded_in_b(ct, y, ab, b, below, above)), _columns(y)
+def _banded_adjoint_of_bands(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> Any:
+    v, x = _columns(_banded_adjoint_of_b(ct, y, ab, b, below, above)), _columns(y)
     rows, n = below + above + 1, int(ab.shape[1])
     r, j = np.indices((rows, n))
     i = r - above + j
-    return -_inside(sum(taken(v, np.clip(i, 0, n - 1)) * reshape(x, (1, n, -1)), axis=-1), i, n)
+    return -_mask_outside(sum(taken(v, np.clip(i, 0, n - 1)) * reshape(x, (1, n, -1)), axis=-1), i, n)
 
 
-def _banded_in_b(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> Any:
-    return _banded(_flipped_band(ab, below, above), ct, options=(above, below))
+def _banded_adjoint_of_b(ct: Any, y: Any, ab: Any, b: Any, below: int, above: int) -> Any:
+    return _banded(_transposed_bands(ab, below, above), ct, options=(above, below))
 
 
 _banded: Primitive = op(
-    "solve_banded", "N b", as_ufunc(_solved_banded, lambda ab, b, *_: b.shape),
-    (_banded_in_a, _banded_in_b), saves="y0", operands="ab b"
+    "solve_banded", "N b", as_ufunc(_solve_banded, lambda ab, b, *_: b.shape),
+    (_banded_adjoint_of_bands, _banded_adjoint_of_b), saves="y0", operands="ab b"
 )
 
 
 def solve_banded(l_and_u: Any, ab: Any, b: Any, **options: Any) -> Any:
-    """The x for which ``a x = b``, with the bands of `a` in the rows of `ab`, as many below and above as `l_and_u`."""
+    """Return the x with ``a x = b``, where the rows of `ab` are the bands of `a`.
+
+    ``l_and_u = (below, above)`` are the numbers of bands below and above the diagonal. On Tensors other options are
+    ignored.
+    """
     if not traced(ab, b):
         return _linalg.solve_banded(l_and_u, ab, b, **options)
     below, above = (int(n) for n in l_and_u)

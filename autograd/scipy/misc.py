@@ -1,4 +1,4 @@
-"""Where `logsumexp` was once."""
+"""`logsumexp` under its former module path."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Convolution over any dimensions, with others contracted: ``autograd.scipy.signal.convolve``.
+"""Convolution over some dimensions and contraction over others: ``autograd.scipy.signal.convolve``.
 
-All of it is one bilinear operation, the correlation of an array with the windows of another, and its two adjoints are
-uses of itself: with o = m - k,
+It is built on one bilinear operation, the correlation of an array with the windows of another. Both adjoints are
+correlations again: with o = m - k,
 
     y[i,j,o] = sum_dk p[i,d,o+k] q[j,d,k]
-    dp[i,d,m] = sum_jk ct[i,j,m-k] q[j,d,k]      the same of ct, padded, with q reversed
-    dq[j,d,k] = sum_io p[i,d,o+k] ct[i,j,o]      the same of p with ct
+    dp[i,d,m] = sum_jk ct[i,j,m-k] q[j,d,k]      the correlation of the padded ct with q reversed
+    dq[j,d,k] = sum_io p[i,d,o+k] ct[i,j,o]      the correlation of p with ct
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 _MODES = ("full", "valid", "same")
 
 
-def _windows(p: Any, q: Any) -> Any:
+def _correlate_windows(p: Any, q: Any) -> Any:
     spatial = tuple(range(2, p.ndim))
     if not spatial:
         return p @ q.T
@@ -37,47 +37,48 @@ def _windows(p: Any, q: Any) -> Any:
     return np.moveaxis(y, -1, 1)
 
 
-def _windows_shape(p: Any, q: Any) -> Shape:
+def _correlation_shape(p: Any, q: Any) -> Shape:
     return p.shape[0], q.shape[0], *(m - n + 1 for m, n in zip(p.shape[2:], q.shape[2:], strict=True))
 
 
-def _in_p(ct: Any, y: Any, p: Any, q: Any) -> Any:
+def _correlate_adjoint_of_p(ct: Any, y: Any, p: Any, q: Any) -> Any:
     sizes = tuple(int(n) for n in q.shape[2:])
     around = _pad(ct, options=(tuple((n - 1, n - 1) for n in sizes),))
-    return _correlate(around, _reversed(swapaxes(q, 0, 1)))
+    return _correlate(around, _flip(swapaxes(q, 0, 1)))
 
 
-def _in_q(ct: Any, y: Any, p: Any, q: Any) -> Any:
+def _correlate_adjoint_of_q(ct: Any, y: Any, p: Any, q: Any) -> Any:
     return swapaxes(_correlate(swapaxes(p, 0, 1), swapaxes(ct, 0, 1)), 0, 1)
 
 
 _correlate: Primitive = op(
-    "correlate", "a b", as_ufunc(_windows, _windows_shape), (_in_p, _in_q), saves=("1", "0"), operands="p q"
-)
+    "correlate", "a b", as_ufunc(_correlate_windows, _correlation_shape),
+    (_correlate_adjoint_of_p, _correlate_adjoint_of_q), saves=("1", "0"), operands="p q",
+)  # fmt: skip
 
 
-def _zeros_around(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
+def _pad_with_zeros(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
     return np.pad(x, [(0, 0), (0, 0), *widths])
 
 
-def _without(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
+def _unpad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
     inner = tuple(slice(left, n - right) for (left, right), n in zip(widths, x.shape[2:], strict=True))
     return x[(slice(None), slice(None), *inner)]
 
 
 _pad: Primitive = op(
-    "zeros_around", "a", _zeros_around, lambda ct, y, x, widths: _without(ct, widths), operands="x"
+    "zeros_around", "a", _pad_with_zeros, lambda ct, y, x, widths: _unpad(ct, widths), operands="x"
 )
 
 
-def _reversed(x: Any) -> Any:
+def _flip(x: Any) -> Any:
     return x[(slice(None), slice(None), *[slice(None, None, -1)] * (len(x.shape) - 2))]
 
 
 def convolve(
     A: Any, B: Any, axes: Any = None, dot_axes: Any = ((), ()), mode: str = "full"
-) -> Any:  # the names by which programs pass them
-    """The convolution of two arrays, over pairs of dimensions.
+) -> Any:  # A and B are HIPS autograd's names, which programs pass as keywords
+    """Return the convolution of two arrays over pairs of dimensions.
 
     Parameters
     ----------
@@ -85,20 +86,20 @@ def convolve(
     axes : pair of sequences of int, optional
         The dimensions of A and of B that are convolved, in pairs; by default all of both.
     dot_axes : pair of sequences of int
-        Dimensions that are multiplied and summed, in pairs.
+        The dimensions of A and of B that are multiplied and summed, in pairs.
     mode : {"full", "valid", "same"}
-        Every overlap; only whole ones, where one array must be the larger one in each pair; or as many as A has, from
-        the middle.
+        "full": all overlaps. "valid": only complete overlaps; one array must be at least as large as the other in
+        every pair. "same": as many values as A has, from the middle of the full result.
 
     Returns
     -------
     array
-        Its dimensions: those of A that are in neither, those of B that are in neither, the convolved ones.
+        Its dimensions are those of A in neither `axes` nor `dot_axes`, then those of B, then the convolved ones.
 
     Raises
     ------
     ShapeError
-        Pairs of dimensions that do not go together.
+        The dimensions do not fit together, or `mode` is none of the three.
 
     Examples
     --------
@@ -118,14 +119,14 @@ def convolve(
     if len(size_a) != len(size_b) or a.shape[1] != b.shape[1]:
         raise ShapeError(
             f"convolve of shapes {tuple(A.shape)} and {tuple(B.shape)}: axes={axes}, dot_axes={dot_axes}; needed: as "
-            "many dimensions of A as of B in each, and equal extents in dot_axes"
+            "many dimensions of A as of B in axes and in dot_axes, and equal extents in dot_axes"
         )
     y = _convolved(a, b, size_a, size_b, mode)
     return reshape(y, (*kept_a, *kept_b, *(int(n) for n in y.shape[2:])))
 
 
 def _canonical(x: Any, convolved: Shape, dotted: Shape, name: str) -> tuple[Any, Shape, Shape]:
-    """An array with its dimensions in order: those that stay in one, those that are summed in one, the others."""
+    """`x` as [kept, summed, *convolved] with the kept and the summed dimensions merged; the extents kept; the sizes."""
     ndim = len(x.shape)
     convolved, dotted = (tuple(k % ndim for k in a) if ndim else a for a in (convolved, dotted))
     if len({*convolved, *dotted}) != len(convolved) + len(dotted):
@@ -143,15 +144,15 @@ def _convolved(a: Any, b: Any, size_a: Shape, size_b: Shape, mode: str) -> Any:
         if any(m < n for m, n in zip(size_a, size_b, strict=True)):
             if any(m > n for m, n in zip(size_a, size_b, strict=True)):
                 raise ShapeError(
-                    f"convolve, mode='valid', of extents {size_a} and {size_b}; needed: one of the two the larger one "
-                    "in every convolved dimension"
+                    f"convolve, mode='valid', of extents {size_a} and {size_b}; needed: one array at least as large as "
+                    "the other in every convolved dimension"
                 )
-            return swapaxes(_correlate(b, _reversed(a)), 0, 1)
-        return _correlate(a, _reversed(b))
+            return swapaxes(_correlate(b, _flip(a)), 0, 1)
+        return _correlate(a, _flip(b))
     if mode == "full":
-        if math.prod(size_b) > math.prod(size_a):  # the shorter one goes over the longer one
+        if math.prod(size_b) > math.prod(size_a):  # the larger array provides the windows
             return swapaxes(_convolved(b, a, size_b, size_a, mode), 0, 1)
         widths = tuple((n - 1, n - 1) for n in size_b)
     else:
         widths = tuple((n - 1 - (n - 1) // 2, (n - 1) // 2) for n in size_b)
-    return _correlate(_pad(a, options=(widths,)), _reversed(b))
+    return _correlate(_pad(a, options=(widths,)), _flip(b))

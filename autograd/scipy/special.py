@@ -1,7 +1,7 @@
-"""Special functions under SciPy's names: ``import autograd.scipy.special``.
+"""``scipy.special`` with differentiable functions: ``import autograd.scipy.special``.
 
-Derivatives are those of the NIST Digital Library of Mathematical Functions (https://dlmf.nist.gov): gamma and its
-relatives 5.2, 5.5, 5.9, 8.8; error functions 7.2, 7.10; Bessel functions 10.6, 10.29; the beta function 5.12, 8.17.
+Derivatives are taken from the NIST Digital Library of Mathematical Functions (https://dlmf.nist.gov): gamma functions
+5.2, 5.5, 5.9, 8.8; error functions 7.2, 7.10; Bessel functions 10.6, 10.29; beta functions 5.12, 8.17.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ._load import as_ufunc, in_dtype, scipy, traced, without_derivative
 _special = scipy("special")
 _ROOT_PI = math.sqrt(math.pi)
 
-# -- the gamma function and its relatives ----------------------------------------------------------------------------
+# -- gamma functions -------------------------------------------------------------------------------------------------
 def _polygamma_of(n: Any, x: Any) -> Any:
     if not isinstance(n, int | np.integer):
         return _special.polygamma(n, x)
@@ -39,17 +39,17 @@ digamma = psi = elementwise("digamma", _special.psi, lambda y, x: polygamma(1, x
 gamma = elementwise("gamma", _special.gamma, lambda y, x: y * psi(x), saves="y0")
 gammaln = elementwise("gammaln", _special.gammaln, lambda y, x: psi(x), saves="0")
 rgamma = elementwise("rgamma", _special.rgamma, lambda y, x: -y * psi(x), saves="y0")
-gammasgn = elementwise("gammasgn", _special.gammasgn, lambda y, x: x * 0, saves="0")  # constant between its jumps
+gammasgn = elementwise("gammasgn", _special.gammasgn, lambda y, x: x * 0, saves="0")  # piecewise constant
 
 
-def _weak(y: Any, *xs: Any) -> Any:
-    """What was computed of Python numbers, as one: a NumPy scalar would make float64 of all that it meets."""
+def _as_python_number(y: Any, *xs: Any) -> Any:
+    """`y` as a Python number if all of `xs` are: a NumPy scalar would turn other operands into float64."""
     return float(y) if all(isinstance(x, int | float) and not hasattr(x, "dtype") for x in xs) else y
 
 
 def _gamma_density(a: Any, x: Any) -> Any:
-    """x^(a - 1) exp(-x) / gamma(a), by its logarithm, which does not overflow."""
-    return exp((a - 1) * log(x) - x - _weak(gammaln(a), a))
+    """``x^(a - 1) exp(-x) / gamma(a)``, computed from its logarithm, which does not overflow."""
+    return exp((a - 1) * log(x) - x - _as_python_number(gammaln(a), a))
 
 
 gammainc = without_derivative(
@@ -65,7 +65,7 @@ gammaincc = without_derivative(
 
 
 def multigammaln(a: Any, d: int) -> Any:
-    """The logarithm of the multivariate gamma function of dimension `d`."""
+    """Return the logarithm of the multivariate gamma function of dimension `d`."""
     if not traced(a):
         return _special.multigammaln(a, d)
     halves = np.arange(d) / 2.0
@@ -73,7 +73,7 @@ def multigammaln(a: Any, d: int) -> Any:
     return sum(gammaln(shifted), axis=-1) + d * (d - 1) / 4.0 * math.log(math.pi)
 
 
-# -- the beta function -----------------------------------------------------------------------------------------------
+# -- beta functions --------------------------------------------------------------------------------------------------
 beta = op(
     "beta", "N N", _special.beta,
     (lambda ct, y, a, b: ct * (y * (psi(a) - psi(a + b))), lambda ct, y, a, b: ct * (y * (psi(b) - psi(a + b)))),
@@ -87,8 +87,8 @@ betaln = op(
 
 
 def _beta_density(a: Any, b: Any, x: Any) -> Any:
-    """x^(a - 1) (1 - x)^(b - 1) / beta(a, b), by its logarithm."""
-    return exp((a - 1) * log(x) + (b - 1) * log1p(-x) - _weak(betaln(a, b), a, b))
+    """``x^(a - 1) (1 - x)^(b - 1) / beta(a, b)``, computed from its logarithm."""
+    return exp((a - 1) * log(x) + (b - 1) * log1p(-x) - _as_python_number(betaln(a, b), a, b))
 
 
 betainc = without_derivative(
@@ -106,8 +106,8 @@ i0: Primitive = elementwise("i0", _special.i0, lambda y, x: i1(x), saves="0")
 i1: Primitive = elementwise("i1", _special.i1, lambda y, x: (i0(x) + iv(2, x)) / 2, saves="0")
 
 
-def _of_order(name: str, function: Any, derivative: Any) -> Any:
-    """A function of an order, which has no derivative here, and of x."""
+def _bessel_function(name: str, function: Any, derivative: Any) -> Any:
+    """A function of an order n, in which it has no derivative here, and of x."""
     operation = op(
         name, "S N", function, (None, lambda ct, y, n, x: ct * derivative(y, n, x)), saves="y01", dims=broadcast,
         operands="n x",
@@ -115,14 +115,14 @@ def _of_order(name: str, function: Any, derivative: Any) -> Any:
     return without_derivative(operation, 0)
 
 
-jn: Any = _of_order("jv", _special.jv, lambda y, n, x: (jn(n - 1, x) - jn(n + 1, x)) / 2)
+jn: Any = _bessel_function("jv", _special.jv, lambda y, n, x: (jn(n - 1, x) - jn(n + 1, x)) / 2)
 jv = jn
-yn: Any = _of_order("yn", as_ufunc(_special.yn), lambda y, n, x: (yn(n - 1, x) - yn(n + 1, x)) / 2)
-iv: Any = _of_order("iv", _special.iv, lambda y, n, x: (iv(n - 1, x) + iv(n + 1, x)) / 2)
+yn: Any = _bessel_function("yn", as_ufunc(_special.yn), lambda y, n, x: (yn(n - 1, x) - yn(n + 1, x)) / 2)
+iv: Any = _bessel_function("iv", _special.iv, lambda y, n, x: (iv(n - 1, x) + iv(n + 1, x)) / 2)
 
 
 def _ive_rule(ct: Any, y: Any, n: Any, x: Any) -> Any:
-    # iv(n, x) exp(-|Re x|): of a complex x the second factor depends on the real part alone
+    # ive(n, x) = iv(n, x) exp(-|Re x|): the second factor depends on the real part of x alone
     return ct * ((ive(n - 1, x) + ive(n + 1, x)) / 2) - real(ct * y) * sign(real(x))
 
 
@@ -164,7 +164,9 @@ xlog1py: Primitive = op(
 
 # -- sums of exponentials --------------------------------------------------------------------------------------------
 def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
-    """``log(sum(b * exp(a)))`` without overflow, over one axis, several or all; differentiable in `a` and `b`.
+    """Return ``log(sum(b * exp(a)))`` over axes, or over all, computed without overflow.
+
+    Both `a` and `b` have derivatives. With `return_sign`, return the logarithm of the absolute value and the sign.
 
     Examples
     --------
@@ -180,7 +182,7 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
     top = stop_gradient(max(counted, axis=axis, keepdims=True))
     top = where(isfinite(top), top, 0)
     if b is not None:
-        a = where(b == 0, minimum(a, top), a)  # a term that does not count must not overflow
+        a = where(b == 0, minimum(a, top), a)  # a term of weight 0 must not overflow
     terms = exp(a - top)
     total = sum(terms if b is None else b * terms, axis=axis, keepdims=keepdims)
     signs = sign(total) if return_sign else None
@@ -190,12 +192,12 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
-    """``exp(x) / sum(exp(x))`` along an axis."""
+    """Return ``exp(x) / sum(exp(x))`` along an axis, or over all elements with None."""
     return _softmax(x, axis) if axis is not None else reshape(_softmax(reshape(x, (-1,)), 0), x.shape)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Any:
-    """The logarithm of `softmax`."""
+    """Return the logarithm of `softmax`."""
     return _log_softmax(x, axis) if axis is not None else reshape(_log_softmax(reshape(x, (-1,)), 0), x.shape)
 
 

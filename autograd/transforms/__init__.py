@@ -1,4 +1,4 @@
-"""Functions of functions: gradients, pullbacks, tangents, Jacobians, Hessians, their products, and rematerialisation.
+"""Function transforms: gradients, pullbacks, tangents, Jacobians, Hessians, products with them, and checkpoints.
 
 =====================================  =========================================================================
 reverse mode                           `grad`, `value_and_grad`, `grad_and_aux`, `elementwise_grad` (`egrad`),
@@ -10,10 +10,10 @@ products                               `hvp`, `make_hvp`, `hessian_tensor_produc
 memory                                 `checkpoint`
 =====================================  =========================================================================
 
-Arguments and outputs are arrays, floats, or nested tuples, lists and dicts of them. Where no mesh is in play and plain
-arrays went in, plain arrays come out; inside a mesh, Tensors. A transform inside another one is recorded by the outer
-one, so they nest: ``grad(grad(f))``, ``jvp(grad(f), ...)``. Under a mesh all of them are collective where the function
-is: every rank calls them alike.
+Arguments and outputs are arrays, floats, or nested tuples, lists and dicts of them. Without a mesh, plain arrays give
+plain arrays; under a mesh the results are Tensors. A transform inside another one is recorded by the outer one, so
+transforms nest: ``grad(grad(f))``, ``jvp(grad(f), ...)``. If the function communicates, its transforms do too, and
+every rank must call them alike.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ __all__ = [
     "value_and_grad", "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 
-LATER = {
+LAZY = {
     **dict.fromkeys(("hessian", "jacobian"), "jacobians"),
     **dict.fromkeys(("ggnvp", "hessian_tensor_product", "hessian_vector_product", "hvp", "make_ggnvp", "make_hvp",
                      "tensor_jacobian_product", "vector_jacobian_product"), "products"),
     "checkpoint": "rematerialise",
 }  # fmt: skip
-"""What is loaded when it is first asked for, and the file that holds it."""
+"""Names loaded at first use, and the module that defines each."""
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name not in LATER:
+    if name not in LAZY:
         raise AttributeError(f"module 'autograd.transforms' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"autograd.transforms.{LATER[name]}"), name)
+    found = globals()[name] = getattr(importlib.import_module(f"autograd.transforms.{LAZY[name]}"), name)
     return found

@@ -1,8 +1,8 @@
-"""Units and ones of a value that several ranks hold: what sweeps over the global index start from.
+"""Unit vectors and ones of a distributed value, from which Jacobians and elementwise gradients start their sweeps.
 
-A layout says which ranks hold a global element and whether their copies add up. So every rank can make its part of
-"1 at this element, 0 elsewhere" for itself: where parts are sharded, the rank that owns the element has the 1; where
-addends are held (P), the axis' first rank; where copies are, all.
+A layout says which ranks hold a global element and whether their copies are added. So every rank can compute its part
+of "1 at this element, 0 elsewhere" without communication: in a sharded value the rank that owns the element has the 1,
+in a Partial value the first rank of the axis, and in a value with equal copies all ranks.
 """
 
 from __future__ import annotations
@@ -23,34 +23,41 @@ __all__ = ["Basis", "ones"]
 
 
 def ones(x: Tensor, layout: Layout | None) -> Tensor | None:
-    """Ones of the shape of `x`, each global element counting once under `layout`; None where it is absent."""
+    """Return ones like `x` in which every global element counts once under `layout`; None where `x` is absent."""
     array = x.array
     if is_absent(array):
         return None
     if type(array) is Shaped:
         return Tensor(array, layout)
-    made = np.ones_like(array) if _counts(layout) else np.zeros_like(array)
+    made = np.ones_like(array) if _copy_counts(layout) else np.zeros_like(array)
     return Tensor(made[()] if isinstance(array, np.generic) else made, layout)
 
 
-def _counts(layout: Layout | None) -> bool:
-    """Whether this rank's copy is the one that counts: of addends, the first rank's alone."""
+def _copy_counts(layout: Layout | None) -> bool:
+    """Whether the copy on this rank counts: on Partial axes only that of the first rank does."""
     if layout is None:
         return True
     return all(label is not P or at == 0 for label, at in zip(layout.labels, layout.grid.place, strict=True))
 
 
 class Basis:
-    """The global unit vectors of a value, each as this rank's part of it.
+    """The unit vectors of a global value, each as the part that this rank holds.
 
-    A Varying value counts as parts that lie along its first dimension, in order of the ranks (numbers: as one vector,
-    an element a rank). So does one that is V on several axes, the earlier ones outermost. What the other ranks' parts
-    are is asked of them then, once: all ranks make a Basis of the same value together.
+    The parts of a Varying value are taken to be concatenated along the first dimension, in order of the ranks; numbers
+    form one vector with an element per rank. With several Varying axes the earlier ones are the outer ones. The ranks
+    then exchange the shapes of their parts once, so all ranks must create the Basis together.
 
     Attributes
     ----------
     shape : tuple of int
-        Of the whole value.
+        The shape of the global value.
+
+    Raises
+    ------
+    MeshError
+        The value is Varying and no mesh is current.
+    ShapeError
+        The parts of a Varying value differ in dimensions other than the first.
     """
 
     def __init__(self, x: Tensor, layout: Layout | None):
@@ -59,7 +66,7 @@ class Basis:
         local = tuple(int(n) for n in x.array.shape)
         self.local = local
         self.offset = [0] * len(local)
-        self.counts = _counts(layout)
+        self.counts = _copy_counts(layout)
         self.shape = local
         if layout is not None:
             self._shards(layout)
@@ -67,7 +74,7 @@ class Basis:
 
     def _shards(self, layout: Layout) -> None:
         whole = list(self.local)
-        for label in reversed(layout.labels):  # an earlier axis is the outer one: its extent is the larger
+        for label in reversed(layout.labels):  # earlier axes are outer ones and have the larger extents
             if isinstance(label, Shard) and label.extent is not None and label.offset is not None:
                 whole[label.dim] = label.extent
                 self.offset[label.dim] += label.offset
@@ -86,8 +93,8 @@ class Basis:
         else:
             if state.mesh is None:
                 raise MeshError(
-                    f"a Jacobian of {describe(self.array, self.local, layout)} with no mesh current: what the other "
-                    "ranks hold cannot be asked. Fix: call it inside `with cc.Mesh(...):`" + call_site()
+                    f"a Jacobian of {describe(self.array, self.local, layout)} needs the shapes on the other ranks, "
+                    "and no mesh is current. Fix: call it inside `with cc.Mesh(...):`" + call_site()
                 )
             shapes, mine = state.mesh.shapes(axes, self.shape)
         if not self.local:
@@ -95,20 +102,20 @@ class Basis:
             return
         if len({s[1:] for s in shapes}) != 1:
             raise ShapeError(
-                f"a Jacobian of {describe(self.array, self.local, layout)}, which is Varying over {axes}: the ranks' "
-                f"shapes are {shapes}, and parts along the first dimension must agree in the others\n  fix: ravel it, "
+                f"a Jacobian of {describe(self.array, self.local, layout)}, which is Varying over {axes}: the shapes "
+                f"on the ranks are {shapes}; needed: equal extents in all dimensions but the first\n  fix: ravel it, "
                 "or all_gather it" + call_site()
             )
         self.offset[0] += sum(s[0] for s in shapes[:mine])
         self.shape = (sum(s[0] for s in shapes), *self.shape[1:])
 
     def __iter__(self) -> Iterator[Tensor | None]:
-        """Units in the order of the global index; None where this rank holds no data of the value."""
+        """Iterate over the unit vectors in order of the global index; None where the value is absent on this rank."""
         for at in itertools.product(*map(range, self.shape)):
             yield self.unit(at)
 
     def unit(self, at: tuple[int, ...]) -> Tensor | None:
-        """1 at a global place and 0 elsewhere: this rank's part."""
+        """Return this rank's part of the unit vector with 1 at a global index."""
         array = self.array
         if type(array) is Shaped:
             return None if array.why != DRY else Tensor(array, self.layout)
@@ -123,5 +130,5 @@ class Basis:
 
 
 def is_copied(layout: Layout | None) -> bool:
-    """Whether it and its cotangent are the same on every rank: I on every axis, or no mesh at all."""
+    """Return whether a value and its cotangent are equal on all ranks: no mesh, or I or constant on every axis."""
     return layout is None or all(label is I or label is C for label in layout.labels)

@@ -1,4 +1,4 @@
-"""Forward mode: tangents. One run on a tape, then the tape is replayed forwards, once per tangent."""
+"""Forward mode: tangents, by one recorded run of the function and one forward replay of its tape per tangent."""
 
 from __future__ import annotations
 
@@ -16,23 +16,30 @@ __all__ = ["deriv", "jvp", "make_jvp", "make_jvp_reversemode"]
 
 
 def jvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """The value and its tangent: forward mode, by replaying the tape forwards.
+    """Return the value of `fun` and its tangent, in forward mode.
 
     Parameters
     ----------
     fun : callable
-        Of as many arguments as are given; arguments and output are arrays or nested containers of them.
+        A function of as many arguments as are given. Arguments and output are arrays or nested containers of them.
     args, tangents : sequences
-        As many tangents as arguments, each nested like its argument, its leaves of the shape and dtype, and under a
-        mesh of the layout, of the argument's.
+        One tangent per argument, nested like it. Its leaves have the shapes and dtypes, and under a mesh the layouts,
+        of the leaves of the argument.
 
     Returns
     -------
     y, dy
 
+    Raises
+    ------
+    ShapeError
+        The numbers of tangents and arguments differ, or a tangent has not the shape of its argument.
+    LayoutError
+        A tangent has not the layout of its argument.
+
     Notes
     -----
-    ``dy = df/dx . dx``. One run of `fun` and one replay, of about its price.
+    ``dy = df/dx . dx``. The cost is one run of `fun` and one replay of its tape, which costs about the same.
 
     Examples
     --------
@@ -49,7 +56,7 @@ def jvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
 
 def make_jvp(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes, at a point, the function from a tangent to ``(fun(x), its tangent)``.
+    Returns a function which computes, at a point, the function from a tangent of x to ``(fun(x), tangent of fun(x))``.
 
     `fun` runs once; each tangent replays its tape. See `jvp`.
 
@@ -65,12 +72,12 @@ def make_jvp(fun: Function, argnum: Argnum = 0) -> Function:
 
 def deriv(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes the tangent of the output for a tangent of ones: f' of a function of a number.
+    Returns a function which computes the tangent of the output for a tangent of ones: f'(x) for a number x.
 
     Notes
     -----
-    ``sum_j d f_i / d x_j`` for every i, in forward mode: the derivative of a curve, at the price of one replay however
-    many elements it has. Under a mesh every global element of x counts once.
+    ``sum_j d f_i / d x_j`` for every i, in forward mode, by one replay for any number of outputs. Under a mesh every
+    global element of x counts once.
 
     Examples
     --------
@@ -83,12 +90,13 @@ def deriv(fun: Function, argnum: Argnum = 0) -> Function:
 
 def make_jvp_reversemode(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes, at a point, the pushforward by two reverse sweeps: tangent -> tangent of fun(x).
+    Returns a function which computes, at a point, the function from a tangent of x to that of fun(x), in reverse mode.
 
     Notes
     -----
-    The pullback is linear in its cotangent, and the adjoint of that linear map is the pushforward (J. Townsend, *A new
-    trick for calculating Jacobian vector products*, 2017). `make_jvp` costs less; this one needs adjoints alone.
+    The pullback is linear in its cotangent, and the adjoint of that linear map is the pushforward, so two reverse
+    sweeps compute it (J. Townsend, *A new trick for calculating Jacobian vector products*, 2017). `make_jvp` costs
+    less; this transform needs no forward rules.
 
     Examples
     --------
@@ -99,7 +107,7 @@ def make_jvp_reversemode(fun: Function, argnum: Argnum = 0) -> Function:
     return nary("make_jvp_reversemode", _make_jvp_reversemode, fun, argnum)
 
 
-# -- of a function of one container, at a point ------------------------------------------------------------------------
+# -- the transforms of a function of one argument, at a point ----------------------------------------------------------
 
 
 def _make_jvp(f: Function, x: Any) -> Callable[[Any], tuple[Any, Any]]:
@@ -133,7 +141,7 @@ def _make_jvp_reversemode(f: Function, x: Any) -> Callable[[Any], Any]:
 
 
 def transposed(traced: Traced) -> Callable[[Sequence[Any]], list[Any]]:
-    """The pushforward as the adjoint of the pullback: tangents of the inputs -> tangents of the outputs."""
+    """Return the pushforward, from tangents of the inputs to those of the outputs, as the adjoint of the pullback."""
     zeros: list[Any] = []
     for y in traced.outputs:
         zero = zeros_like(y.array)

@@ -1,7 +1,7 @@
-"""Whole derivatives: the Jacobian and the Hessian, by a loop over the global index.
+"""The Jacobian and the Hessian, by one sweep per element of the global value.
 
-Every rank makes the same number of sweeps, one per element of the whole value, whatever part of it the rank holds: so
-communications inside meet, uneven parts included.
+Every rank makes the same number of sweeps, whatever part of the value it holds, so that communications inside match,
+for uneven parts too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODES = ("reverse", "forward")
 
 def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Function:
     """
-    Returns a function which computes the Jacobian of `fun`, all its partial derivatives.
+    Returns a function which computes the Jacobian of `fun`, the array of all partial derivatives.
 
     Parameters
     ----------
@@ -38,36 +38,39 @@ def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> F
     argnum : int or sequence of int
         As in `grad`.
     mode : "reverse" or "forward", optional
-        Reverse takes one sweep per element of the output, forward one per element of the argument. By default the
-        cheaper one: forward if it takes at most half as many, since replaying a tape forwards costs up to twice a
-        sweep back; under a mesh, where the result's layout depends on it, reverse.
+        Reverse mode takes one sweep per element of the output, forward mode one per element of the argument. The
+        default is the cheaper one: forward if it takes at most half as many sweeps, because a forward replay costs up
+        to twice a reverse sweep. Under a mesh the layout of the result depends on the mode, and the default is reverse.
 
     Returns
     -------
     callable
-        With the arguments of `fun`. It returns the array ``J[i..., j...] = d y[i...] / d x[j...]``, of the output's
-        shape followed by the argument's. Containers give containers: one like the output, and in each of its places
-        one like the argument.
+        A function of the arguments of `fun`. It returns the array ``J[i..., j...] = d y[i...] / d x[j...]``, whose
+        shape is that of the output followed by that of the argument. Containers give a container like the output, in
+        which each leaf is a container like the argument.
 
     Raises
     ------
+    ArgumentError
+        `mode` is neither "reverse" nor "forward".
     ObjectiveError
-        A complex output of a complex argument that is not holomorphic, so that no complex number is its derivative.
+        In a call: a complex output is not a holomorphic function of a complex argument, so that it has no complex
+        derivative.
     ShapeError
-        A Varying value whose parts on the ranks do not fit together, on all ranks.
+        In a call, on all ranks: the parts of a Varying value do not fit together.
 
     Notes
     -----
-    Complex values: of a complex argument and a real output, rows are gradients, ``df/dx - i df/dy``. The price is one
-    run of `fun` and a sweep per element of y, or of x. (A complex y of a real x takes two each in reverse mode.)
+    The cost is one run of `fun` and one sweep per element of the output y, or of the argument x; in reverse mode two
+    per element for a complex y and a real x. For a complex x and a real y the rows are gradients, ``df/dx - i df/dy``.
 
-    Under a mesh the index is the global one: the loop goes over all elements of the whole value, on all ranks alike,
-    and a rank that does not hold the element at hand seeds zeros. In reverse mode the first dimensions of J are then
-    those of the whole output, on every rank, and the rest are this rank's part of the argument: each row is a gradient,
-    so its layout is dual to the argument's (shifted by the output's dimensions). A Replicated argument gives addends
-    (P), which ``all_reduce`` sums; one that is Shard(0) gives this rank's columns. In forward mode each column is a
-    tangent of the output: this rank's part of the output comes first, with the output's layout, then the whole
-    argument. A Varying value counts as parts along its first dimension, in order of the ranks.
+    Under a mesh all ranks loop over the elements of the global value together; a rank that does not hold the current
+    element starts its sweep from zeros. In reverse mode the first dimensions of J are those of the whole output, on
+    every rank, and the others are this rank's part of the argument. Each row is a gradient, so its layout is dual to
+    that of the argument (shifted by the dimensions of the output): a Replicated argument gives addends (P), which
+    ``all_reduce`` sums; a Shard(0) argument gives the columns of this rank. In forward mode each column is a tangent
+    of the output: first comes this rank's part of the output, in the output's layout, then the whole argument. The
+    parts of a Varying value count as concatenated along the first dimension, in order of the ranks.
 
     Examples
     --------
@@ -82,29 +85,36 @@ def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> F
 
 def hessian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Function:
     """
-    Returns a function which computes the Hessian of `fun`: the Jacobian of its gradient, n rows for n arguments.
+    Returns a function which computes the Hessian of `fun`: the Jacobian of its gradient.
 
     Parameters
     ----------
     fun : callable
-        Usually returns one number; of an array it is the Hessian of each element, with the output's dimensions first.
+        Usually returns one number. If it returns an array, the result is the Hessian of each element, with the
+        dimensions of the output first.
     argnum : int or sequence of int
         As in `grad`. Containers give containers of containers.
     mode : str, optional
-        "reverse-over-reverse", which is the default, "forward-over-reverse", "reverse-over-forward" or
-        "forward-over-forward". The first two record one gradient and sweep over the record, the others record n.
+        "reverse-over-reverse" (the default), "forward-over-reverse", "reverse-over-forward" or "forward-over-forward".
+        The first two record one gradient and sweep over that record; the others record one per element.
 
     Returns
     -------
     callable
-        With the arguments of `fun`; the result has the output's shape, then the argument's twice. Under a mesh its
-        layout is that of `jacobian`, of the gradient: in reverse mode rows are whole and columns are this rank's part.
+        A function of the arguments of `fun`. The shape of the result is that of the output, followed by that of the
+        argument twice. Under a mesh its layout is that of the `jacobian` of the gradient: in reverse mode rows are
+        whole and columns are the part of this rank.
+
+    Raises
+    ------
+    ArgumentError
+        `mode` is none of the four.
 
     Notes
     -----
-    ``H[i, j] = d^2 f / dx_i dx_j``. The gradient is recorded once; each of the n elements of the argument then takes a
-    sweep over that record. Forwards that costs about 1.7 times what it costs backwards (100 operations on vectors of
-    60), which is why backwards is the default.
+    ``H[i, j] = d^2 f / dx_i dx_j``. The gradient is recorded once; each of the n elements of the argument then takes
+    one sweep over that record. A forward sweep costs about 1.7 times a reverse sweep (measured with 100 operations on
+    vectors of 60), which is why reverse mode is the default.
 
     Examples
     --------
@@ -132,7 +142,7 @@ def _jacobian(f: Function, x: Any, mode: str | None, *, warn: bool = True) -> An
     if warn:
         warn_if_constant(traced)
     if mode is None:
-        mode = _cheaper(traced)
+        mode = _cheaper_mode(traced)
     for i, y in enumerate(traced.outputs):
         for z in traced.inputs:
             if y.array.dtype.kind == "c" and z.array.dtype.kind == "c":
@@ -142,8 +152,8 @@ def _jacobian(f: Function, x: Any, mode: str | None, *, warn: bool = True) -> An
     return traced.out_structure.rebuild([traced.structure.rebuild(row) for row in table])
 
 
-def _cheaper(traced: Traced) -> str:
-    """The mode that costs less, where the result does not depend on it."""
+def _cheaper_mode(traced: Traced) -> str:
+    """The mode that needs less work, or reverse where the layout of the result depends on the mode."""
     if not all(is_copied(x.layout) for x in (*traced.inputs, *traced.outputs)):
         return "reverse"
     return "forward" if 2 * _count(traced.inputs) <= _count(traced.outputs) else "reverse"
@@ -154,15 +164,15 @@ def _count(xs: Sequence[Tensor]) -> int:
 
 
 def _by_rows(traced: Traced) -> list[list[Any]]:
-    """One pullback per element of the outputs; a complex one of a real argument takes two."""
+    """One pullback per element of the outputs, two for a complex output of a real argument."""
     table = []
     for i, y in enumerate(traced.outputs):
         basis = Basis(y, None if y.layout is None else y.layout.dual)
         two = y.array.dtype.kind == "c" and any(x.array.dtype.kind == "f" for x in traced.inputs)
         rows: list[list[Any]] = [[] for _ in traced.inputs]
         for unit in basis:
-            found = traced.pull(_at(unit, i, len(traced.outputs)))
-            turned = traced.pull(_at(_times(unit, 1j), i, len(traced.outputs))) if two else found
+            found = traced.pull(_one_hot_cotangents(unit, i, len(traced.outputs)))
+            turned = traced.pull(_one_hot_cotangents(_scaled(unit, 1j), i, len(traced.outputs))) if two else found
             for x, column, g, h in zip(traced.inputs, rows, found, turned, strict=True):
                 column.append(g - 1j * h if two and x.array.dtype.kind == "f" else g)
         table.append([
@@ -173,15 +183,15 @@ def _by_rows(traced: Traced) -> list[list[Any]]:
 
 
 def _by_columns(traced: Traced) -> list[list[Any]]:
-    """One pushforward per element of the arguments; a complex one of a real output takes two."""
+    """One pushforward per element of the arguments, two for a complex argument of a real output."""
     columns: list[list[Any]] = []
     for j, x in enumerate(traced.inputs):
         basis = Basis(x, x.layout)
         two = x.array.dtype.kind == "c" and any(y.array.dtype.kind == "f" for y in traced.outputs)
         found: list[list[Any]] = [[] for _ in traced.outputs]
         for unit in basis:
-            dys = _pushed(traced, unit, j)
-            turned = _pushed(traced, _times(unit, 1j), j) if two else dys
+            dys = _push_unit(traced, unit, j)
+            turned = _push_unit(traced, _scaled(unit, 1j), j) if two else dys
             for y, row, dy, ty in zip(traced.outputs, found, dys, turned, strict=True):
                 row.append(dy - 1j * ty if two and y.array.dtype.kind == "f" else dy)
         columns.append([
@@ -190,12 +200,12 @@ def _by_columns(traced: Traced) -> list[list[Any]]:
     return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in traced.outputs]
 
 
-def _pushed(traced: Traced, unit: Any, j: int) -> list[Any]:
+def _push_unit(traced: Traced, unit: Any, j: int) -> list[Any]:
     return traced.push([unit if k == j and unit is not None else zeros(x) for k, x in enumerate(traced.inputs)])
 
 
 def zeros(x: Tensor) -> Any:
-    """A tangent that is zero, of the layout of `x`."""
+    """Return a zero tangent with the layout of `x`."""
     array = x.array
     if type(array) is Shaped:
         return Tensor(array, x.layout)
@@ -203,24 +213,24 @@ def zeros(x: Tensor) -> Any:
     return Tensor(made[()] if isinstance(array, np.generic) else made, x.layout)
 
 
-def _at(unit: Any, i: int, count: int) -> list[Any]:
-    """Cotangents: the unit at output i, nothing at the others."""
+def _one_hot_cotangents(unit: Any, i: int, count: int) -> list[Any]:
+    """One cotangent per output: `unit` at output i, None at the others."""
     return [unit if k == i else None for k in range(count)]
 
 
-def _times(unit: Any, factor: complex) -> Any:
+def _scaled(unit: Any, factor: complex) -> Any:
     return None if unit is None else Tensor(unit.array * unit.array.dtype.type(factor), unit.layout)
 
 
 def _join(
     parts: list[Any], whole: tuple[int, ...], x: Tensor, layout: Layout | None, first: bool, traced: Traced
 ) -> Any:
-    """Rows (or columns) as one array: the dimensions looped over, then (or before) those of each part."""
+    """Join rows or columns into one array, with the dimensions that were looped over first or last."""
     local = tuple(int(n) for n in x.array.shape)
     shape = whole + local if first else local + whole
     if not parts:
         empty = np.zeros(shape, x.array.dtype) if type(x.array) is not Shaped else Shaped(shape, x.array.dtype, DRY)
-        return traced.out(Tensor(empty, _shifted(layout, len(whole) if first else 0)))
+        return traced.out(Tensor(empty, _shift_dims(layout, len(whole) if first else 0)))
     if any(p.__class__ in TENSORS and p.tape is not None for p in parts):
         return stacked(parts, whole, 0 if first else len(local))
     arrays = [p.array if p.__class__ in TENSORS else p for p in parts]
@@ -228,13 +238,14 @@ def _join(
     joined = joined if shape else joined[()]
     if parts[0].__class__ not in TENSORS:
         return joined
-    return Tensor(joined, _shifted(layout, len(whole) if first else 0))
+    return Tensor(joined, _shift_dims(layout, len(whole) if first else 0))
 
 
 def stacked(parts: Sequence[Any], whole: Sequence[int], at: int) -> Any:
-    """Parts in C order of an index of shape `whole`, whose dimensions are put in at dimension `at`; recorded.
+    """Stack parts, given in C order of an index of shape `whole`, along new dimensions at `at`; recorded.
 
-    One stack a dimension, and no reshape: where parts are sharded, an extent of 1 would not tell what was cut.
+    It stacks once per dimension rather than reshape: with sharded parts, reshape could not tell which of several
+    dimensions of extent 1 is the sharded one.
     """
     found = list(parts)
     for n in reversed(whole):
@@ -242,8 +253,8 @@ def stacked(parts: Sequence[Any], whole: Sequence[int], at: int) -> Any:
     return found[0]
 
 
-def _shifted(layout: Layout | None, by: int) -> Layout | None:
-    """A layout after `by` whole dimensions were put first."""
+def _shift_dims(layout: Layout | None, by: int) -> Layout | None:
+    """A layout after `by` unsharded dimensions were inserted at the front."""
     if layout is None or not layout.special or not by:
         return layout
     return layout.grid.layout([
@@ -252,7 +263,7 @@ def _shifted(layout: Layout | None, by: int) -> Layout | None:
 
 
 def _require_holomorphic(traced: Traced, i: int) -> None:
-    """Refuse a complex function of complex arguments whose pullback is not complex-linear."""
+    """Raise ObjectiveError for a complex function of complex arguments whose pullback is not complex-linear."""
     y = traced.outputs[i]
     if type(y.array) is Shaped or not y.array.size:
         return
@@ -262,7 +273,7 @@ def _require_holomorphic(traced: Traced, i: int) -> None:
         return
     with no_grad():
         ct = ct.astype(y.array.dtype)
-        found, turned = (traced.pull(_at(c, i, len(traced.outputs))) for c in (ct, 1j * ct))
+        found, turned = (traced.pull(_one_hot_cotangents(c, i, len(traced.outputs))) for c in (ct, 1j * ct))
     for x, g, h in zip(traced.inputs, found, turned, strict=True):
         if x.array.dtype.kind != "c":
             continue
@@ -270,7 +281,7 @@ def _require_holomorphic(traced: Traced, i: int) -> None:
         off, scale = np.max(np.abs(h - 1j * g), initial=0), np.max(np.abs(g), initial=0) + np.max(np.abs(h), initial=0)
         if not off <= 1e3 * float(np.finfo(y.array.dtype).eps) * scale:
             raise ObjectiveError(
-                f"jacobian of a complex function of a complex argument of shape {x.array.shape} that is not "
-                "holomorphic: no complex number is its derivative. Needed: a real output or argument. Fix: jacobian of "
+                f"jacobian of a complex function that is not holomorphic, of a complex argument of shape "
+                f"{x.array.shape}: it has no complex derivative. Needed: a real output or argument. Fix: jacobian of "
                 "the real and of the imaginary part, np.real(fun(z)) and np.imag(fun(z))" + call_site()
             )

@@ -1,4 +1,4 @@
-"""Products with second derivatives, and with Jacobians, without the matrix: Hessian-vector, Gauss-Newton, tensors."""
+"""Products of Hessians, Gauss-Newton matrices and Jacobians with vectors and tensors, without forming the matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..engine.parameter import constant
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, LayoutError, ShapeError, call_site
 from .jacobians import stacked
-from .reverse import _grad
+from .reverse import gradient_at
 from .traced import Function, Traced
 from .wrapping import Argnum, named, nary
 
@@ -25,12 +25,12 @@ __all__ = [
 
 
 def half_squares(y: Any) -> Any:
-    """Half the sum of squares along the last dimension: the loss of least squares, whose Hessian is the identity."""
+    """Return half the sum of squares over the last dimension, the least-squares loss. Its Hessian is the identity."""
     return ops.sum(y * y, -1) * 0.5 if np.ndim(getattr(y, "array", y)) else y * y * 0.5
 
 
 def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """The gradient and the Hessian-vector product, forward over reverse.
+    """Return the gradient and the Hessian-vector product, by forward over reverse mode.
 
     Parameters
     ----------
@@ -42,12 +42,17 @@ def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
     Returns
     -------
     gradient, product
-        Each like the one argument, or a tuple of those of several; of the dual layouts.
+        Each like the argument, or a tuple with several arguments; in the dual layouts.
+
+    Raises
+    ------
+    ShapeError
+        The numbers of tangents and arguments differ.
 
     Notes
     -----
-    ``H v``, the tangent of the gradient along v (B. Pearlmutter, *Fast exact multiplication by the Hessian*, 1994).
-    One recorded gradient and one replay of it: about twice the price of a gradient, whatever the size.
+    ``H v`` is the tangent of the gradient along v (B. Pearlmutter, *Fast exact multiplication by the Hessian*, 1994).
+    It costs one recorded gradient and one replay of it, about twice a gradient for any size.
 
     Examples
     --------
@@ -57,7 +62,7 @@ def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
     """
     if len(args) != len(tangents):
         raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
-    traced = Traced(lambda xs: _grad(lambda zs: fun(*zs), xs), tuple(args), "arguments")
+    traced = Traced(lambda xs: gradient_at(lambda zs: fun(*zs), xs), tuple(args), "arguments")
     product = traced.out_structure.rebuild(traced.push(traced.structure.match(tuple(tangents), "tangents")))
     gradient = traced.value()
     return (gradient[0], product[0]) if len(args) == 1 else (gradient, product)
@@ -65,10 +70,10 @@ def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
 
 def make_hvp(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes, at a point, ``(product, gradient)``: product(v) is the Hessian times v.
+    Returns a function which computes, at a point, ``(product, gradient)``, where product(v) is the Hessian times v.
 
-    The gradient is recorded once; each product is one sweep back over that record. Under a mesh v is of the argument's
-    own layout, since it is the cotangent of the gradient.
+    The gradient is recorded once; each product is one reverse sweep over that record. Under a mesh v has the layout of
+    the argument, because it is the cotangent of the gradient.
 
     Examples
     --------
@@ -86,7 +91,7 @@ def hessian_tensor_product(fun: Function, argnum: Argnum = 0) -> Function:
 
     Notes
     -----
-    ``sum_j H[i, j] v[j]``, forward over reverse, at about twice the price of a gradient; see `hvp`.
+    ``sum_j H[i, j] v[j]``, by forward over reverse mode, at about twice the cost of a gradient; see `hvp`.
 
     Examples
     --------
@@ -104,12 +109,19 @@ def tensor_jacobian_product(fun: Function, argnum: Argnum = 0) -> Function:
     """
     Returns a function of ``(*args, tensor)`` which computes a tensor contracted with the Jacobian from the left.
 
-    The last dimensions of the output that the tensor does not have stay, and come first in the result.
+    The shape of the tensor is that of the first dimensions of the output. The remaining dimensions of the output come
+    first in the result.
+
+    Raises
+    ------
+    ArgumentError, ShapeError, LayoutError
+        In a call: the output is not one array, the tensor does not fit, or a remaining dimension is sharded.
 
     Notes
     -----
-    ``sum_i t[i...] J[i..., k..., j...]`` over the tensor's dimensions i: the pullback of t, one sweep per element k of
-    what is left (one, where the tensor is of the output's shape). Dimensions that are left must be whole on each rank.
+    ``sum_i t[i...] J[i..., k..., j...]`` over the dimensions i of the tensor. It takes one reverse sweep per element k
+    of the remaining dimensions, so one if the tensor has the shape of the output. The remaining dimensions may not be
+    sharded.
 
     Examples
     --------
@@ -126,25 +138,30 @@ vector_jacobian_product = tensor_jacobian_product
 def ggnvp(
     fun: Function, args: Sequence[Any], tangents: Sequence[Any], loss: Function = half_squares
 ) -> tuple[Any, Any]:
-    """The value, and the generalized Gauss-Newton matrix times a vector.
+    """Return the value of a model, and the generalized Gauss-Newton matrix times a vector.
 
     Parameters
     ----------
     fun : callable
-        The model: returns one array.
+        The model; it returns one array.
     args, tangents : sequences
         As in `jvp`.
     loss : callable
-        Of the model's output, returns one number; half the sum of squares without it.
+        From the output of the model to one number; by default half the sum of squares.
 
     Returns
     -------
     y, product
 
+    Raises
+    ------
+    ShapeError
+        The numbers of tangents and arguments differ.
+
     Notes
     -----
-    ``G v = J^T H_loss J v``: one replay forwards, a Hessian-vector product of the loss, one sweep back (N. Schraudolph,
-    *Fast curvature matrix-vector products*, 2002). G is positive semidefinite where the loss is convex.
+    ``G v = J^T H_loss J v`` takes one forward replay, a Hessian-vector product of the loss and one reverse sweep
+    (N. Schraudolph, *Fast curvature matrix-vector products*, 2002). G is positive semidefinite if the loss is convex.
 
     Examples
     --------
@@ -164,7 +181,7 @@ def make_ggnvp(f: Function, g: Function = half_squares, f_argnum: Argnum = 0) ->
     """
     Returns a function which computes, at a point, the function from v to the Gauss-Newton matrix times v.
 
-    `f` is the model, `g` the loss of its output; see `ggnvp`. The model runs once.
+    `f` is the model and `g` the loss of its output; see `ggnvp`. The model runs once, each product replays it.
 
     Examples
     --------
@@ -176,11 +193,11 @@ def make_ggnvp(f: Function, g: Function = half_squares, f_argnum: Argnum = 0) ->
     return nary("make_ggnvp", _make_ggnvp, f, f_argnum, g)
 
 
-# -- of a function of one container, at a point ------------------------------------------------------------------------
+# -- the transforms of a function of one argument, at a point ----------------------------------------------------------
 
 
 def _make_hvp(f: Function, x: Any) -> tuple[Callable[[Any], Any], Any]:
-    traced = Traced(lambda z: _grad(f, z), x)
+    traced = Traced(lambda z: gradient_at(f, z), x)
 
     def product(v: Any) -> Any:
         return traced.gradient(traced.out_structure.match(v, "the vector"))
@@ -189,7 +206,7 @@ def _make_hvp(f: Function, x: Any) -> tuple[Callable[[Any], Any], Any]:
 
 
 def _hessian_tensor(f: Function, x: Any, v: Any) -> Any:
-    traced = Traced(lambda z: _grad(f, z), x)
+    traced = Traced(lambda z: gradient_at(f, z), x)
     return traced.out_structure.rebuild(traced.push(traced.structure.match(v, "the tensor")))
 
 
@@ -205,8 +222,8 @@ def _tensor_jacobian(f: Function, x: Any, t: Any) -> Any:
     shape, given = tuple(y.array.shape), tuple(int(n) for n in t.shape)
     if shape[: len(given)] != given:
         raise ShapeError(
-            f"tensor_jacobian_product: a tensor of shape {given} was given for an output of shape {shape}; needed: its "
-            "first dimensions" + call_site()
+            f"tensor_jacobian_product: a tensor of shape {given} was given for an output of shape {shape}; needed: the "
+            "shape of the output's first dimensions" + call_site()
         )
     rest = shape[len(given) :]
     if not rest:
@@ -214,7 +231,7 @@ def _tensor_jacobian(f: Function, x: Any, t: Any) -> Any:
     if y.layout is not None and any(getattr(label, "dim", 0) >= len(given) for label in y.layout.labels):
         raise LayoutError(
             f"tensor_jacobian_product: the output {y.layout!r} of shape {shape} is sharded along a dimension that the "
-            f"tensor of shape {given} leaves\n  fix: gather it first, or give a tensor of the output's shape"
+            f"tensor of shape {given} does not have\n  fix: gather it first, or give a tensor of the output's shape"
             + call_site()
         )
     rows: list[list[Any]] = [[] for _ in traced.inputs]
@@ -235,7 +252,7 @@ def _make_ggnvp(f: Function, x: Any, loss: Function) -> Callable[[Any], Any]:
 
 
 def _gauss_newton(traced: Traced, loss: Function) -> Callable[[Any], Any]:
-    curved = Traced(lambda y: _grad(loss, y), traced.value())
+    curved = Traced(lambda y: gradient_at(loss, y), traced.value())
 
     def product(v: Any) -> Any:
         dy = traced.push(traced.structure.match(v, "the vector"))
@@ -245,11 +262,11 @@ def _gauss_newton(traced: Traced, loss: Function) -> Callable[[Any], Any]:
 
 
 def _with_tensor(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum) -> Function:
-    """A transformed function that takes one positional argument more, the tensor, at the end."""
+    """A transformed function that takes the tensor as an additional last positional argument."""
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
         if not args:
-            raise ArgumentError(f"{name}: no arguments were given; needed: those of the function, and the tensor")
+            raise ArgumentError(f"{name}: no arguments were given; needed: those of the function and the tensor")
         tensor = args[-1]
         return nary(name, lambda f, x: unary(f, x, tensor), fun, argnum)(*args[:-1], **kwargs)
 

@@ -1,10 +1,10 @@
-"""Checkpoints: a part of a program whose intermediate values are forgotten, and computed again when a sweep needs them.
+"""`checkpoint`: do not store the intermediate values of a function; compute them again when a sweep needs them.
 
-On the tape a checkpoint is one node, the *head*, that keeps the arguments and the function, and right after it a light
-node per output, as operations of several outputs have (see `engine.multi_output`). A reverse sweep gathers the outputs'
-cotangents; at the head it runs the function again on a tape of its own, and sweeps that. Forward mode replays it in the
-same way. Where the sweep itself is recorded, the second run stands on the tape that records it, so derivatives of any
-order go through.
+On the tape a checkpoint is one node, the *head*, which keeps the arguments and the function, followed by one small node
+per output, as in operations with several outputs (see `engine.multi_output`). A reverse sweep collects the cotangents
+of the outputs; at the head it runs the function again on a new tape and sweeps that. Forward mode does the same with a
+forward sweep. If the sweep itself is recorded, the second run is recorded on that tape, so that derivatives of any
+order work.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ __all__ = ["checkpoint"]
 
 
 def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """`fun`, whose intermediate values a tape forgets and computes again for each sweep.
+    """Return `fun` with its intermediate values not stored on the tape but computed again in each sweep.
 
     Parameters
     ----------
     fun : callable
-        Of any arguments, positional or by keyword, nested containers too; so is what it returns. It may use what it
-        closes over: parameters of a module, values on the tape. A second run must do what the first one did: random
-        numbers are replayed (`autograd.random`, and NumPy's global generator where it runs on the main thread);
-        other state that it changes is not put back.
+        Arguments, positional and keyword, and result may be nested containers. It may use variables of its closure,
+        such as parameters of a module or values on the tape. A second run must repeat the first: random numbers are
+        replayed (those of `autograd.random`, and on the main thread those of NumPy's global generator); other state
+        that `fun` changes is not restored.
 
     Returns
     -------
     callable
-        With the arguments and the result of `fun`. Where no tape records, it is `fun`.
+        A function with the arguments and the result of `fun`. While no tape records it just calls `fun`.
 
     Raises
     ------
     TapeError
-        In a sweep: the second run returned something else than the first.
+        In a sweep: the shapes, dtypes or layouts of the second run's result differ from the first run's.
 
     Notes
     -----
-    The tape keeps the arguments and no intermediate value; the price is one more run of `fun` per sweep (T. Chen et
-    al., *Training deep nets with sublinear memory cost*, 2016). n layers in sqrt(n) checkpoints need memory for about
-    2 sqrt(n) layers. Both modes and every order go through it.
+    The tape keeps the arguments and no intermediate value; each sweep runs `fun` once more (T. Chen et al., *Training
+    deep nets with sublinear memory cost*, 2016). n layers in sqrt(n) checkpoints need memory for about 2 sqrt(n)
+    layers. Reverse mode, forward mode and derivatives of every order are supported.
 
-    Communications inside are made again in each sweep that passes, on all ranks in the same order, whether or not
-    a cotangent has arrived on this one: bytes of `fun` once more, beside those of its adjoints. Layouts are those of
-    `fun`; the mesh that was current at the call is current in the second run.
+    Communications inside `fun` run again in every sweep, on all ranks in the same order, whether or not a cotangent has
+    arrived on this rank. A sweep thus moves the bytes of `fun` once more, besides those of its adjoints. The layouts
+    are those of `fun`. The mesh that was current at the call is current in the second run.
 
-    Where `fun` closes over a value on the tape, tape and function hold each other, until backward has released the
-    tape or the garbage collector finds them: pass such values as arguments.
+    If the closure of `fun` holds a value on the tape, tape and function refer to each other until backward releases the
+    tape or the garbage collector runs; pass such values as arguments instead.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Segment:
-    """What it takes to run a part of a program again."""
+    """A checkpointed call: the function, its arguments and the state needed to run it again."""
 
     __slots__ = (
         "contexts", "fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs", "random_state", "structure"
@@ -92,28 +92,28 @@ class Segment:
 
     def __init__(self, fun: Callable[..., Any], leaves: list[Any], structure: Structure):
         self.fun = fun
-        self.leaves = leaves  # of the arguments; None where an operand goes
+        self.leaves = leaves  # of the arguments, with None in place of operands
         self.structure = structure
-        self.operands: list[tuple[int, Any]] = []  # (which leaf, its layout); arrays and places are in the node
-        self.outputs: list[tuple[Any, ...]] = []  # (shape, dtype, layout) of each, or () of what is no Tensor
+        self.operands: list[tuple[int, Any]] = []  # (index of the leaf, its layout); the node holds arrays and places
+        self.outputs: list[tuple[Any, ...]] = []  # (shape, dtype, layout) of each Tensor, () of other outputs
         self.random_state = random.get_state()
         self.numpy_state: Any = None
         self.grid, self.mesh, self.contexts = state.grid, state.mesh, state.contexts
 
     def run(self, operands: Sequence[Any]) -> tuple[list[Any], Structure]:
-        """Run the function on these operands."""
+        """Run the function on operands; return the leaves of its result and their structure."""
         leaves = list(self.leaves)
         for (i, _), x in zip(self.operands, operands, strict=True):
             leaves[i] = x
         args, kwargs = self.structure.rebuild(leaves)
         found, structure = flatten(self.fun(*args, **kwargs))
         for y in found:
-            if y.__class__ is Deferred:  # returned is used
+            if y.__class__ is Deferred:  # a value that is returned must have arrived
                 y.wait()
         return found, structure
 
     def run_again(self, node: Node, recording: Recording, record: bool) -> tuple[Tape, list[Any]]:
-        """Run it a second time, recorded: on the tape that records the sweep, or on one of its own."""
+        """Run the function again, recorded on the tape that records the sweep, or else on a new one."""
         operands = [
             Tensor(a, layout, recording, p) if p >= 0 else Tensor(a, layout)
             for a, p, (_, layout) in zip(node[2], node[3], self.operands, strict=True)
@@ -122,12 +122,12 @@ class Segment:
         if not record:
             state.recording = None
         try:
-            with self._as_before(), Tape() as tape:
+            with self._state_of_first_run(), Tape() as tape:
                 outputs, _ = self.run(operands)
         finally:
             state.recording = active
-        if [_outline(y) for y in outputs] != self.outputs:
-            shown = [tuple(map(str, _outline(y))) for y in outputs]
+        if [_signature(y) for y in outputs] != self.outputs:
+            shown = [tuple(map(str, _signature(y))) for y in outputs]
             raise TapeError(
                 f"the second run of a checkpointed function returned {shown}, the first one "
                 f"{[tuple(map(str, x)) for x in self.outputs]}. Needed: a function that does the same every time. Fix: "
@@ -136,8 +136,8 @@ class Segment:
         return tape, outputs
 
     @contextmanager
-    def _as_before(self) -> Iterator[None]:
-        """The random state, the mesh and what the program was inside of, as they were at the first run."""
+    def _state_of_first_run(self) -> Iterator[None]:
+        """Restore the random state, the mesh and the entered contexts of the first run."""
         now, grid, mesh, contexts = random.get_state(), state.grid, state.mesh, state.contexts
         numpy_now = None if self.numpy_state is None else np.random.get_state()
         random.set_state(self.random_state)
@@ -156,12 +156,12 @@ class Segment:
             state.grid, state.mesh, state.contexts = grid, mesh, contexts
 
 
-def _outline(y: Any) -> tuple[Any, ...]:
+def _signature(y: Any) -> tuple[Any, ...]:
     return (y.array.shape, y.array.dtype, y.layout) if y.__class__ in TENSORS else ()
 
 
 def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run it on a tape that is dropped at once, which tells what the outputs depend on; append the head and theirs."""
+    """Run the function on a temporary tape, to see what the outputs depend on; append the head and output nodes."""
     recording = state.recording
     assert recording is not None
     leaves, structure = flatten((args, kwargs))
@@ -169,9 +169,9 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     arrays, places, operands = [], [], []
     for i, x in enumerate(leaves):
         if isinstance(x, Leaf):
-            recording.hold(x)  # it stays what it is: its gradient goes to it from the second run
+            recording.hold(x)  # a leaf is not an operand: the second run itself accumulates its gradient
         elif x.__class__ in TENSORS:
-            array, layout = x.array, x.layout  # waits for one that is on its way
+            array, layout = x.array, x.layout  # reading .array waits if it is still being communicated
             place = -1 if x.tape is None else x.node if x.tape is recording else recording.enter(x)
             if place < 0:
                 recording.lock(array)
@@ -190,16 +190,16 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             outputs, out_structure = segment.run(operands)
     finally:
         state.recording = recording
-    if numpy_before is not None and _differ(numpy_before, np.random.get_state()):
+    if numpy_before is not None and _states_differ(numpy_before, np.random.get_state()):
         segment.numpy_state = numpy_before
     scratch = tape.recording
     tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
     if not tracked and not scratch.communicates:
         return out_structure.rebuild(outputs)
-    segment.outputs = [_outline(y) for y in outputs]
+    segment.outputs = [_signature(y) for y in outputs]
     for node in scratch.nodes:
         if node is not None and node[0] is LEAF:
-            recording.enter(node[2][0])  # before the head, which hands its gradient on where the sweep is recorded
+            recording.enter(node[2][0])  # before the head, which adds to its gradient where the sweep is recorded
     head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
     recording.communicates |= scratch.communicates
     at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
@@ -210,16 +210,16 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _numpy_state() -> Any:
-    """The state of NumPy's global generator; None on other threads, which share it and so cannot replay it."""
+    """The state of NumPy's global generator on the main thread, else None: threads share it and cannot replay it."""
     return np.random.get_state() if threading.current_thread() is threading.main_thread() else None
 
 
-def _differ(a: Any, b: Any) -> bool:
+def _states_differ(a: Any, b: Any) -> bool:
     return a[2:] != b[2:] or not np.array_equal(a[1], b[1])
 
 
 class _Head:
-    """The place of the checkpoint itself, which runs the function again."""
+    """The operation of the head node: its pull and push run the function again and sweep that run."""
 
     name = "checkpoint"
 
@@ -242,18 +242,19 @@ class _Head:
             elif y.tape is recording:
                 sweep.add(y.node, g)
         inner.run(again.nodes[tape.start : end], release=not sweep.record)
-        if again is recording:  # the sweep is recorded where the function was: all that it closes over is there
+        if again is recording:  # the sweep is recorded on the tape of the first run, which has all closure values
             for place, g in inner.outside.items():
                 if place < sweep.place:
                     sweep.add(place, g)
-                else:  # a leaf that the first run did not meet
+                else:  # a leaf that the first run did not use
                     again.nodes[place][0].pull(again.nodes[place], g, sweep)  # type: ignore[index]
             return
         for q, place in _imports(again, recording):
             g = inner.outside.pop(q, None) if wanted is None else wanted[q]
             if g is None:
                 g = inner.outside.pop(q, None)
-            if wanted is None:  # an import leaves its cotangent with the tape that it is of, where it must not wait
+            # an import adds its cotangent to those pending for its own tape, which is this one: take it from there
+            if wanted is None:
                 left = recording.pending.pop(place, None)
                 g = left if g is None else g if left is None else g + left
             if g is not None:
@@ -262,16 +263,17 @@ class _Head:
             again.release()
 
     def communication(self, node: Node) -> Any:
-        """For `Tape.plan`, which reads a tape without running it: what is inside is not on the tape."""
+        """Raise for `Tape.plan` if the function communicates: its communications are not on the tape."""
         if self.communicates:
             raise TapeError(
-                "plan of a tape with a checkpoint that communicates: its communications are on no tape until a sweep "
-                "runs it again. Fix: plan the step without checkpoint(...), which makes the same ones" + call_site()
+                "plan of a tape with a checkpoint that communicates: its communications are not on the tape, because a "
+                "sweep runs it again. Fix: plan the step without checkpoint(...), whose communications are the same"
+                + call_site()
             )
 
     def push(self, node: Node, carried: Any, start: int, record: bool, recording: Recording, place: int) -> Any:
         segment = node[4]
-        known = {  # a list or tuple belongs to an operation of several outputs, which have theirs of it
+        known = {  # lists and tuples are the tangents of operations with several outputs, whose output nodes follow
             start + i: t
             for i, t in enumerate(carried[: place - start])
             if t is not None and t.__class__ not in (list, tuple)
@@ -313,7 +315,7 @@ class _Head:
 
 
 def _imports(again: Recording, recording: Recording) -> list[tuple[int, int]]:
-    """The values of one recording that another one uses: (place there, place of its own)."""
+    """The values of `recording` that `again` imports, as pairs (place in `again`, place in `recording`)."""
     if again is recording:
         return []
     found = []

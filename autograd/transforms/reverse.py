@@ -1,4 +1,4 @@
-"""Reverse mode: gradients and pullbacks. One forward run on a tape, one sweep back per cotangent."""
+"""Reverse mode: gradients and pullbacks, by one recorded run of the function and one reverse sweep per cotangent."""
 
 from __future__ import annotations
 
@@ -23,35 +23,37 @@ __all__ = [
 
 def grad(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes the gradient of `fun`, a function of one real number's value.
+    Returns a function which computes the gradient of `fun`, which must return one real number.
 
     Parameters
     ----------
     fun : callable
-        Returns one real number, of any shape that holds one; under a mesh, one that is I, P or Rooted on every axis.
+        Returns one real number, in an array of any shape with one element. Under a mesh it must be I, P or Rooted on
+        every axis.
     argnum : int or sequence of int
-        Which positional argument(s) to differentiate: arrays, floats, or nested tuples, lists and dicts of them.
+        The positional argument(s) to differentiate: arrays, floats, or nested tuples, lists and dicts of them.
 
     Returns
     -------
     callable
-        With the arguments of `fun`. It returns what the argument is, with the gradient of each leaf in its place, of
-        the leaf's shape, dtype and dual layout; with several argnums, a tuple.
+        A function of the arguments of `fun`. It returns a container like the argument in which each leaf is replaced by
+        its gradient, of the same shape and dtype and the dual layout; with several argnums, a tuple.
 
     Raises
     ------
     ObjectiveError
-        `fun` returned something else than one number, or a complex one.
+        In a call: `fun` did not return one number, or returned a complex one.
     DtypeError
-        An argument without derivative: an int, a bool.
+        In a call: an argument is an integer or a boolean.
     LayoutError
-        A value that is V or R on an axis, so that it is no single number.
+        In a call: the result is V or R on an axis, so it is not one number.
 
     Notes
     -----
-    ``g = df/dx``, so that ``df = sum(g * dx)``. At a complex ``z = x + iy``, ``df/dx - i df/dy``: the pairing has no
-    conjugate. One run of `fun` and one sweep, which is at most about four times the price of `fun` (Griewank and
-    Walther, *Evaluating Derivatives*, section 4.6); a result that depends on nothing is zeros, with a warning.
+    ``g = df/dx``, so that ``df = sum(g * dx)``. At a complex ``z = x + iy`` it is ``df/dx - i df/dy``: the pairing has
+    no conjugate. The cost is one run of `fun` and one reverse sweep, at most about four times the cost of `fun`
+    (Griewank and Walther, *Evaluating Derivatives*, section 4.6). If the result does not depend on the argument, the
+    gradient is zero and a warning is issued.
 
     Examples
     --------
@@ -64,12 +66,12 @@ def grad(fun: Function, argnum: Argnum = 0) -> Function:
     >>> {k: float(g) for k, g in gradient({"w": 1.0, "b": 0.5}, np.array([1.0, 2.0])).items()}
     {'w': 13.0, 'b': 8.0}
     """
-    return nary("grad", _grad, fun, argnum)
+    return nary("grad", gradient_at, fun, argnum)
 
 
 def value_and_grad(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes ``(fun(x), its gradient at x)`` for the price of the gradient; see `grad`.
+    Returns a function which computes ``(fun(x), gradient at x)`` at the cost of the gradient; see `grad`.
 
     Examples
     --------
@@ -85,7 +87,7 @@ def grad_and_aux(fun: Function, argnum: Argnum = 0) -> Function:
     """
     Returns a function which computes ``(gradient of the first output, second output)`` of a function of two outputs.
 
-    The second one, which may be anything, is returned as it is and takes no part in the gradient. See `grad`.
+    The second output may be anything. It is returned as it is and does not contribute to the gradient. See `grad`.
 
     Examples
     --------
@@ -99,9 +101,9 @@ def grad_and_aux(fun: Function, argnum: Argnum = 0) -> Function:
 
 def elementwise_grad(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes the sum of the Jacobian's rows in one sweep.
+    Returns a function which computes the sum of the rows of the Jacobian in one sweep.
 
-    Where `fun` works element by element, that is the Jacobian's diagonal: the derivative of each element.
+    If `fun` is elementwise, this is the diagonal of the Jacobian: the derivative of each element.
 
     Parameters
     ----------
@@ -113,12 +115,13 @@ def elementwise_grad(fun: Function, argnum: Argnum = 0) -> Function:
     Raises
     ------
     ObjectiveError
-        `fun` returned a complex array.
+        In a call: `fun` returned a complex array.
 
     Notes
     -----
-    ``g_j = sum_i d f_i / d x_j``: the pullback of ones, at the price of one gradient. Under a mesh every element of the
-    global value counts once: the cotangent of a Replicated output is 1 on the axis' first rank and 0 on the others.
+    ``g_j = sum_i d f_i / d x_j``: the pullback of ones, at the cost of one gradient. Under a mesh every element of the
+    global value counts once: the cotangent of a Replicated output is 1 on the first rank of the axis and 0 on the
+    others.
 
     Examples
     --------
@@ -134,13 +137,13 @@ egrad = elementwise_grad
 
 def holomorphic_grad(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes the complex derivative f'(z) of a holomorphic function of one number's value.
+    Returns a function which computes the complex derivative f'(z) of a holomorphic function with one number as result.
 
-    That `fun` is holomorphic is taken on trust. A real argument is warned of.
+    Whether `fun` is holomorphic is not checked. A real argument gives a warning.
 
     Notes
     -----
-    The gradient of Re f, which is f' by the Cauchy-Riemann equations and the pairing without a conjugate.
+    It is the gradient of Re f, which equals f' by the Cauchy-Riemann equations, as the pairing has no conjugate.
 
     Examples
     --------
@@ -153,7 +156,7 @@ def holomorphic_grad(fun: Function, argnum: Argnum = 0) -> Function:
 
 def grad_named(fun: Function, argname: str) -> Function:
     """
-    Returns a function which computes the gradient with respect to the parameter of a name, passed by position.
+    Returns a function which computes the gradient with respect to the parameter `argname`, passed by position.
 
     Examples
     --------
@@ -166,10 +169,10 @@ def grad_named(fun: Function, argname: str) -> Function:
 
 def multigrad_dict(fun: Function) -> Function:
     """
-    Returns a function which computes the gradients with respect to all parameters: a dict from name to gradient.
+    Returns a function which computes the gradients with respect to all parameters, as a dict from name to gradient.
 
-    Parameters that are left out are at their defaults and are differentiated too; what ``*args`` takes is a tuple
-    under its name, what ``**kwargs`` takes a dict.
+    Parameters that are not passed have their default values and are differentiated too. The gradients of ``*args`` are
+    a tuple under its name, those of ``**kwargs`` a dict under its name.
 
     Examples
     --------
@@ -187,7 +190,7 @@ def multigrad_dict(fun: Function) -> Function:
     def gradients(*args: Any, **kwargs: Any) -> dict[str, Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        found: dict[str, Any] = _grad(call, dict(bound.arguments))
+        found: dict[str, Any] = gradient_at(call, dict(bound.arguments))
         return found
 
     gradients.__name__ = gradients.__qualname__ = f"multigrad_dict_of_{name_of(fun)}"
@@ -198,10 +201,10 @@ def multigrad_dict(fun: Function) -> Function:
 
 def make_vjp(fun: Function, argnum: Argnum = 0) -> Function:
     """
-    Returns a function which computes ``(pullback, fun(x))``; see `vjp`, which is the same at a point.
+    Returns a function which computes ``(pullback, fun(x))``; see `vjp`, which computes the same at a given point.
 
-    The pullback takes a cotangent of the output (a container like it) and may be called any number of times. It
-    returns a container like the argument.
+    The pullback takes a cotangent of the output, a container like it, and returns a container like the argument. It
+    may be called any number of times.
 
     Examples
     --------
@@ -214,28 +217,28 @@ def make_vjp(fun: Function, argnum: Argnum = 0) -> Function:
 
 
 def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """The value, and the pullback: cotangent of the value -> cotangent(s) of the argument(s).
+    """Return the value of `fun` and its pullback, the function from a cotangent of the value to those of the arguments.
 
     Parameters
     ----------
     fun : callable
-        Of as many arguments as are given; arguments and output are arrays or nested containers of them.
+        A function of as many arguments as are given. Arguments and output are arrays or nested containers of them.
 
     Returns
     -------
     y, pullback
-        ``pullback(ct)`` may be called any number of times, with a container like `y`; with one argument it returns
-        one like that argument, else a tuple. Under a mesh the leaves of `ct` are Tensors of the dual layout (a plain
-        array is V). The tape lives as long as the pullback; argument arrays are read-only meanwhile.
+        ``pullback(ct)`` takes a container like `y` and may be called any number of times. With one argument it returns
+        a container like that argument, else a tuple. Under a mesh the leaves of `ct` are Tensors of the dual layout (a
+        plain array is V). The tape lives as long as the pullback; meanwhile the arrays of the arguments are read-only.
 
     Raises
     ------
     ArgumentError
-        A cotangent that is nested in another way than the output.
+        In the pullback: the cotangent is not nested like the output.
 
     Notes
     -----
-    ``pullback(ct) = ct . df/dx``, without a conjugate. One run of `fun`; each call of the pullback is one sweep.
+    ``pullback(ct) = ct . df/dx``, without a conjugate. `fun` runs once; each call of the pullback is one reverse sweep.
 
     Examples
     --------
@@ -253,10 +256,11 @@ def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     return traced.value(keep=True), pullback
 
 
-# -- of a function of one container, at a point ------------------------------------------------------------------------
+# -- the transforms of a function of one argument, at a point ----------------------------------------------------------
 
 
-def _grad(f: Function, x: Any) -> Any:
+def gradient_at(f: Function, x: Any) -> Any:
+    """Return the gradient of `f` at `x`, a container."""
     return _value_and_grad(f, x)[1]
 
 
@@ -275,8 +279,8 @@ def _grad_and_aux(f: Function, x: Any) -> tuple[Any, Any]:
         found = f(x)
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise ArgumentError(
-                f"grad_and_aux: the function returned {type(found).__name__}; needed: a pair, of the number to "
-                "differentiate and what goes with it" + call_site()
+                f"grad_and_aux: the function returned {type(found).__name__}; needed: a pair of the number to "
+                "differentiate and any other value" + call_site()
             )
         aux.append(found[1])
         return found[0]
@@ -288,7 +292,7 @@ def _grad_and_aux(f: Function, x: Any) -> tuple[Any, Any]:
 
 
 def aux_out(traced: Traced, aux: Any) -> Any:
-    """What went past a transform, as the caller's world has it; anything at all may be in it."""
+    """Return an output that was not differentiated as the caller expects it, see `Traced.out`; it may be anything."""
     return tree_map(traced.out, aux)
 
 
@@ -297,8 +301,8 @@ def _elementwise_grad(f: Function, x: Any) -> Any:
     for y in traced.outputs:
         if y.array.dtype.kind == "c":
             raise ObjectiveError(
-                f"elementwise_grad: the function returned dtype {y.array.dtype}; needed: a real one. Fix: np.real, "
-                "or holomorphic_grad element by element" + call_site()
+                f"elementwise_grad: the function returned dtype {y.array.dtype}; needed: a real dtype. Fix: "
+                "np.real, or holomorphic_grad of each element" + call_site()
             )
     warn_if_constant(traced)
     cts = [None if y.tape is None else ones(y, None if y.layout is None else y.layout.dual) for y in traced.outputs]
@@ -324,7 +328,15 @@ def _make_vjp(f: Function, x: Any) -> tuple[Callable[[Any], Any], Any]:
 
 
 def objective(traced: Traced, complex_too: bool = False) -> None:
-    """Refuse outputs that are not one real number."""
+    """Check that the output is one real number, or with `complex_too` one real or complex number.
+
+    Raises
+    ------
+    ObjectiveError
+        It is not.
+    LayoutError
+        It is V or R on a mesh axis.
+    """
     outputs = traced.outputs
     if len(outputs) != 1:
         raise ObjectiveError(
@@ -341,13 +353,13 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
         )
     if y.array.dtype.kind == "c" and not complex_too:
         raise ObjectiveError(
-            f"the function returned one number of dtype {y.array.dtype}; needed: a real one, because a complex number "
-            "has no gradient. Fix: np.real(...) or np.abs(...), or holomorphic_grad" + call_site()
+            f"the function returned one number of dtype {y.array.dtype}; needed: a real one, because a complex "
+            "function has no gradient. Fix: np.real(...) or np.abs(...), or holomorphic_grad" + call_site()
         )
     require_one_number(y.layout, y.array.shape)
 
 
 def warn_if_constant(traced: Traced) -> None:
-    """Warn of outputs that depend on no argument: zero is seldom what was meant."""
+    """Warn if no output depends on an argument: a zero derivative is seldom what was meant."""
     if not traced.connected and state.recording is None and traced.outputs:
         warnings.warn("Output seems independent of input: its derivative is zero", stacklevel=5)

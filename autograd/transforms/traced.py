@@ -1,8 +1,8 @@
-"""A function run on a tape of its own, to be pulled back and pushed forward as often as one likes.
+"""`Traced`: a function run once on its own tape, which can then be pulled back and pushed forward any number of times.
 
-Every transform is made of this. Arguments and outputs are nested containers (see `engine.pytree`), which become
-lists of leaves here. Where no mesh is in play and plain arrays went in, plain arrays come out; inside a mesh, or where
-a Tensor went in, Tensors. Inside another tape everything that a sweep does is recorded there, so transforms nest.
+All transforms are built on it. Nested containers of arguments and outputs (see `engine.pytree`) become lists of leaves
+here. Results are plain arrays if the arguments were and there is no mesh, else Tensors. Inside another tape, sweeps are
+recorded there, so that transforms nest.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Function = Callable[..., Any]
 
 
 class Traced:
-    """One run of a function of one container.
+    """One run of a function of one container, recorded on its own tape.
 
     Attributes
     ----------
     inputs, outputs : list of Tensor
-        The leaves: the arguments as the function saw them, and what it returned.
+        The leaves of the argument, as the function saw them, and of the result.
     structure, out_structure : Structure
-        How they are nested.
+        The structures of the argument and of the result.
     raw : bool
-        Whether plain arrays went in where no mesh is in play, so that plain arrays come out.
+        Whether results are plain arrays: there is no mesh, and the arguments were plain arrays.
     """
 
     __slots__ = ("inputs", "out_structure", "outputs", "raw", "structure", "tape")
@@ -61,41 +61,41 @@ class Traced:
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if state.grid is not None:
                     x.layout = x.labelled(state.grid)
-                    if x.layout.drawn:  # what is differentiated is a leaf, and no constant
+                    if x.layout.drawn:  # a drawn value is a constant; a differentiated one must be a leaf, V here
                         x = Tensor(x.array, x.layout.grid.layout([V if at is D else at for at in x.layout.labels]))
                 inputs.append(self.tape.watch(x))
             found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
             for y in found:
-                if y.__class__ is Deferred:  # returned is used
+                if y.__class__ is Deferred:  # a value that is returned must have arrived
                     y.wait()
                 outputs.append(y if y.__class__ in TENSORS else _constant_output(y))
 
     @property
     def connected(self) -> bool:
-        """Whether a sweep has anything to do: an output depends on something, or communications must run."""
+        """Whether a sweep is needed: an output depends on an input, or the tape has communications to run."""
         for y in self.outputs:
             if y.tape is not None:
                 return True
         return self.tape.recording.communicates
 
     def value(self, keep: bool = False) -> Any:
-        """What the function returned; with `keep`, copies of arrays that the tape still needs."""
+        """Return the result of the function; with `keep`, as copies where the tape still needs the arrays."""
         found = [self.out(y) for y in self.outputs]
         if keep and self.raw:
             found = [y.copy() if y.__class__ is np.ndarray else y for y in found]
         return self.out_structure.rebuild(found)
 
     def out(self, x: Any) -> Any:
-        """A result as the caller's world has it: arrays where arrays went in and nothing outside follows it."""
+        """Return a result as the caller expects it: the plain array if `raw` is set and no outer tape records it."""
         if x.__class__ in TENSORS and self.raw and (x.tape is None or state.recording is None):
             return x.array
         return x
 
     # -- the sweeps ------------------------------------------------------------------------------------------------
     def pull(self, cts: Sequence[Any] | None) -> list[Any]:
-        """The cotangents of the inputs from one of each output; see `out` for what they are.
+        """Return the cotangents of the inputs, given one of each output; `out` says whether they are plain arrays.
 
-        In the place of a cotangent, None is zero; in the place of them all it is the 1 of an objective.
+        A cotangent None is zero. ``cts=None`` starts from the number 1, the cotangent of an objective.
         """
         record = state.recording is not None
         found: Any = None
@@ -118,11 +118,11 @@ class Traced:
         return _owned(results, cts or ()) if self.raw else results
 
     def gradient(self, cts: Sequence[Any] | None) -> Any:
-        """`pull`, as a container like the argument."""
+        """Return the result of `pull` as a container like the argument."""
         return self.structure.rebuild(self.pull(cts))
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
-        """The tangents of the outputs from one of each input; see `out` for what they are."""
+        """Return the tangents of the outputs, given one of each input; `out` says whether they are plain arrays."""
         record = state.recording is not None
         given = [tangent_of(x, t, record) for x, t in zip(self.inputs, tangents, strict=True)]
         found = self.tape.forward(self.inputs, given, self.outputs, record=record)
@@ -134,7 +134,7 @@ class Traced:
 
 
 def _constant_output(y: Any) -> Tensor:
-    """What a function returned that depends on nothing."""
+    """An output that depends on no Tensor, as a Tensor."""
     if not (hasattr(y, "shape") or isinstance(y, Number)):
         raise TapeError(f"the function returned {type(y).__name__}; needed: one number, or arrays" + call_site())
     return tensor(y)
@@ -142,20 +142,26 @@ def _constant_output(y: Any) -> Tensor:
 
 def _without_derivative(x: Tensor, path: str) -> DtypeError:
     return DtypeError(
-        f"{path}, of dtype {x.array.dtype}, was to be differentiated and has no derivative. Needed: a floating or "
-        "complex dtype. Fix: pass 2.0 for 2, or x.astype(float); what is no variable goes to an argument that argnum "
-        "does not name" + call_site()
+        f"{path} has dtype {x.array.dtype} and cannot be differentiated; needed: a floating or complex dtype. Fix: "
+        "pass 2.0 for 2, or x.astype(float); if it is not a variable, pass it as an argument that argnum does not name"
+        + call_site()
     )
 
 
 def zeros_like(array: Any) -> Any:
-    """Zeros of the same kind; not ``array * 0``, which keeps a nan."""
+    """Return zeros like an array. (``array * 0`` would keep nan.)"""
     zeros = array * 0 if type(array) is Shaped else np.zeros_like(array)
     return zeros[()] if isinstance(array, np.generic) else zeros
 
 
 def tangent_of(x: Tensor, t: Any, record: bool) -> Any:
-    """A tangent of an input, checked; a bare array unless it is to be recorded."""
+    """Check the tangent of an input; return it as a Tensor if it is to be recorded, else as an array.
+
+    Raises
+    ------
+    ShapeError, LayoutError
+        The tangent has not the shape, or not the layout, of the input.
+    """
     t = t if t.__class__ in TENSORS else tensor(t, dtype=x.array.dtype)
     if t.array.shape != x.array.shape:
         raise ShapeError(
@@ -180,7 +186,7 @@ def tangent_of(x: Tensor, t: Any, record: bool) -> Any:
 
 
 def _owned(results: list[Any], given: Sequence[Any]) -> list[Any]:
-    """Plain arrays that the caller may write to: none a view, none twice, none that the caller gave."""
+    """Copy results where needed so that the caller may write to them: no views, no array twice, none of `given`."""
     seen = {id(g.array if g.__class__ in TENSORS else g) for g in given}
     for i, g in enumerate(results):
         if g.__class__ is np.ndarray and (g.base is not None or not g.flags.writeable or id(g) in seen):

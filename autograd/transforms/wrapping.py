@@ -1,4 +1,4 @@
-"""From a function of one container to the transform of a function of several arguments: argnum, names, texts."""
+"""Turns transforms of functions of one argument into transforms with `argnum`, and names the resulting functions."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ Argnum = int | Sequence[int]
 
 
 def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0, *more: Any, **words: Any) -> Function:
-    """The function that applies ``unary(f, x)`` to the argument(s) `argnum`, everything else held fixed.
+    """Return the function that computes ``unary(f, x)``, where x is the argument(s) `argnum` and f a function of x.
 
-    With several argnums, x is the tuple of those arguments.
+    f calls `fun` with all other arguments fixed. With several argnums x is the tuple of those arguments.
     """
-    places = _places(name, argnum)
-    what = f"argument {argnum}"  # what errors call it
+    positions = _positions(name, argnum)
+    what = f"argument {argnum}"  # the name of x in error messages
     several = isinstance(argnum, Sequence)
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
-        for i in places:
+        for i in positions:
             if not -len(args) <= i < len(args):
                 raise ArgumentError(
                     f"{name} of {name_of(fun)} with respect to argument {i}: {len(args)} positional arguments were "
-                    "given. Needed: what is differentiated, by position. Fix: pass it without its keyword, or "
+                    "given; needed: the differentiated argument, by position. Fix: pass it without its keyword, or "
                     f"{name}(lambda x: {name_of(fun)}(..., key=x))" + call_site()
                 )
 
-        def of_one(x: Any) -> Any:
+        def function_of_x(x: Any) -> Any:
             full = list(args)
-            for i, value in zip(places, x if several else (x,), strict=True):
+            for i, value in zip(positions, x if several else (x,), strict=True):
                 full[i] = value
             return fun(*full, **kwargs)
 
-        of_one.__name__ = name_of(fun)
-        of_one.what = what  # type: ignore[attr-defined]
-        return unary(of_one, tuple([args[i] for i in places]) if several else args[places[0]], *more, **words)
+        function_of_x.__name__ = name_of(fun)
+        function_of_x.what = what  # type: ignore[attr-defined]
+        x = tuple([args[i] for i in positions]) if several else args[positions[0]]
+        return unary(function_of_x, x, *more, **words)
 
     return named(transformed, fun, name, argnum)
 
 
 def unary_to_nary(unary: Callable[..., Any]) -> Callable[..., Any]:
-    """A transform of functions of several arguments from ``unary(f, x)``, a transform of a function of one at a point.
+    """Turn ``unary(f, x)``, which transforms a function of one argument, into a transform with `argnum`.
 
     Examples
     --------
@@ -67,7 +68,7 @@ def unary_to_nary(unary: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named(transformed: Function, fun: Function, name: str, argnum: Argnum) -> Function:
-    """Give a transformed function a name and a text that say what it is; its signature stays that of `fun`."""
+    """Set the name and docstring of a transformed function; its signature stays that of `fun`."""
     of = name_of(fun)
     transformed.__name__ = transformed.__qualname__ = f"{name}_of_{of}_wrt_argnum_{argnum}"
     transformed.__doc__ = (
@@ -79,30 +80,30 @@ def named(transformed: Function, fun: Function, name: str, argnum: Argnum) -> Fu
 
 
 def name_of(fun: Any) -> str:
-    """What a function is called in names and errors; partial objects and instances have no name."""
+    """Return the name of a function; "[unknown name]" for partial objects and instances, which have none."""
     return getattr(fun, "__name__", "[unknown name]")
 
 
 def position(fun: Function, name: str) -> int:
-    """The place of a named parameter among those of a function.
+    """Return the position of the parameter `name` of a function.
 
     Raises
     ------
     ArgumentError
-        There is none of that name, or it cannot be passed by position.
+        There is no such parameter, or it cannot be passed by position.
     """
     parameters = inspect.signature(fun).parameters
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     known = [key for key, p in parameters.items() if p.kind in kinds]
     if name not in known:
         raise ArgumentError(
-            f"{name_of(fun)} has no parameter {name!r} that is passed by position; it has "
+            f"{name_of(fun)} has no parameter {name!r} that can be passed by position; it has "
             f"{', '.join(map(repr, known)) or 'none'}" + call_site()
         )
     return known.index(name)
 
 
-def _places(name: str, argnum: Any) -> tuple[int, ...]:
+def _positions(name: str, argnum: Any) -> tuple[int, ...]:
     several = isinstance(argnum, tuple | list)
     try:
         return tuple(map(index, argnum)) if several else (index(argnum),)

@@ -27,7 +27,8 @@ on threads, and within about two seconds over MPI.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 __all__ = ["MODES", "check_mode", "is_checked", "mismatch_text", "rank_list", "set_check", "time_limit_s"]
 
@@ -80,6 +81,17 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
     _mode, _timeout_s, watching = mode, timeout_s, mode == "ranks"
     limit = _limits[mode]
     globals()["sites"] = sites
+
+
+@contextmanager
+def waiting_limited(limit_s: float) -> Iterator[None]:
+    """Inside the block, limit how long a rank may wait for another one; all ranks enter it."""
+    global _timeout_s
+    before, _timeout_s = _timeout_s, limit_s
+    try:
+        yield
+    finally:
+        _timeout_s = before
 
 
 def check_mode() -> str:

@@ -25,7 +25,7 @@ from autograd.errors import MeshError, TapeError
 from ..mesh import Mesh
 from ..transports.dry import DryCommunicator
 from ..transports.request import Request, given_bytes, shown, whole_bytes
-from ..world import replaced_world
+from ..world import World
 from .dry_costs import costs
 from .topology import Topology
 
@@ -163,17 +163,8 @@ class DryRun:
         if state.recording is not None:
             raise TapeError("a dry world was entered while a tape records. Fix: open the tape inside it")
         self._exit = ExitStack()
-        world = DryCommunicator(self.rank, tuple(range(self.ranks)), "world", self._note)
-        before = (state.mesh, state.grid, state.poke, state.dry, replaced_world(world))
-
-        def leave() -> None:
-            state.mesh, state.grid, state.poke, state.dry = before[:4]
-            replaced_world(before[4])
-
-        self._exit.callback(leave)
+        self._exit.enter_context(World("dry", self.ranks, rank=self.rank, note=self._note))
         try:
-            state.mesh = state.grid = state.poke = None
-            state.dry = True
             self._exit.enter_context(events.listening(self._hear))
             if self._sizes is not None:
                 self._exit.enter_context(Mesh(**self._sizes))

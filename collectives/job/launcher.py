@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["PROCESS_ID", "launched", "launched_near", "launched_rank", "launched_size"]
+__all__ = ["PROCESS_ID", "launched", "launched_on_host", "launched_rank", "launched_size"]
 
 # (rank, number of ranks). PMIX_RANK alone does not tell the size; Slurm's step does.
 _VARIABLES = (
@@ -15,10 +15,10 @@ _VARIABLES = (
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
 # The number of ranks on this host.
-_NEAR_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
+_ON_HOST_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
 
 PROCESS_ID = "RINGTAPE_RANK_PID"
-"""The variable in which a rank leaves its process id, so that its child processes do not take themselves for ranks."""
+"""The variable in which a rank leaves its process id, so that its child processes are not taken for ranks."""
 
 
 def launched(environment: Mapping[str, str]) -> tuple[int, int]:
@@ -41,6 +41,6 @@ def launched_rank() -> int:
     return launched(os.environ)[0]
 
 
-def launched_near(environment: Mapping[str, str], size: int) -> int:
-    """The number of ranks on this host; `size` where the launcher does not tell."""
-    return int(next((environment[name] for name in _NEAR_VARIABLES if environment.get(name, "").isdecimal()), size))
+def launched_on_host(environment: Mapping[str, str], size: int) -> int:
+    """The number of ranks on this host; `size` where the launcher does not say."""
+    return int(next((environment[name] for name in _ON_HOST_VARIABLES if environment.get(name, "").isdecimal()), size))

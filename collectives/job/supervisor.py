@@ -1,24 +1,24 @@
-"""Names the rank that was killed: a small process per host that outlives the ranks it watches.
+"""The supervisor: a small process per host that outlives the ranks it watches, and names the one that was killed.
 
 When a rank is killed or leaves by ``os._exit``, the launcher kills the others within a millisecond, so no rank is left
-to tell which one was first. The referee is: every rank of a host holds a connection to it, and the kernel closes the
-connections in the order of the deaths. epoll reports them in that order, even to a reader that wakes too late to see
-them apart, which is why this is one process per host and not one per rank.
+to tell which one was first. The supervisor can tell: every rank of a host holds a connection to it, and the kernel
+closes the connections in the order of the deaths. epoll reports them in that order, even to a reader that wakes too
+late to see them apart. This is why there is one process per host and not one per rank.
 
-A rank has three connections. Two tell of its death, and nothing else must be under way on them: a rank says ``hello``,
-and much later ``ending`` before it ends the job itself, or ``done`` when it leaves as it should. They are two because a
-kernel closes a dying process's files from the lowest number to the highest or the other way round, and the launcher's,
-somewhere between, must not be the first: the launcher could kill another rank before the dying one goes on. On the
+A rank has three connections. Two of them tell of its death, and carry nothing else: the rank says ``hello`` at first,
+and much later ``ending`` before it ends the job itself, or ``done`` when it leaves in good order. They are two because
+a kernel closes a dying process's files in ascending or in descending order, and the launcher's connection, somewhere in
+between, must not be the first: the launcher could kill another rank before the dying one closes its next file. On the
 third connection a rank says what it is ``doing`` when it waits for long.
 
-On several hosts there are several referees, and all but the one where a rank died first see ranks die whom only the
-launcher ended. So once there is a world they are linked: the referee of rank 0 is the root, and whoever sees a death or
-an end asks it, at once, whether that is the first. The order in which the questions arrive decides; a launcher has a
-longer way to go than a question. Then the root tells all of them that the job ends, and ranks that the launcher leaves
-running are ended by the referee of their host. Referees that are not linked yet say that they cannot tell.
+On several hosts there are several supervisors, and all but the one where a rank died first see ranks die that only the
+launcher has ended. So they are linked once there is a world: the supervisor of rank 0 is the root, and whoever sees a
+death or an end asks it, at once, whether that is the first one. The order in which the questions arrive decides; a
+launcher needs longer than a question. Then the root tells all of them that the job ends, and ranks that the launcher
+leaves running are ended by the supervisor of their host. A supervisor that is not linked yet says that it cannot tell.
 
-This file is the referee's program and is started by its path, so it imports the standard library alone. The side of the
-ranks is `referee_client`.
+This file is the supervisor's program. It is started by its path and imports the standard library alone. The ranks' side
+is `supervisor_client`.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ import time
 __all__ = ["FIRST", "LATER", "WATCHED"]
 
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # answers to ``hello``, and to ``ending``
-_END = b"e"  # the root's word to the others
+_END = b"e"  # the root tells the others that the job ends
 _END_S = 1.0  # how long the launcher has to end the others
 _LATE_S = 60.0  # how long ranks that are still starting are waited for, after a death
-_TELL_S = 1.0  # after an end; by then it would have been taken back
+_TELL_S = 1.0  # from an end until others are told; a false alarm has been withdrawn by then
 _ASK_S = 1.0  # how long the root's answer is waited for
-_LINE_BYTES = 65536  # a line that is longer is nobody's we know
+_LINE_BYTES = 65536  # no line of ours is longer
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
 class _Peer:
-    """One connection of a rank, or of another host's referee."""
+    """One connection of a rank, or of another host's supervisor."""
 
     def __init__(self, connection: socket.socket, is_far: bool = False):
         self.connection = connection
         self.is_far = is_far
-        self.asked: list[list[str]] = []  # what it wants of the referee as a whole
+        self.asked: list[list[str]] = []  # requests to the supervisor as a whole
         self.text = b""
-        self.rank = self.size = self.near = -1  # near: the ranks on this host, as far as the launcher tells
+        self.rank = self.size = self.near = -1  # near: the ranks on this host, as the launcher says
         self.pid = 0  # known on the connection that tells of the rank's death
         self.doing = ""
         self.is_seen = False  # watched before it died, so that its place in the order of events counts
         self.is_done = self.is_ending = False
 
     def read(self) -> bool:
-        """Take in what has arrived; True at the end of the connection."""
+        """Read what has arrived; True at the end of the connection."""
         while True:
             try:
                 data = self.connection.recv(65536)
@@ -99,7 +99,7 @@ class _Peer:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process goes on although its connection has closed: it has become another program."""
+    """Whether a process lives although its connection has closed, because it has become another program by exec."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -107,8 +107,8 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-class _Referee:
-    """The loop of the referee; `launcher` is the process that started the ranks."""
+class _Supervisor:
+    """The loop of the supervisor; `launcher` is the process that started the ranks."""
 
     def __init__(self, listener: socket.socket, launcher: int):
         listener.setblocking(False)
@@ -121,24 +121,24 @@ class _Referee:
         self._ended: float | None = None  # when the job was known to end
         self._has_reported = False
         self._is_silent = False
-        self._dead: list[_Peer] = []  # not judged yet
+        self._dead: list[_Peer] = []  # not reported yet
         self._sees_death = False  # in this batch of events
-        # the root listens, and knows those that tell the secret; others have a connection to it
+        # the root listens, and accepts those that send the secret; others have a connection to it
         self._far_listener: socket.socket | None = None
         self._secret = ""
         self._root: socket.socket | None = None
-        self._is_spread = False  # over several hosts, as far as the launcher tells
+        self._is_spread = False  # over several hosts, as the launcher says
 
     def run(self) -> None:
         """Watch until all ranks have left."""
         while True:
             events = self._poll.poll(10.0 if self._ended is None else 0.1, 4096)
             self._sees_death = False
-            # kept while the job seems to end, as that may be taken back
+            # kept while the job seems to end, as that may be withdrawn
             self._dead += [peer for number, _ in events if (peer := self._handle(number)) is not None]
             if self._dead and self._ended is None:
                 dead, self._dead = self._dead, []
-                self._judge(dead)
+                self._report(dead)
             if self._ended is None:
                 if all(peer.is_far for peer in self._peers.values()):
                     return
@@ -148,7 +148,7 @@ class _Referee:
                 self._tell_others()
                 self._drop_stderr()
             if age > _END_S:
-                # A launcher may not mind, if a rank leaves before MPI is initialised: the others would wait for ever.
+                # A launcher may ignore a rank that leaves before MPI is initialised: the others would wait for ever.
                 for peer in self._peers.values():
                     if peer.pid:
                         _kill(peer.pid)
@@ -156,7 +156,7 @@ class _Referee:
                 return
 
     def _handle(self, number: int) -> _Peer | None:
-        """Take in one event; the peer if it has died."""
+        """Handle one event; returns the peer if it has died."""
         if number == self._listener.fileno():
             self._accept(self._listener)
             return None
@@ -199,7 +199,7 @@ class _Referee:
             # edge-triggered: a connection is queued when something happens to it, in that order
             self._poll.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
-    def _judge(self, dead: list[_Peer]) -> None:
+    def _report(self, dead: list[_Peer]) -> None:
         """Report the first of the dead; all that may have been first, if some died before they were watched."""
         verdict = self._claim()  # at once: the order of questions counts
         time.sleep(0.05)  # the end of a process takes a moment after its files have closed
@@ -229,7 +229,7 @@ class _Referee:
 
     # -- several hosts -----------------------------------------------------------------------------------------
     def _serve(self, peer: _Peer, word: str = "", *rest: str) -> bool:
-        """Do what a rank or a linked referee asks; False if it has no right to."""
+        """Do what a rank or a linked supervisor asks; False if it has no right to."""
         if word == "open" and not peer.is_far:
             peer.connection.send((self._open() + "\n").encode())
         elif word == "join" and not peer.is_far:
@@ -251,7 +251,7 @@ class _Referee:
         return True
 
     def _open(self) -> str:
-        """Listen for the referees of other hosts: addresses, port and secret."""
+        """Listen for the supervisors of other hosts; returns addresses, port and secret."""
         if self._far_listener is None:
             self._secret = os.urandom(16).hex()
             self._far_listener = socket.create_server(("", 0), backlog=1024)
@@ -276,7 +276,7 @@ class _Referee:
                 pass
 
     def _claim(self) -> bytes:
-        """Note that the job ends: FIRST if nobody knew, LATER if somebody did, b"" if that cannot be told."""
+        """Note that the job ends: FIRST if nobody knew, LATER if somebody did, b"" if that is not known."""
         self._ended = time.monotonic()
         if self._root is not None:
             try:
@@ -288,13 +288,13 @@ class _Referee:
         return b"" if self._is_spread and self._far_listener is None else FIRST
 
     def _drop_stderr(self) -> None:
-        """The launcher reads stderr to its end before it leaves: do not keep it once all is said."""
+        """Close stderr once all is said: the launcher reads it to its end before it leaves."""
         if not self._is_silent:
             self._is_silent = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
     def _tell_others(self) -> None:
-        """Tell the referees that are linked to this one that the job ends."""
+        """Tell the supervisors that are linked to this one that the job ends."""
         for peer in self._peers.values():
             if peer.is_far and peer.near == 0:
                 peer.near = 1  # told
@@ -315,7 +315,7 @@ class _Referee:
             self._root = None
 
     def _unclaim(self) -> None:
-        """The death was none."""
+        """Withdraw the claim: there was no death."""
         self._ended = None
         if self._root is not None:
             try:
@@ -352,4 +352,4 @@ def _kill(pid: int) -> None:
 if __name__ == "__main__":
     for _signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(_signal, signal.SIG_IGN)
-    _Referee(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).run()
+    _Supervisor(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).run()

@@ -1,7 +1,7 @@
-"""A rank's side of the referee, which names the rank that was killed: see `referee`.
+"""A rank's side of the supervisor, which names the rank that was killed: see `supervisor`.
 
-The first rank of a host to bind the socket's name starts the referee. The name is in Linux's abstract namespace, so
-that nothing is left in a file system; elsewhere there is no referee, and a killed rank is not named.
+The first rank of a host to bind the socket's name starts the supervisor. The name is in Linux's abstract namespace, so
+that nothing is left in a file system. On other platforms there is no supervisor, and a killed rank is not named.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import time
 from . import supervisor
 from .supervisor import LATER, WATCHED
 
-__all__ = ["RefereeClient", "connect"]
+__all__ = ["SupervisorClient", "connect"]
 
 
-class RefereeClient:
-    """A rank's connections to the referee of its host. Its methods never raise: reports must not break a program."""
+class SupervisorClient:
+    """A rank's connections to the supervisor of its host. Its methods never raise: reports must not break a program."""
 
     def __init__(self, lives: list[socket.socket], talk: socket.socket, process: subprocess.Popen[bytes] | None):
         self._lives = lives
         self._talk = talk
         self._process = process
 
-    def say_doing(self, text: str) -> None:
-        """Tell what this rank is doing; it is printed if a rank is killed."""
+    def report(self, text: str) -> None:
+        """Tell what this rank waits for; it is printed if a rank is killed."""
         _send(self._talk, f"doing {text}")
 
-    def say_ending(self) -> bool:
+    def tell_ending(self) -> bool:
         """Tell that this rank ends the job, so that the deaths which follow are not reported as the cause.
 
         Returns
@@ -44,12 +44,12 @@ class RefereeClient:
         return answer != LATER
 
     def wait_until_watched(self) -> None:
-        """Return when the referee runs and knows of this rank: from now on it can tell whether this rank dies first."""
+        """Return once the supervisor knows of this rank, so that it can tell whether this rank is the first to die."""
         for number in range(len(self._lives)):
             self._hear(number)
 
     def open_to_hosts(self) -> str:
-        """Have this host's referee listen for those of the other hosts.
+        """Have this host's supervisor listen for those of the other hosts.
 
         Returns
         -------
@@ -67,7 +67,7 @@ class RefereeClient:
         return text.decode().strip()
 
     def join(self, where: str) -> None:
-        """Link this host's referee to the one that listens there; returns when it is, or cannot be."""
+        """Link this host's supervisor to the one that listens there; returns when it is linked, or cannot be."""
         _send(self._talk, f"join {where}")
         try:
             self._talk.settimeout(5.0)
@@ -84,7 +84,7 @@ class RefereeClient:
             return b""
 
     def close(self) -> None:
-        """Leave in good order, and collect the referee if this rank started it, so that no zombie is left."""
+        """Leave in good order, and wait for the supervisor if this rank started it, so that no zombie is left."""
         for life in self._lives:
             _send(life, "done")
             life.close()
@@ -104,7 +104,7 @@ def _send(connection: socket.socket, line: str) -> None:
 
 
 def _job_address() -> str:
-    """The same name for all ranks of a job on this host, another one for other jobs: their parent and its birth."""
+    """A name for the job on this host, the same on all of its ranks: their parent and its start time."""
     parent = os.getppid()
     try:
         with open(f"/proc/{parent}/stat") as file:
@@ -114,11 +114,8 @@ def _job_address() -> str:
     return f"\0ringtape-{os.getuid()}-{parent}-{born}"
 
 
-def connect(rank: int, size: int, near: int) -> RefereeClient | None:
-    """Connect to this host's referee, starting it if there is none; None where the platform has no way to.
-
-    `near` is the number of ranks on this host.
-    """
+def connect(rank: int, size: int, ranks_on_host: int) -> SupervisorClient | None:
+    """Connect to this host's supervisor, which the first rank starts; None where the platform has no way to."""
     if not sys.platform.startswith("linux"):
         return None
     address = _job_address()
@@ -131,7 +128,7 @@ def connect(rank: int, size: int, near: int) -> RefereeClient | None:
                 listener.listen(1024)
                 process = _start(listener)
             except OSError:
-                pass  # another rank was first
+                pass  # another rank has bound it
             finally:
                 listener.close()
             connections = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
@@ -140,34 +137,34 @@ def connect(rank: int, size: int, near: int) -> RefereeClient | None:
                     connection.connect(address)
             except OSError:
                 for connection in connections:
-                    connection.close()  # bound and not listening yet, or just leaving
+                    connection.close()  # bound and not listening yet, or about to leave
                 time.sleep(0.005)
                 continue
             low, high, talk = connections
             high = _with_high_number(high)
             for life in (low, high):
-                _send(life, f"hello {rank} {size} {os.getpid()} {near}")
+                _send(life, f"hello {rank} {size} {os.getpid()} {ranks_on_host}")
             talk.settimeout(0.1)
             _send(talk, f"talk {rank}")
-            return RefereeClient([low, high], talk, process)
+            return SupervisorClient([low, high], talk, process)
     except (OSError, subprocess.SubprocessError):
         pass
     return None
 
 
 def _with_high_number(connection: socket.socket) -> socket.socket:
-    import fcntl  # not everywhere, as abstract sockets
+    import fcntl  # not on every platform, like abstract sockets
 
     try:
         number = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 240)
     except OSError:
-        return connection  # few files are allowed
+        return connection  # the process may open few files only
     connection.close()
     return socket.socket(fileno=number)
 
 
 def _start(listener: socket.socket) -> subprocess.Popen[bytes]:
-    # A session of its own, so that signals to the rank's process group leave it alone; no file of the rank but stderr.
+    # In a session of its own, so that signals to the rank's process group do not reach it; of the files, only stderr.
     number = listener.fileno()
     return subprocess.Popen(
         [sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__), str(number), str(os.getppid())],

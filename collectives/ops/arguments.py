@@ -65,7 +65,8 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
 
     @wraps(resolve)
     def function(x: Any, axis: Any, *args: Any, **options: Any) -> Tensor:
-        mesh, key = state.mesh, None
+        mesh = state.mesh
+        key: Any = None
         if mesh is not None and x.__class__ in TENSORS:
             array = x.array
             key = (resolve, axis, x.layout, array.__class__, array.shape, array.dtype)
@@ -76,8 +77,9 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
                 key = (*key, *options, *values, *map(type, values))
             try:
                 known = mesh.prepared.get(key)
-            except TypeError:  # a list among the arguments
-                known = key = None
+            except TypeError:
+                key = tuple([tuple(k) if k.__class__ is list else k for k in key])
+                known = mesh.prepared.get(key) if _is_hashable(key) else None
             if known is not None:
                 return known.apply(x)
         use = resolve(x, axis, *args, **options)
@@ -103,9 +105,18 @@ def _outline(value: Any) -> Any:
     return value.layout, value.array.__class__, tuple(value.array.shape), value.array.dtype
 
 
+def _is_hashable(key: tuple[Any, ...]) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
 def _can_be_kept(key: tuple[Any, ...]) -> bool:
     """Whether equal keys mean equal calls: not so for a leaf without a layout, nor for a Shard without extents."""
-    return key[2] is not None and key[3] is not Shaped and not any(isinstance(k, Shard) for k in key)
+    is_exact = not any(isinstance(k, Shard) for k in key)
+    return is_exact and key[2] is not None and key[3] is not Shaped and _is_hashable(key)
 
 
 def to_tensor(x: Any, name: str) -> Tensor:

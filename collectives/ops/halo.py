@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, MeshError, ShapeError, call_site
@@ -21,7 +20,7 @@ from autograd.layouts.messages import describe
 from ..call import Call
 from ..collective import Collective
 from ..mesh import Axis, current_mesh
-from ..staging import host_flat
+from ..staging import buffer_like, flat
 from .arguments import AxisName, operand
 from .extents import extents_along, normal_dim
 from .parts import part_shape
@@ -53,19 +52,19 @@ ADD_GHOSTS = Collective("add ghosts", (V,), V, shape=part_shape)
 def _(x: Any, call: Call) -> Any:
     before, after, _ = call.options
     dry = call.group.dry
-    own, n = x if dry else to_host(x), x.shape[call.dim]
-    low, high = _swap(call, to_left=own[_cells(call, 0, after)], to_right=own[_cells(call, n - before, n)],
+    n = x.shape[call.dim]
+    low, high = _swap(call, to_left=x[_cells(call, 0, after)], to_right=x[_cells(call, n - before, n)],
                       from_left=before, from_right=after)  # fmt: skip
-    shape = (*own.shape[: call.dim], before + n + after, *own.shape[call.dim + 1 :])
+    shape = (*x.shape[: call.dim], before + n + after, *x.shape[call.dim + 1 :])
     if dry:
         return Shaped(shape, x.dtype, DRY)
-    y = np.zeros(shape, own.dtype)
-    y[_cells(call, before, before + n)] = own
+    y = np.zeros_like(x, shape=shape)
+    y[_cells(call, before, before + n)] = x
     if low is not None:
         y[_cells(call, 0, before)] = low
     if high is not None:
         y[_cells(call, before + n, before + n + after)] = high
-    return move(y, x)
+    return y
 
 
 @HALO_EXCHANGE.adjoint
@@ -78,19 +77,19 @@ def _(ct: Any, call: Call) -> Any:
     """Each ghost's cotangent goes to the cell's owner and is added there; those beyond an open border are dropped."""
     before, after, _ = call.options
     dry = call.group.dry
-    whole, n = ct if dry else to_host(ct), call.extents[call.group.rank]
-    low, high = _swap(call, to_left=whole[_cells(call, 0, before)],
-                      to_right=whole[_cells(call, before + n, before + n + after)],
+    n = call.extents[call.group.rank]
+    low, high = _swap(call, to_left=ct[_cells(call, 0, before)],
+                      to_right=ct[_cells(call, before + n, before + n + after)],
                       from_left=after, from_right=before)  # fmt: skip
-    own = whole[_cells(call, before, before + n)]
+    own = ct[_cells(call, before, before + n)]
     if dry:
         return own
-    own = own.astype(np.float32 if whole.dtype == np.float16 else whole.dtype)  # several addends, rounded once
+    own = own.astype(np.float32 if ct.dtype == np.float16 else ct.dtype)  # several addends, rounded once
     if high is not None:  # what the right neighbour had as its ghosts before
         own[_cells(call, n - before, n)] += high
     if low is not None:
         own[_cells(call, 0, after)] += low
-    return move(own.astype(whole.dtype, copy=False), ct)
+    return own.astype(ct.dtype, copy=False)
 
 
 @ADD_GHOSTS.adjoint
@@ -117,7 +116,7 @@ def _swap(
         return to_right, to_left  # one rank around a periodic border is its own neighbour on both sides
     for target, cells in ((right, to_right), (left, to_left)):
         if target is not None and cells.shape[call.dim]:
-            group.send(host_flat(cells), target)
+            group.send(flat(cells), target)
     found: list[np.ndarray | None] = []
     for source, cells, width in ((left, to_left, from_left), (right, to_right, from_right)):
         if source is None or not width:
@@ -125,7 +124,7 @@ def _swap(
             continue
         shape = list(cells.shape)
         shape[call.dim] = width
-        buffer = np.empty(int(np.prod(shape, dtype=np.int64)), cells.dtype)
+        buffer = buffer_like(cells, shape, cells.dtype, group.dry)
         found.append(group.recv(buffer, source).reshape(shape))
     return found[0], found[1]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import MeshError, call_site
@@ -23,7 +22,7 @@ from autograd.layouts.layout import Layout, Shard, V
 from ..call import Call
 from ..collective import Asked, Collective, Prepared
 from ..mesh import current_mesh
-from ..staging import InShape, back, empty_flat, host_flat, zeros_like
+from ..staging import InShape, back, buffer_like, flat, zeros_like
 from ..transports.protocol import Request
 from . import headers
 from .arguments import AxisName, Use, check_other, check_rank, operand, sample, user_function
@@ -33,7 +32,7 @@ __all__ = ["permute", "recv", "send"]
 
 def _leaving(x: Any, call: Call) -> list[Request]:
     me = call.group.rank
-    return [Request("send", host_flat(x), peer=to) for source, to in call.pairs if source == me != to]
+    return [Request("send", flat(x), peer=to) for source, to in call.pairs if source == me != to]
 
 
 PERMUTE = Collective("permute", (V, Shard), V, alone=None, sends=_leaving)
@@ -46,9 +45,9 @@ def _(x: Any, call: Call) -> Asked:
     if source is None:
         return None, lambda _, x, call: zeros_like(x)
     if source == me:
-        kept = host_flat(x).copy()
+        kept = flat(x).copy()
         return None, lambda _, x, call: back(kept, x.shape, x)
-    return Request("recv", out=np.empty_like(host_flat(x)), peer=source), InShape(x.shape)
+    return Request("recv", out=np.empty_like(flat(x)), peer=source), InShape(x.shape)
 
 
 @PERMUTE.adjoint
@@ -70,7 +69,7 @@ RECV = _Receive("recv", (V,), V, alone=None, between_two=True)
 @SEND.asks
 def _(x: Any, call: Call) -> Asked:
     # a send has no result; nothing can depend on it
-    return Request("send", host_flat(x), peer=call.root), lambda _, x, call: np.zeros(0, x.dtype)
+    return Request("send", flat(x), peer=call.root), lambda _, x, call: np.zeros(0, x.dtype)
 
 
 @SEND.adjoint
@@ -82,18 +81,13 @@ def _(ct: Any, call: Call) -> Any:
 
 @RECV.asks
 def _(x: Any, call: Call) -> Asked:
-    return Request("recv", out=empty_flat(call.shape, call.dtype, call.group.dry), peer=call.root), as_told
+    buffer = buffer_like(call.like, call.shape, call.dtype, call.group.dry)
+    return Request("recv", out=buffer, peer=call.root), lambda y, x, call: y.reshape(call.shape)
 
 
 @RECV.adjoint
 def _(ct: Any, call: Call) -> Any:
     SEND(ct, call)  # the operand of a recv is on the other rank
-
-
-def as_told(flat: Any, x: Any, call: Call) -> Any:
-    """A value that another rank alone had: in the shape of the call, on the device of the operand or the sample."""
-    like = x if x is not None and type(x) is not Shaped else call.like
-    return flat.reshape(call.shape) if like is None else back(flat, call.shape, like)
 
 
 def received(call: Call, layout: Layout | None) -> Tensor:

@@ -418,14 +418,16 @@ class _Receiver(_Maker):
 # -- the nonblocking forms ---------------------------------------------------------------------------------------------
 
 
-def nonblocking(blocking: Callable[Arguments, Tensor], note: str = "") -> Callable[Arguments, Tensor]:
+def nonblocking(
+    blocking: Callable[Arguments, Tensor], note: str = "", example: str = ""
+) -> Callable[Arguments, Tensor]:
     """The nonblocking form of a function that users call: the same arguments, and a handle in the place of the result.
 
     Parameters
     ----------
     blocking : callable
         Made by `user_function`.
-    note : str
+    note, example : str
         What its docstring says of this form alone.
     """
     resolve: Callable[..., Use] = blocking.__wrapped__  # type: ignore[attr-defined]
@@ -444,7 +446,7 @@ def nonblocking(blocking: Callable[Arguments, Tensor], note: str = "") -> Callab
 
     The arguments are those of `{name}`. The handle is a Tensor: to use it as an operand waits for it, as
     ``handle.wait()`` does, and ``handle.test()`` tells whether that would return at once. The adjoint is started where
-    the result was first used and waited for where this call stood. {note}
+    the result was first used and waited for where this call stood.{note and f" {note}"}
 
     Returns
     -------
@@ -466,21 +468,7 @@ def nonblocking(blocking: Callable[Arguments, Tensor], note: str = "") -> Callab
     Started calls have a channel of their own on each axis, made at the first one. They are still compared with the
     calls of the other ranks on this axis, so while calls are compared (see `check`) the start waits for all ranks to
     arrive, though never for the data. MPI makes little progress by itself: the tape pokes it after each operation.
-
-    Examples
-    --------
-    >>> import autograd as ag, collectives as cc
-    >>> def program():
-    ...     with cc.Mesh(dp=2):
-    ...         x, w = ag.tensor([1.0], requires_grad=True), ag.tensor([3.0], layout={{"dp": cc.R}})
-    ...         with ag.Tape() as tape:
-    ...             handle = cc.all_reduce_async(x, "dp")
-    ...             scale = w * w                         # meanwhile
-    ...             loss = cc.cast((handle * scale).sum(), "dp", to=cc.I)
-    ...         tape.backward(loss)
-    ...         return loss.item(), x.grad.item()
-    >>> cc.run(program, ranks=2)
-    [(18.0, 9.0), (18.0, 9.0)]
+{example}
     """
     return function
 
@@ -488,8 +476,24 @@ def nonblocking(blocking: Callable[Arguments, Tensor], note: str = "") -> Callab
 _EXTENTS = "Where `x` is Varying the ranks first tell each other their extents, blocking; a Shard knows them."
 _HEADER = "Without `like`, shape, dtype and labels are broadcast first, blocking."
 
+_EXAMPLE = """
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         x, w = ag.tensor([1.0], requires_grad=True), ag.tensor([3.0], layout={"dp": cc.R})
+    ...         with ag.Tape() as tape:
+    ...             handle = cc.all_reduce_async(x, "dp")
+    ...             scale = w * w                         # meanwhile
+    ...             loss = cc.cast((handle * scale).sum(), "dp", to=cc.I)
+    ...         tape.backward(loss)
+    ...         return loss.item(), x.grad.item()
+    >>> cc.run(program, ranks=2)
+    [(18.0, 9.0), (18.0, 9.0)]"""
+
 all_gather_async = nonblocking(all_gather, _EXTENTS)
-all_reduce_async = nonblocking(all_reduce)
+all_reduce_async = nonblocking(all_reduce, example=_EXAMPLE)
 all_to_all_async = nonblocking(all_to_all, _EXTENTS)
 broadcast_async = nonblocking(broadcast, _HEADER)
 permute_async = nonblocking(permute)

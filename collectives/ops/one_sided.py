@@ -21,7 +21,7 @@ from autograd.layouts.rank_values import rank_axes
 from ..call import Call
 from ..collective import Asked, Collective
 from ..mesh import Axis
-from ..staging import InShape, host_flat
+from ..staging import InShape, flat
 from ..transports.protocol import Request, Runs
 from .arguments import AxisName, check_rank, operand
 from .casts import cast
@@ -60,7 +60,7 @@ ACCUMULATE = _OneSided("accumulate", (V,), V, shape=lambda shape, call: call.opt
 
 @GET.asks
 def _(x: Any, call: Call) -> Asked:
-    return Request("get", host_flat(x), options=(call.options.runs,)), InShape(call.options.taken)
+    return Request("get", flat(x), options=(call.options.runs,)), InShape(call.options.taken)
 
 
 @GET.adjoint
@@ -71,7 +71,7 @@ def _(ct: Any, call: Call) -> Any:
 @ACCUMULATE.asks
 def _(ct: Any, call: Call) -> Asked:
     count = math.prod(call.options.part)
-    request = Request("accumulate", host_flat(ct), options=(call.options.runs, count))
+    request = Request("accumulate", flat(ct), options=(call.options.runs, count))
     return request, InShape(call.options.part)
 
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays.device import move
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, ShapeError, call_site
@@ -31,7 +30,7 @@ from autograd.layouts.partition import parts
 from ..call import Call
 from ..collective import Asked, Collective, Refusal
 from ..mesh import Axis
-from ..staging import from_front, front, host_flat
+from ..staging import flat, from_front, front, to_device
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, check_to, group_of, operand, sizes_of, user_function
 from .extents import check_inner, check_outer, checked_counts, coming, extents_along, joined, nested_parts, normal_dim
@@ -91,8 +90,8 @@ PAD = Collective("pad", (V, Shard), silent=True, shape=whole_shape)
 
 @ALL_GATHER.asks
 def _(x: Any, call: Call) -> Asked:
-    flat, row = front(x, call.dim)
-    return Request("all_gather", flat, counts=counts_of(call, row)), from_front(whole_shape(x.shape, call), call.dim)
+    rows, row = front(x, call.dim)
+    return Request("all_gather", rows, counts=counts_of(call, row)), from_front(whole_shape(x.shape, call), call.dim)
 
 
 @ALL_GATHER.adjoint
@@ -104,9 +103,9 @@ def _(ct: Any, call: Call) -> Any:
 
 @REDUCE_SCATTER.asks
 def _(x: Any, call: Call) -> Asked:
-    flat, row = front(x, call.dim)
+    rows, row = front(x, call.dim)
     finish = from_front(part_shape(x.shape, call), call.dim)
-    return Request("reduce_scatter", flat, counts=counts_of(call, row)), finish
+    return Request("reduce_scatter", rows, counts=counts_of(call, row)), finish
 
 
 @REDUCE_SCATTER.adjoint
@@ -166,12 +165,12 @@ ALL_TO_ALL = Collective(
 
 @ALL_TO_ALL.asks
 def _(x: Any, call: Call) -> Asked:
-    blocks = [host_flat(part_of(x, call.extents, call.dim, r)) for r in range(call.group.size)]
+    blocks = [flat(part_of(x, call.extents, call.dim, r)) for r in range(call.group.size)]
     shape = part_shape(x.shape, call)
     received = [(*shape[: call.dim2], n, *shape[call.dim2 + 1 :]) for n in call.extents2]
     request = Request("all_to_all", np.concatenate(blocks), counts=[b.size for b in blocks],
                       receive_counts=[math.prod(each) for each in received])  # fmt: skip
-    return request, lambda y, x, call: move(joined(y, received, call.dim2), x)
+    return request, lambda y, x, call: to_device(joined(y, received, call.dim2), x)
 
 
 @ALL_TO_ALL.adjoint

@@ -29,7 +29,7 @@ from autograd.layouts.messages import describe
 from ..call import Call
 from ..collective import Asked, Collective
 from ..mesh import Axis, current_mesh
-from ..staging import InShape, empty_flat, from_front, front, host_flat
+from ..staging import InShape, buffer_like, flat, from_front, front
 from ..transports.protocol import Request
 from . import headers
 from .arguments import (
@@ -45,7 +45,6 @@ from .arguments import (
     user_function,
 )
 from .extents import check_inner, check_outer, extents_along, nested_parts, normal_dim
-from .messages import as_told
 from .parts import counts_of, joined_dims, part_label, part_shape, whole_shape
 
 __all__ = ["broadcast", "gather", "reduce", "scatter"]
@@ -73,11 +72,17 @@ GATHER = Collective(
 )  # fmt: skip
 
 
+def _sample(x: Any, call: Call) -> Any:
+    """An array of the device where a rank's result belongs: its operand, if it has one, or the sample of the call."""
+    return call.like if x is None or type(x) is Shaped else x
+
+
 @BROADCAST.asks
 def _(x: Any, call: Call) -> Asked:
     if call.group.rank == call.root:
-        return Request("broadcast", host_flat(x), root=call.root), InShape(call.shape)
-    return Request("broadcast", out=empty_flat(call.shape, call.dtype, call.group.dry), root=call.root), as_told
+        return Request("broadcast", flat(x), root=call.root), InShape(call.shape)
+    buffer = buffer_like(_sample(x, call), call.shape, call.dtype, call.group.dry)
+    return Request("broadcast", out=buffer, root=call.root), lambda y, x, call: y.reshape(call.shape)
 
 
 @BROADCAST.adjoint
@@ -99,7 +104,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @REDUCE.asks
 def _(x: Any, call: Call) -> Asked:
-    request = Request("reduce", host_flat(x), root=call.root)
+    request = Request("reduce", flat(x), root=call.root)
     if call.group.rank == call.root:
         return request, InShape(x.shape)
     return request, lambda _, x, call: _elsewhere(x.shape, x.dtype, call)
@@ -113,12 +118,12 @@ def _(ct: Any, call: Call) -> Any:
 @SCATTER.asks
 def _(x: Any, call: Call) -> Asked:
     row = math.prod(call.shape[: call.dim] + call.shape[call.dim + 1 :])
-    flat = front(x, call.dim)[0] if call.group.rank == call.root else None
-    request = Request("scatter", flat, counts=counts_of(call, row), root=call.root, dtype=call.dtype)
+    rows = front(x, call.dim)[0] if call.group.rank == call.root else None
+    request = Request("scatter", rows, counts=counts_of(call, row), root=call.root, dtype=call.dtype)
     finish = from_front(part_shape(call.shape, call), call.dim)
 
     def where_it_belongs(y: Any, x: Any, call: Call) -> Any:
-        like = x if x is not None and type(x) is not Shaped else call.like
+        like = _sample(x, call)
         return finish(y, y if like is None else like, call)
 
     return request, where_it_belongs
@@ -131,8 +136,8 @@ def _(ct: Any, call: Call) -> Any:
 
 @GATHER.asks
 def _(x: Any, call: Call) -> Asked:
-    flat, row = front(x, call.dim)
-    request = Request("gather", flat, counts=counts_of(call, row), root=call.root)
+    rows, row = front(x, call.dim)
+    request = Request("gather", rows, counts=counts_of(call, row), root=call.root)
     shape = whole_shape(x.shape, call)
     if call.group.rank == call.root:
         return request, from_front(shape, call.dim)

@@ -15,7 +15,7 @@ from autograd.layouts.layout import Shard, V
 
 from ..call import Call
 from ..collective import Asked, Collective
-from ..staging import InShape, host_flat, zeros_like
+from ..staging import InShape, flat, zeros_like
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, operand, user_function
 
@@ -34,7 +34,7 @@ EXSCAN = Collective("exscan", (V, Shard), V, alone=lambda x, call: zeros_like(x)
 
 @SCAN.asks
 def _(x: Any, call: Call) -> Asked:
-    return Request("scan", host_flat(x), options=(False, call.options.backwards)), InShape(x.shape)
+    return Request("scan", flat(x), options=(False, call.options.backwards)), InShape(x.shape)
 
 
 @SCAN.adjoint
@@ -44,7 +44,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @EXSCAN.asks
 def _(x: Any, call: Call) -> Asked:
-    return Request("scan", host_flat(x), options=(True, call.options.backwards)), InShape(x.shape)
+    return Request("scan", flat(x), options=(True, call.options.backwards)), InShape(x.shape)
 
 
 @EXSCAN.adjoint

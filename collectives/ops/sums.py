@@ -19,7 +19,7 @@ from autograd.layouts.layout import C, I, Label, P, R, Shard, V
 from ..call import Call
 from ..collective import Asked, Collective, Refusal
 from ..mesh import current_mesh
-from ..staging import InShape, host_flat
+from ..staging import InShape, flat
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, check_to, group_of, operand, user_function
 
@@ -33,7 +33,7 @@ CAST_I_TO_R = Collective("cast I->R", (I, C), silent=True)
 
 @ALL_REDUCE.asks
 def _(x: Any, call: Call) -> Asked:
-    return Request("all_reduce", host_flat(x)), InShape(x.shape)
+    return Request("all_reduce", flat(x)), InShape(x.shape)
 
 
 @ALL_REDUCE.adjoint

@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..checks import modes
 from ..mesh import Mesh
 from ..testing.proof import Case, Failure, Observed, Plan, Setting, Skip, judge, observe, prepare
 from ..testing.registry_cases import work_and_skips
 from ..transports.protocol import Communicator
-from ..world import run, world
-from .watch import Watch
+from ..world import World, run, world
 
 __all__ = ["SUMMARY", "add_arguments", "main"]
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument("--quick", action="store_true", help="one case of each collective and pair of layouts")
     size.add_argument("--full", action="store_true", help="second order too in many more cases")
     parser.add_argument("--threads", type=int, metavar="N", help="on N threads of this process (not under mpiexec)")
-    text = "end the job, with the rank that holds it up, if a case lasts longer (default 60)"
+    text = "end the job, and say what each rank does, if a rank waits longer than this (default 60)"
     parser.add_argument("--limit-s", type=float, default=60.0, metavar="S", help=text)
 
 
@@ -46,12 +46,11 @@ def main(args: argparse.Namespace) -> int:
     if args.limit_s <= 0 or (args.threads is not None and args.threads < 1):
         print(f"check: --limit-s {args.limit_s:g} and --threads {args.threads} must be positive", file=sys.stderr)
         return 2
-    if args.threads is None:
-        return _check(args)
-    if world().size > 1:
+    if args.threads is not None and world().size > 1:
         print(f"check: --threads is for one process; mpiexec has started {world().size}", file=sys.stderr)
         return 2
-    return max(run(_check, args.threads, args))
+    with modes.waiting_limited(args.limit_s):
+        return _check(args) if args.threads is None else max(run(_check, args.threads, args))
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -68,14 +67,13 @@ def _check(args: argparse.Namespace) -> int:
     ran: Counter[str] = Counter()
     failures: list[tuple[str, Failure]] = []
     progress = _Progress(len(work)) if is_first else None
-    with Watch("check", ranks, args.limit_s) as watch:
-        for found in _batches(work, watch):
-            for case, failed in found:
-                name = "/".join(case.covers)
-                ran[name] += 1
-                failures += [(name, failure) for failure in failed]
-            if progress is not None:
-                progress.show(sum(ran.values()), len({failure.case for _, failure in failures}))
+    for found in _batches(work):
+        for case, failed in found:
+            name = "/".join(case.covers)
+            ran[name] += 1
+            failures += [(name, failure) for failure in failed]
+        if progress is not None:
+            progress.show(sum(ran.values()), len({failure.case for _, failure in failures}))
     if is_first:
         _report(ran, failures, skips, ranks.size, time.monotonic() - start)
     return int(bool(failures))
@@ -91,15 +89,15 @@ def _quick(work: Work) -> Iterator[tuple[Case, Setting]]:
             yield replace(case, order=1), setting
 
 
-def _batches(work: Work, watch: Watch) -> Iterator[list[tuple[Case, list[Failure]]]]:
+def _batches(work: Work) -> Iterator[list[tuple[Case, list[Failure]]]]:
     """Run cases on all ranks; what failed of each, the same on every rank. Rank 0 compares."""
-    ranks = world()
+    here, ranks = World.current(), world()
     meshes: dict[tuple[tuple[str, int], ...], Mesh] = {}
     for at in range(0, len(work), BATCH):
         plans: list[Plan] = []
         mine: list[Observed] = []
         for number, (case, setting) in enumerate(work[at : at + BATCH], at + 1):
-            watch.at(number, f"{case.name} {setting}")
+            here.set_task(f"case {number}: {case.name} {setting}")
             key = tuple(setting.sizes.items())
             if key not in meshes:
                 meshes[key] = Mesh(**setting.sizes)

@@ -22,8 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..job.failure import leave_without_mpi
+from ..job.failure import process
 from ..job.launcher import launched_rank, launched_size
+from ..world import run, world
 from .machine import PROBES
 from .mpi_facts import MARK, facts, probed
 
@@ -108,8 +109,6 @@ def _software_probes() -> dict[str, Any]:
 def _local() -> str:
     """Two threads sum."""
     import numpy as np
-
-    from ..world import run, world
 
     sums = run(lambda: float(world().all_reduce(np.array([world().rank + 1.0]))[0]), 2)
     if sums != [3.0, 3.0]:
@@ -212,7 +211,7 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
                 _finish(report, args.json)
             else:
                 time.sleep(3.0)  # the first rank that leaves may end the others: let it be the one that prints
-            leave_without_mpi()
+            process.leave_without_mpi()
             os._exit(0)
 
     # A library that finds another's launcher ends the process in its initialisation, so this comes first.
@@ -222,17 +221,15 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
         report["MPI"] = {_JOB: {"ok": False, "reason": mixed if ours["ok"] else ours["reason"]}}
         if is_first:
             _finish(report, args.json)
-        leave_without_mpi()
+        process.leave_without_mpi()
         return
     threading.Thread(target=give_up, daemon=True).start()
     try:
-        from ..transports.mpi.communicator import mpi_world
-
         found = facts()
         seen = found["ranks"].get("value")
         if seen != launched_size():
             raise LookupError(_of_two_kinds(f"mpiexec started {launched_size()}", f"each saw {seen}"))
-        told = mpi_world().exchange(json.dumps([socket.gethostname(), report["machine"]]).encode())
+        told = world().exchange(json.dumps([socket.gethostname(), report["machine"]]).encode())
         machines = dict(json.loads(each) for each in told)
         if len(machines) > 1:
             del report["machine"]

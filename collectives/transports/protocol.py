@@ -142,6 +142,8 @@ class Communicator:
     texts: dict[Any, str]
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
+    library: Any = None
+    """``mpi4py.MPI`` where the ranks are processes: shared memory is allocated through it."""
     adds_float16 = False
     """Whether it is given float16 operands of reductions as they are, and rounds their sums once itself."""
 
@@ -219,6 +221,18 @@ class Communicator:
         ):  # fmt: skip
             return self._run(request, x, empty(x.size, x.dtype))
         return self._prepared(request, False)
+
+    def run_again(self, request: Request, result: tuple[int, np.dtype[Any]] | None) -> Any:
+        """`run` for a request that differs from an earlier one only in the values of its operand; it is not checked.
+
+        `result` is what `request.answer` gives for it. It is no message, its operand is on the host and not of float16,
+        and the group has several ranks.
+        """
+        if observers and get_ident() in observers:
+            return _told(self, request, False, lambda: self.run_again(request, result))
+        if request[0] == "broadcast":
+            return self._run(request, None, request[1].copy())
+        return self._run(request, request[1], None if result is None else empty(*result))
 
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""
@@ -366,6 +380,9 @@ class Wrapper(Communicator):
         if name == "base":  # not set yet
             raise AttributeError(name)
         return getattr(self.base, name)
+
+    def run_again(self, request: Request, result: tuple[int, np.dtype[Any]] | None) -> Any:
+        return self.run(request)
 
     @property
     def control(self) -> Communicator:

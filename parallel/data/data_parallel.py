@@ -1,4 +1,4 @@
-"""DataParallel: a module whose parameters enter once per forward pass, and are synchronised by the entry's adjoint."""
+"""`DataParallel`, a module that runs another module on each rank's part of the batch."""
 
 from __future__ import annotations
 
@@ -14,26 +14,31 @@ from autograd.engine.tensor import interior
 from autograd.nn import Module
 from collectives import current_mesh
 
-from .entry import _enter, _layout, _plan
+from .entry import EntryPlan, plan_entry, record_entry
 
 __all__ = ["DataParallel"]
 
 
 class DataParallel(Module):
-    """A module whose parameters enter as I -> R along `axis`; its gradients are summed over the ranks.
+    """Run `module` with its parameters cast from I to R along `axis`, so that gradients are summed over its ranks.
 
-    The batch is the user's to share out: ``x`` is V or Shard(0) along `axis`. The loss carries the normalisation:
-    sum the losses over the ranks and divide by the *global* count.
+    All parameters enter together at each call (`enter`), and the adjoint of this entry is the all-reduce of their
+    gradients. The caller divides the batch: inputs are V or Shard(0) along `axis`. Gradients are summed and never
+    averaged, so the loss contains the normalisation: sum the losses over the ranks and divide by the global count.
 
     Parameters
     ----------
     module : Module
+        Its parameters are I along `axis`.
     axis : str or tuple of str
+        The mesh axes over which the batch is divided.
 
     Raises
     ------
     ReplicaMismatch
-        At the first call, if the ranks' parameters are not equal.
+        At the first call: the parameters differ between ranks.
+    LayoutError
+        At a call: a parameter is not I along `axis`.
 
     Examples
     --------
@@ -55,10 +60,10 @@ class DataParallel(Module):
     def __init__(self, module: Module, axis: str | Sequence[str]):
         self.module = module
         self.axis = axis
-        self._owners: list[tuple[dict[str, Any], str, int]] | None = None
-        self._entered: list[Parameter] = []
+        self._parameters: list[Parameter] = []
+        self._owners: list[tuple[dict[str, Any], str, int]] | None = None  # (attributes, name, index of the parameter)
         self._checked = False
-        self._plan: Any = None  # what `_plan` found, for the mesh and layouts that it was asked about
+        self._plan: EntryPlan | None = None
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
@@ -67,31 +72,33 @@ class DataParallel(Module):
         yield from self.module.named_buffers(prefix)
 
     def _register(self) -> None:
-        """Find every attribute that holds a parameter; a parameter in two places enters once."""
+        """Find all attributes that hold a parameter. A parameter that several attributes hold enters once."""
         index: dict[int, int] = {}
         self._owners = []
         for path, owner, attribute, parameter in self.module.named_owners():
             if id(parameter) not in index:
-                index[id(parameter)] = len(self._entered)
+                index[id(parameter)] = len(self._parameters)
                 parameter.name = parameter.name or path
-                self._entered.append(parameter)
+                self._parameters.append(parameter)
             self._owners.append((vars(owner), attribute, index[id(parameter)]))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._owners is None:
             self._register()
-        owners, parameters = self._owners or [], self._entered
-        if not self._checked:
-            current_mesh().check_replicas([p for p in parameters if _labelled(p)])
-            self._checked = True
+        owners, parameters = self._owners or [], self._parameters
         mesh = current_mesh()
-        if self._plan is None or self._plan[0] is not mesh or list(map(_layout, parameters)) != self._plan[1]:
-            on, layouts = _plan(parameters, self.axis)
-            self._plan = (mesh, [p.layout for p in parameters], on, layouts)
-        entered = _enter(parameters, *self._plan[2:])
+        if not self._checked:
+            for p in parameters:
+                p.labelled(mesh.grid)
+            mesh.check_replicas(parameters)
+            self._checked = True
+        plan = self._plan
+        if plan is None or not plan.fits(mesh, parameters):
+            plan = self._plan = plan_entry(parameters, self.axis)
+        entered = record_entry(parameters, plan)
         contexts = state.contexts
         if entered and state.recording is not None:
-            state.contexts = (*contexts, partial(self._again, ref(state.recording), entered[0].node))
+            state.contexts = (*contexts, partial(self._reuse_entry, ref(state.recording), entered[0].node, plan))
         try:
             for attributes, name, k in owners:
                 attributes[name] = entered[k]
@@ -102,9 +109,9 @@ class DataParallel(Module):
                 attributes[name] = parameters[k]
 
     @contextmanager
-    def _again(self, recording: Any, first: int) -> Iterator[None]:
-        """Inside once more, where a part of the module is run a second time: with what entered the first time."""
-        owners, parameters, layouts = self._owners or [], self._entered, self._plan[3]
+    def _reuse_entry(self, recording: Any, first: int, plan: EntryPlan) -> Iterator[None]:
+        """Give the module the parameters of an earlier entry, for the recomputation of a part of it (checkpointing)."""
+        owners, parameters, layouts = self._owners or [], self._parameters, plan.layouts
         before = [attributes[name] for attributes, name, _ in owners]
         try:
             for attributes, name, k in owners:
@@ -113,8 +120,3 @@ class DataParallel(Module):
         finally:
             for (attributes, name, _), value in zip(owners, before, strict=True):
                 attributes[name] = value
-
-
-def _labelled(p: Parameter) -> bool:
-    p.labelled(current_mesh().grid)
-    return True

@@ -1,8 +1,7 @@
-"""Data parallelism: every rank runs the whole module on its part of the batch.
+"""Entry of parameters into a data-parallel computation.
 
-The parameters enter by one recorded operation, the cast I -> R of all of them together. Its adjoint is the all-reduce
-P -> I, so that gradients are summed by the tape itself: nothing is hooked, nothing is divided, and no rank can
-forget it.
+The parameters of one entry are cast from I to R together, by one recorded operation. Its adjoint is the all-reduce from
+P to I, so the tape itself sums the gradients over the ranks. Gradients are not divided by anything.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count, repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,26 +22,28 @@ from autograd.engine.tensor import TENSORS, Tensor, interior
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Layout, R
 from autograd.layouts.messages import describe
-from collectives import all_reduce, current_mesh
+from collectives import Mesh, all_reduce, current_mesh
 from collectives.checks import modes, sanitizer
 from collectives.inspect.probe import Sent
 from collectives.mesh import Axis
-from collectives.staging import back, host_flat
+from collectives.staging import back, flat
 from collectives.transports.protocol import Communicator, Request
 
-__all__ = ["enter"]
+__all__ = ["EntryPlan", "enter", "plan_entry", "record_entry"]
 
 
-class _Entered:
-    """The places of the parameters inside. The entry comes right after them, so a sweep that reaches it has all their
-    cotangents, and it takes them from there.
+class _EnteredParameter:
+    """The node of one parameter inside the computation.
+
+    The node of the entry comes right after those of its parameters, so a backward sweep reaches it when the cotangents
+    of all of them are complete. The entry takes them from the sweep.
     """
 
     name = "entered parameter"
     communicates = False
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        """Nothing is left to do: the entry has taken the cotangent."""
+        """Do nothing: the entry has taken the cotangent."""
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
         first, places = node[4]
@@ -51,102 +52,126 @@ class _Entered:
 
 
 class _Entry:
-    """The entry of parameters: cast I -> R forward, all-reduce in backward, in reverse order of registration."""
+    """The entry of all parameters: a cast I -> R, whose adjoint is an all-reduce of each gradient, last one first."""
 
     name = "parameter entry"
     communicates = True
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         parameters, places = node[2], node[3]
-        on, layouts, leaves = node[4]
-        given = sweep.given(len(places))
+        on, layouts = node[4]
+        gradients = sweep.given(len(places))
+        # Gradients are removed from the lists as they are used, because a leaf takes an array without a copy only if
+        # nothing else refers to it.
         if on.size == 1 and not sweep.record:
-            if leaves and sweep.wanted is None:
-                for p in reversed(parameters):
-                    g = given.pop()  # emptied as it is read: who holds a gradient alone owns it
-                    if g is not None:
-                        p.accumulate(g)
-                return
             for p, place in zip(reversed(parameters), reversed(places), strict=True):
-                self._hand_over(p, place, given.pop(), sweep)
+                g = gradients.pop()
+                if g is None:
+                    continue
+                if place == _LEAF and sweep.wanted is None:
+                    p.accumulate(g)
+                elif place >= 0:
+                    sweep.add(place, g)
             return
-        # one flag a parameter, summed over the ranks: unused everywhere leaves the gradient None, unused here
-        # counts zero
-        used: Any = [g is not None for g in given]
+        # One flag per parameter is summed over the ranks. A parameter that no rank used keeps the gradient None; where
+        # only this rank did not use it, its gradient counts as zero.
+        used: Any = [g is not None for g in gradients]
         if on.size > 1:
             if on.group.checking:
                 named = f"(axis={'*'.join(on.names)!r})"
-                on.group.announce(f"gradients of {len(given)} parameters {named} in a backward sweep")
+                on.group.announce(f"gradients of {len(gradients)} parameters {named} in a backward sweep")
             used = on.group.all_reduce(np.array(used, np.float32))
-        started: deque[Any] = deque()  # lists that are emptied as they are read: who holds a gradient owns it
-        for i in reversed(range(len(given))):
-            g = given.pop()
+        sums: deque[Any] = deque()
+        for i in reversed(range(len(gradients))):
+            g = gradients.pop()
             if used[i]:
                 missing = g is None
                 g = parameters[i].array if missing else g
-                started.append((i, self._sum(g, missing, layouts[i], on, sweep)))
+                sums.append((i, self._start_sum(g, missing, layouts[i], on, sweep)))
         g = None
-        while started:
-            i, g = started.popleft()
+        while sums:
+            i, g = sums.popleft()
             g = g() if callable(g) else g
             if places[i] == _LEAF and sweep.wanted is None:
                 parameters[i].accumulate(g)
-            else:
-                self._hand_over(parameters[i], places[i], g, sweep)
+            elif places[i] >= 0:
+                sweep.add(places[i], g)
 
     @staticmethod
-    def _hand_over(p: Any, place: int, g: Any, sweep: Sweep) -> None:
-        if g is None:
-            return
-        if place >= 0:
-            sweep.add(place, g)
-        elif place == _LEAF and sweep.wanted is None:
-            p.accumulate(g)
-
-    @staticmethod
-    def _sum(g: Any, missing: bool, layout: Layout, on: Axis, sweep: Sweep) -> Any:
-        """Start the sum over the ranks; what it returns gives it, at once or when called."""
+    def _start_sum(g: Any, missing: bool, layout: Layout, on: Axis, sweep: Sweep) -> Any:
+        """Start the sum over the ranks. Return it, or a function that waits for it and returns it."""
         g = np.zeros_like(g) if missing else g
         if sweep.record:
             return all_reduce(g if g.__class__ in TENSORS else Tensor(g, layout.dual), on.names, to=I)
         if on.size == 1:
             return g
-        pending = on.group.start(Request("all_reduce", host_flat(g)))
+        pending = on.group.start(Request("all_reduce", flat(g)))
         return lambda: back(pending.wait(), g.shape, g)
 
     def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
         return None
 
     def communication(self, node: Node) -> tuple[Sequence[str], Communicator, list[Sent]]:
-        """For `Tape.plan`: along what, on which channel, and what backward sends if every parameter is used."""
-        parameters, (on, _, _) = node[2], node[4]
+        """Return the axes, the channel and the messages of backward if every parameter is used, for `Tape.plan`."""
+        parameters, (on, _) = node[2], node[4]
         sent = [Sent("all_reduce", None, 4 * len(parameters))]
         sent += [Sent("all_reduce", None, p.array.nbytes) for p in reversed(parameters)]
         return on.names, on.group, sent if on.size > 1 else []
 
 
-_ENTRY, _ENTERED = _Entry(), _Entered()
+_ENTRY, _ENTERED = _Entry(), _EnteredParameter()
 
 
 def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tensor]:
-    """I -> R for all parameters of an entry, recorded together; adjoint: one all-reduce each, P -> I.
+    """Cast parameters from I to R along `axis`, recorded as one operation.
 
     Parameters
     ----------
     parameters : sequence of Tensor
         I on `axis`, in the same order on every rank.
+    axis : str or sequence of str
+
+    Returns
+    -------
+    list of Tensor
+        The parameters with the label R on `axis`.
 
     Raises
     ------
     LayoutError
-        A parameter that is not I on `axis`.
+        A parameter is not I on `axis`.
+    CollectiveMismatch
+        The ranks enter different parameters.
+
+    Notes
+    -----
+    Forward is free. The adjoint is one all-reduce P -> I of each gradient, and one of a flag per parameter that tells
+    whether any rank used it.
     """
-    on, layouts = _plan(parameters, axis)
-    return _enter(parameters, on, layouts)
+    return record_entry(parameters, plan_entry(parameters, axis))
 
 
-def _plan(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> tuple[Axis, list[Layout]]:
-    """The axis and the layouts that the parameters have inside, checked."""
+class EntryPlan(NamedTuple):
+    """The checked axis and layouts of an entry, for one mesh and given layouts of the parameters."""
+
+    mesh: Mesh
+    given: list[Layout | None]
+    on: Axis
+    layouts: list[Layout]
+
+    def fits(self, mesh: Mesh, parameters: Sequence[Tensor]) -> bool:
+        """Whether the plan is for this mesh and the present layouts of the parameters."""
+        return self.mesh is mesh and list(map(_layout, parameters)) == self.given
+
+
+def plan_entry(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> EntryPlan:
+    """Check that the parameters are I on `axis`, and return the layouts that they have inside.
+
+    Raises
+    ------
+    LayoutError
+        A parameter is not I on `axis`.
+    """
     mesh = current_mesh()
     on = mesh.axis(axis)
     layouts: list[Layout] = []
@@ -157,15 +182,17 @@ def _plan(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> tuple[Axis
                 raise LayoutError(
                     f"DataParallel({p.name or f'parameter {i}'}: {describe(p.array, p.array.shape, layout)}, "
                     f"axis {a!r})\n"
-                    f"  axis {a!r}: the parameter is {layout[a].word}; data parallelism takes Invariant ones\n"
+                    f"  axis {a!r}: the parameter is {layout[a].word}; needed: Invariant\n"
                     f"  fix: leave the label of axis {a!r} out of the Parameter's layout" + call_site()
                 )
         layouts.append(layout.replace(on.names, R))
-    return on, layouts
+    return EntryPlan(mesh, list(map(_layout, parameters)), on, layouts)
 
 
-def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> list[Tensor]:
+def record_entry(parameters: Sequence[Tensor], plan: EntryPlan) -> list[Tensor]:
+    """Record the entry of parameters and return them as they are inside."""
     recording = state.recording
+    _, _, on, layouts = plan
     if not parameters:
         return []
     if on.size > 1 and on.group.checking:
@@ -177,8 +204,7 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
         return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
-    leaves = _PARAMETERS.issuperset(map(type, parameters)) and all(map(_followed, parameters))
-    if leaves:
+    if _PARAMETERS.issuperset(map(type, parameters)) and all(map(_requires_grad, parameters)):
         places = [_LEAF] * len(parameters)
         recording.hold_all(parameters)
     else:
@@ -190,7 +216,7 @@ def _enter(parameters: Sequence[Tensor], on: Axis, layouts: list[Layout]) -> lis
     nodes = recording.nodes
     first = len(nodes)
     nodes.extend([(_ENTERED, None, (), (), (first, places), None, None)] * len(places))
-    nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts, leaves), None, None))
+    nodes.append((_ENTRY, None, tuple(parameters), places, (on, layouts), None, None))
     return list(map(interior, map(_array, parameters), layouts, repeat(recording), count(first)))
 
 
@@ -200,6 +226,7 @@ def _place(p: Tensor, recording: Recording) -> int:
     return p.node if p.tape is recording else recording.enter(p)
 
 
-_array, _followed, _layout = attrgetter("array"), attrgetter("_requires_grad"), attrgetter("layout")
+_array, _requires_grad, _layout = attrgetter("array"), attrgetter("_requires_grad"), attrgetter("layout")
 _PARAMETERS = frozenset((Parameter,))
-_LEAF = -2  # the place of a leaf, whose gradient the entry itself hands over
+_LEAF = -2
+"""The place of a leaf. It has no place on the tape: the entry gives it its gradient directly."""

@@ -67,6 +67,6 @@ def test_checkpoint_and_data_parallelism(ranks: int, inside: bool) -> None:
 
 def test_the_check_is_seen_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second run that does not find the entered parameters meets the bare ones: refused, not wrong."""
-    monkeypatch.setattr(DataParallel, "_again", lambda *args: nullcontext())
+    monkeypatch.setattr(DataParallel, "_reuse_entry", lambda *args: nullcontext())
     with pytest.raises(ag.LayoutError, match="Invariant"):
         step(2, ag.checkpoint, inside=False)

@@ -1,4 +1,4 @@
-"""GELU and SiLU: their derivative is computed in the forward pass, where most of it is at hand."""
+"""GELU and SiLU as fused operations: the forward pass also computes the derivative, with which it shares most work."""
 
 from __future__ import annotations
 
@@ -14,45 +14,50 @@ from ...kernels import normal
 from ..elementwise import exp, sigmoid, tanh
 from .fused import Fused
 
-_SLOPE = math.sqrt(2 / math.pi)
+_TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
-_DENSITY = 1 / math.sqrt(2 * math.pi)
+_DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)
 
 
 normal_cdf = op(
-    "normal_cdf", "N", normal.normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY), saves="0",
+    "normal_cdf", "N", normal.normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY_AT_0), saves="0",
     dims=broadcast, operands="x",
 )  # fmt: skip
 
 
 def _gelu(x: Any, form: str) -> Any:
     if form == "tanh":
-        return x * (0.5 + 0.5 * np.tanh((x * _SLOPE) * (x * x * _CUBIC + 1)))
+        return x * (0.5 + 0.5 * np.tanh((x * _TANH_SCALE) * (x * x * _CUBIC + 1)))
     return x * normal.normal_cdf(x)
 
 
 def _gelu_rule(ct: Any, y: Any, x: Any, form: str) -> Any:
     if form == "tanh":
         square = x * x
-        h = 0.5 + 0.5 * tanh((x * _SLOPE) * (square * _CUBIC + 1))
-        return ct * (h + x * h * (1 - h) * (square * (6 * _SLOPE * _CUBIC) + 2 * _SLOPE))
-    return ct * (normal_cdf(x) + x * (exp(x * x * -0.5) * _DENSITY))
+        h = 0.5 + 0.5 * tanh((x * _TANH_SCALE) * (square * _CUBIC + 1))
+        return ct * (h + x * h * (1 - h) * (square * (6 * _TANH_SCALE * _CUBIC) + 2 * _TANH_SCALE))
+    return ct * (normal_cdf(x) + x * (exp(x * x * -0.5) * _DENSITY_AT_0))
 
 
 _gelu_op = Fused("gelu", "N", _gelu, (_gelu_rule,), saves="0", dims=broadcast, operands="x")
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """``x P(x)`` with the normal distribution function P, elementwise.
+    """Return ``x P(x)``, where P is the standard normal distribution function, elementwise.
 
     Parameters
     ----------
     approximate : "none" or "tanh"
-        "tanh" for ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``.
+        "tanh" computes ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``.
+
+    Raises
+    ------
+    ShapeError
+        Another value of `approximate`.
 
     Notes
     -----
-    Hendrycks & Gimpel 2016, section 2. Adjoint: ``ct (P(x) + x p(x))`` with the density p.
+    Adjoint: ``ct (P(x) + x p(x))`` with the normal density p. Source: Hendrycks & Gimpel 2016, section 2.
 
     Examples
     --------
@@ -74,6 +79,9 @@ def _silu_rule(ct: Any, y: Any, x: Any) -> Any:
 silu = Fused(
     "silu", "N", lambda x: x * (0.5 * (np.tanh(0.5 * x) + 1)), (_silu_rule,), saves="0", dims=broadcast, operands="x"
 )
-"""``x sigmoid(x)``, elementwise (Elfwing et al. 2018, section 2). Adjoint: ``ct (h + x h (1 - h))``, h = sigmoid(x)."""
+"""Return ``x sigmoid(x)``, elementwise. Adjoint: ``ct (h + x h (1 - h))`` with h = sigmoid(x).
+
+Source: Elfwing et al. 2018, section 2.
+"""
 
 __all__ = ["gelu", "normal_cdf", "silu"]

@@ -1,6 +1,7 @@
-"""Scaled dot-product attention over (..., heads, tokens, width), causal or full, with a mask, with grouped heads.
+"""Scaled dot-product attention over [..., heads, tokens, width]: causal or full, with masks and grouped heads.
 
-The declaration is plain: scores, softmax, product. The kernel works in blocks of rows on views of any strides.
+It is declared as the composition of scores, softmax and product, and its rules alike. The fused kernel works on
+blocks of rows, and on views of any strides.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from .fused import Fused
 Shape = tuple[int, ...]
 
 
-# -- the declaration in plain operations, on arrays and Tensors alike ------------------------------------------------
-def _grouped(x: Any, heads: int) -> Any:
-    """k or v with every head repeated for the query heads that share it."""
+# -- attention and its adjoints composed of differentiable operations, for arrays and Tensors ------------------------
+def _repeat_heads(x: Any, heads: int) -> Any:
+    """k or v with each head repeated for the query heads that share it."""
     *lead, own, tokens, width = raw(x).shape
     if own == heads:
         return x
@@ -34,29 +35,32 @@ def _grouped(x: Any, heads: int) -> Any:
     return reshape(wide, (*lead, heads, tokens, width))
 
 
-def _ungrouped(ct: Any, own: int) -> Any:
-    """The adjoint of `_grouped`."""
+def _sum_repeated_heads(ct: Any, own: int) -> Any:
+    """The adjoint of `_repeat_heads`: the sum over the query heads that share a head."""
     *lead, heads, tokens, width = raw(ct).shape
     if own == heads:
         return ct
     return sum(reshape(ct, (*lead, own, heads // own, tokens, width)), len(lead) + 1)
 
 
-def _later(scores: Any) -> Any:
-    """Which keys come after each query, [tokens, keys], where the scores live; the last query sees the last key."""
+def _is_later(scores: Any) -> Any:
+    """A mask [tokens, keys] that is true where a key comes after the query; the last query sees the last key.
+
+    It is computed from an array like the scores, so that it is on the same device.
+    """
     array = raw(scores)
     one = np.ones_like(array, shape=array.shape[-2:])
     rows, keys = np.cumsum(one, axis=0), np.cumsum(one, axis=1)
     return constant_like(keys > rows + (array.shape[-1] - array.shape[-2]), scores)
 
 
-def _weights(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> Any:
-    """The rows of probabilities; zeros for a row that sees nothing."""
+def _probabilities(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> Any:
+    """``softmax(scale q k' + mask)``; a row whose keys are all masked is zero."""
     scores = matmul(q * scale, swapaxes(k, -1, -2))
     if not raw(scores).shape[-1]:
         return scores
     if causal:
-        scores = where(_later(scores), -np.inf, scores)
+        scores = where(_is_later(scores), -np.inf, scores)
     if mask is not None:
         scores = where(mask, scores, -np.inf) if raw(mask).dtype == bool else scores + mask
     top = max(stop_gradient(scores), -1, keepdims=True)
@@ -68,34 +72,34 @@ def _weights(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> Any:
 def _attend(q: Any, k: Any, v: Any, *rest: Any) -> Any:
     mask, causal, scale = rest if len(rest) == 3 else (None, *rest)
     heads = raw(q).shape[-3]
-    return matmul(_weights(q, _grouped(k, heads), mask, causal, scale), _grouped(v, heads))
+    return matmul(_probabilities(q, _repeat_heads(k, heads), mask, causal, scale), _repeat_heads(v, heads))
 
 
-def _rules(ct: Any, q: Any, k: Any, v: Any, *rest: Any, of: int) -> Any:
+def _adjoint(ct: Any, q: Any, k: Any, v: Any, *rest: Any, of: int) -> Any:
     mask, causal, scale = rest if len(rest) == 3 else (None, *rest)
     heads, own = raw(q).shape[-3], raw(k).shape[-3]
-    wide = _grouped(k, heads)
-    p = _weights(q, wide, mask, causal, scale)
+    wide = _repeat_heads(k, heads)
+    p = _probabilities(q, wide, mask, causal, scale)
     if of == 2:
-        return _ungrouped(matmul(swapaxes(p, -1, -2), ct), own)
-    dp = matmul(ct, swapaxes(_grouped(v, heads), -1, -2))
+        return _sum_repeated_heads(matmul(swapaxes(p, -1, -2), ct), own)
+    dp = matmul(ct, swapaxes(_repeat_heads(v, heads), -1, -2))
     ds = p * (dp - sum(dp * p, -1, keepdims=True)) * scale
-    return matmul(ds, wide) if of == 0 else _ungrouped(matmul(swapaxes(ds, -1, -2), q), own)
+    return matmul(ds, wide) if of == 0 else _sum_repeated_heads(matmul(swapaxes(ds, -1, -2), q), own)
 
 
-def _rule(of: int) -> Any:
-    return lambda ct, y, q, k, v, *rest: _rules(ct, q, k, v, *rest, of=of)
+def _adjoint_of(of: int) -> Any:
+    return lambda ct, y, q, k, v, *rest: _adjoint(ct, q, k, v, *rest, of=of)
 
 
-# -- q, k and v apart ------------------------------------------------------------------------------------------------
+# -- q, k and v as separate operands ---------------------------------------------------------------------------------
 def _dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """Batches and heads are separate; so are the queries, unless they are causal, when their places count."""
+    """Dimension rule: batches and heads are independent, and so are the queries unless attention is causal."""
     q, k = shapes[:2]
     n = len(q)
     group = q[-3] // k[-3] if k[-3] else 1
     lead = tuple(range(n - 3))
     if group != 1:
-        from fractions import Fraction  # with decimal behind it, too dear to import for all
+        from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
     kv = (*lead, (n - 3, Fraction(group)) if group != 1 else n - 3, Mix)
     maps = [(*lead, n - 3, Mix if options[0] else n - 2, Mix), (*kv, Mix), (*kv, n - 1)]
     for mask in shapes[3:]:
@@ -104,10 +108,10 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 attention_op = Fused(
-    "attention", "N N a", _attend, tuple(map(_rule, range(3))), saves="012", dims=_dims, operands="q k v",
+    "attention", "N N a", _attend, tuple(map(_adjoint_of, range(3))), saves="012", dims=_dims, operands="q k v",
 )  # fmt: skip
 masked_attention_op = Fused(
-    "masked_attention", "N N a S", _attend, (*map(_rule, range(3)), None), saves="0123", dims=_dims,
+    "masked_attention", "N N a S", _attend, (*map(_adjoint_of, range(3)), None), saves="0123", dims=_dims,
     operands="q k v mask", kernel="attention",
 )  # fmt: skip
 
@@ -115,34 +119,39 @@ masked_attention_op = Fused(
 def attention(
     q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
 ) -> Any:
-    """``softmax(scale q k' + mask) v``: every query row's mean of the values, weighted by its likeness to the keys.
+    """Return ``softmax(scale q k' + mask) v``, the scaled dot-product attention.
 
     Parameters
     ----------
     q : [..., heads, tokens, width]
     k, v : [..., own, keys, width], [..., own, keys, width of v]
-        `own` divides `heads`: each head of k and v serves as many query heads in turn (grouped-query attention).
-        Views of any strides, like transposed parts of one projection; they are not copied.
+        `own` must divide `heads`: each head of k and v serves ``heads / own`` consecutive query heads (grouped-query
+        attention). Views of any strides, such as transposed parts of one projection, are not copied.
     mask : broadcastable to [..., heads, tokens, keys], optional
-        Booleans, True where a query sees a key; or numbers that are added to the scores. One that is followed by a
-        tape (a learned bias) gets its gradient too, by the plain composition.
+        Booleans, True where a query sees a key; or numbers that are added to the scores. A mask that requires a
+        gradient (a learned bias) gets one; the composition of plain operations then runs instead of the kernel.
     causal : bool
-        No query sees a later key; with fewer queries than keys the last query sees the last key.
+        No query sees a later key. With fewer queries than keys the last query sees the last key.
     scale : float, optional
         By default ``1 / sqrt(width)``.
 
     Returns
     -------
-    [..., heads, tokens, width of v]; zeros in rows that see no key.
+    [..., heads, tokens, width of v]
+        Zeros in rows that see no key.
 
     Raises
     ------
-    ShapeError, DtypeError
+    ShapeError
+        The shapes do not fit, or the mask does not broadcast.
+    DtypeError
+        The mask is neither boolean nor floating.
 
     Notes
     -----
-    Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023 (grouped heads). Batches and heads may be sharded, queries
-    too where not causal; keys and widths may not.
+    Batches and heads may be sharded, and queries where attention is not causal; keys and widths may not. Adjoint,
+    with P the probabilities and ``D = P * (ct v' - rowsum(ct v' * P)) * scale``: ``D k`` for q, ``D' q`` for k and
+    ``P' ct`` for v. Sources: Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023 (grouped heads).
 
     Examples
     --------
@@ -161,12 +170,12 @@ def attention(
     if not fits:
         raise ShapeError(
             f"attention: q, k and v of shapes {a}, {b}, {c}; needed: [..., heads, tokens, width], [..., own, keys, "
-            "width] and [..., own, keys, any], with the same leading extents, and own a divisor of heads" + call_site()
+            "width] and [..., own, keys, any], with equal leading extents, and own a divisor of heads" + call_site()
         )
     scale = _scale(scale, a[-1])
     if mask is None:
         return attention_op(q, k, v, options=(bool(causal), scale))
-    mask = _fitting_mask("attention", mask, (*a[:-1], b[-2]), q)
+    mask = _check_mask("attention", mask, (*a[:-1], b[-2]), q)
     if mask.__class__ in TENSORS and mask.requires_grad:
         return _attend(q, k, v, mask, bool(causal), scale)
     return masked_attention_op(q, k, v, mask, options=(bool(causal), scale))
@@ -176,13 +185,13 @@ def _scale(scale: float | None, width: int) -> float:
     return 1 / width**0.5 if scale is None and width else float(scale or 0.0)
 
 
-def _fitting_mask(name: str, mask: Any, full: Shape, like: Any) -> Any:
-    """The mask, checked; numbers in the dtype of the scores that they are added to."""
+def _check_mask(name: str, mask: Any, full: Shape, like: Any) -> Any:
+    """Check the mask, and convert one of numbers to the dtype of the scores that it is added to."""
     array = raw(mask)
     if not hasattr(array, "dtype") or array.dtype.kind not in "bf":
         raise DtypeError(
             f"{name}: a mask of {getattr(array, 'dtype', type(array).__name__)}; needed: booleans (True: seen) or "
-            "floating numbers that are added" + call_site()
+            "floating-point numbers that are added to the scores" + call_site()
         )
     shape = array.shape
     if len(shape) > len(full) or any(m not in (1, n) for m, n in zip(shape[::-1], full[::-1], strict=False)):
@@ -190,9 +199,9 @@ def _fitting_mask(name: str, mask: Any, full: Shape, like: Any) -> Any:
     return mask if array.dtype == bool or array.dtype == raw(like).dtype else astype(mask, raw(like).dtype)
 
 
-# -- one projection of all three -------------------------------------------------------------------------------------
+# -- q, k and v in one array -----------------------------------------------------------------------------------------
 def _split(x: Any) -> list[Any]:
-    """q, k and v, (..., heads, tokens, width), of (..., tokens, 3, heads, width)."""
+    """q, k and v, each [..., heads, tokens, width], as views of [..., tokens, 3, heads, width]."""
     return [swapaxes(getitem(x, (..., i, slice(None), slice(None))), -2, -3) for i in range(3)]
 
 
@@ -200,10 +209,10 @@ def _self_attend(x: Any, *rest: Any) -> Any:
     return swapaxes(_attend(*_split(x), *rest), -2, -3)
 
 
-def _self_rule(ct: Any, y: Any, x: Any, *rest: Any) -> Any:
+def _self_adjoint(ct: Any, y: Any, x: Any, *rest: Any) -> Any:
     q, k, v = _split(x)
     ct = swapaxes(ct, -2, -3)
-    return stack([swapaxes(_rules(ct, q, k, v, *rest, of=i), -2, -3) for i in range(3)], len(raw(x).shape) - 3)
+    return stack([swapaxes(_adjoint(ct, q, k, v, *rest, of=i), -2, -3) for i in range(3)], len(raw(x).shape) - 3)
 
 
 def _self_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -216,28 +225,34 @@ def _self_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 self_attention_op = Fused(
-    "self_attention", "N", _self_attend, (_self_rule,), saves="0", dims=_self_dims, operands="qkv"
+    "self_attention", "N", _self_attend, (_self_adjoint,), saves="0", dims=_self_dims, operands="qkv"
 )
 masked_self_attention_op = Fused(
-    "masked_self_attention", "N S", _self_attend, (_self_rule, None), saves="01", dims=_self_dims,
+    "masked_self_attention", "N S", _self_attend, (_self_adjoint, None), saves="01", dims=_self_dims,
     operands="qkv mask", kernel="self_attention",
 )  # fmt: skip
 
 
 def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any:
-    """`attention` of one array that holds queries, keys and values, as one projection makes them.
+    """Return the `attention` of queries, keys and values held in one array, the result of one projection.
 
     Parameters
     ----------
     qkv : [..., tokens, 3, heads, width]
-        A reshape of a projection to 3 x heads x width; the cotangent is written in that form too, so that nothing is
-        cut apart or put together.
+        A reshape of a projection to 3 x heads x width. Its cotangent is computed in the same form, so that neither
+        the array nor the cotangent is split or joined.
     mask, causal, scale
         As for `attention`.
 
     Returns
     -------
-    [..., tokens, heads, width], which reshapes to the next projection's operand without a copy.
+    [..., tokens, heads, width]
+        It reshapes to the operand of the next projection without a copy.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        As for `attention`.
 
     Examples
     --------
@@ -254,7 +269,7 @@ def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: f
     scale = _scale(scale, shape[-1])
     if mask is None:
         return self_attention_op(qkv, options=(bool(causal), scale))
-    mask = _fitting_mask("self_attention", mask, (*shape[:-4], shape[-2], shape[-4], shape[-4]), qkv)
+    mask = _check_mask("self_attention", mask, (*shape[:-4], shape[-2], shape[-4], shape[-4]), qkv)
     if mask.__class__ in TENSORS and mask.requires_grad:
         return _self_attend(qkv, mask, bool(causal), scale)
     return masked_self_attention_op(qkv, mask, options=(bool(causal), scale))

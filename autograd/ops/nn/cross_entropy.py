@@ -1,4 +1,4 @@
-"""Cross-entropy: the loss of each row, ``-log softmax(x)[row, label]``, without the probabilities between."""
+"""Cross-entropy: the loss of each row, ``-log softmax(x)[row, label]``, computed without storing probabilities."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 
 from ...engine.broadcasting import ones
 from ...engine.primitive import op
-from ...engine.tensor import TENSORS, Tensor
+from ...engine.tensor import TENSORS
 from ...errors import DtypeError, LayoutError, ShapeError, call_site
 from ...kernels import compiled
 from ...layouts.layout import Mix, Sum
+from ..arguments import labelled, raw
 from ..elementwise import not_equal, where
 from ..reductions import mean
 from ..reductions import sum as total
@@ -22,16 +23,16 @@ from .softmax import logsumexp, softmax
 
 Shape = tuple[int, ...]
 _ROW = Sum("row")
-_LARGE = 1 << 15
-"""From this many logits on the kernel is faster than whole arrays are, whose operations are made for small ones."""
+_MIN_KERNEL_SIZE = 1 << 15
+"""From this number of logits on the fused kernel is faster than the operations on whole arrays."""
 
 
 def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [(0, Mix), (0,)]
 
 
-def _places(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Where each row's label stands in the flat logits: one index is three times as fast as a pair of them."""
+def _flat_label_indices(labels: np.ndarray, classes: int) -> np.ndarray:
+    """The index of each row's label in the flattened logits: one index is three times as fast as a pair."""
     n = len(labels)
     starts = _row_starts.get((n, classes))
     if starts is None:
@@ -46,21 +47,25 @@ _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 def _check_labels(labels: np.ndarray, classes: int) -> None:
-    """Refuse labels out of range. Seen as unsigned, a negative one is a huge one, so one look finds both."""
+    """Raise ShapeError for labels out of range.
+
+    Viewed as unsigned integers negative labels are huge, so that the maximum shows labels out of range at both ends.
+    """
     if not labels.size:
         return
     unsigned = labels.view(_UNSIGNED[labels.dtype.itemsize])
     if unsigned[unsigned.argmax()] >= classes:  # argmax is several times as fast as max
         raise ShapeError(
-            f"labels must lie in 0..{classes - 1}, one per class; {labels.min()} to {labels.max()} were given" +
-            call_site()
+            f"labels from {labels.min()} to {labels.max()} were given for {classes} classes; needed: labels in "
+            f"0..{classes - 1}" + call_site()
         )
 
 
 def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
-    """The rows' losses, and what the cotangent is made of: exp(logits - top), its sums, the labels' flat places.
+    """The losses of the rows, and what the adjoint needs: exp(logits - top), its row sums, the flat label indices.
 
-    A compiled loop needs no places: None. It gives up at a label that is no class.
+    The flat indices are None where a compiled loop ran, which does not need them. The loop gives up at a label that is
+    out of range, and the code after it raises the error.
     """
     n, classes = logits.shape
     dtype = logits.dtype
@@ -75,48 +80,46 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
         top = np.max(logits, axis=1)
         picked = logits[np.arange(n), labels]
         return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top), None
-    top = logits.take(_places(logits.argmax(1), classes))  # of few classes several times as fast as max
+    top = logits.take(_flat_label_indices(logits.argmax(1), classes))  # faster than max where there are few classes
     exps = np.subtract(logits, top[:, None], order="C")
-    places = _places(labels, classes)
-    picked = exps.take(places)
+    indices = _flat_label_indices(labels, classes)
+    picked = exps.take(indices)
     np.exp(exps, exps)
-    sums = exps.dot(ones(classes, exps.dtype))  # BLAS, in half the time of a sum
+    sums = exps.dot(ones(classes, exps.dtype))  # a BLAS product takes half the time of np.sum
     losses = np.log(sums)
     losses -= picked
-    return losses, (exps, sums, places)
+    return losses, (exps, sums, indices)
 
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:
     return _cross_entropy_keeping(logits, labels)[0]
 
 
-def _one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
-    """softmax(x) - one-hot, times each row's cotangent."""
+def _cross_entropy_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
+    """``ct * (softmax(x) - one_hot(labels))``, row by row."""
     if kept is None:
         return reshape(ct, (*ct.shape, 1)) * (softmax(logits, 1) - one_hot(labels, logits))
-    exps, sums, places = kept
-    if places is None:
+    exps, sums, indices = kept
+    if indices is None:
         loop = compiled.find("cross_entropy_backward", exps.dtype)
         g, ct = np.empty_like(exps), ct * ones(len(sums), sums.dtype)
         fits = ct.shape == sums.shape and compiled.are_bare(exps.dtype, ct)
         if loop is not None and fits and loop(ct, exps, sums, labels, compiled.NO_LABEL, g):
             return g
-        places = _places(labels, exps.shape[1])
+        indices = _flat_label_indices(labels, exps.shape[1])
     g = exps * (ct / sums)[:, None]
-    g.reshape(-1)[places] -= ct
+    g.reshape(-1)[indices] -= ct
     return g
 
 
 def one_hot(labels: Any, like: Any) -> Any:
-    """Rows of zeros with a one at each label, of the shape and dtype of `like`."""
-    raw = labels.array if hasattr(labels, "tape") else labels
-    columns = np.cumsum(np.ones_like(like.array if like.__class__ in TENSORS else like), axis=1) - 1  # where like lives
-    hot = (raw[:, None] == columns).astype(like.dtype)
-    return Tensor(hot, labels.layout) if hasattr(labels, "tape") else hot
+    """Return rows of zeros with a one at each label, of the shape and dtype of `like`; labelled as `labels`."""
+    columns = np.cumsum(np.ones_like(raw(like)), axis=1) - 1  # computed from `like`, to be on its device
+    return labelled((raw(labels)[:, None] == columns).astype(like.dtype), labels)
 
 
 cross_entropy_op = op(
-    "cross_entropy", "N S", _cross_entropy, (_one_hot_minus, None), saves="01", dims=_cross_entropy_dims,
+    "cross_entropy", "N S", _cross_entropy, (_cross_entropy_adjoint, None), saves="01", dims=_cross_entropy_dims,
     operands="logits labels", promotes=False, keeping=_cross_entropy_keeping,
 )  # fmt: skip
 
@@ -126,25 +129,25 @@ def _cross_entropy_sum_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     return (losses.dot(ones(len(losses), losses.dtype)) if kept is not None else np.sum(losses)), kept
 
 
-def _sum_one_hot_minus(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
-    """The same for the sum of the rows' losses: one cotangent for all."""
+def _cross_entropy_sum_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
+    """``ct * (softmax(x) - one_hot(labels))`` with one cotangent for the sum of all losses."""
     if kept is not None:
-        return _one_hot_minus(ct, kept, logits, labels)
+        return _cross_entropy_adjoint(ct, kept, logits, labels)
     return ct * (softmax(logits, 1) - one_hot(labels, logits))
 
 
 cross_entropy_sum = op(
     "cross_entropy_sum", "N S", lambda logits, labels: _cross_entropy_sum_keeping(logits, labels)[0],
-    (_sum_one_hot_minus, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
+    (_cross_entropy_sum_adjoint, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
     operands="logits labels", promotes=False, keeping=_cross_entropy_sum_keeping,
 )  # fmt: skip
 
 
-# -- with labels to ignore, or smoothed ------------------------------------------------------------------------------
+# -- with ignored labels or label smoothing --------------------------------------------------------------------------
 
 
-def _seen(labels: Any, ignored: int | None, like: Any) -> Any:
-    """Which rows count, [n, 1]; None for all."""
+def _not_ignored(labels: Any, ignored: int | None, like: Any) -> Any:
+    """A mask [n, 1] of the rows that are not ignored; None where none is."""
     return None if ignored is None else reshape(not_equal(labels, ignored), (len(like), 1))
 
 
@@ -160,7 +163,7 @@ def _smoothed_rule(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | Non
     g = reshape(ct, (*ct.shape, 1)) * (
         softmax(logits, 1) - (one_hot(labels, logits) * (1.0 - smoothing) + smoothing / max(classes, 1))
     )
-    return g if ignored is None else where(_seen(labels, ignored, ct), g, 0.0)
+    return g if ignored is None else where(_not_ignored(labels, ignored, ct), g, 0.0)
 
 
 smoothed_cross_entropy_op = Fused(
@@ -172,28 +175,38 @@ smoothed_cross_entropy_op = Fused(
 def cross_entropy(
     logits: Any, labels: Any, reduction: str = "none", *, ignore_index: int | None = None, label_smoothing: float = 0.0
 ) -> Any:
-    """The loss of each row, their sum or their mean: ``-log softmax(logits)[row, labels[row]]``.
+    """Return the cross-entropy ``-log softmax(logits)[row, labels[row]]`` of each row, or its sum or mean.
 
     Parameters
     ----------
-    logits : [n, classes]; the classes may not be sharded
+    logits : [n, classes]
+        The classes may not be sharded.
     labels : [n], integers
     reduction : "none", "sum" or "mean"
-        The mean is that of the rows that are not ignored, and of this process: where the rows are sharded it is
-        refused, because a mean of parts is not the whole's. Divide the sum by the *global* count there.
+        The mean is over the rows that are not ignored. It is refused where the rows are sharded, because the mean of
+        a part is not the mean of the whole: divide the sum by the *global* count instead.
     ignore_index : int, optional
-        Rows with this label have no loss and no gradient.
+        Rows with this label have loss 0 and gradient 0.
     label_smoothing : float
-        This much of each target is spread evenly over all classes (Szegedy et al. 2016, section 7).
+        The fraction of each target that is spread evenly over all classes (Szegedy et al. 2016, section 7).
 
     Returns
     -------
-    [n], or one number: Partial where the rows are sharded.
+    [n], or one number
+        The sum is Partial where the rows are sharded.
 
     Raises
     ------
-    ShapeError, DtypeError, LayoutError
-        Shapes that do not fit, labels out of range or not integers; a mean over sharded rows.
+    ShapeError
+        The shapes do not fit, a label is out of range, or `reduction` or `label_smoothing` is not allowed.
+    DtypeError
+        The labels are not integers.
+    LayoutError
+        The classes are sharded, or a mean over sharded rows is asked for.
+
+    Notes
+    -----
+    Adjoint: ``ct * (softmax(logits) - one_hot(labels))`` row by row.
 
     Examples
     --------
@@ -204,15 +217,15 @@ def cross_entropy(
     """
     if reduction not in ("none", "sum", "mean"):
         raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
-    raw = labels.array if labels.__class__ in TENSORS else labels
-    array = logits.array if logits.__class__ in TENSORS else logits
-    if not hasattr(raw, "dtype") or raw.dtype.kind not in "iu":
-        raise DtypeError(f"labels of dtype {getattr(raw, 'dtype', type(raw))} were given; needed: integers")
-    if len(array.shape) != 2 or raw.shape != array.shape[:1]:
+    array, indices = raw(logits), raw(labels)
+    if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
+        raise DtypeError(f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers")
+    if len(array.shape) != 2 or indices.shape != array.shape[:1]:
         raise ShapeError(
-            f"logits of shape {array.shape} and labels of shape {raw.shape} were given; needed: [n, classes] and [n]"
+            f"logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: [n, classes] and "
+            "[n]"
         )
-    if ignore_index is None and not label_smoothing and array.size < _LARGE:
+    if ignore_index is None and not label_smoothing and array.size < _MIN_KERNEL_SIZE:
         if reduction == "none":
             return cross_entropy_op(logits, labels)
         if reduction == "mean":
@@ -222,8 +235,8 @@ def cross_entropy(
         return cross_entropy_op(logits, labels).sum()
     if not 0 <= label_smoothing <= 1:
         raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1")
-    if type(raw) is np.ndarray:
-        _check_labels(raw if ignore_index is None else raw[raw != ignore_index], array.shape[1])
+    if type(indices) is np.ndarray:
+        _check_labels(indices if ignore_index is None else indices[indices != ignore_index], array.shape[1])
     losses = smoothed_cross_entropy_op(logits, labels, options=(ignore_index, float(label_smoothing)))
     if reduction == "none":
         return losses
@@ -233,11 +246,11 @@ def cross_entropy(
         return mean(losses)
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         raise LayoutError(
-            f"cross_entropy(reduction='mean') of rows that are sharded, {losses.layout!r}: each rank would divide by "
+            f"cross_entropy(reduction='mean') of sharded rows, {losses.layout!r}: each rank would divide by "
             "its own count. Fix: reduction='sum', divided by the global count of rows that are not ignored"
             + call_site()
         )
-    return total(losses) / float(np.count_nonzero(raw != ignore_index))
+    return total(losses) / float(np.count_nonzero(indices != ignore_index))
 
 
 __all__ = ["cross_entropy", "one_hot"]

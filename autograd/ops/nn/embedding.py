@@ -1,4 +1,4 @@
-"""Rows of a table by number, where table and numbers have layouts of their own: embeddings."""
+"""Rows of a table selected by index (embeddings); the table and the indices may have different layouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _take_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 def _add(ct: Any, index: Any, rows: int) -> Any:
-    """Zeros with every row of `ct` added at its number."""
+    """An array of `rows` zero rows to which every row of `ct` is added at its index."""
     n = len(index.shape)
     shape = (rows, *ct.shape[n:])
     if type(ct) is Shaped or type(index) is Shaped:
@@ -29,7 +29,7 @@ def _add(ct: Any, index: Any, rows: int) -> Any:
     flat, cts = index.reshape(-1), ct.reshape((index.size, *ct.shape[n:]))
     if type(ct) is not np.ndarray:
         np.add.at(out, flat, cts)
-    elif flat.size:  # equal numbers side by side, and each run summed: several times as fast as add.at
+    elif flat.size:  # sort by index and sum each run of equal ones: several times as fast as add.at
         order = np.argsort(flat, kind="stable")
         ranked = flat[order]
         starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
@@ -52,6 +52,9 @@ take_rows: Primitive = op(
     (lambda ct, y, x, index: add_rows(ct, index, options=(x.shape[0],)), None), saves="01", dims=_take_dims,
     operands="x index", promotes=False,
 )  # fmt: skip
-"""``x[index]``: rows by number. With sharded numbers the result is sharded alike, and x's cotangent Partial."""
+"""Return the rows ``x[index]``. Where `index` is sharded, so is the result, and the cotangent of x is Partial.
+
+x is [rows, ...], index an array of integers of any shape; the result is [*index.shape, ...]. Adjoint: `add_rows`.
+"""
 
 __all__ = ["add_rows", "take_rows"]

@@ -1,10 +1,10 @@
-"""The class of operations that have kernels.
+"""`Fused`, the class of operations with optional fused kernels.
 
-`Fused` is declared like any operation, by plain operations throughout: its function is a composition, its rules are
-written in differentiable operations. Where `kernels.find` knows a kernel for the operands' arrays, the forward pass and
-first-order sweeps are that kernel's; one call gives the cotangents of all operands, which mostly share their work.
-Everything else (devices without the kernel, shape-only arrays, forward mode, recorded sweeps, the check of layouts)
-runs the declaration.
+A fused operation is declared like any other: its function is a composition of plain functions, and its rules are
+written in differentiable operations. If `kernels.find` returns a kernel for the operands' arrays, the kernel runs the
+forward pass and first-order reverse sweeps. One call of it computes the cotangents of all operands, which share most of
+their work. In all other cases (devices without the kernel, shape-only arrays, forward mode, recorded sweeps, the check
+of layouts) the declaration runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ __all__ = ["Fused"]
 
 
 class Fused(Primitive):
-    """An operation with a kernel of its name; `function` is its composition of plain functions."""
+    """An operation that may have a kernel, found by its name or by ``kernel=``.
+
+    `function` is a composition of plain functions that computes the same.
+    """
 
     def __init__(self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Any], **words: Any):
         self.kernel_name = words.pop("kernel", name)
@@ -32,7 +35,7 @@ class Fused(Primitive):
         super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
 
     def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """The call, and the step of a reverse sweep: the kernel's where the forward pass was the kernel's."""
+        """Return the call, and the step of a reverse sweep, which uses the kernel if the forward pass did."""
         call, self._step = super().bind()
         return call, self._sweep
 
@@ -64,7 +67,7 @@ class Fused(Primitive):
             prove(self, node, ct)
         backward, kept = kept
         wanted = [place >= 0 for place in places]
-        last = sweep.left is sweep.recording.nodes  # the sweep takes the tape apart: nobody comes here again
+        last = sweep.left is sweep.recording.nodes  # the sweep releases the tape, so the kernel may reuse its arrays
         for place, g in zip(places, backward(ct, kept, xs, options, wanted, last), strict=True):
             if place >= 0:
                 sweep.add(place, g)

@@ -19,23 +19,23 @@ Shape = tuple[int, ...]
 
 
 def _dims(shapes: Sequence[Shape], options: Any) -> Any:
-    """Rows are separate; along the last dimension the operation mixes."""
+    """Dimension rule: the last dimension is mixed, the others are independent."""
     n = len(shapes[0])
     return [(*range(n - 1), Mix), *((Mix,) for _ in shapes[1:])]
 
 
-def _scaled(x: Any, eps: float) -> tuple[Any, Any]:
-    """(x - mean) / sigma, and 1 / sigma: differentiable."""
+def _normed_and_scale(x: Any, eps: float) -> tuple[Any, Any]:
+    """``(x - mean) / sigma`` and ``1 / sigma``, in differentiable operations."""
     centred = x - mean(x, -1, keepdims=True)
     scale = 1 / sqrt(mean(centred * centred, -1, keepdims=True) + eps)
     return centred * scale, scale
 
 
-def _over_rows(ct: Any) -> Any:
+def _sum_over_rows(ct: Any) -> Any:
     return sum(ct, tuple(range(len(raw(ct).shape) - 1)))
 
 
-def _from_normed(g: Any, normed: Any, scale: Any) -> Any:
+def _normalize_adjoint(g: Any, normed: Any, scale: Any) -> Any:
     return (g - mean(g, -1, keepdims=True) - normed * mean(g * normed, -1, keepdims=True)) * scale
 
 
@@ -45,27 +45,31 @@ def _normalize(x: Any, eps: float) -> Any:
 
 
 normalize_op = Fused(
-    "normalize", "N", _normalize, (lambda ct, y, x, eps: _from_normed(ct, *_scaled(x, eps)),), saves="0", dims=_dims,
-    operands="x", tangent=(lambda dx, y, x, eps: _from_normed(dx, *_scaled(x, eps)),),  # the Jacobian is symmetric
+    "normalize", "N", _normalize, (lambda ct, y, x, eps: _normalize_adjoint(ct, *_normed_and_scale(x, eps)),),
+    saves="0", dims=_dims, operands="x",
+    # the Jacobian is symmetric, so the tangent has the formula of the adjoint
+    tangent=(lambda dx, y, x, eps: _normalize_adjoint(dx, *_normed_and_scale(x, eps)),),
 )  # fmt: skip
 layer_norm_op = Fused(
     "layer_norm", "N N N", lambda x, w, b, eps: _normalize(x, eps) * w + b,
     (
-        lambda ct, y, x, w, b, eps: _from_normed(ct * w, *_scaled(x, eps)),
-        lambda ct, y, x, w, b, eps: _over_rows(ct * _scaled(x, eps)[0]),
-        lambda ct, y, x, w, b, eps: _over_rows(ct),
+        lambda ct, y, x, w, b, eps: _normalize_adjoint(ct * w, *_normed_and_scale(x, eps)),
+        lambda ct, y, x, w, b, eps: _sum_over_rows(ct * _normed_and_scale(x, eps)[0]),
+        lambda ct, y, x, w, b, eps: _sum_over_rows(ct),
     ),
     saves="01", dims=_dims, operands="x weight bias",
     tangent=(
-        lambda dx, y, x, w, b, eps: _from_normed(dx, *_scaled(x, eps)) * w,
-        lambda dw, y, x, w, b, eps: _scaled(x, eps)[0] * dw,
+        lambda dx, y, x, w, b, eps: _normalize_adjoint(dx, *_normed_and_scale(x, eps)) * w,
+        lambda dw, y, x, w, b, eps: _normed_and_scale(x, eps)[0] * dw,
         lambda db, y, x, w, b, eps: broadcast_to(db, raw(x).shape),
     ),
 )  # fmt: skip
 
 
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension, which may not be sharded.
+    """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension.
+
+    That dimension may not be sharded. The variance is that of the population (divided by n).
 
     Parameters
     ----------
@@ -76,12 +80,12 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     Raises
     ------
     ShapeError
-        A weight or bias that does not fit.
+        x has no dimension, or the shape of weight or bias is not [n].
 
     Notes
     -----
-    Ba et al. 2016, equation 3; the variance is that of the population. Adjoint, with ``g = ct weight`` and the
-    normalised ``h``: ``(g - mean(g) - h mean(g h)) / sigma``, ``sum(ct h)``, ``sum(ct)``.
+    Adjoint, with ``g = ct weight`` and the normalized ``h``: ``(g - mean(g) - h mean(g h)) / sigma`` for x,
+    ``sum(ct h)`` for weight and ``sum(ct)`` for bias. Source: Ba et al. 2016, equation 3.
 
     Examples
     --------
@@ -102,7 +106,7 @@ def _rms_scale(x: Any, eps: float) -> Any:
     return 1 / sqrt(mean(x * x, -1, keepdims=True) + eps)
 
 
-def _from_rms_normed(g: Any, x: Any, eps: float) -> Any:
+def _rms_adjoint(g: Any, x: Any, eps: float) -> Any:
     scale = _rms_scale(x, eps)
     normed = x * scale
     return (g - normed * mean(g * normed, -1, keepdims=True)) * scale
@@ -115,28 +119,33 @@ def _rms(x: Any, w: Any, eps: float) -> Any:
 rms_norm_op = Fused(
     "rms_norm", "N b", _rms,
     (
-        lambda ct, y, x, w, eps: _from_rms_normed(ct * w, x, eps),
-        lambda ct, y, x, w, eps: _over_rows(ct * (x * _rms_scale(x, eps))),
+        lambda ct, y, x, w, eps: _rms_adjoint(ct * w, x, eps),
+        lambda ct, y, x, w, eps: _sum_over_rows(ct * (x * _rms_scale(x, eps))),
     ),
     saves="01", dims=_dims, operands="x weight",
-    tangent=(lambda dx, y, x, w, eps: _from_rms_normed(dx, x, eps) * w,),
+    tangent=(lambda dx, y, x, w, eps: _rms_adjoint(dx, x, eps) * w,),
 )  # fmt: skip
 
 
 def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """``x / sqrt(mean(x^2) + eps) * weight`` along the last dimension, which may not be sharded.
+    """Return ``x / sqrt(mean(x^2) + eps) * weight`` along the last dimension, which may not be sharded.
 
     Parameters
     ----------
     x : [..., n]
     weight : [n], optional
     eps : float, optional
-        By default the precision of the dtype.
+        By default the machine epsilon of the dtype.
+
+    Raises
+    ------
+    ShapeError
+        x has no dimension, or the shape of weight is not [n].
 
     Notes
     -----
-    Zhang & Sennrich 2019, equation 4. Adjoint, with ``g = ct weight`` and ``h = x / rms``: ``(g - h mean(g h)) / rms``,
-    ``sum(ct h)``.
+    Adjoint, with ``g = ct weight`` and ``h = x / rms``: ``(g - h mean(g h)) / rms`` for x and ``sum(ct h)`` for weight.
+    Source: Zhang & Sennrich 2019, equation 4.
 
     Examples
     --------
@@ -153,7 +162,7 @@ def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any:
 def _check(name: str, x: Any, **given: Any) -> None:
     shape = raw(x).shape
     if not shape:
-        raise ShapeError(f"{name}: a value without dimensions was given; needed: [..., n]" + call_site())
+        raise ShapeError(f"{name}: a 0-dimensional value was given; needed: [..., n]" + call_site())
     for what, w in given.items():
         if w is not None and raw(w).shape != shape[-1:]:
             raise ShapeError(f"{name}: {what} of shape {raw(w).shape} for x of shape {shape}; needed: {shape[-1:]}"

@@ -1,4 +1,4 @@
-"""Rotary positions: pairs of features turned by an angle that grows with the token's place."""
+"""Rotary position embedding: pairs of features are rotated by an angle proportional to the position of the token."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .fused import Fused
 Shape = tuple[int, ...]
 
 
-def _halves(x: Any, interleaved: bool) -> tuple[Any, Any]:
+def _pairs(x: Any, interleaved: bool) -> tuple[Any, Any]:
     if interleaved:
         return x[..., 0::2], x[..., 1::2]
     half = x.shape[-1] // 2
     return x[..., :half], x[..., half:]
 
 
-def _turn(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
-    a, b = _halves(x, interleaved)
+def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    a, b = _pairs(x, interleaved)
     first, second = a * cos - b * sin, a * sin + b * cos
     if not interleaved:
         return np.concatenate([first, second], axis=-1)
@@ -38,26 +38,32 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 _rotary: Fused = Fused(
-    "rotary", "a S S", _turn,
+    "rotary", "a S S", _rotate,
     (lambda ct, y, x, cos, sin, interleaved: _rotary(ct, cos, -sin, options=(interleaved,)), None, None),
     saves="12", dims=_dims, operands="x cos sin",
 )  # fmt: skip
 
 
 def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
-    """Turn pairs of features: ``(a cos - b sin, a sin + b cos)``.
+    """Return `x` with each pair (a, b) of features rotated to ``(a cos - b sin, a sin + b cos)``.
 
     Parameters
     ----------
-    x : [..., tokens, width], width even
+    x : [..., tokens, width]
+        The width must be even.
     cos, sin : broadcastable to [..., tokens, width / 2]
-        See `rotary_angles`. They get no cotangent: one that a tape follows is refused.
+        Tables, see `rotary_angles`. They get no cotangent, so Tensors that require a gradient are refused.
     interleaved : bool
-        Pairs are neighbours, as in the source; else the first half of the features goes with the second half.
+        Whether pairs are adjacent features, as in the source; by default feature i is paired with i + width / 2.
+
+    Raises
+    ------
+    ShapeError
+        The width is odd, `cos` or `sin` does not broadcast, or one of them requires a gradient.
 
     Notes
     -----
-    Su et al. 2021 (RoFormer), section 3.4.2. Adjoint: the turn back, ``rotary(ct, cos, -sin)``.
+    Adjoint: the inverse rotation, ``rotary(ct, cos, -sin)``. Source: Su et al. 2021 (RoFormer), section 3.4.2.
 
     Examples
     --------
@@ -78,14 +84,16 @@ def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
             raise ShapeError(f"rotary: {name} of shape {given}; needed: one that broadcasts to {full}" + call_site())
         if t.__class__ in TENSORS and t.requires_grad:
             raise ShapeError(
-                f"rotary: {name} is followed by a tape, and its gradient would be left out. Needed: a table. "
-                f"Fix: stop_gradient({name})" + call_site()
+                f"rotary: {name} requires a gradient, but rotary has no derivative with respect to it; needed: a "
+                f"table. Fix: stop_gradient({name})" + call_site()
             )
     return _rotary(x, cos, sin, options=(bool(interleaved),))
 
 
 def rotary_angles(tokens: int, width: int, base: float = 10000.0, start: int = 0, dtype: Any = np.float64) -> Any:
-    """Tables (cos, sin), [tokens, width / 2], of the angles ``place * base ** (-2 i / width)``, places from `start`.
+    """Return the tables (cos, sin), each [tokens, width / 2], for `rotary`.
+
+    The angle of pair i at position p is ``p * base ** (-2 i / width)``; positions count from `start`.
 
     Examples
     --------

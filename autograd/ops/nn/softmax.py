@@ -1,4 +1,4 @@
-"""Softmax, its logarithm, log-sum-exp."""
+"""Softmax, log-softmax and log-sum-exp along an axis."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 
 from ...engine.primitive import op
-from ...errors import ShapeError
 from ...layouts.layout import Mix
+from ..arguments import raw
 from ..elementwise import exp
-from ..shape import expand_dims
+from ..reductions import normal_axes
+from ..shape import expand_dims, mixed_axis_dims
 from .fused import Fused
 
 Shape = tuple[int, ...]
 
-
-def _rows_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    axis = options[0]
-    return [tuple(Mix if i == axis else i for i in range(len(shapes[0])))]
 
 
 def _reduced_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -52,7 +49,7 @@ def _softmax_rule(ct: Any, y: Any, x: Any, axis: int) -> Any:
 
 
 _softmax_op = Fused(
-    "softmax", "N", _softmax, (_softmax_rule,), saves="0", dims=_rows_dims, operands="x",
+    "softmax", "N", _softmax, (_softmax_rule,), saves="0", dims=mixed_axis_dims, operands="x",
     tangent=(_softmax_rule,),  # the Jacobian diag(y) - y y' is symmetric
 )  # fmt: skip
 
@@ -64,30 +61,33 @@ def _log_softmax(x: Any, axis: int) -> Any:
 _log_softmax_op = Fused(
     "log_softmax", "N", _log_softmax,
     (lambda ct, y, x, axis: ct - softmax(x, axis) * ct.sum(axis=axis, keepdims=True),),
-    saves="0", dims=_rows_dims, operands="x",
+    saves="0", dims=mixed_axis_dims, operands="x",
     tangent=(lambda dx, y, x, axis: dx - (softmax(x, axis) * dx).sum(axis=axis, keepdims=True),),
 )  # fmt: skip
 
 
 def _axis(x: Any, axis: int) -> int:
-    ndim = len((x.array if hasattr(x, "tape") else x).shape)
-    if not -ndim <= axis < ndim:
-        raise ShapeError(f"axis {axis} was given for an array of {ndim} dimensions")
-    return axis % ndim
+    return normal_axes(axis, len(raw(x).shape))[0]
 
 
 def logsumexp(x: Any, axis: int = -1) -> Any:
-    """log(sum(exp(x))) along an axis, without overflow; refused where that dimension is sharded."""
+    """Return ``log(sum(exp(x)))`` along an axis, computed without overflow. That dimension may not be sharded."""
     return _logsumexp_op(x, options=(_axis(x, axis),))
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
-    """exp(x) / sum(exp(x)) along an axis, without overflow; refused where that dimension is sharded."""
+    """Return ``exp(x) / sum(exp(x))`` along an axis, computed without overflow. That dimension may not be sharded.
+
+    Adjoint: ``ct * y - y * sum(ct * y)``.
+    """
     return _softmax_op(x, options=(_axis(x, axis),))
 
 
 def log_softmax(x: Any, axis: int = -1) -> Any:
-    """log(softmax(x)) along an axis, without overflow; refused where that dimension is sharded."""
+    """Return ``log(softmax(x))`` along an axis, computed without overflow. That dimension may not be sharded.
+
+    Adjoint: ``ct - softmax(x) * sum(ct)``.
+    """
     return _log_softmax_op(x, options=(_axis(x, axis),))
 
 

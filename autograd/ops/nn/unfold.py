@@ -1,8 +1,8 @@
-"""Windows over the spatial dimensions of [examples, channels, *places]: what convolutions and pooling are made of.
+"""Windows over the spatial dimensions of [n, channels, *spatial], from which convolution and pooling are built.
 
-`unfold` lays the windows out along a new dimension, [n, c, places in a window, *windows]; `fold` adds them back. Each
-is the other's adjoint. Both go through the places of a window one by one, as slices with a step, so that arrays of any
-device serve and what is copied is long.
+`unfold` copies the elements of the windows to a new dimension, [n, channels, elements of a window, *windows]; `fold`
+adds them back. Each is the adjoint of the other. Both loop over the elements of one window and copy each of them
+for all windows at once, by a strided slice: this works on every device, and the copies are long.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ Shape = tuple[int, ...]
 
 
 class Windows(NamedTuple):
-    """Where windows lie; one entry per spatial dimension."""
+    """The geometry of windows, with one entry per spatial dimension."""
 
     kernel: Shape
     stride: Shape
     padding: tuple[tuple[int, int], ...]
     dilation: Shape
-    places: Shape
-    """The extents that the windows go over, without padding."""
+    extents: Shape
+    """The spatial extents of the array, without padding."""
 
     @property
     def padded(self) -> Shape:
-        """The extents with padding."""
-        return tuple(n + low + high for n, (low, high) in zip(self.places, self.padding, strict=True))
+        """The spatial extents with padding."""
+        return tuple(n + low + high for n, (low, high) in zip(self.extents, self.padding, strict=True))
 
     @property
     def number(self) -> Shape:
-        """How many windows."""
+        """The number of windows along each spatial dimension."""
         return tuple(
             (n - d * (k - 1) - 1) // s + 1
             for n, k, s, d in zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)
         )
 
     def slices(self) -> Iterator[Any]:
-        """For each place in a window, where all windows have it in the padded array."""
+        """For each element of a window, the key that takes it from the padded array for all windows."""
         for at in product(*map(range, self.kernel)):
             yield (..., *(
                 slice(i * d, i * d + s * (m - 1) + 1, s)
@@ -54,8 +54,8 @@ class Windows(NamedTuple):
             ))  # fmt: skip
 
 
-def each(value: Any, ndim: int, name: str, least: int) -> Shape:
-    """One integer per spatial dimension, from one for all or a sequence."""
+def per_dimension(value: Any, ndim: int, name: str, least: int) -> Shape:
+    """Return one integer per spatial dimension, from one for all of them or a sequence; `least` is the smallest."""
     found = (value,) * ndim if isinstance(value, int | np.integer) else tuple(value)
     if len(found) != ndim or any(int(n) != n or n < least for n in found):
         raise ShapeError(
@@ -65,51 +65,57 @@ def each(value: Any, ndim: int, name: str, least: int) -> Shape:
 
 
 def windows(
-    caller: str, places: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1
+    caller: str, extents: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1
 ) -> Windows:
-    """The windows that a user's words mean; "valid" is no padding, "same" as many windows as places."""
-    ndim = len(places)
-    kernel = each(kernel, ndim, f"{caller}: kernel_size", 1)
-    stride = each(stride, ndim, f"{caller}: stride", 1)
-    dilation = each(dilation, ndim, f"{caller}: dilation", 1)
+    """Return the checked geometry for a user's arguments. Padding "valid" is none; "same" keeps the extents.
+
+    Raises
+    ------
+    ShapeError
+        An argument is out of range, or no window fits.
+    """
+    ndim = len(extents)
+    kernel = per_dimension(kernel, ndim, f"{caller}: kernel_size", 1)
+    stride = per_dimension(stride, ndim, f"{caller}: stride", 1)
+    dilation = per_dimension(dilation, ndim, f"{caller}: dilation", 1)
     if padding == "same":
         if max(stride) > 1:
             raise ShapeError(f"{caller}: padding='same' with stride={stride}; needed: stride 1" + call_site())
         reach = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         pads = tuple((r // 2, r - r // 2) for r in reach)
     else:
-        pads = tuple((n, n) for n in each(0 if padding == "valid" else padding, ndim, f"{caller}: padding", 0))
-    found = Windows(kernel, stride, pads, dilation, tuple(int(n) for n in places))
+        pads = tuple((n, n) for n in per_dimension(0 if padding == "valid" else padding, ndim, f"{caller}: padding", 0))
+    found = Windows(kernel, stride, pads, dilation, tuple(int(n) for n in extents))
     if min(found.number) < 1:
         raise ShapeError(
-            f"{caller}: windows of {kernel} with dilation {dilation} over {found.padded} places, padding included: "
-            "none fits" + call_site()
+            f"{caller}: no window of {kernel} with dilation {dilation} fits into extents {found.padded}, padding "
+            "included" + call_site()
         )
     return found
 
 
-def _inside(w: Windows) -> Any:
-    """Where the places are in the padded array."""
+def _unpadded_key(w: Windows) -> Any:
+    """The key of the array within the padded array."""
     found: list[Any] = [slice(None), slice(None)]
-    return (*found, *(slice(low, low + n) for (low, _), n in zip(w.padding, w.places, strict=True)))
+    return (*found, *(slice(low, low + n) for (low, _), n in zip(w.padding, w.extents, strict=True)))
 
 
 def _padded(x: Any, w: Windows, fill: float = 0.0) -> Any:
     if not any(map(any, w.padding)):
         return x
     out = np.full_like(x, fill, shape=(*x.shape[:2], *w.padded))
-    out[_inside(w)] = x
+    out[_unpadded_key(w)] = x
     return out
 
 
 def unfolded(x: Any, w: Windows, fill: float = 0.0) -> Any:
-    """The windows of an array, [n, c, places in a window, *windows]; padding counts as `fill`."""
-    inside = math.prod(w.kernel)
-    shape = (*x.shape[:2], inside, *w.number)
+    """Return the windows of an array, [n, channels, elements of a window, *windows]; padding counts as `fill`."""
+    elements = math.prod(w.kernel)
+    shape = (*x.shape[:2], elements, *w.number)
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     x = _padded(x, w, fill)
-    if inside == 1 and max(w.stride) == 1:
+    if elements == 1 and max(w.stride) == 1:
         return x.reshape(shape)
     out = np.empty_like(x, shape=shape)
     for k, at in enumerate(w.slices()):
@@ -118,8 +124,8 @@ def unfolded(x: Any, w: Windows, fill: float = 0.0) -> Any:
 
 
 def folded(ct: Any, w: Windows) -> Any:
-    """Every window's elements added at their places; what falls on padding is dropped."""
-    shape = (*ct.shape[:2], *w.places)
+    """Return the sum of all windows' elements at their positions; those on padding are dropped."""
+    shape = (*ct.shape[:2], *w.extents)
     if type(ct) is Shaped:
         return Shaped(shape, ct.dtype, ct.why)
     if math.prod(w.kernel) == 1 and max(w.stride) == 1 and not any(map(any, w.padding)):
@@ -127,7 +133,7 @@ def folded(ct: Any, w: Windows) -> Any:
     out = np.zeros_like(ct, shape=(*ct.shape[:2], *w.padded))
     for k, at in enumerate(w.slices()):
         out[at] += ct[:, :, k]
-    return out[_inside(w)]
+    return out[_unpadded_key(w)]
 
 
 def _unfold_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -143,4 +149,4 @@ unfold: Primitive = op(
     dims=_unfold_dims, operands="x",
 )  # fmt: skip
 
-__all__ = ["Windows", "each", "fold", "folded", "unfold", "unfolded", "windows"]
+__all__ = ["Windows", "fold", "folded", "unfold", "unfolded", "windows"]

@@ -1,4 +1,4 @@
-"""Distributions under SciPy's names: ``import autograd.scipy.stats as stats; stats.norm.logpdf(x, mean, scale)``."""
+"""Differentiable distributions of ``scipy.stats``, such as ``stats.norm.logpdf(x, loc, scale)``."""
 
 from __future__ import annotations
 

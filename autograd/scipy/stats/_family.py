@@ -1,8 +1,8 @@
-"""A continuous distribution's functions from SciPy's and from the derivatives of its log-density.
+"""Declares the functions of a continuous distribution: SciPy's values, with rules from the log-density's derivatives.
 
-Everything else follows: with z = (x - loc) / scale, the derivatives of density and distribution function in x, loc and
-scale; with the log-density's derivatives in the shape parameters, the density's. The distribution function's
-derivatives in the shape parameters have no closed form here, and asking for one is an error.
+With z = (x - loc) / scale, the derivative of the log-density in z gives the derivatives of density and distribution
+function in x, loc and scale. The derivatives of the log-density in the shape parameters give those of the density. The
+distribution function has no closed-form derivative in the shape parameters; asking for one is an error.
 """
 
 from __future__ import annotations
@@ -21,37 +21,41 @@ Function = Callable[..., Any]
 
 
 def family(name: str, shapes: Sequence[str], score: Function, shape_scores: Sequence[Function]) -> tuple[Function, ...]:
-    """``(pdf, logpdf, cdf, logcdf, sf, logsf)`` of a distribution.
+    """Return ``(pdf, logpdf, cdf, logcdf, sf, logsf)`` of a distribution.
 
     Parameters
     ----------
     name : str
-        SciPy's name.
+        The name of the distribution in scipy.stats.
     shapes : sequence of str
-        What its shape parameters are called.
+        The names of its shape parameters.
     score : callable
         ``score(z, *shapes)``, the derivative of the log-density in z.
     shape_scores : sequence of callable
-        ``(z, *shapes)``, its derivatives in the shape parameters.
+        For each shape parameter ``f(z, *shapes)``, the derivative of the log-density in it.
     """
     theirs = getattr(scipy("stats"), name)
     n = len(shapes)
 
     def rules(slope: Function, scaled: Function | None, in_shapes: Sequence[Function] | None) -> list[Any]:
-        """The adjoints in x, the shape parameters, loc and scale, from ``slope(y, xs)``, the derivative in x."""
+        """The adjoints in x, the shape parameters, loc and scale.
 
-        def in_x(ct: Any, y: Any, *xs: Any) -> Any:
+        ``slope(y, xs)`` is the derivative in x. A density also has the factor 1 / scale: ``scaled(y) / scale`` is
+        subtracted from its derivative in scale.
+        """
+
+        def adjoint_of_x(ct: Any, y: Any, *xs: Any) -> Any:
             return ct * slope(y, xs)
 
-        def in_loc(ct: Any, y: Any, *xs: Any) -> Any:
+        def adjoint_of_loc(ct: Any, y: Any, *xs: Any) -> Any:
             return -ct * slope(y, xs)
 
-        def in_scale(ct: Any, y: Any, *xs: Any) -> Any:
+        def adjoint_of_scale(ct: Any, y: Any, *xs: Any) -> Any:
             d = -slope(y, xs) * _z(xs)
             return ct * (d if scaled is None else d - scaled(y) / xs[-1])
 
         found = [None] * n if in_shapes is None else list(in_shapes)
-        return [in_x, *found, in_loc, in_scale]
+        return [adjoint_of_x, *found, adjoint_of_loc, adjoint_of_scale]
 
     def of_shape(rule: Function, density: bool) -> Function:
         def adjoint(ct: Any, y: Any, *xs: Any) -> Any:
@@ -63,7 +67,7 @@ def family(name: str, shapes: Sequence[str], score: Function, shape_scores: Sequ
     def log_slope(y: Any, xs: Any) -> Any:
         return score(_z(xs), *xs[1 : 1 + n]) / xs[-1]
 
-    def declared(which: str, slope: Function, scaled: Function | None = None, density: bool | None = None) -> Function:
+    def declare(which: str, slope: Function, scaled: Function | None = None, density: bool | None = None) -> Function:
         in_shapes = None if density is None else [of_shape(rule, density) for rule in shape_scores]
         word = " ".join(["N", *(["S" if in_shapes is None else "N"] * n), "N", "N"])
         operation = op(
@@ -71,14 +75,14 @@ def family(name: str, shapes: Sequence[str], score: Function, shape_scores: Sequ
             saves="y" + "".join(map(str, range(n + 3))), dims=broadcast, operands=" ".join(["x", *shapes, "loc scale"]),
         )  # fmt: skip
         checked = operation if in_shapes is not None or not n else without_derivative(operation, *range(1, 1 + n))
-        return _signed(checked, which, name, shapes)
+        return _with_scipy_signature(checked, which, name, shapes)
 
-    pdf = declared("pdf", lambda y, xs: y * log_slope(y, xs), lambda y: y, True)
-    logpdf = declared("logpdf", log_slope, lambda y: 1.0, False)
-    cdf = declared("cdf", lambda y, xs: pdf(*xs))
-    logcdf = declared("logcdf", lambda y, xs: exp(logpdf(*xs) - y))
-    sf = declared("sf", lambda y, xs: -pdf(*xs))
-    logsf = declared("logsf", lambda y, xs: -exp(logpdf(*xs) - y))
+    pdf = declare("pdf", lambda y, xs: y * log_slope(y, xs), lambda y: y, True)
+    logpdf = declare("logpdf", log_slope, lambda y: 1.0, False)
+    cdf = declare("cdf", lambda y, xs: pdf(*xs))
+    logcdf = declare("logcdf", lambda y, xs: exp(logpdf(*xs) - y))
+    sf = declare("sf", lambda y, xs: -pdf(*xs))
+    logsf = declare("logsf", lambda y, xs: -exp(logpdf(*xs) - y))
     return pdf, logpdf, cdf, logcdf, sf, logsf
 
 
@@ -86,8 +90,8 @@ def _z(xs: Sequence[Any]) -> Any:
     return (xs[0] - xs[-2]) / xs[-1]
 
 
-def _signed(operation: Function, which: str, name: str, shapes: Sequence[str]) -> Function:
-    """The operation with SciPy's parameters: by position or name, ``loc=0.0, scale=1.0``."""
+def _with_scipy_signature(operation: Function, which: str, name: str, shapes: Sequence[str]) -> Function:
+    """The operation with SciPy's signature: arguments by position or name, and ``loc=0.0, scale=1.0``."""
     names = ("x", *shapes, "loc", "scale")
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -102,5 +106,5 @@ def _signed(operation: Function, which: str, name: str, shapes: Sequence[str]) -
         return operation(*(given[key] for key in names))
 
     call.__name__ = which
-    call.__doc__ = f"``{name}.{which}({', '.join(names[:-2])}, loc=0.0, scale=1.0)``, SciPy's, differentiable."
+    call.__doc__ = f"Return SciPy's ``{name}.{which}({', '.join(names[:-2])}, loc=0.0, scale=1.0)``, differentiable."
     return call

@@ -1,4 +1,4 @@
-"""The beta distribution of shapes ``a`` and ``b``."""
+"""The beta distribution with shape parameters ``a`` and ``b``."""
 
 from __future__ import annotations
 

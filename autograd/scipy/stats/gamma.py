@@ -1,4 +1,4 @@
-"""The gamma distribution of shape ``a``."""
+"""The gamma distribution with shape parameter ``a``."""
 
 from __future__ import annotations
 

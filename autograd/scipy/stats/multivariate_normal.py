@@ -1,4 +1,4 @@
-"""The normal distribution of vectors, of mean ``mean`` and covariance ``cov``."""
+"""The multivariate normal distribution with mean ``mean`` and covariance ``cov``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 def logpdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False) -> Any:
-    """The logarithm of the density at a point, or at several in rows.
+    """Return the logarithm of the density at a point, or at several points in rows.
 
     Parameters
     ----------
     x : array, shape (..., d)
     mean : array, shape (d,), optional
         By default zeros.
-    cov : array, shape (d, d), (d,) for a diagonal one, or a number
-        Its gradient is that of the formula as it stands: both triangles count.
+    cov : array, shape (d, d), (d,) for a diagonal matrix, or a number
+        Its gradient treats all d * d entries as independent; symmetry is not used.
     allow_singular : bool
-        Take the density on the range of a singular covariance, which then has no gradient of its own.
+        Whether `cov` may be singular. The density is then that on the range of `cov`, which gets no gradient.
 
     Raises
     ------
     NotDifferentiable
-        `allow_singular` and a covariance that the tape follows.
+        `allow_singular` is set and the tape records the covariance.
     """
     if not traced(x, mean, cov):
         return _theirs.logpdf(x, mean, cov, allow_singular)
@@ -45,7 +45,7 @@ def logpdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False)
         if followed(cov):
             raise NotDifferentiable(
                 "multivariate_normal with allow_singular=True has no derivative with respect to the covariance, which "
-                "the tape follows: its rank is not differentiable. Fix: allow_singular=False, or stop_gradient(cov)"
+                "the tape records: its rank is not differentiable. Fix: allow_singular=False, or stop_gradient(cov)"
                 + call_site()
             )
         root, log_det, rank = _pseudo_inverse(numpy.asarray(getattr(cov, "array", cov)))
@@ -60,14 +60,14 @@ def logpdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False)
 
 
 def pdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False) -> Any:
-    """The density; see `logpdf`."""
+    """Return the density; see `logpdf`."""
     if not traced(x, mean, cov):
         return _theirs.pdf(x, mean, cov, allow_singular)
     return np.exp(logpdf(x, mean, cov, allow_singular))
 
 
 def entropy(mean: Any = None, cov: Any = 1) -> Any:
-    """The differential entropy, which does not depend on the mean."""
+    """Return the differential entropy, which does not depend on the mean."""
     if not traced(mean, cov):
         return _theirs.entropy(mean, cov)
     _, _, cov = _processed(0.0, mean, cov)
@@ -76,7 +76,7 @@ def entropy(mean: Any = None, cov: Any = 1) -> Any:
 
 
 def _processed(x: Any, mean: Any, cov: Any) -> tuple[Any, Any, Any]:
-    """A point, or points in rows; a mean; a whole covariance matrix: by SciPy's rules."""
+    """The arguments as SciPy processes them: points in rows, a mean vector, a full covariance matrix."""
     x, cov = (a if traced(a) else numpy.asarray(a, dtype=float) for a in (x, cov))
     if mean is not None and not traced(mean):
         mean = numpy.asarray(mean, dtype=float)
@@ -93,7 +93,7 @@ def _processed(x: Any, mean: Any, cov: Any) -> tuple[Any, Any, Any]:
 
 
 def _pseudo_inverse(cov: Any) -> tuple[Any, float, int]:
-    """A root of the pseudo-inverse, the logarithm of the pseudo-determinant and the rank, by SciPy's tolerance."""
+    """A square root of the pseudo-inverse, the log of the pseudo-determinant and the rank, with SciPy's tolerance."""
     values, vectors = numpy.linalg.eigh(cov)
     kept = values > 1e6 * numpy.finfo(values.dtype).eps * numpy.abs(values).max(initial=0.0)
     scale = numpy.where(kept, 1 / numpy.sqrt(numpy.where(kept, values, 1)), 0)

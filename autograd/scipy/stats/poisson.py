@@ -1,4 +1,4 @@
-"""The Poisson distribution of mean ``mu``; its counts ``k`` have no derivative."""
+"""The Poisson distribution with mean ``mu``. There is no derivative in the counts ``k`` and in ``loc``."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from .._load import as_ufunc, in_dtype, scipy, without_derivative
 __all__ = ["cdf", "logpmf", "pmf"]
 
 _theirs = scipy("stats").poisson
-_words: dict[str, Any] = {"saves": "y012", "dims": broadcast, "operands": "k mu loc"}
+_options: dict[str, Any] = {"saves": "y012", "dims": broadcast, "operands": "k mu loc"}
 _pmf = op(
     "poisson.pmf", "S N S", as_ufunc(_theirs.pmf),
     (None, in_dtype(1, lambda ct, y, k, mu, loc: ct * (y * ((k - loc) / mu - 1))), None),
-    **_words,
+    **_options,
 )  # fmt: skip
 _logpmf = op(
     "poisson.logpmf", "S N S", as_ufunc(_theirs.logpmf),
     (None, in_dtype(1, lambda ct, y, k, mu, loc: ct * ((k - loc) / mu - 1)), None),
-    **_words,
+    **_options,
 )  # fmt: skip
 _cdf = op(
     "poisson.cdf", "S N S", as_ufunc(_theirs.cdf),
-    (None, in_dtype(1, lambda ct, y, k, mu, loc: -ct * pmf(np.floor(k), mu, loc)), None), **_words,
+    (None, in_dtype(1, lambda ct, y, k, mu, loc: -ct * pmf(np.floor(k), mu, loc)), None), **_options,
 )  # fmt: skip
 _checked = {o.name: without_derivative(o, 0, 2) for o in (_pmf, _logpmf, _cdf)}
 
 
 def pmf(k: Any, mu: Any, loc: Any = 0) -> Any:
-    """The probability of `k`."""
+    """Return the probability of `k`."""
     return _checked["poisson.pmf"](k, mu, loc)
 
 
 def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
-    """The logarithm of the probability of `k`."""
+    """Return the logarithm of the probability of `k`."""
     return _checked["poisson.logpmf"](k, mu, loc)
 
 
 def cdf(k: Any, mu: Any, loc: Any = 0) -> Any:
-    """The probability of at most `k`."""
+    """Return the probability of at most `k`."""
     return _checked["poisson.cdf"](k, mu, loc)

@@ -1,7 +1,7 @@
-"""The cases of every operation: what the registry's tests draw, and what ``python -m autograd registry`` lists.
+"""Test cases of all operations, one file for each group of operations.
 
-A topic is a file, imported here; an operation that has neither a case nor a reason in `WITHOUT_DERIVATIVE` fails the
-tests. Nothing in the engine imports this package.
+The tests of the registry run them, and ``python -m autograd registry`` uses them as examples. A test fails for an
+operation that has neither a case nor a reason in `WITHOUT_DERIVATIVE`. Only tests and tools import this package.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .base import (
     strided,
 )
 from .choices import Pick
-from .drawn import draw
+from .families import draw
 
 __all__ = [
     "CASES", "FAMILIES", "MEMORIES", "REAL_ONLY", "WITHOUT_DERIVATIVE", "Argument", "Case", "Pick", "Use", "apart",

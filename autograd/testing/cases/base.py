@@ -1,11 +1,11 @@
-"""How a case of an operation is written, and how its arguments are drawn.
+"""Declaration of test cases of operations, and generation of their arguments.
 
     case("exp", "of a matrix", registry["exp"], numpy.exp, normal(2, 3))
 
-The function is called with Tensors, with plain arrays and with arrays of a device; NumPy's with plain arrays only. An
-argument says its domain and its shape (`normal(2, 3)`, `positive(3)`, or any function of a random generator); dtype and
-layout in memory are the test's to choose, so they are not written. From one such line the tests make float32, float64
-and complex arguments, contiguous and not.
+declares a case: the operation, a label, the function to test, the same function in NumPy, and the arguments. The
+function is called with Tensors, with plain arrays and with arrays on a device, NumPy's with plain arrays only. An
+argument has a domain and a shape, like ``normal(2, 3)`` and ``positive(3)``, or is any function of a random generator.
+The tests choose dtype and memory layout: float32, float64 and complex, contiguous or not.
 
     @family("sum")
     def _(pick):
@@ -13,27 +13,32 @@ and complex arguments, contiguous and not.
         axis = pick.axes(shape)
         return Use(lambda x: np.sum(x, axis), lambda x: numpy.sum(x, axis), normal(*shape))
 
-A family is a case whose shapes and options are drawn too. Elementwise operations have theirs without a word: every
-shape that broadcasts.
+declares a family: cases with random shapes and options. An elementwise operation has a family without declaration,
+with all shapes that broadcast.
 
-What is not defined for complex numbers says so once, `real_only("maximum", reason="complex numbers have no order")`,
-and what NumPy itself refuses need not be said.
+``real_only("maximum", reason="complex numbers have no order")`` declares that an operation is not defined for complex
+numbers. If NumPy refuses them, this is found out automatically.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy
 from numpy.random import Generator
 
+import autograd.numpy as np
+
 from .choices import Pick
 
 __all__ = [
     "CASES", "FAMILIES", "MEMORIES", "REAL_ONLY", "WITHOUT_DERIVATIVE", "Argument", "Case", "Domain", "Maker", "Use",
-    "apart", "arranged", "between", "case", "family", "normal", "offset", "positive", "real_only", "strided",
+    "apart", "arranged", "between", "case", "family", "normal", "numpy_case", "offset", "positive", "real_only",
+    "strided",
 ]  # fmt: skip
 
 Array = Any
@@ -48,16 +53,16 @@ WITHOUT_DERIVATIVE: dict[str, str] = {
     "logical_not": "its result is boolean",
     "isfinite": "its result is boolean",
     "argmax": "its result is an integer",
-    "stop_gradient": "cuts the derivative, which is what it is for",
+    "stop_gradient": "it stops differentiation",
 }
-"""Operations without cases, and the reason."""
+"""The reasons why operations have no cases."""
 
 REAL_ONLY: dict[str, str] = {}
-"""Operations that are not differentiated at complex numbers, and the reason."""
+"""The reasons why operations are not differentiated at complex numbers."""
 
 
 def real_only(*operations: str, reason: str) -> None:
-    """Say that operations have no derivative at complex numbers, though NumPy may compute something there."""
+    """Declare that operations have no derivative at complex numbers, even if NumPy computes a value there."""
     REAL_ONLY.update(dict.fromkeys(operations, reason))
 
 
@@ -66,9 +71,9 @@ def real_only(*operations: str, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Domain:
-    """Where an argument may lie: how it is drawn, and a predicate that tells it.
+    """A set of arrays: a sampler, and a predicate that tells whether an array belongs to it.
 
-    A complex argument is a real one with small imaginary parts, unless the domain says how else (a Hermitian matrix).
+    A complex argument is a real sample plus small imaginary parts, unless the domain has a `complex_sample`.
     """
 
     name: str
@@ -79,7 +84,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a case: a domain and a shape. Called with a generator it is an array of float64."""
+    """An argument of a case: a domain and a shape. Calling it with a random generator returns a float64 array."""
 
     domain: Domain
     shape: tuple[int, ...]
@@ -90,75 +95,75 @@ class Argument:
 
 
 Maker = Callable[..., Argument]
-"""Of extents, an argument of that shape."""
+"""A function from the extents of a shape to an argument of that shape."""
 
 
-def _apart(rng: Generator, shape: tuple[int, ...]) -> Array:
+def _sample_apart(rng: Generator, shape: tuple[int, ...]) -> Array:
     n = int(numpy.prod(shape))
     return ((rng.permutation(n) - n // 2 + 0.5) * 0.2).reshape(shape)
 
 
-def _far(x: Array) -> bool:
+def _is_apart(x: Array) -> bool:
     flat = numpy.sort(numpy.append(numpy.ravel(x), 0.0))
     return bool(numpy.all(numpy.diff(flat) > 0.01))
 
 
 NORMAL = Domain("any", lambda rng, shape: rng.standard_normal(shape), lambda x: numpy.isfinite(x).all())
 POSITIVE = Domain("positive", lambda rng, shape: rng.uniform(0.5, 2.0, shape), lambda x: (numpy.real(x) > 0).all())
-APART = Domain("apart from each other and from 0", _apart, _far)
+APART = Domain("apart from each other and from 0", _sample_apart, _is_apart)
 
 
 def normal(*shape: int) -> Argument:
-    """Any values."""
+    """Return an argument with standard normal values."""
     return Argument(NORMAL, shape)
 
 
 def positive(*shape: int) -> Argument:
-    """Positive values, away from zero."""
+    """Return an argument with positive values, away from zero."""
     return Argument(POSITIVE, shape)
 
 
 def apart(*shape: int) -> Argument:
-    """Distinct values, away from each other and from zero: no kink is near."""
+    """Return an argument with values away from each other and from zero, and so from kinks of functions like max."""
     return Argument(APART, shape)
 
 
 def between(low: float, high: float) -> Maker:
-    """Values of an interval, of whatever shape."""
+    """Return a function that makes arguments with uniform values between two bounds."""
     domain = Domain(f"between {low} and {high}", lambda rng, shape: rng.uniform(low, high, shape),
                     lambda x: ((numpy.real(x) >= low) & (numpy.real(x) <= high)).all())  # fmt: skip
     return lambda *shape: Argument(domain, shape)
 
 
 def offset(argument: Argument, by: float) -> Argument:
-    """The same values moved by a constant, so that they never meet those of another argument."""
-    moved = argument.domain
-    domain = Domain(f"{moved.name}, moved by {by}", lambda rng, shape: moved.sample(rng, shape) + by,
-                    lambda x: moved.holds(numpy.asarray(x) - by))  # fmt: skip
+    """Add a constant to the values of an argument, so that they differ from those of another argument."""
+    base = argument.domain
+    domain = Domain(f"{base.name}, plus {by}", lambda rng, shape: base.sample(rng, shape) + by,
+                    lambda x: base.holds(numpy.asarray(x) - by))  # fmt: skip
     return replace(argument, domain=domain)
 
 
-# -- layouts in memory -----------------------------------------------------------------------------------------------
+# -- memory layouts --------------------------------------------------------------------------------------------------
 
 MEMORIES = ("C", "F", "gaps", "backwards", "inside")
-"""The layouts in memory that the tests draw."""
+"""The memory layouts that the tests choose from; see `arranged`."""
 
 
 def arranged(x: Array, memory: str) -> Array:
-    """The same values in another layout in memory.
+    """Return the same values in another memory layout.
 
-    C, F : contiguous
-    gaps : every dimension reversed in memory, and a gap after each element
+    C, F : contiguous in C or Fortran order
+    gaps : dimensions in reverse order in memory, with a gap after each element
     backwards : negative strides
-    inside : a part of a larger array
+    inside : a slice of a larger array
     """
     if x.ndim == 0 or memory == "C":
         return numpy.ascontiguousarray(x).reshape(x.shape)
     if memory == "F":
         return numpy.asfortranarray(x)
     if memory == "backwards":
-        turn = (slice(None, None, -1),) * x.ndim
-        return numpy.ascontiguousarray(x[turn])[turn]
+        reverse = (slice(None, None, -1),) * x.ndim
+        return numpy.ascontiguousarray(x[reverse])[reverse]
     if memory == "inside":
         view = numpy.full(tuple(n + 2 for n in x.shape), 99, x.dtype)[(slice(1, -1),) * x.ndim]
     else:
@@ -169,7 +174,7 @@ def arranged(x: Array, memory: str) -> Array:
 
 
 def strided(make: Callable[[Generator], Array]) -> Callable[[Generator], Array]:
-    """The same values with every dimension reversed in memory and a gap after each element."""
+    """Return the same argument in the memory layout "gaps"."""
     return replace(make, memory="gaps") if isinstance(make, Argument) else lambda rng: arranged(make(rng), "gaps")
 
 
@@ -178,7 +183,18 @@ def strided(make: Callable[[Generator], Array]) -> Callable[[Generator], Array]:
 
 @dataclass(frozen=True)
 class Case:
-    """One use of an operation: what it computes on Tensors, NumPy's own way, and how its arguments are drawn."""
+    """A test case of an operation.
+
+    Attributes
+    ----------
+    operation, label : str
+    f : callable
+        The function to test, which uses the operation.
+    numpy : callable
+        The same function in NumPy.
+    args : tuple of callable
+        Functions from a random generator to the arguments.
+    """
 
     operation: str
     label: str
@@ -187,17 +203,17 @@ class Case:
     args: tuple[Callable[[Generator], Array], ...]
 
     def draw(self, seed: int = 1) -> list[Array]:
-        """The arguments, in double precision."""
+        """Return random arguments in double precision."""
         rng = numpy.random.default_rng(seed)
         return [make(rng) for make in self.args]
 
     def variant(self, seed: int, dtype: Any, memories: tuple[str, ...] = ()) -> list[Array]:
-        """The arguments in another dtype, and each in a layout in memory; complex ones have imaginary parts.
+        """Return random arguments of a dtype. Argument i has the memory layout ``memories[i % len(memories)]``.
 
         Raises
         ------
         AssertionError
-            An argument that its own domain does not hold.
+            The sampler of a domain returned an array outside the domain.
         """
         rng = numpy.random.default_rng(seed)
         dtype = numpy.dtype(dtype)
@@ -214,11 +230,9 @@ class Case:
         return drawn
 
     def refuses_complex(self) -> str:
-        """Why this case is not for complex numbers; "" where it is."""
+        """Return the reason why this case cannot be run with complex numbers, or "" if it can."""
         if self.operation in REAL_ONLY:
             return REAL_ONLY[self.operation]
-        import warnings
-
         with numpy.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("error", numpy.exceptions.ComplexWarning)
             try:
@@ -231,29 +245,34 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(operation: str, label: str, f: Any, numpys: Any, *args: Any) -> None:
-    """Add a case; the arguments are `normal(2, 3)` and the like, or functions of a random generator."""
-    CASES.append(Case(operation, label, f, numpys, args))
+def case(operation: str, label: str, f: Any, reference: Any, *args: Any) -> None:
+    """Add a case. `reference` is the function in NumPy; arguments are like `normal(2, 3)`, see the module."""
+    CASES.append(Case(operation, label, f, reference, args))
 
 
-# -- families: cases whose shapes and options are drawn --------------------------------------------------------------
+def numpy_case(operation: str, label: str, f: Any, *args: Any) -> None:
+    """Add a case of a function ``f(np, *arrays)``, which is called with autograd.numpy and with NumPy as ``np``."""
+    case(operation, label, partial(f, np), partial(f, numpy), *args)
+
+
+# -- families: cases with random shapes and options ------------------------------------------------------------------
 
 
 class Use:
-    """What a family returns: the function, NumPy's own, and the arguments."""
+    """The result of a family: the function to test, the same function in NumPy, and the arguments."""
 
-    def __init__(self, f: Any, numpys: Any, *args: Any):
-        self.f, self.numpys, self.args = f, numpys, args
-
-
-Drawer = Callable[[Pick], Use]
-FAMILIES: dict[str, list[Drawer]] = {}
+    def __init__(self, f: Any, reference: Any, *args: Any):
+        self.f, self.reference, self.args = f, reference, args
 
 
-def family(operation: str) -> Callable[[Drawer], Drawer]:
-    """Declare a family of an operation's cases; several may be declared."""
+Family = Callable[[Pick], Use]
+FAMILIES: dict[str, list[Family]] = {}
 
-    def declare(make: Drawer) -> Drawer:
+
+def family(operation: str) -> Callable[[Family], Family]:
+    """Declare a family of cases of an operation, as a decorator. An operation may have several."""
+
+    def declare(make: Family) -> Family:
         FAMILIES.setdefault(operation, []).append(make)
         return make
 

@@ -1,6 +1,7 @@
-"""Choices of shapes and options, made of one thing: an integer between two bounds.
+"""`Pick`: random shapes and options of test cases.
 
-So whatever can give integers draws cases: a random generator, or a property tester that shrinks what fails.
+Every choice is made from integers between two bounds, so that the source may be a random generator or a property-based
+testing library, which shrinks failing examples.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ T = TypeVar("T")
 
 
 class Pick:
-    """Choices, each from ``integer(low, high)``, both bounds included; the first of anything is the simplest.
+    """Random choices, made from calls of ``integer(low, high)``, which includes both bounds.
+
+    Smaller integers give simpler choices.
 
     Examples
     --------
@@ -33,7 +36,7 @@ class Pick:
 
     @classmethod
     def seeded(cls, seed: int) -> Pick:
-        """Choices of a random generator."""
+        """Return choices from a random generator."""
         rng = numpy.random.default_rng(seed)
         return cls(lambda low, high: int(rng.integers(low, high + 1)))
 
@@ -44,15 +47,15 @@ class Pick:
         return bool(self.integer(0, 1))
 
     def shape(self, min_dims: int = 0, max_dims: int = 3, min_side: int = 0, max_side: int = 3) -> tuple[int, ...]:
-        """Any shape, with empty ones among them unless `min_side` says otherwise."""
+        """Return a shape. Extents may be 0 unless `min_side` is larger."""
         return tuple(self.integer(min_side, max_side) for _ in range(self.integer(min_dims, max_dims)))
 
     def axis(self, shape: Sequence[int]) -> int:
-        """A dimension of a shape that has some, negative or not."""
+        """Return a dimension of a shape, negative or not. The shape must have at least one."""
         return self.integer(-len(shape), len(shape) - 1)
 
     def axes(self, shape: Sequence[int]) -> Any:
-        """What reductions take: None, a dimension, or a tuple of different ones."""
+        """Return the axis argument of a reduction: None, a dimension, or a tuple of different dimensions."""
         some = tuple(i - len(shape) * self.integer(0, 1) for i in range(len(shape)) if self.boolean())
         return self.one_of((None, some, some[0] if some else None))
 
@@ -61,7 +64,7 @@ class Pick:
         return tuple(left.pop(self.integer(0, len(left) - 1)) for _ in range(n))
 
     def broadcastable(self, count: int, max_dims: int = 3, max_side: int = 3) -> list[tuple[int, ...]]:
-        """Shapes that broadcast: of one result, some dimensions left out and some of extent 1."""
+        """Return shapes that broadcast together: one shape, with leading dimensions dropped and extents set to 1."""
         whole = self.shape(max_dims=max_dims, max_side=max_side)
         shapes = []
         for _ in range(count):

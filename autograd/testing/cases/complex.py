@@ -1,11 +1,12 @@
-"""Cases of complex operands: what is drawn is complex, and the result may be. The tests of the face run them.
+"""Cases with complex arguments, for the tests of `autograd.numpy`.
 
-The pairing is bilinear, so that finite differences along the real and the imaginary axis say what a derivative is of
-functions that are not holomorphic too.
+Functions need not be holomorphic: derivatives are defined by finite differences along the real and the imaginary axis,
+because the pairing of values and cotangents is bilinear.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy
@@ -19,22 +20,18 @@ COMPLEX: list[Case] = []
 
 
 def around(*shape: int, at: complex = 0.0, size: float = 0.5) -> Any:
-    """Complex numbers around one, so that no branch is near."""
-
-    def made(rng: Generator) -> Array:
-        return at + size * (rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
-
-    return made
+    """Return an argument with complex values around `at`, away from branch cuts if `at` is."""
+    return lambda rng: at + size * (rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
 
 
 def _case(label: str, f: Any, *args: Any) -> None:
-    COMPLEX.append(Case("complex", label, lambda *xs: f(np, *xs), lambda *xs: f(numpy, *xs), args))
+    COMPLEX.append(Case("complex", label, partial(f, np), partial(f, numpy), args))
 
 
 for _name in ("exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sqrt", "sin", "cos", "tan", "arcsin", "arccos",
               "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "square", "reciprocal", "negative",
               "conj", "real", "imag", "angle", "absolute", "sinc", "nan_to_num"):  # fmt: skip
-    if _name not in ("exp2", "sinc"):  # NumPy has exp2 of real numbers only, and its sinc divides by zero's neighbours
+    if _name not in ("exp2", "sinc"):  # NumPy's exp2 refuses complex numbers, and its sinc divides by almost zero
         _case(_name, lambda np, x, n=_name: getattr(np, n)(x), around(2, 2, at=1.5 + 1.2j, size=0.2))
 _ONE: dict[str, Any] = {
     "sign": lambda np, x: np.sign(x), "size times value": lambda np, x: np.abs(x) * x, "power": lambda np, x: x**2.5,

@@ -1,18 +1,14 @@
-"""Cases of Fourier transforms: of real numbers, with a real result (a complex one is drawn by the complex cases)."""
+"""Cases of Fourier transforms with real arguments and a real result; `complex` has those with complex arguments."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy
-
-import autograd.numpy as np
-
-from .base import case, normal
+from .base import normal, numpy_case
 
 
 def parts(np: Any, z: Any) -> Any:
-    """Real and imaginary parts together, so that a real cotangent reaches both."""
+    """Return a real combination of real and imaginary parts, so that a real cotangent reaches both."""
     return np.real(z) + 2 * np.imag(z)
 
 
@@ -45,4 +41,4 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("arctan2", "angle in degrees", lambda np, x: np.angle(x * (2 + 3j) + 4, deg=True), (2, 3)),
 ]
 for _operation, _label, _f, _shape in _ROWS:
-    case(_operation, _label, lambda x, f=_f: f(np, x), lambda x, f=_f: f(numpy, x), normal(*_shape))
+    numpy_case(_operation, _label, _f, normal(*_shape))

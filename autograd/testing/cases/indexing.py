@@ -37,7 +37,7 @@ case("getitem", "strided", lambda x: x[1:, ::2], lambda x: x[1:, ::2], strided(n
 
 
 def put(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
-    return registry["put"](x, options=(ops.indexing._plain(key), shape))
+    return registry["put"](x, options=(ops.indexing.normal_key(key), shape))
 
 
 def numpy_put(x: Array, key: Any, shape: tuple[int, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""Cases of products of any dimensions, matrices and their decompositions."""
+"""Cases of `autograd.numpy`'s products, of linear algebra and of matrix decompositions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy
 
 import autograd.numpy as np
 
-from .base import Array, case, normal, positive, strided
+from .base import Array, case, normal, numpy_case, positive, strided
 
 # -- products --------------------------------------------------------------------------------------------------------
 _PRODUCTS: list[tuple[str, Any, tuple[int, ...], tuple[int, ...]]] = [
@@ -39,7 +39,7 @@ for _text, _shapes in {
     _PRODUCTS.append((f"einsum {_text}", lambda np, a, b, t=_text: np.einsum(t, a, b), *_shapes))
 _PRODUCTS.append(("einsum by lists", lambda np, a, b: np.einsum(a, [0, 1], b, [1, 2], [2, 0]), (2, 3), (3, 2)))
 for _label, _f, _a, _b in _PRODUCTS:
-    case("matmul", _label, lambda a, b, f=_f: f(np, a, b), lambda a, b, f=_f: f(numpy, a, b), normal(*_a), normal(*_b))
+    numpy_case("matmul", _label, _f, normal(*_a), normal(*_b))
 for _text, _shape in {"ii->": (3, 3), "ii->i": (3, 3), "ijk->ki": (2, 3, 2), "ij->": (2, 3), "...j->j...": (2, 2, 3),
                       "iij->j": (2, 2, 3)}.items():  # fmt: skip
     case("transpose", f"einsum {_text}", lambda a, t=_text: np.einsum(t, a), lambda a, t=_text: numpy.einsum(t, a),
@@ -54,17 +54,17 @@ case("matmul", "multi_dot", lambda a, b, c: np.linalg.multi_dot([a, b, c]),
 
 # -- matrices --------------------------------------------------------------------------------------------------------
 def regular(*shape: int) -> Any:
-    """Well-conditioned square matrices."""
+    """Return an argument with well-conditioned square matrices."""
     return lambda rng: rng.standard_normal(shape) * 0.4 + 2 * numpy.eye(shape[-1])
 
 
 def separated(*shape: int) -> Any:
-    """Matrices with eigenvalues that are well apart, and positive."""
+    """Return an argument with matrices whose eigenvalues are positive and well separated."""
     return lambda rng: rng.standard_normal(shape) * 0.2 + numpy.diag(1.0 + 2 * numpy.arange(shape[-1]))
 
 
 def symmetric(np: Any, x: Any) -> Any:
-    """The symmetric part; of complex matrices the Hermitian one."""
+    """Return the symmetric part of matrices, for complex ones the Hermitian part."""
     return (x + np.conj(np.swapaxes(x, -1, -2))) * 0.5
 
 
@@ -102,28 +102,29 @@ _ONE: list[tuple[str, str, Any, Any]] = [
     ("cholesky", "one", lambda np, x: np.linalg.cholesky(symmetric(np, x)), separated(3, 3)),
     ("cholesky", "several", lambda np, x: np.linalg.cholesky(symmetric(np, x)), separated(2, 2, 2)),
 ]
-for _operation, _label, _f, _made in _ONE:
-    case(_operation, _label, lambda x, f=_f: f(np, x), lambda x, f=_f: f(numpy, x), _made)
+for _operation, _label, _f, _argument in _ONE:
+    numpy_case(_operation, _label, _f, _argument)
 for _a, _b in (((2, 2), (2,)), ((2, 2), (2, 3)), ((2, 2, 2), (2, 1)), ((2, 2), (3, 2, 1))):
     case("solve", f"{_a} {_b}", lambda a, b: np.linalg.solve(a, b), numpy.linalg.solve, regular(*_a), normal(*_b))
 case("solve", "tensorsolve", lambda a, b: np.linalg.tensorsolve(a.reshape(2, 2, 4), b),
      lambda a, b: numpy.linalg.tensorsolve(a.reshape(2, 2, 4), b), regular(4, 4), normal(2, 2))  # fmt: skip
 
 
-# vectors are fixed up to a sign only, complex ones up to a phase: functions that do not depend on it
-def _made_of(parts: Any, k: int = 2) -> Any:
-    """Products of matrices that do not depend on the signs of their columns or rows."""
-    u, s, vh = parts
+# Eigenvectors and singular vectors are determined up to a sign, complex ones up to a phase. The functions below do not
+# depend on it.
+def _recombine(factors: Any, k: int = 2) -> Any:
+    """Multiply the first k columns and rows of the factors of a decomposition."""
+    u, s, vh = factors
     return (u[..., :k] * s[..., None, :k] ** 2) @ vh[..., :k, :]
 
 
 def eigh_of(np: Any, x: Array) -> Any:
     w, v = np.linalg.eigh(symmetric(np, x))
-    return _made_of((v, w, np.conj(np.swapaxes(v, -1, -2))))
+    return _recombine((v, w, np.conj(np.swapaxes(v, -1, -2))))
 
 
 def svd_of(np: Any, x: Array) -> Any:
-    return _made_of(np.linalg.svd(x, full_matrices=False), 1)
+    return _recombine(np.linalg.svd(x, full_matrices=False), 1)
 
 
 def eig_of(np: Any, x: Array) -> Any:
@@ -139,11 +140,9 @@ def qr_of(np: Any, x: Array) -> Any:
 
 
 for _shape in ((3, 3), (2, 2, 2)):
-    case("eigh", f"vectors {_shape}", lambda x: eigh_of(np, x), lambda x: eigh_of(numpy, x),
-         separated(*_shape))  # fmt: skip
+    numpy_case("eigh", f"vectors {_shape}", eigh_of, separated(*_shape))
 for _shape in ((3, 2), (2, 3), (2, 2, 2)):
-    case("svd", f"vectors {_shape}", lambda x: svd_of(np, x), lambda x: svd_of(numpy, x), normal(*_shape))
-case("eig", "vectors and values", lambda x: eig_of(np, x), lambda x: eig_of(numpy, x),
-     separated(3, 3))  # fmt: skip
+    numpy_case("svd", f"vectors {_shape}", svd_of, normal(*_shape))
+numpy_case("eig", "vectors and values", eig_of, separated(3, 3))
 for _shape in ((3, 3), (4, 2), (2, 3)):
-    case("qr", f"{_shape}", lambda x: qr_of(np, x), lambda x: qr_of(numpy, x), normal(*_shape))
+    numpy_case("qr", f"{_shape}", qr_of, normal(*_shape))

@@ -1,4 +1,4 @@
-"""Cases of what moves, repeats, pads and cuts."""
+"""Cases of `autograd.numpy`'s array manipulation: flips, rolls, repetition, padding, splitting, diagonals, joining."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy
 
 import autograd.numpy as np
 
-from .base import case, normal, strided
+from .base import case, normal, numpy_case, strided
 
 _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("flip", "all", lambda np, x: np.flip(x), (2, 3)),
@@ -104,17 +104,16 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("concatenate", "c_", lambda np, x: np.c_[x, x], (3,)),
 ]
 for _operation, _label, _f, _shape in _ROWS:
-    case(_operation, _label, lambda x, f=_f: f(np, x), lambda x, f=_f: f(numpy, x), normal(*_shape))
-for _operation, _label, _f, _shape in (r for r in _ROWS if r[1] in ("axis", "square", "rows", "rot90 1")):
-    case(_operation, f"{_label}, strided", lambda x, f=_f: f(np, x), lambda x, f=_f: f(numpy, x),
-         strided(normal(*_shape)))  # fmt: skip
+    numpy_case(_operation, _label, _f, normal(*_shape))
+    if _label in ("axis", "square", "rows", "rot90 1"):
+        numpy_case(_operation, f"{_label}, strided", _f, strided(normal(*_shape)))
 case("make_diagonal", "of rows", lambda x: np.make_diagonal(x, 0, -1, -2),
      lambda x: x[..., None] * numpy.eye(3, dtype=x.dtype), normal(2, 3))  # fmt: skip
 case("make_diagonal", "in front, offset", lambda x: np.make_diagonal(x, 1, 0, 1),
-     lambda x: _laid(x), normal(2, 3))  # fmt: skip
+     lambda x: _diagonal_in_front(x), normal(2, 3))  # fmt: skip
 
 
-def _laid(x: Any) -> Any:
+def _diagonal_in_front(x: Any) -> Any:
     out = numpy.zeros((4, 4, 2), x.dtype)
     for i in range(3):
         out[i, i + 1] = x[:, i]

@@ -1,4 +1,4 @@
-"""Cases of products."""
+"""Cases of matrix products and of `linear`."""
 
 from __future__ import annotations
 

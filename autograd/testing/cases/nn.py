@@ -1,4 +1,4 @@
-"""Cases of what neural networks are made of: rows by number, windows, convolution, pooling; beside plain loops."""
+"""Cases of embedding, unfolding, convolution and pooling. The references are plain loops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ case("add_rows", "strided", lambda ct: add_rows(ct, numpy.array([1, 1])),
 
 
 def numpy_unfold(x: Array, w: Windows, fill: float = 0.0) -> Array:
-    """Every window by itself."""
+    """Return all windows, [n, c, elements of a window, *windows], by a loop over windows and their elements."""
     pads = [(0, 0), (0, 0), *w.padding]
     wide = numpy.pad(x, pads, constant_values=fill)
     out = numpy.zeros((*x.shape[:2], int(numpy.prod(w.kernel)), *w.number), x.dtype)
@@ -53,12 +53,12 @@ def numpy_unfold(x: Array, w: Windows, fill: float = 0.0) -> Array:
 
 
 def numpy_convolution(x: Array, weight: Array, w: Windows, groups: int = 1) -> Array:
-    laid = numpy_unfold(x, w)
+    unfolded = numpy_unfold(x, w)
     n, c, out = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
     y = numpy.zeros((n, weight.shape[0], *w.number), numpy.result_type(x, weight))
     for g in range(groups):
         part = weight[g * out : (g + 1) * out].reshape(out, c, -1)
-        y[:, g * out : (g + 1) * out] = numpy.einsum("nck...,ock->no...", laid[:, g * c : (g + 1) * c], part)
+        y[:, g * out : (g + 1) * out] = numpy.einsum("nck...,ock->no...", unfolded[:, g * c : (g + 1) * c], part)
     return y
 
 
@@ -85,8 +85,8 @@ for _label, (_x, _weight, _words, _groups) in _SHAPES.items():
          lambda x, m, w=_w, g=_groups: numpy_convolution(x, m, w, g), normal(*_x), normal(*_weight))  # fmt: skip
 
 
-def _transposed(linear: Any, y_shape: tuple[int, ...], x_shape: tuple[int, ...]) -> Any:
-    """The adjoint of a linear function of x as a function of ct, column by column."""
+def _transpose(linear: Any, x_shape: tuple[int, ...]) -> Any:
+    """Return the adjoint of a linear function of x, computed column by column."""
 
     def adjoint(ct: Array) -> Array:
         out = numpy.zeros(x_shape, ct.dtype)
@@ -103,18 +103,18 @@ for _label in ("1d", "1d, everything", "2d, stride and padding", "2d, one place"
     _x, _weight, _words, _groups = _SHAPES[_label]
     _w = windows("case", _x[2:], _weight[2:], *_words)
     _y = (_x[0], _weight[0], *_w.number)
-    _laid = (*_x[:2], int(numpy.prod(_w.kernel)), *_w.number)
+    _unfolded = (*_x[:2], int(numpy.prod(_w.kernel)), *_w.number)
     case("fold", _label, lambda ct, w=_w: registry["fold"](ct, options=(tuple(w),)),
-         lambda ct, w=_w, a=_laid, b=_x: _transposed(lambda x: numpy_unfold(x, w), a, b)(ct),
-         normal(*_laid))  # fmt: skip
+         lambda ct, w=_w, shape=_x: _transpose(lambda x: numpy_unfold(x, w), shape)(ct),
+         normal(*_unfolded))  # fmt: skip
     case("convolution_input", _label,
          lambda ct, m, w=_w, g=_groups: registry["convolution_input"](ct, m, options=(tuple(w), g)),
-         lambda ct, m, w=_w, g=_groups, a=_y, b=_x: _transposed(lambda x: numpy_convolution(x, m, w, g), a, b)(ct),
+         lambda ct, m, w=_w, g=_groups, s=_x: _transpose(lambda x: numpy_convolution(x, m, w, g), s)(ct),
          normal(*_y), normal(*_weight))  # fmt: skip
     case("convolution_weight", _label,
          lambda ct, x, w=_w, g=_groups: registry["convolution_weight"](ct, x, options=(tuple(w), g)),
-         lambda ct, x, w=_w, g=_groups, a=_y, b=_weight: _transposed(
-             lambda m: numpy_convolution(x, m, w, g), a, b)(ct), normal(*_y), normal(*_x))  # fmt: skip
+         lambda ct, x, w=_w, g=_groups, s=_weight: _transpose(lambda m: numpy_convolution(x, m, w, g), s)(ct),
+         normal(*_y), normal(*_x))  # fmt: skip
 case("convolution", "strided", lambda x, m: ops.convolution(x, m, padding=1),
      lambda x, m: numpy_convolution(x, m, windows("case", (3, 4), (2, 2), 1, 1)), strided(normal(2, 2, 3, 4)),
      strided(normal(3, 2, 2, 2)))  # fmt: skip

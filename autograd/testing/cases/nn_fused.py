@@ -1,4 +1,4 @@
-"""Cases of the operations that have kernels: activations, norms, attention, rotary positions."""
+"""Cases of fused operations: GELU and SiLU, layer and RMS norm, attention, rotary position embeddings."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ for _shape in ((3, 4), (2, 3, 2), (0, 2)):
              lambda x, c=_cos, s=_sin, i=_pairs: numpy_rotary(x, c, s, i), normal(*_shape))  # fmt: skip
 
 real_only("attention", "masked_attention", "self_attention", "masked_self_attention",
-          reason="scores have an order, which complex numbers have not")  # fmt: skip
-real_only("layer_norm", "normalize", reason="the variance is that of real numbers; NumPy's of complex ones is of sizes")
-real_only("gelu", "normal_cdf", reason="the error function is computed at real numbers only")
+          reason="the maximum of the scores is needed, and complex numbers have no order")  # fmt: skip
+real_only("layer_norm", "normalize", reason="the variance is that of real numbers; NumPy's uses absolute values")
+real_only("gelu", "normal_cdf", reason="the error function is computed for real numbers only")

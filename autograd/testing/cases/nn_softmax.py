@@ -1,4 +1,4 @@
-"""Cases of the fused operations."""
+"""Cases of softmax, logsumexp and cross-entropy."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ case("cross_entropy", "strided", lambda x: ops.cross_entropy(x, numpy.array([1, 
 
 def numpy_smoothed(x: Array, labels: Array, ignored: int | None, smoothing: float) -> Array:
     logs = numpy.log(numpy_softmax(x))
-    hot = (labels[:, None] == numpy.arange(x.shape[1])) * (1 - smoothing) + smoothing / x.shape[1]
-    return (-(logs * hot).sum(1) * (1 if ignored is None else labels != ignored)).astype(x.dtype)
+    target = (labels[:, None] == numpy.arange(x.shape[1])) * (1 - smoothing) + smoothing / x.shape[1]
+    return (-(logs * target).sum(1) * (1 if ignored is None else labels != ignored)).astype(x.dtype)
 
 
 for _ignored, _smoothing in ((None, 0.1), (-100, 0.0), (2, 0.3)):

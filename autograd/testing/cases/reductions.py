@@ -1,4 +1,4 @@
-"""Cases of sums, means and extremes."""
+"""Cases of sum, mean, max and min."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of the operations that move elements."""
+"""Cases of reshape, transpose, broadcast_to, expand_dims, squeeze and concatenate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of what chooses elements by their values or by index."""
+"""Cases of sorting, order statistics and selection of elements by index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy
 import autograd.numpy as np
 
 from ...ops.sorting import _scatter_op
-from .base import apart, case, normal, strided
+from .base import apart, case, normal, numpy_case, strided
 
 _ORDER = numpy.array([[2, 0, 0], [1, 1, 2]])
 _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
@@ -35,7 +35,7 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("where", "piecewise of a host array", lambda np, x: np.piecewise(x, [_ORDER > 0], [lambda z: z * z, 1.0]), (2, 3)),
 ]
 for _operation, _label, _f, _shape in _ROWS:
-    case(_operation, _label, lambda x, f=_f: f(np, x), lambda x, f=_f: f(numpy, x), apart(*_shape))
+    numpy_case(_operation, _label, _f, apart(*_shape))
 case("take_along_axis", "sort, strided", np.sort, numpy.sort, strided(apart(2, 3)))
 case("take_along_axis", "msort", np.msort, lambda x: numpy.sort(x, 0), apart(3, 2))
 

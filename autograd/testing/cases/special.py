@@ -1,4 +1,4 @@
-"""Cases of SciPy's functions; none where SciPy is not installed."""
+"""Cases of `autograd.scipy`. There are none if SciPy is not installed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ...engine.tensor import TENSORS
 from .base import Array, apart, between, case, normal, positive, real_only
 
 ON_HOST: set[str] = set()
-"""Operations whose function is no ufunc, so that no other library than NumPy can run it."""
+"""Operations that run on NumPy arrays only, because their SciPy function is not a ufunc."""
 
 
 def fixed(*values: float) -> Any:
-    """An argument that is the same in each draw."""
+    """Return an argument with constant values."""
     return lambda rng: numpy.array(values)
 
 
 def symmetric(n: int) -> Any:
-    """Symmetric positive definite matrices."""
+    """Return an argument that is a symmetric positive definite matrix."""
 
     def make(rng: Generator) -> Array:
         a = rng.standard_normal((n, n))
@@ -34,12 +34,12 @@ def symmetric(n: int) -> Any:
 
 
 def triangular(n: int) -> Any:
-    """Well-conditioned matrices of which a triangle will be read."""
+    """Return an argument that is a matrix with well-conditioned triangles."""
     return lambda rng: rng.standard_normal((n, n)) + 4 * numpy.eye(n)
 
 
 def simplex(n: int) -> Any:
-    """Points whose coordinates sum to one."""
+    """Return an argument with positive numbers that sum to one."""
 
     def make(rng: Generator) -> Array:
         x = rng.uniform(0.5, 1.5, n)
@@ -75,14 +75,14 @@ def _special() -> None:
          between(0.1, 0.9)(3))  # fmt: skip
 
 
-def _beside(x: Any, array: Array) -> Any:
-    """An array that goes with a Tensor of any layout."""
+def _as_constant(x: Any, array: Array) -> Any:
+    """Return an array that can be combined with x, a Tensor of any layout or an array."""
     return constant(array) if x.__class__ in TENSORS else array
 
 
 def _stats() -> None:
     ours, theirs = importlib.import_module("autograd.scipy.stats"), importlib.import_module("scipy.stats")
-    families: dict[str, tuple[Any, Any, Any, tuple[float, ...]]] = {  # where x, loc and scale lie; shape parameters
+    families: dict[str, tuple[Any, Any, Any, tuple[float, ...]]] = {  # domains of x, loc, scale; shape parameters
         "norm": (normal, normal, positive, ()),
         "t": (normal, normal, positive, (3.5,)),
         "chi2": (positive, between(-1.0, 0.2), positive, (3.5,)),
@@ -93,29 +93,28 @@ def _stats() -> None:
         for which in ("pdf", "logpdf", "cdf", "logcdf", "sf", "logsf"):
             ON_HOST.add(f"{name}.{which}")
             f, g = (getattr(getattr(m, name), which) for m in (ours, theirs))
-            density = which in ("pdf", "logpdf")
 
-            def point(x: Any, loc: Any, scale: Any, f: Any = f, shapes: Any = shapes) -> Any:
+            def ours_at(x: Any, loc: Any, scale: Any, f: Any = f, shapes: Any = shapes) -> Any:
                 return f(x, *shapes, loc=loc, scale=scale)
 
-            def same(x: Any, loc: Any, scale: Any, g: Any = g, shapes: Any = shapes) -> Any:
+            def theirs_at(x: Any, loc: Any, scale: Any, g: Any = g, shapes: Any = shapes) -> Any:
                 return g(x, *shapes, loc=loc, scale=scale).astype(x.dtype)
 
-            case(f"{name}.{which}", "x, loc, scale", point, same, domain(3), locs(2, 1), scales(3))
-            if density and shapes:
+            case(f"{name}.{which}", "x, loc, scale", ours_at, theirs_at, domain(3), locs(2, 1), scales(3))
+            if which in ("pdf", "logpdf") and shapes:
                 args = tuple(fixed(n, n + 1.0) for n in shapes)
                 case(f"{name}.{which}", "x, shapes", f, lambda *xs, g=g: g(*xs).astype(xs[0].dtype), domain(2), *args)
     counts = numpy.array([0.0, 2.0, 3.0])
     for which in ("pmf", "logpmf", "cdf"):
         ON_HOST.add(f"poisson.{which}")
         f, g = (getattr(m.poisson, which) for m in (ours, theirs))
-        case(f"poisson.{which}", "mu", lambda mu, f=f: f(_beside(mu, counts), mu).astype(mu.dtype),
+        case(f"poisson.{which}", "mu", lambda mu, f=f: f(_as_constant(mu, counts), mu).astype(mu.dtype),
              lambda mu, g=g: g(counts, mu).astype(mu.dtype), positive(3))  # fmt: skip
     ON_HOST.add("dirichlet.logpdf")
-    point_there = simplex(3)(numpy.random.default_rng(0))
+    x = simplex(3)(numpy.random.default_rng(0))
     case("dirichlet.logpdf", "alpha",
-         lambda alpha: ours.dirichlet.logpdf(_beside(alpha, point_there), alpha).astype(alpha.dtype),
-         lambda alpha: theirs.dirichlet.logpdf(point_there, alpha).astype(alpha.dtype), positive(3))  # fmt: skip
+         lambda alpha: ours.dirichlet.logpdf(_as_constant(alpha, x), alpha).astype(alpha.dtype),
+         lambda alpha: theirs.dirichlet.logpdf(x, alpha).astype(alpha.dtype), positive(3))  # fmt: skip
 
 
 def _linear() -> None:
@@ -153,4 +152,4 @@ if find_spec("scipy") is not None:
     _special()
     _stats()
     _linear()
-    real_only("digamma", "gamma", "rgamma", reason="the polygamma function is SciPy's of real numbers only")
+    real_only("digamma", "gamma", "rgamma", reason="SciPy has the polygamma function for real numbers only")

@@ -1,4 +1,4 @@
-"""Cases of products, variances, running sums and what leaves nan out."""
+"""Cases of prod, var, std, average, cumulative sums and products, and of the functions that ignore NaNs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ case("sqrt", "std", lambda x: np.std(x, 1, ddof=1), lambda x: numpy.std(x, 1, dd
 case("sqrt", "std of all", np.std, numpy.std, normal(2, 3))
 case("divide", "average", lambda x, w: np.average(x, 1, w), lambda x, w: numpy.average(x, 1, w), normal(2, 3),
      positive(3))  # fmt: skip
-_HOLES = numpy.array([[False, True, False], [False, False, False]])
+_NANS = numpy.array([[False, True, False], [False, False, False]])
 
 
-def _with_holes(f: object) -> object:
-    return lambda x: f(np.where(_HOLES, numpy.nan, x))  # type: ignore[operator]
+def _with_nans(f: object) -> object:
+    return lambda x: f(np.where(_NANS, numpy.nan, x))  # type: ignore[operator]
 
 
 for _name in ("nansum", "nanmean", "nanvar", "nanstd", "nanprod", "nanmax", "nanmin", "nancumsum", "nancumprod"):
-    case("where", f"{_name} of a host array", _with_holes(lambda x, n=_name: getattr(np, n)(x, axis=1)),
-         _with_holes(lambda x, n=_name: getattr(numpy, n)(x, axis=1)), apart(2, 3))  # fmt: skip
+    case("where", f"{_name} of a host array", _with_nans(lambda x, n=_name: getattr(np, n)(x, axis=1)),
+         _with_nans(lambda x, n=_name: getattr(numpy, n)(x, axis=1)), apart(2, 3))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Cases of the functions of one and two numbers."""
+"""Cases of `autograd.numpy`'s other elementwise functions, and the reasons why some have no derivative."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ for _lo, _hi in ((-0.2, 0.4), (None, 0.2), (0.0, None)):
 case("clip", "limits that have derivatives", lambda x, a: np.clip(x, a, 9.0), lambda x, a: numpy.clip(x, a, 9.0),
      apart(2, 3), between(0.01, 0.05)(3))  # fmt: skip
 
-# compositions, as cases of the operation that does the work
+# compositions, declared as cases of the operation that they use
 case("absolute", "fabs", np.fabs, numpy.fabs, apart(3))
 case("where", "copysign", lambda x: np.copysign(x, -2.0), lambda x: numpy.copysign(x, -2.0), apart(3))
 case("power", "float_power", lambda x: np.float_power(x, 1.5), lambda x: numpy.float_power(x, 1.5).astype(x.dtype)
@@ -83,5 +83,5 @@ _WHOLE = [
     "left_shift", "right_shift",
 ]  # fmt: skip
 WITHOUT_DERIVATIVE.update(dict.fromkeys(_BOOLEAN, "its result is boolean"))
-WITHOUT_DERIVATIVE.update(dict.fromkeys(_STEPS, "constant between steps"))
+WITHOUT_DERIVATIVE.update(dict.fromkeys(_STEPS, "it is piecewise constant"))
 WITHOUT_DERIVATIVE.update(dict.fromkeys(_WHOLE, "its result is an integer"))

@@ -1,29 +1,13 @@
-"""What each collective is for mpi4py: the name of its call, its arguments, and the datatypes of its arrays.
-
-Nothing here imports mpi4py: `library` calls `fill_kinds` when it does.
-"""
+"""What each collective is for mpi4py: the name of its call and its arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..protocol import Request
 
-__all__ = ["CALLS", "SCANS", "Arguments", "Kind", "fill_kinds", "kinds"]
-
-
-class Kind(NamedTuple):
-    """How MPI moves the elements of a dtype, and its operations, by the name of the reduction."""
-
-    datatype: Any
-    operations: dict[str, Any]
-
-
-kinds: dict[np.dtype[Any], Kind] = {}
-"""Every dtype that can be communicated."""
+__all__ = ["CALLS", "SCANS", "Arguments"]
 
 Arguments = Callable[[Request, Any, Any, Any, Any], tuple[Any, ...]]
 """``arguments(request, x, out, datatype, operation)``"""
@@ -50,15 +34,3 @@ SCANS: dict[bool, tuple[str, Arguments]] = {
 
 def _parts(x: Any, counts: Any, datatype: Any) -> tuple[Any, ...]:
     return x, list(counts), datatype  # a list: mpi4py takes a tuple for counts and displacements
-
-
-def fill_kinds(MPI: Any) -> None:
-    """Fill in `kinds`."""
-    for char in "bBhHiIlLqQfdgFDG":
-        datatype = MPI._typedict.get(char, MPI.DATATYPE_NULL)
-        if datatype != MPI.DATATYPE_NULL:
-            kinds[np.dtype(char)] = Kind(datatype, {"sum": MPI.SUM, "max": MPI.MAX, "prod": MPI.PROD})
-    # as numpy does with booleans
-    kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, {"sum": MPI.LOR, "max": MPI.LOR, "prod": MPI.LAND})
-    # MPI has no float16: it is moved as bytes are, and added in float32 (by the protocol)
-    kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, {})

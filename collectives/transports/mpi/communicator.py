@@ -1,8 +1,8 @@
 """Ranks as processes under mpiexec: the transport over mpi4py's upper-case (buffer) calls, for MPICH and Open MPI.
 
-Nothing imports mpi4py before `mpi_world` is called. `calls` says what each call is for mpi4py, `windows` has the
-one-sided ones, `waiting` says how a rank waits, and `groups` makes and frees communicators. The room `job` has what
-happens when a rank fails; here every call is counted, and every wait is noted where its monitor reads it.
+`calls` says what each call is for mpi4py, `windows` has the one-sided ones, `waiting` says how a rank waits, `groups`
+makes and frees communicators, and `world` makes the communicator of all ranks. Here every call is counted and every
+wait is recorded, for the monitor of the `job`.
 """
 
 from __future__ import annotations
@@ -14,56 +14,61 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import CommunicationError, DeadlockError
+from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
-from ...job import failure
-from ...job.shutdown import Channel, Farewell
-from ..protocol import Array, Pending, Request
+from ...job.activity import Channel
+from ..protocol import Array, Communicator, Pending, Request
 from ..staged import HostTransport
 from ..traffic import Traffic
-from . import library, windows
-from .calls import CALLS, SCANS, Arguments, kinds
-from .groups import Handle, count_made, create, digest_of
-from .waiting import Request as Started
-from .waiting import process, while_waiting
+from . import windows
+from .calls import CALLS, SCANS, Arguments
+from .groups import Groups, Handle, digest_of
+from .library import KINDS, MPI
 
-__all__ = ["MpiCommunicator", "mpi_world"]
+__all__ = ["MpiCommunicator"]
 
 
 class MpiCommunicator(HostTransport):
-    """A channel between processes. `mpi_world` and `subgroup` make them.
+    """A channel between processes. `MpiWorld` and `subgroup` make them.
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm or None
-        A communicator of its own; None for a single rank, which makes no MPI calls.
+    handle : Handle or None
+        MPI's communicator; None for a single rank, which makes no MPI calls.
     channel : Channel
         Name, world ranks and counts.
     rank : int
         This process's place.
+    groups : Groups
+        The communicators of the world.
     """
 
-    def __init__(self, comm: Any, channel: Channel, rank: int, handle: Handle | None = None):
-        self._handle = Handle(comm, channel) if handle is None and comm is not None else handle
+    library = MPI
+
+    def __init__(self, handle: Handle | None, channel: Channel, rank: int, groups: Groups):
+        self._handle = handle
+        self._groups = groups
+        self._waits = groups.waits
+        self._raises = groups.waits.activity.raises
         self.rank = rank
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
         self.name = channel.name
         self.traffic = Traffic()
-        self._comm = comm
+        self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
         self.copies = []
         self.texts = {}
         self._agreed = 0
-        self._groups: dict[str, int] = {}  # how often a subgroup was made
+        self._subgroups: dict[str, int] = {}  # how often a subgroup was made
         self._reversed: MpiCommunicator | None = None
         self._foreign: MpiCommunicator | None = None
         self._lanes: dict[str, MpiCommunicator] = {}
         self._tag = 0
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
-        process.channels[channel.key] = channel
+        self._waits.activity.channels[channel.key] = channel
 
     def __repr__(self) -> str:
         return f"MpiCommunicator('{self.name}', rank {self.rank} of {self.size})"
@@ -71,25 +76,26 @@ class MpiCommunicator(HostTransport):
     # -- groups ------------------------------------------------------------------------------------------------
     def poke(self) -> None:
         """Make progress on what is under way; MPI makes none while the program computes."""
-        process.reap()
+        self._waits.reap()
 
     def _subgroup(self, members: list[int], name: str) -> MpiCommunicator:
         ranks = tuple(self.ranks[member] for member in members)
         text = f"{self._channel.key}/{name}/{ranks}"
-        self._groups[text] = ordinal = self._groups.get(text, 0) + 1
+        self._subgroups[text] = ordinal = self._subgroups.get(text, 0) + 1
         digest = digest_of(f"{text}/{ordinal}")
         channel = Channel(f"{digest:016x}", name, ranks)
         if len(members) == 1:
-            return MpiCommunicator(None, channel, 0)
-        made = MpiCommunicator(create(self, self._comm, channel, members, digest), channel, members.index(self.rank))
-        count_made(made)
+            return MpiCommunicator(None, channel, 0, self._groups)
+        handle = self._groups.create(self, self._comm, channel, members, digest)
+        made = MpiCommunicator(handle, channel, members.index(self.rank), self._groups)
+        self._groups.count_made(made)
         return made
 
     def lane(self, purpose: str) -> MpiCommunicator:
         found = self._lanes.get(purpose)
         if found is None:
             channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
-            found = self._lanes[purpose] = MpiCommunicator(self._comm, channel, self.rank, self._handle)
+            found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.rank, self._groups)
             found._tag = 1 + digest_of(purpose) % 32767  # MPI promises tags up to 32767
         return found
 
@@ -97,6 +103,8 @@ class MpiCommunicator(HostTransport):
     @property
     def checking(self) -> bool:
         return self._agreed < modes.limit and self.size > 1
+
+    announce = Communicator.agree  # MPI has no call that an agreement could be joined to
 
     def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         if self._agreed >= modes.limit or self.size == 1:
@@ -108,7 +116,7 @@ class MpiCommunicator(HostTransport):
             both = _two_ways(repr(mine if mine.compares_site else mine._replace(site="")))
         else:
             both = _two_ways(call)
-        most = np.empty_like(both)
+        most = both.copy()
         # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
         # order, and the agreement stands directly before its call on all ranks: a rank that makes another call meets
         # theirs with its own agreement. A communicator for control alone would double their number, of which MPI
@@ -130,18 +138,21 @@ class MpiCommunicator(HostTransport):
             return self._start(request, x, out).wait()
         function, arguments_of = found
         given = x if out is None else out
-        datatype, operations = kinds[given.dtype] if given is not None else _NO_ARRAY
+        datatype, operations = KINDS[given.dtype] if given is not None else _NO_ARRAY
         arguments = arguments_of(request, x, out, datatype, operations.get(request[2]))
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        if modes.watching:  # polled, so that this rank can be told that another one never comes
-            if channel.broken is not None:
-                raise DeadlockError(channel.broken)
-            started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*arguments)
-            Started(started, (channel, said or call, number, None)).wait()
+        wait = (channel, said or call, number, None)
+        if modes.watching or self._raises:  # polled, so that this rank can raise an error instead of waiting for ever
+            self._waits.start(wait, self._nonblocking(function), *arguments).wait()
         else:
-            while_waiting((channel, said or call, number, None), getattr(self._comm, function), *arguments)
+            self._waits.block(wait, getattr(self._comm, function), *arguments)
         return out
+
+    def _nonblocking(self, function: str) -> Callable[..., Any]:
+        """MPI's nonblocking form of a call."""
+        found: Callable[..., Any] = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")
+        return found
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
         call = request.call
@@ -163,12 +174,12 @@ class MpiCommunicator(HostTransport):
 
     def _started(self, request: Request, x: Any, out: Any, function: str, arguments_of: Arguments) -> Pending[Any]:
         given = x if out is None else out
-        datatype, operations = kinds[given.dtype] if given is not None else _NO_ARRAY
+        datatype, operations = KINDS[given.dtype] if given is not None else _NO_ARRAY
         arguments = arguments_of(request, x, out, datatype, operations.get(request.op))
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*arguments)
-        waited = Started(started, (channel, request.call, number, None))
+        wait = (channel, request.call, number, None)
+        waited = self._waits.start(wait, self._nonblocking(function), *arguments)
 
         def finish() -> Any:
             waited.wait()
@@ -187,7 +198,7 @@ class MpiCommunicator(HostTransport):
         channel = self._channel
         channel.calls = number = channel.calls + 1
         wait = (channel, request.call, number, None)
-        filled: Array = while_waiting(wait, function, self._comm, kinds[x.dtype], x, request.options[0], out)
+        filled: Array = self._waits.block(wait, function, self._comm, KINDS[x.dtype], x, request.options[0], out)
         return filled
 
     def _exchanged(self, data: bytes) -> list[bytes]:
@@ -207,25 +218,22 @@ class MpiCommunicator(HostTransport):
         if self._comm is None:
             self._to_self.append(x.copy() if is_lent else x)
             return Pending.done(None)
-        if not is_lent:
-            process.reap()
         sent, target = self._channel.sent, self.ranks[dst]
-        started = self._comm.Isend((x, kinds[x.dtype].datatype), dst, self._tag)
-        sent[target] = number = sent.get(target, 0) + 1
-        if not is_lent:
-            process.sends.append(started)
-            return Pending.done(None)
-        waited = Started(started, (self._channel, "lend", number, target))
-        return Pending(waited.test, waited.wait)
+        wait = (self._channel, "lend", sent.get(target, 0) + 1, target)
+        start = self._waits.start if is_lent else self._waits.send
+        waited = start(wait, self._comm.Isend, (x, KINDS[x.dtype].datatype), dst, self._tag)
+        sent[target] = wait[2]
+        return Pending.done(None) if waited is None else Pending(waited.test, waited.wait)
 
     def _start_recv(self, buffer: Array, src: int) -> Pending[Array]:
         if self._comm is None:
             return Pending(None, lambda: self._from_self(buffer))
-        process.reap()
+        self._waits.reap()
         received, source = self._channel.received, self.ranks[src]
         received[source] = number = received.get(source, 0) + 1
-        datatype = kinds[buffer.dtype].datatype
-        waited = Started(self._comm.Irecv((buffer, datatype), src, self._tag), (self._channel, "recv", number, source))
+        datatype = KINDS[buffer.dtype].datatype
+        wait = (self._channel, "recv", number, source)
+        waited = self._waits.start(wait, self._comm.Irecv, (buffer, datatype), src, self._tag)
 
         def finish() -> Array:
             waited.wait()
@@ -248,12 +256,12 @@ class MpiCommunicator(HostTransport):
     def foreign(self, name: str, function: Callable[[Any, Any], Any], x: Any) -> Any:
         """Run ``function(x, comm)``, which makes raw MPI calls: on a communicator of its own, counted as one call."""
         if self._comm is None:
-            return function(x, library.MPI.COMM_SELF)
+            return function(x, MPI.COMM_SELF)
         if self._foreign is None:
             self._foreign = self._subgroup(list(range(self.size)), f"{self.name}/raw")
         channel, comm = self._foreign._channel, self._foreign._comm
         channel.calls = number = channel.calls + 1
-        return while_waiting((channel, name, number, None), function, x, comm)
+        return self._waits.block((channel, name, number, None), function, x, comm)
 
 
 _AGREE = Request("all_reduce", op="max")
@@ -265,34 +273,3 @@ def _two_ways(text: str) -> Array:
     """The digest h of a text and its complement: max(~h) is ~min(h), so that one reduction finds both extremes."""
     digest = digest_of(text)
     return np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)
-
-
-# -- the world -------------------------------------------------------------------------------------------------
-_world: MpiCommunicator | None = None
-
-
-def mpi_world(is_leaving: bool = False) -> MpiCommunicator:
-    """The communicator of all ranks that mpiexec started: the same object at every call.
-
-    It is a duplicate of ``COMM_WORLD``, so that the program's own MPI calls cannot be mistaken for ringtape's.
-    Collective at its first call. `is_leaving` is for the exit handler, when no thread can be started any more.
-    """
-    global _world
-    if _world is not None:
-        return _world
-    failure.guard()
-    MPI = library.load()
-    size, rank = MPI.COMM_WORLD.Get_size(), MPI.COMM_WORLD.Get_rank()
-    channel = Channel("world", "world", tuple(range(size)))
-    if size == 1:
-        _world = MpiCommunicator(None, channel, 0)
-        return _world
-    control = MPI.COMM_WORLD.Dup()
-    farewell = Farewell(control, MPI.BYTE, process.waiting, process.channels, failure.end_job, failure.say_doing)
-    failure.attach(farewell, MPI.COMM_WORLD.Abort, process.reap)
-    library.link_hosts(control)
-    _world = MpiCommunicator(MPI.COMM_WORLD.Dup(), channel, rank)
-    if not is_leaving and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        farewell.start_monitor()
-    library.leave_before_finalize()
-    return _world

@@ -1,47 +1,38 @@
-"""What is done once in a process of mpiexec: mpi4py is loaded, hosts find each other, and the end is prepared.
+"""mpi4py, and how MPI moves and reduces the elements of NumPy's dtypes.
 
-This is the transport's one import of mpi4py, made only when there is a world of processes (`mpi.mpi_world`).
+This is the one file that imports mpi4py. The package loads it when it makes a world of several processes, not before.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...job import failure
-from .calls import fill_kinds
+import numpy as np
+from mpi4py import MPI
 
-__all__ = ["MPI", "leave_before_finalize", "link_hosts", "load"]
-
-MPI: Any = None
-"""``mpi4py.MPI`` once `load` was called; to be read from this module."""
+__all__ = ["KINDS", "MPI", "Kind"]
 
 
-def load() -> Any:
-    """Import mpi4py, fill in the datatypes of `calls`, and return ``mpi4py.MPI``."""
-    global MPI
-    from mpi4py import MPI as loaded
+class Kind(NamedTuple):
+    """How MPI moves the elements of a dtype, and its operations, by the name of the reduction."""
 
-    MPI = loaded
-    fill_kinds(loaded)
-    return MPI
+    datatype: Any
+    operations: dict[str, Any]
 
 
-def link_hosts(control: Any) -> None:
-    """Make the referees of several hosts known to one another. No rank leaves the next collective call before."""
-    here = control.Split_type(MPI.COMM_TYPE_SHARED)
-    is_spread = here.Get_size() < control.Get_size()  # the same on all ranks
-    here.Free()
-    if not is_spread:
-        return
-    where = bytearray(4096)
-    if control.Get_rank() == 0:
-        text = failure.open_to_hosts().encode()
-        where[: len(text)] = text[: len(where)]
-    control.Bcast([where, MPI.BYTE], 0)
-    failure.join_hosts(where.rstrip(b"\0").decode())
+def _kinds() -> dict[np.dtype[Any], Kind]:
+    datatypes = {char: MPI._typedict.get(char, MPI.DATATYPE_NULL) for char in "bBhHiIlLqQfdgFDG"}
+    kinds = {
+        np.dtype(char): Kind(datatype, {"sum": MPI.SUM, "max": MPI.MAX, "prod": MPI.PROD})
+        for char, datatype in datatypes.items()
+        if datatype != MPI.DATATYPE_NULL
+    }
+    # as NumPy does with booleans
+    kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, {"sum": MPI.LOR, "max": MPI.LOR, "prod": MPI.LAND})
+    # MPI has no float16: it is moved as bytes are, and added in float32 (by the protocol)
+    kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, {})
+    return kinds
 
 
-def leave_before_finalize() -> None:
-    """A program that calls ``MPI.Finalize`` itself leaves there: the attributes of COMM_SELF go first."""
-    keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: failure.leave())
-    MPI.COMM_SELF.Set_attr(keyval, True)
+KINDS = _kinds()
+"""Every dtype that can be communicated."""

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..protocol import Array, Runs
-from . import library
-from .calls import Kind
+from .library import MPI, Kind
 
 __all__ = ["accumulate", "get"]
 
@@ -49,7 +48,6 @@ def accumulate(comm: Any, kind: Kind, values: Array, runs: Runs, out: Array) -> 
 
 def _opened(comm: Any, x: Array) -> Any:
     """A window over the bytes of an array, all of whose ranks may be read and written."""
-    MPI = library.MPI
     window = MPI.Win.Create(x.view(np.uint8) if x.size else None, x.itemsize, MPI.INFO_NULL, comm)
     window.Lock_all(MPI.MODE_NOCHECK)
     return window

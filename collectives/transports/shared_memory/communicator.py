@@ -26,7 +26,7 @@ import numpy as np
 from autograd.errors import CollectiveMismatch, ShapeError
 
 from ...checks import modes
-from ..protocol import Array, Communicator, Pending, Request, Wrapper
+from ..protocol import Array, Communicator, Request, Wrapper
 from ..request import check
 from ..staged import HostTransport
 from .arena import ALIGNMENT_BYTES
@@ -216,9 +216,17 @@ class SharedMemory(Wrapper, HostTransport):
         return self._slots[n & 1][rank][: count * dtype.itemsize].view(dtype)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
+    def _prepared(self, request: Request, started: bool) -> Any:
+        """The group that this one wraps makes what is started: ranks that meet by flags cannot go on by themselves."""
+        if started:
+            return self.base.start(request)
+        if self.is_plain or request.op != "sum" or request.call not in _CALLS and request.call != "all_reduce":
+            return self.base.run(request)
+        return super()._prepared(request, False)
+
     def _run(self, request: Request, x: Any, out: Any) -> Any:
         call = request[0]
-        if call == "all_reduce" and request[2] == "sum" and not self.is_plain:
+        if call == "all_reduce" and not self.is_plain:
             small = self._small.get((x.dtype, x.size)) or self._prepare_small(x)
             if small is None:
                 return self._all_reduce(x, out)
@@ -231,12 +239,7 @@ class SharedMemory(Wrapper, HostTransport):
                 return np.add(a, b, out)
             add_up(parts[odd], out)
             return out
-        other = _CALLS.get(call)
-        return self.base.run(request) if self.is_plain or other is None else other(self, request, x, out)
-
-    def start(self, request: Request) -> Pending[Any]:
-        """Start the call of the group that this one wraps: ranks that meet by flags cannot go on without each other."""
-        return self.base.start(request)
+        return self.base.run(request) if self.is_plain else _CALLS[call](self, request, x, out)
 
     def _barrier(self, request: Request, x: Any, out: Any) -> None:
         self._flags.meet(0)

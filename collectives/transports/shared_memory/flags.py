@@ -9,7 +9,7 @@ may write for n + 1 while a slow one still reads what was written for n; it cann
 to n + 1, and nobody comes to n + 1 before it has done with n.
 
 A rank that waits looks for a while, then gives the processor to others; from time to time it lets MPI make progress,
-tells the monitor of `farewell` what it waits for, and looks whether the one it waits for is alive.
+tells the monitor what it waits for, and looks whether the one it waits for is alive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from autograd.errors import RankFailed
 
-from ...job.shutdown import Channel
+from ...job.activity import Channel
 from .windows import Host, Window, is_alive, process_mark
 
 __all__ = ["CALL", "LINE", "PLACE", "Flags", "limit_s", "set_limit"]
@@ -59,7 +59,7 @@ def limit_s() -> float:
 
 
 class _Channel(Channel):
-    """What the monitor of `farewell` compares: the meetings that this rank has come to, counted by the flags anyway."""
+    """The meetings that this rank has come to, for the monitor. The flags count them anyway."""
 
     def __init__(self, key: str, name: str, ranks: tuple[int, ...], flags: Flags):
         self._flags = flags

@@ -1,7 +1,7 @@
 """Memory that the ranks of one host share, from MPI-3 (`MPI.Win.Allocate_shared`), and what waiting in it needs of MPI.
 
-Like `mpi`, this file does not import mpi4py before there is a world of several processes. The first rank allocates a
-window whole and the others map it, so that its layout is ours on every MPI library.
+The first rank allocates a window whole and the others map it, so that its layout is ours on every MPI library. MPI is
+the one of the group's communicator: this file does not import it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ import numpy as np
 
 from autograd.errors import CommunicationError, MeshError
 
-from ...job.shutdown import Channel
-from ..mpi import library
-from ..mpi.communicator import MpiCommunicator
-from ..mpi.waiting import process
-from ..protocol import Communicator
+from ...job.activity import Activity, Channel
 
 __all__ = ["Host", "Window", "is_alive", "open_host", "process_mark"]
 
@@ -38,9 +34,9 @@ class Window:
 
     __slots__ = ("_window", "bytes")
 
-    def __init__(self, comm: Any, size_bytes: int):
-        window = library.MPI.Win.Allocate_shared(size_bytes + 64 if comm.Get_rank() == 0 else 0, 1, comm=comm)
-        window.Lock_all(library.MPI.MODE_NOCHECK)  # an epoch that lasts: Sync needs one
+    def __init__(self, MPI: Any, comm: Any, size_bytes: int):
+        window = MPI.Win.Allocate_shared(size_bytes + 64 if comm.Get_rank() == 0 else 0, 1, comm=comm)
+        window.Lock_all(MPI.MODE_NOCHECK)  # an epoch that lasts: Sync needs one
         whole = np.frombuffer(window.Shared_query(0)[0], np.uint8)
         # A mapping starts on a page, so the shift is the same on all ranks.
         shift = -whole.__array_interface__["data"][0] % 64
@@ -63,13 +59,13 @@ class Host(NamedTuple):
 
     Attributes
     ----------
-    group : Communicator
+    group : MpiCommunicator
         A channel of its own with the same ranks.
     is_fenced : bool
         Whether stores must be ordered by `Window.sync`.
     """
 
-    group: MpiCommunicator
+    group: Any
     is_fenced: bool
 
     def window(self, size_bytes: int) -> Window:
@@ -87,25 +83,31 @@ class Host(NamedTuple):
                 f"{free >> 20} MiB of shared memory left. Fix: smaller buffers, or a larger /dev/shm (in a container: "
                 "--shm-size)"
             )
-        return Window(self.group._comm, size_bytes)
+        return Window(self.group.library, self.group._comm, size_bytes)
 
     def progress(self) -> None:
         """Let MPI advance what else is under way: the rank that is waited for may be waiting for a message of ours."""
-        self.group._comm.Iprobe(library.MPI.ANY_SOURCE, library.MPI.ANY_TAG)
+        self.group._comm.Iprobe(self.group.library.ANY_SOURCE, self.group.library.ANY_TAG)
 
     @property
     def channel_key(self) -> str:
-        """The key of the channel whose calls are meetings by flags, for the monitor of `farewell`."""
-        return f"{self.group._channel.key}/flags"
+        """The key of the channel whose calls are meetings by flags, for the monitor."""
+        key: str = self.group._channel.key
+        return f"{key}/flags"
+
+    @property
+    def _activity(self) -> Activity:
+        activity: Activity = self.group._waits.activity
+        return activity
 
     def tell_calls_of(self, channel: Channel) -> None:
         """Have a channel's calls told to the others when this rank leaves."""
-        process.channels[channel.key] = channel
+        self._activity.channels[channel.key] = channel
 
     @property
     def waiting(self) -> Any:
         """What the threads of this process wait for; read by the monitor."""
-        return process.waiting
+        return self._activity.waiting
 
     @property
     def ranks_here(self) -> int:
@@ -124,7 +126,7 @@ def _free_bytes() -> int:
     return found.f_bavail * found.f_frsize
 
 
-def open_host(group: Communicator) -> Host | None:
+def open_host(group: Any) -> Host | None:
     """The shared memory of a group's host; None for ranks that are threads of one process, or for a single one.
 
     Raises
@@ -132,13 +134,14 @@ def open_host(group: Communicator) -> Host | None:
     MeshError
         The ranks of the group are on several hosts. All of them raise it.
     """
-    if group.size == 1 or not isinstance(group, MpiCommunicator):
+    MPI = group.library
+    if group.size == 1 or MPI is None:
         return None
-    node = group._comm.Split_type(library.MPI.COMM_TYPE_SHARED)
+    node = group._comm.Split_type(MPI.COMM_TYPE_SHARED)
     together = node.Get_size()
     node.Free()
     if together != group.size:
-        names = [name.decode() for name in group.exchange(library.MPI.Get_processor_name().encode())]
+        names = [name.decode() for name in group.exchange(MPI.Get_processor_name().encode())]
         hosts = {name: [group.ranks[r] for r, n in enumerate(names) if n == name] for name in dict.fromkeys(names)}
         shown = "; ".join(f"{name}: ranks {', '.join(map(str, ranks))}" for name, ranks in hosts.items())
         raise MeshError(

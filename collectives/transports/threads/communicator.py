@@ -38,6 +38,8 @@ class LocalWorld(WaitingRanks):
     ----------
     size : int
         The number of ranks.
+    raises : bool
+        Whether ranks that do not wait for a failed one go on: see `WaitingRanks`.
 
     Examples
     --------
@@ -45,8 +47,8 @@ class LocalWorld(WaitingRanks):
     LocalCommunicator('world', rank 0 of 3)
     """
 
-    def __init__(self, size: int):
-        super().__init__(size)
+    def __init__(self, size: int, raises: bool = False):
+        super().__init__(size, raises)
         self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
         self._communicators: list[dict[tuple[str, tuple[int, ...]], LocalCommunicator]] = [{} for _ in range(size)]
 
@@ -172,6 +174,7 @@ class LocalCommunicator(HostTransport):
         return letter
 
     def _send(self, content: Array, dst: int) -> None:
+        self._world.check(self._world_rank, self.ranks[dst])
         number, self._sent[dst] = self._sent[dst], self._sent[dst] + 1
         with self._world.lock:
             letter = self._letter(self.rank, dst, number)
@@ -198,7 +201,7 @@ class LocalCommunicator(HostTransport):
         return buffer
 
     def _ready(self, wait: Meeting | Letter) -> bool:
-        return wait.done or self._world.failed
+        return wait.done or self._world.failure_for(wait) is not None
 
 
 _AGREE = Request("agree")

@@ -76,6 +76,10 @@ class Meeting:
         result, self.results[rank] = self.results[rank], None
         return result
 
+    def is_for(self, rank: int) -> bool:
+        """Whether world rank `rank` has still to come."""
+        return rank in self.group.ranks and self.calls[self.group.ranks.index(rank)] is None
+
     def wait_text(self, rank: int) -> str:
         absent = [rank for rank, call in zip(self.group.ranks, self.calls, strict=True) if call is None]
         place = self.group.ranks.index(rank)
@@ -127,6 +131,10 @@ class Letter:
         self.content: Array | None = None
         self.done = False
         self.waiters: list[int] = []
+
+    def is_for(self, rank: int) -> bool:
+        """Whether world rank `rank` is its sender."""
+        return self.group.ranks[self.src] == rank
 
     def wait_text(self, rank: int) -> str:
         return f"recv from rank {self.group.ranks[self.src]} on '{self.group.name}'"

@@ -26,15 +26,27 @@ class WaitingRanks:
     ----------
     size : int
         The number of ranks.
+    raises : bool
+        Under the policy ``raise`` only a wait for a rank that has failed raises `RankFailed`, and the other ranks may
+        go on communicating. Otherwise every wait does, once a rank has failed.
+
+    Attributes
+    ----------
+    tasks : list of str
+        What each rank says it is doing; deadlock reports show it.
+    failed_ranks : dict of int to str
+        The ranks that have raised, and what; in the order in which they did.
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, raises: bool = False):
         if size < 1:
             raise MeshError(f"a world has one rank or more, not {size}")
         self.size = size
         self.lock = Lock()
-        self.failed_rank: int | None = None
-        self._failure: str | None = None
+        self.raises = raises
+        self.tasks = [""] * size
+        self.failed_ranks: dict[int, str] = {}
+        self._failure: str | None = None  # which ends all waits
         self._idle = 0  # ranks that are blocked or have ended
         self._waits: list[Meeting | Letter | None] = [None] * size
         self._threads: list[int | None] = [None] * size
@@ -62,8 +74,9 @@ class WaitingRanks:
             self._threads[rank] = get_ident()
             wait.waiters.append(rank)
             self._idle += 1
-            if self._failure is not None:
-                self._stop(rank, self._failed_error(rank))
+            failure = self.failure_for(wait)
+            if failure is not None:
+                self._stop(rank, self._failed_error(rank, failure))
             elif self._idle == self.size:
                 self._deadlock()
         if not self._bells[rank].acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
@@ -90,20 +103,36 @@ class WaitingRanks:
                 self._deadlock()
 
     def fail(self, rank: int | None, error: BaseException) -> None:
-        """World rank `rank`, or whoever watches all of them (None), raised `error`: no rank will block any more."""
+        """World rank `rank`, or whoever watches all of them (None), raised `error`: waits for it end."""
         with self.lock:
-            if self._failure is None:
-                self.failed_rank = rank
-                who = "the main thread" if rank is None else f"rank {rank} of {self.size}"
-                self._failure = _failure_text(who, error)
-            self._idle += rank is not None
+            text = _failure_text("the main thread" if rank is None else f"rank {rank} of {self.size}", error)
+            if rank is not None:
+                self.failed_ranks[rank] = text
+                self._idle += 1
+            if self._failure is None and (rank is None or not self.raises):
+                self._failure = text
             for other in self._blocked():
-                self._stop(other, self._failed_error(other))
+                failure = self.failure_for(self._waits[other])
+                if failure is not None:
+                    self._stop(other, self._failed_error(other, failure))
+            if self._idle == self.size:
+                self._deadlock()
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has raised, so that a wait returns at once or raises."""
-        return self._failure is not None
+        """Whether a rank has raised."""
+        return self._failure is not None or bool(self.failed_ranks)
+
+    def failure_for(self, wait: Meeting | Letter | None) -> str | None:
+        """The failure that `wait` will end with; None if it may still be done."""
+        if self._failure is not None or wait is None:
+            return self._failure
+        return next((text for rank, text in self.failed_ranks.copy().items() if wait.is_for(rank)), None)
+
+    def check(self, rank: int, other: int) -> None:
+        """Raise `RankFailed` if rank `other` has failed, before rank `rank` sends it a message."""
+        if self.raises and other in self.failed_ranks:
+            raise RankFailed(f"{self.failed_ranks[other]}; rank {rank} sends to it{self._at(rank)}")
 
     # The rest is called with the lock held.
     def _blocked(self) -> list[int]:
@@ -119,9 +148,9 @@ class WaitingRanks:
         self._errors[rank] = error
         self._wake(rank)
 
-    def _failed_error(self, rank: int) -> RankFailed:
+    def _failed_error(self, rank: int, failure: str) -> RankFailed:
         text = self._waits[rank].wait_text(rank)  # type: ignore[union-attr]
-        return RankFailed(f"{self._failure}; rank {rank} waited in {text}{self._at(rank)}")
+        return RankFailed(f"{failure}; rank {rank} waited in {text}{self._at(rank)}")
 
     def _at(self, rank: int) -> str:
         site = site_of_thread(self._threads[rank])
@@ -129,11 +158,14 @@ class WaitingRanks:
 
     def _state(self, rank: int) -> str:
         wait = self._waits[rank]
+        task = f" ({self.tasks[rank]})" if self.tasks[rank] else ""
         if wait is not None:
-            return f"rank {rank} waits in {wait.wait_text(rank)}{self._at(rank)}"
+            return f"rank {rank} waits in {wait.wait_text(rank)}{self._at(rank)}{task}"
         if self._has_finished[rank]:
             return f"rank {rank} has finished"
-        return f"rank {rank} computes{self._at(rank)}"
+        if rank in self.failed_ranks:
+            return f"rank {rank} has failed"
+        return f"rank {rank} computes{self._at(rank)}{task}"
 
     def _deadlock(self) -> None:
         self._stop_all("no rank can go on")

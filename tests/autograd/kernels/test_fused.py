@@ -497,7 +497,7 @@ def test_rotary_tables_are_cut_as_the_tokens_are() -> None:
 @pytest.mark.parametrize("f, words", [
     (lambda: ops.gelu(numpy.ones(2), "erf"), "'none' or 'tanh'"),
     (lambda: ops.layer_norm(numpy.ones((2, 3)), numpy.ones(2), numpy.ones(2)), r"weight of shape \(2,\)"),
-    (lambda: ops.rms_norm(numpy.float64(1.0)), "without dimensions"),
+    (lambda: ops.rms_norm(numpy.float64(1.0)), "0-dimensional"),
     (lambda: ops.attention(*[numpy.ones((2, 3))] * 3), "needed: .*heads"),
     (lambda: ops.attention(numpy.ones((3, 2, 2)), *[numpy.ones((2, 2, 2))] * 2), "divisor of heads"),
     (lambda: ops.attention(*[numpy.ones((1, 2, 2))] * 3, numpy.ones((3, 2))), "broadcasts to"),

@@ -207,7 +207,7 @@ def test_where_takes_keywords_and_keeps_numbers() -> None:
     for given in ((True, [1, 2], [3, 4]), (numpy.bool_(True), 1, 2), ([True, False], 1.0, 2.0)):
         plain = np.where(*given)
         assert isinstance(plain, numpy.ndarray) and numpy.array_equal(plain, numpy.where(*given))
-    with pytest.raises(ag.ShapeError, match="both, or none"):
+    with pytest.raises(ag.ShapeError, match="both or neither"):
         np.where(True, x=1)
 
 

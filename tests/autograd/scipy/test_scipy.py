@@ -145,7 +145,7 @@ def test_convolve_with_kept_and_summed_dimensions() -> None:
 def test_convolve_refuses() -> None:
     a, b = numpy.ones((3, 5)), numpy.ones((5, 3))
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"mode": "wrap"}, "mode='wrap'"), ({"mode": "valid"}, "one of the two the larger one"),
+        ({"mode": "wrap"}, "mode='wrap'"), ({"mode": "valid"}, "one array at least as large as the other"),
         ({"axes": ([0], [])}, "as many dimensions"), ({"axes": ([0, 0], [0, 1])}, "each once"),
     ]  # fmt: skip
     for words, text in refused:

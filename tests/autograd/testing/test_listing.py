@@ -34,7 +34,7 @@ def test_every_operation_has_a_row_with_all_that_it_declares() -> None:
 def test_rules_are_as_they_are_written() -> None:
     assert ROWS["multiply"]["adjoint"] == {"x": "lambda ct, y, a, b: ct * b", "y": "lambda ct, y, a, b: ct * a"}
     assert ROWS["where"]["adjoint"]["condition"] == "no cotangent"
-    assert "def _left(ct" in ROWS["matmul"]["adjoint"]["x"]
+    assert "def _adjoint_of_a(ct" in ROWS["matmul"]["adjoint"]["x"]
     text = (ROOT / "autograd" / "ops" / "elementwise.py").read_text()
     for name in ("divide", "maximum", "where", "exp"):
         for rule in ROWS[name]["adjoint"].values():

@@ -498,7 +498,7 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(AssertionError):
             test_results_are_the_callers_own()
     with monkeypatch.context() as m:  # always reverse
-        m.setattr(jacobians, "_cheaper", lambda *args: "reverse")
+        m.setattr(jacobians, "_cheaper_mode", lambda *args: "reverse")
         with pytest.raises(AssertionError):
             test_the_cheaper_mode_is_chosen()
     with monkeypatch.context() as m:  # any output goes

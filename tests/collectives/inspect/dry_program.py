@@ -121,11 +121,8 @@ def really_run(program: Callable[[], Any], ranks: int, transport: type[Counted] 
     """
     def rank_main() -> Tally:
         tally: Tally = Counter()
-        before = replaced_world(transport(cc.world(), tally))
-        try:
+        with replaced_world(transport(cc.world(), tally)):
             program()
-        finally:
-            replaced_world(before)
         return tally
 
     return cc.run(rank_main, ranks)

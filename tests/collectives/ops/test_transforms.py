@@ -118,7 +118,7 @@ def test_what_is_refused_on_every_rank() -> None:
                 texts.append(str(error.value))
             far = ag.jacobian(lambda x: x * 2.0)
         if mesh.axis("dp").size > 1:
-            with pytest.raises(ag.MeshError, match="no mesh current"):
+            with pytest.raises(ag.MeshError, match="no mesh is current"):
                 far(x)
         return texts
 
@@ -149,7 +149,7 @@ def fails(only: str, ranks: int = 3, n: int = 5) -> None:
 
 def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:  # every rank seeds its addend: p times too much
-        m.setattr(basis, "_counts", lambda layout: True)
+        m.setattr(basis, "_copy_counts", lambda layout: True)
         fails("jacobian R->R reverse")
         fails("jacobian P->R forward")
         fails("products R")
@@ -164,7 +164,7 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         fails("jacobian R->S reverse")
         fails("jacobian S->R forward")
     with monkeypatch.context() as m:  # the labels of the result are not shifted
-        m.setattr(jacobians, "_shifted", lambda layout, by: layout)
+        m.setattr(jacobians, "_shift_dims", lambda layout, by: layout)
         fails("jacobian S->R reverse")
     head = rematerialise._Head(False)
     with monkeypatch.context() as m:  # communications without a cotangent are left out

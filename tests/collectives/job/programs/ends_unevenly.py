@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 
-from collectives.transports.mpi.communicator import mpi_world
+import collectives as cc
 
-world = mpi_world()
+world = cc.world()
 group = world.duplicate("other")
 if world.rank == 1:
     world.send(np.arange(300_000.0), 0)  # too large to be buffered: it is received after this rank's script has ended

@@ -10,10 +10,9 @@ import time
 
 import numpy as np
 
-from collectives.job import failure, launcher
+import collectives as cc
+from collectives.job import launcher
 from collectives.transports.protocol import Request
-
-failure.guard()  # what importing the package does
 
 
 def fail(how: str) -> None:
@@ -42,9 +41,7 @@ def fail(how: str) -> None:
 
 
 def wait(where: str) -> None:
-    from collectives.transports.mpi.communicator import mpi_world
-
-    world = mpi_world()
+    world = cc.world()
     if where == "all_reduce":
         world.all_reduce(np.ones(5))
     elif where == "start":
@@ -65,10 +62,10 @@ def wait(where: str) -> None:
 
 
 def main(how: str, where: str, has_world: str) -> None:
-    if has_world == "world":
-        from collectives.transports.mpi.communicator import mpi_world
-
-        mpi_world().all_reduce(np.ones(3))
+    if has_world == "elastic":
+        cc.World(policy="raise")
+    if has_world != "none":
+        cc.world().all_reduce(np.ones(3))
     if launcher.launched_rank() != 1:
         wait(where)
     else:

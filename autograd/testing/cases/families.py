@@ -1,4 +1,4 @@
-"""Cases with shapes and options drawn: families of the operations that are not elementwise, and `draw`, any case."""
+"""Families of cases of the operations that are not elementwise, and `draw`, which returns a random case."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["draw"]
 
 
 def draw(operation: str, pick: Pick) -> Case:
-    """One case of an operation: of a family of its own, an elementwise one of any shapes, or one as it is written."""
-    written = [c for c in CASES if c.operation == operation]
-    direct = [c for c in written if c.f is registry.get(operation) and all(isinstance(a, Argument) for a in c.args)]
-    makers = FAMILIES.get(operation, [])
-    if makers and (not written or pick.integer(0, 3)):
-        use = pick.one_of(makers)(pick)
-        return Case(operation, f"drawn {[getattr(a, 'shape', '?') for a in use.args]}", use.f, use.numpys, use.args)
+    """Return a random case of an operation: from its families, elementwise with random shapes, or a declared one."""
+    declared = [c for c in CASES if c.operation == operation]
+    direct = [c for c in declared if c.f is registry.get(operation) and all(isinstance(a, Argument) for a in c.args)]
+    families = FAMILIES.get(operation, [])
+    if families and (not declared or pick.integer(0, 3)):
+        use = pick.one_of(families)(pick)
+        return Case(operation, f"drawn {[getattr(a, 'shape', '?') for a in use.args]}", use.f, use.reference, use.args)
     if direct and registry[operation].elementwise and pick.integer(0, 3):
         c = direct[0]
         shapes = pick.broadcastable(len(c.args))
         args = tuple(replace(a, shape=s) for a, s in zip(c.args, shapes, strict=True))  # type: ignore[type-var]
         return Case(operation, f"drawn {shapes}", c.f, c.numpy, args)
-    return pick.one_of(written)
+    return pick.one_of(declared)
 
 
 # -- families --------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def _concatenate(pick: Pick) -> Use:
 
 
 def _key(pick: Pick, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """A slice, an integer, an index array or a mask for each of the first dimensions, one array at most."""
+    """Return a random index: for some leading dimensions a slice, an integer, and at most one index array or mask."""
     key: list[Any] = []
     arrays = 0
     for n in shape[: pick.integer(0, len(shape))]:
