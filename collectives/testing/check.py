@@ -335,8 +335,8 @@ def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) ->
         if not all(key in of_rank.found for of_rank in seen):
             continue
         want, scale = (plan.g, proof._norm(plan.ct)) if key == "g" else (plan.hv, plan.second_scale)
-        want = proof.summed(want, setting.places, open_axes)
-        got = proof.summed([of_rank.found[key] for of_rank in seen], setting.places, open_axes)
+        want = setting.summed(want, open_axes)
+        got = setting.summed([of_rank.found[key] for of_rank in seen], open_axes)
         fault = proof._compare(got, want, tolerance * max(scale, proof._norm(want)) * setting.ranks)
         if fault:
             found.append(proof.Failure(name, kind, f"the sum over the ranks: {fault}"))

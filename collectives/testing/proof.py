@@ -35,23 +35,6 @@ Values = list[Any]
 """One array per rank; None where the value is absent."""
 
 
-def groups_along(places: Sequence[Sequence[int]], along: Sequence[int]) -> list[list[int]]:
-    """All groups of ranks whose places on the mesh differ only on the axes `along`, in order of rank."""
-    found: dict[Any, list[int]] = {}
-    for rank, place in enumerate(places):
-        found.setdefault(tuple(i for k, i in enumerate(place) if k not in along), []).append(rank)
-    return list(found.values())
-
-
-def summed(values: Sequence[Any], places: Sequence[Sequence[int]], along: Sequence[int]) -> Values:
-    """Replace every rank's value by the sum over its group along some axes; None is left out of the sum."""
-    result = list(values)
-    for group in groups_along(places, along) if along else []:
-        addends = [values[r] for r in group if values[r] is not None]
-        for rank in group:
-            result[rank] = sum(addends[1:], addends[0]) if addends else None
-    return result
-
 
 class Skip(NamedTuple):
     """A combination that has no case, with the reason."""
@@ -143,8 +126,19 @@ class Setting:
         return f"on {'*'.join(self.axes)} of {mesh}" + "".join(f", {a}: {x!r}" for a, x in self.others.items())
 
     def groups(self, along: Sequence[int]) -> list[list[int]]:
-        """The groups of ranks along some axes; see `groups_along`."""
-        return groups_along(self.places, along)
+        """All groups of ranks that differ only in their places on the axes `along`, in order of those places."""
+        found: dict[Any, list[int]] = {}
+        for rank, place in enumerate(self.places):
+            found.setdefault(tuple(i for k, i in enumerate(place) if k not in along), []).append(rank)
+        return list(found.values())
+
+    def summed(self, values: Values, along: Sequence[int]) -> Values:
+        """Replace every rank's value by the sum over its group along some axes; None if the group has no values."""
+        result = list(values)
+        for group in self.groups(along) if along else []:
+            for rank in group:
+                result[rank] = None if values[group[0]] is None else sum(values[r] for r in group)
+        return result
 
     def apply(self, function: Callable[..., Values], *values: Values) -> Values:
         """Apply a serial function to every group along the axes."""
@@ -213,9 +207,9 @@ def prepare(case: Case, setting: Setting) -> Plan:
     # the second-order objective is <c, u^3 + u>, where u is y summed over its Partial axes; hv is its second derivative
     # along dx
     partial = [k for k, label in enumerate(gives) if label is P]
-    u, du = (summed(values, setting.places, partial) for values in (y, dy))
+    u, du = setting.summed(y, partial), setting.summed(dy, partial)
     t = [None if c[r] is None else 6 * c[r] * u[r] * du[r] for r in range(setting.ranks)]
-    t = summed(t, setting.places, partial)
+    t = setting.summed(t, partial)
     if case.tangent is None:
         g, hv = setting.apply(case.adjoint, ct), setting.apply(case.adjoint, t)
     else:

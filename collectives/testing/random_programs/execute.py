@@ -23,7 +23,6 @@ from autograd.layouts.partition import level
 from ...mesh import Mesh, current_mesh
 from ...ops import messages
 from ...world import run, world
-from ..proof import summed
 from .form import LeafForm, Program
 from .rules import Kind, kinds
 from .serial import Answer, addends, dense, part
@@ -205,7 +204,7 @@ def objective_faults(program: Program, answer: Answer, ranks: Sequence[Seen]) ->
     """Ranks whose objective differs from the serial one."""
     labels = kinds(program)[program.objective].labels
     partial = [k for k, label in enumerate(labels) if label is P]
-    total = summed([seen.objective for seen in ranks], [seen.place for seen in ranks], partial)
+    total = _summed([seen.objective for seen in ranks], [seen.place for seen in ranks], partial)
     allowed = TOLERANCE * max(1.0, abs(answer.objective), *(abs(s.objective or 0) for s in ranks))
     return [f"the objective on rank {rank} is {y}; needed: {answer.objective}" for rank, y in enumerate(total)
             if y is not None and not abs(y - answer.objective) <= allowed]  # fmt: skip
@@ -225,7 +224,7 @@ def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], rol
         scale = max(float(np.linalg.norm(want_all)), 1e-3 * everything, rounding)
         open_axes = [k for k, label in enumerate(x.labels) if dual_label(label) is P]
         given = [seen.gradients[x.name] for seen in ranks]
-        total = summed(given, places, open_axes)
+        total = _summed(given, places, open_axes)
         for rank, place in enumerate(places):
             want = part(want_all, x.labels, program.sizes, place)
             got = total[rank]
@@ -240,6 +239,24 @@ def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], rol
                 wrong.append(f"the gradient of {x.name} on rank {rank} is {got.tolist()}; needed: {want.tolist()}")
     return wrong
 
+
+
+def groups_along(places: Sequence[Sequence[int]], along: Sequence[int]) -> list[list[int]]:
+    """All groups of ranks whose places on the mesh differ only on the axes `along`, in order of rank."""
+    found: dict[Any, list[int]] = {}
+    for rank, place in enumerate(places):
+        found.setdefault(tuple(i for k, i in enumerate(place) if k not in along), []).append(rank)
+    return list(found.values())
+
+
+def _summed(values: Sequence[Any], places: Sequence[Sequence[int]], along: Sequence[int]) -> list[Any]:
+    """Replace every rank's value by the sum over its group along some axes; None is left out of the sum."""
+    result = list(values)
+    for group in groups_along(places, along) if along else []:
+        addends = [values[r] for r in group if values[r] is not None]
+        for rank in group:
+            result[rank] = sum(addends[1:], addends[0]) if addends else None
+    return result
 
 
 def _unlike(kind: Kind, value: Tensor, sizes: Sequence[int], place: Sequence[int]) -> str:

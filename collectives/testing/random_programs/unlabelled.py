@@ -15,8 +15,7 @@ import numpy as np
 from autograd.layouts.layout import I, Label, P, R, V
 from autograd.layouts.partition import parts
 
-from ..proof import groups_along
-from .execute import Seen
+from .execute import Seen, groups_along
 from .form import Program, Statement
 from .serial import addends, part
 
