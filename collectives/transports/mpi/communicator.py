@@ -20,11 +20,11 @@ from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
 from ...job import failure
 from ...job.shutdown import Channel, Farewell
-from ..protocol import Array, Communicator, Pending, Request
+from ..protocol import Array, Pending, Request
 from ..staged import HostTransport
 from ..traffic import Traffic
 from . import library, windows
-from .calls import CALLS, SCANS, Arguments, kinds
+from .calls import CALLS, asked, kinds, nonblocking
 from .groups import Handle, count_made, create, digest_of
 from .waiting import Request as Started
 from .waiting import process, while_waiting
@@ -99,7 +99,7 @@ class MpiCommunicator(HostTransport):
     def checking(self) -> bool:
         return self._agreed < modes.limit and self.size > 1
 
-    announce = Communicator.agree  # MPI has no call that an agreement could be joined to
+    announce = HostTransport.agree  # it has no call to travel with
 
     def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         if self._agreed >= modes.limit or self.size == 1:
@@ -128,19 +128,19 @@ class MpiCommunicator(HostTransport):
     def _run(self, request: Request, x: Any, out: Any, said: str = "") -> Any:
         """Make a call; `said` is what a rank that waits for it is told to do, if not the name of the call."""
         call = request[0]
-        found = CALLS.get(call)
-        if found is None:
+        if call == "all_reduce":  # made most: its row of the table, without another frame
+            datatype, operations = kinds[x.dtype]
+            function, arguments = "Allreduce", ((x, datatype), (out, datatype), operations[request[2]])
+        elif call in _BLOCKING:
+            function, arguments = asked(call, request, x, out)
+        else:
             return self._start(request, x, out).wait()
-        function, arguments_of = found
-        given = x if out is None else out
-        datatype, operations = kinds[given.dtype] if given is not None else _NO_ARRAY
-        arguments = arguments_of(request, x, out, datatype, operations.get(request[2]))
         channel = self._channel
         channel.calls = number = channel.calls + 1
         if modes.watching:  # polled, so that this rank can be told that another one never comes
             if channel.broken is not None:
                 raise DeadlockError(channel.broken)
-            started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*arguments)
+            started = getattr(self._comm, nonblocking(function))(*arguments)
             Started(started, (channel, said or call, number, None)).wait()
         else:
             while_waiting((channel, said or call, number, None), getattr(self._comm, function), *arguments)
@@ -148,29 +148,28 @@ class MpiCommunicator(HostTransport):
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
         call = request.call
-        found = CALLS.get(call)
-        if found is not None:
-            return self._started(request, x, out, *found)
+        if call == "recv":
+            return self._start_recv(out, request.peer)
+        if call == "send" or call == "lend":
+            return self._start_send(x, request.peer, call == "lend")
+        if call == "exchange":
+            return Pending.done(self._exchanged(bytes(x)))
+        if call in ("get", "accumulate"):
+            return Pending.done(self._window(request, x, out))
         if call == "scan":
             exclusive, backwards = request.options
             if exclusive:
                 out[...] = 0  # Exscan leaves the first rank's as it is
-            return (self._mirror() if backwards else self)._started(request, x, out, *SCANS[bool(exclusive)])
-        if call == "exchange":
-            return Pending.done(self._exchanged(bytes(x)))
-        if call == "recv":
-            return self._start_recv(out, request.peer)
-        if call in ("get", "accumulate"):
-            return Pending.done(self._window(request, x, out))
-        return self._start_send(x, request.peer, call == "lend")
+                call = "exscan"
+            if backwards:
+                return self._mirror()._started(call, request, x, out)
+        return self._started(call, request, x, out)
 
-    def _started(self, request: Request, x: Any, out: Any, function: str, arguments_of: Arguments) -> Pending[Any]:
-        given = x if out is None else out
-        datatype, operations = kinds[given.dtype] if given is not None else _NO_ARRAY
-        arguments = arguments_of(request, x, out, datatype, operations.get(request.op))
+    def _started(self, call: str, request: Request, x: Any, out: Any) -> Pending[Any]:
+        function, arguments = asked(call, request, x, out)
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        started = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")(*arguments)
+        started = getattr(self._comm, nonblocking(function))(*arguments)
         waited = Started(started, (channel, request.call, number, None))
 
         def finish() -> Any:
@@ -260,7 +259,7 @@ class MpiCommunicator(HostTransport):
 
 
 _AGREE = Request("all_reduce", op="max")
-_NO_ARRAY: Any = (None, {})
+_BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
 
 
 @lru_cache(maxsize=4096)
