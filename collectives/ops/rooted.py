@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,13 +51,14 @@ from .parts import counts_of, joined_dims, part_label, part_shape, whole_shape
 __all__ = ["broadcast", "gather", "reduce", "scatter"]
 
 
-def _coordinates(rank: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(rank, tuple(sizes)))
+@lru_cache(maxsize=256)
+def _coordinates(rank: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(rank, sizes))
 
 
 def _root_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     """Rooted at the root's coordinate on the k-th axis."""
-    return Rooted(_coordinates(call.root, [layout.grid.sizes[layout.grid.axis(a)] for a in call.axes])[k])
+    return Rooted(_coordinates(call.root, tuple(layout.grid.sizes[layout.grid.axis(a)] for a in call.axes))[k])
 
 
 def _elsewhere(shape: Sequence[int], dtype: Any, call: Call) -> Shaped:
@@ -177,7 +179,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
             shape, dtype, labels = headers.told_by(x, name, f"rank {root}")
         else:
             shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
-    rooted = dict(zip(on.names, map(Rooted, _coordinates(root, sizes_of(on))), strict=True))
+    rooted = dict(zip(on.names, map(Rooted, _coordinates(root, tuple(sizes_of(on)))), strict=True))
     if x is None:
         layout = mesh.grid.layout([rooted.get(a) or labels.get(a, V) for a in mesh.names])
         x = Tensor(Shaped(shape, dtype, f"it is rooted on rank {root} of axis {'*'.join(on.names)!r}"), layout)

@@ -24,20 +24,24 @@ BEFORE = {
 }
 
 
-def over_mpi(mode: str) -> dict[str, tuple[Count, Count]]:
+def over_mpi(mode: str) -> tuple[dict[str, tuple[Count, Count]], list[tuple[str, str]]]:
+    """The counts, and the file and name of each function that an all_reduce calls."""
     outcome = launch("call_counts_program.py", 2, mode, limit_s=100, OPENBLAS_NUM_THREADS="1")
     assert outcome.code == 0 and not outcome.is_late, outcome
-    return {name: (Count(*f), Count(*b)) for name, (f, b) in json.loads(outcome.out).items()}
+    found, path = json.loads(outcome.out)
+    return {name: (Count(*f), Count(*b)) for name, (f, b) in found.items()}, path
 
 
 @pytest.mark.parametrize(("mode", "most"), [("first", 14), ("off", 7)])
 def test_over_mpi(mode: str, most: int, capsys: pytest.CaptureFixture[str]) -> None:
     """At most half of what it was before; where a header goes before the data, at most two thirds."""
-    found = over_mpi(mode)
+    found, path = over_mpi(mode)
+    files = list(dict.fromkeys(file for file, _ in path))
     with capsys.disabled():
         print("\n" + table(found, f"over MPI, check {mode!r}"))
+        print(f"  an all_reduce enters {len(files)} files: {', '.join(files)}")
     forward, _ = found["all_reduce"]
-    assert forward.calls <= most and forward.files <= 8
+    assert forward.calls <= most and forward.files <= 8 and len(files) <= 8
     for name, both in found.items():
         for now, before in zip(both, BEFORE[name][mode], strict=True):
             share = 2 / 3 if name == "broadcast" else 1 / 2
