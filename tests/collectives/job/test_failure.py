@@ -89,7 +89,7 @@ def test_finalize_early() -> None:
 ])  # fmt: skip
 def test_before_the_world_exists(how: str) -> None:
     outcome = fails(how, "all_reduce", "none")
-    if how in KILLED:  # in its first moments, before the referee runs, others that died with it are named beside it
+    if how in KILLED:  # in its first moments, before the supervisor runs, others that died with it are named beside it
         assert outcome.code != 0
         assert not outcome.is_late
         assert re.search(r"^ringtape: .*rank 1 of 3.* was killed or left by os._exit", outcome.err, re.MULTILINE)
@@ -126,7 +126,7 @@ def test_all_elsewhere(how: str, where: str, on: str, ranks: int) -> None:
 @pytest.mark.parametrize(("on", "ranks"), ELSEWHERE)
 @pytest.mark.parametrize("how", ["raise", *EARLY, *KILLED])
 def test_before_the_world_exists_elsewhere(how: str, on: str, ranks: int) -> None:
-    """Referees of two hosts are not linked yet: each says that it cannot tell, and one of them names rank 1."""
+    """Supervisors of two hosts are not linked yet: each says that it cannot tell, and one of them names rank 1."""
     outcome = fails(how, "all_reduce", "none", ranks=ranks, on=on)
     assert outcome.code != 0
     assert not outcome.is_late

@@ -1,4 +1,4 @@
-"""The referees of two hosts, without hosts or MPI: each is the program that ranks start, and the ranks are played."""
+"""The supervisors of two hosts, without hosts or MPI: each is the program that ranks start; the ranks are simulated."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from collectives.job import supervisor
 from collectives.job.supervisor import FIRST, LATER, WATCHED
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="referees need Linux's abstract sockets")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's abstract sockets")
 SIZE, NEAR = 4, 2
 LIMIT_S = 20.0
 
 
 class Host:
-    """A referee."""
+    """A supervisor."""
 
     def __init__(self, stack: contextlib.ExitStack):
         self.address = f"\0ringtape-test-{uuid.uuid4()}"
@@ -133,7 +133,7 @@ def test_a_rank_that_becomes_another_program_is_no_death(linked: Job, first: int
     assert "rank 0 of 4" in hosts[0].process.stderr.readline()
 
 
-def test_referees_that_are_not_linked_say_so() -> None:
+def test_supervisors_that_are_not_linked_say_so() -> None:
     with contextlib.ExitStack() as stack:
         hosts, ranks = job(stack, False)
         for rank in (1, 3):
