@@ -119,10 +119,10 @@ def _run_adjoint(name: str, function: Function, ct: Any, call: Call) -> Any:
 
 def _among(group: Communicator, name: str, function: Function, given: Any) -> Any:
     """Run a function with the group's own mpi4py communicator."""
-    foreign = getattr(group, "foreign", None)
+    foreign = group.foreign
     if foreign is not None:
         return foreign(name, function, given)
-    if len(group.ranks) > 1 or getattr(getattr(group, "_world", None), "size", 1) > 1:
+    if len(group.ranks) > 1 or getattr(getattr(group.control, "_world", None), "size", 1) > 1:
         raise MeshError(
             f"{name}: its function needs an mpi4py communicator, and the ranks of '{group.name}' are threads of one "
             "process, which have none. Needed: ranks that are processes\n  fix: mpiexec -n N python ..., without "

@@ -1,1 +1,1 @@
-"""Transports: one file for each kind of world."""
+"""Transports: the protocol of requests, and one folder or file for each kind of world that implements it."""

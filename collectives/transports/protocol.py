@@ -98,6 +98,7 @@ _QUICK = DTYPES - {np.dtype(np.float16)}
 _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 _HERE = (ndarray, Shaped, bytes, type(None))  # what needs no staging
 _MESSAGES = frozenset(("send", "lend", "recv"))
+_new, _REST = tuple.__new__, tuple(Request._field_defaults.values())[2:]
 
 
 class Communicator:
@@ -293,13 +294,15 @@ class Communicator:
         """Start a call that is ready; see the class. Without a nonblocking form it is complete when this returns."""
         return Pending.done(self._run(request, x, out))
 
+    foreign: Callable[..., Any] | None = None
+    """``foreign(name, function, x)`` runs ``function(x, comm)`` with mpi4py's communicator, where there is one."""
     poke: Callable[[], None] | None = None
     """Makes progress on sends that are under way, where the transport makes none by itself; the tape calls it."""
 
     # -- the calls, blocking -----------------------------------------------------------------------------------
     def all_reduce(self, x: Array, op: str = "sum") -> Array:
         """The reduction of all ranks' arrays."""
-        return self.run(Request("all_reduce", x, op))
+        return self.run(_new(Request, ("all_reduce", x, op, *_REST)))  # Request(...), with one frame less
 
     def reduce(self, x: Array, root: int) -> Array | None:
         """The sum of all ranks' arrays on the root."""
@@ -373,12 +376,7 @@ class Wrapper(Communicator):
         self.base = base
         self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
         self.traffic, self.copies, self.dry = base.traffic, base.copies, base.dry
-        self.poke = base.poke
-
-    def __getattr__(self, name: str) -> Any:  # what a transport has besides the protocol
-        if name == "base":  # not set yet
-            raise AttributeError(name)
-        return getattr(self.base, name)
+        self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
 
     @property
     def control(self) -> Communicator:

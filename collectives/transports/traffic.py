@@ -8,9 +8,9 @@ __all__ = ["Traffic"]
 class Traffic:
     """Counters of point-to-point messages; payload only, without the transport's own headers.
 
-    A communicator counts what it sends by `send` and `lend`. The channels that an algorithm works on count into the
-    communicator that they were made from, so that one object tells all of an axis. What a transport does inside its
-    own collectives (`native`) is not made of such messages and is not in here.
+    A communicator counts its `send` and `lend` requests. The channels of an algorithm count into the communicator that
+    they were made from, so that one object holds the traffic of an axis. The messages that a transport sends inside
+    its own collectives (`native`) are not counted.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""One-sided calls over MPI windows, with passive targets: who owns the memory takes no part in a transfer.
+"""One-sided calls over MPI windows, with passive targets: the owner of the memory takes no part in a transfer.
 
 Each call makes a window over the caller's array, transfers, and frees it. Freeing is collective, so when a call returns
 all ranks have what they asked for and nobody reads or writes the memory any more. There is one transfer per source,

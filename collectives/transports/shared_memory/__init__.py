@@ -1,1 +1,1 @@
-"""collectives.transports.shared_memory."""
+"""Ranks of one host that share memory: windows, flags, buffers, and the collectives on them."""

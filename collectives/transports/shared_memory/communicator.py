@@ -1,14 +1,16 @@
-"""Shared memory: ranks of one host reduce where the operands lie, without messages.
+"""Shared memory: ranks of one host reduce arrays where they lie, without messages.
 
 `SharedMemory` is the algorithm "shared" of a group on one host. Every rank sees every other's memory in a window
-(MPI-3, `windows`), and they meet by flags in it (`flags`). `empty` makes an array that lies in the
-window, so that nothing is copied; any other operand is copied in and out, a slot at a time.
+(MPI-3, `windows`), and the ranks synchronize by flags in it (`flags`); one such synchronization is a *meeting*. `empty`
+makes an array that lies in the window, so that nothing is copied. Any other operand is copied in and out, a slot at a
+time.
 
-- To the size of a slot every rank copies its operand into its slot, and after one meeting every rank adds all of them.
-  Two slots take turns, so that a second meeting is not needed.
-- Beyond it, operands in the window are added where they lie. In place every rank adds up its slice and writes the sum
+- Up to the size of a slot, every rank copies its operand into its slot, and after one meeting every rank adds all of
+  them. Each rank has two slots and uses them in turn, so that a second meeting is not needed.
+- Above it, operands in the window are added where they lie. In place, every rank adds up its slice and writes the sum
   into every rank's buffer, in blocks that stay in the cache, between two meetings.
-- Operands outside go through the slots; with more than two ranks, slices of a slot's sum are made once and shared.
+- Operands outside the window go through the slots. With more than two ranks each adds up one slice of a slot, and all
+  copy the sums.
 
 Sums are in order of rank, the same bits on every rank and by every one of these ways; float16 is added in float32 and
 rounded once. The model is Sistare, vandeVaart, Loh: Optimization of MPI Collectives on Clusters of Large-Scale SMPs

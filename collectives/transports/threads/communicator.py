@@ -5,8 +5,8 @@ compares the calls, makes every member's result and wakes those who wait. A mess
 first (the sender or the receiver) puts up. Meetings and letters are matched by the channel (name and members) and a
 number that each rank counts for itself, so the order of the calls is the whole protocol.
 
-What the calls do is in `local_calls`, meetings and letters are in `local_meetings`, and `local_waiting` blocks ranks,
-wakes them and finds deadlocks.
+`calls` has what each collective computes, `meetings` has meetings and letters, and `waiting` blocks ranks, wakes them
+and finds deadlocks.
 """
 
 from __future__ import annotations
