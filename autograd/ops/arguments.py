@@ -1,4 +1,4 @@
-"""What functions of the NumPy face are given: Tensors, arrays, lists of either, and the constants that rules need."""
+"""Arguments of functions in NumPy's style: Tensors, arrays, lists of either; and the constants that rules need."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def raw(x: Any) -> Any:
 
 
 def labelled(array: Any, of: Any) -> Any:
-    """An array that was found from a Tensor's values, with that Tensor's labels; from anything else as it is."""
+    """An array computed from the values of `of`, with its layout if that is a Tensor."""
     return Tensor(array, of.layout) if of.__class__ in TENSORS else array
 
 
@@ -40,7 +40,7 @@ def tensors_in(xs: Iterable[Any]) -> bool:
 
 
 def followed(x: Any) -> bool:
-    """Whether a tape is recording and follows this value, so that to lose it would lose a gradient."""
+    """Whether a tape is recording and the value requires a gradient, so that dropping it would lose one."""
     return x.__class__ in TENSORS and state.recording is not None and x.requires_grad
 
 
@@ -54,7 +54,7 @@ def operand(x: Any) -> Any:
 
 
 def operands(*xs: Any) -> list[Any]:
-    """Several operands, with Python numbers as weak beside the others as NumPy has them."""
+    """Several operands. Python numbers take the others' dtype, as in NumPy's promotion."""
     arrays = [x for x in xs if hasattr(x, "dtype")]
     weak = [x for x in xs if isinstance(x, _NUMBERS) and not hasattr(x, "dtype")]
     if not arrays or not weak:
@@ -64,7 +64,7 @@ def operands(*xs: Any) -> list[Any]:
 
 
 def strong(*xs: Any) -> list[Any]:
-    """Several operands, with Python numbers as arrays of their own dtype, where the others are."""
+    """Several operands. Python numbers become arrays of their own dtype, on the device of the others."""
     like = next((x for x in xs if hasattr(x, "dtype")), _ON_HOST)
     return [_number(x, None, like) if isinstance(x, _NUMBERS) and not hasattr(x, "dtype") else operand(x) for x in xs]
 
@@ -106,9 +106,9 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def made_like(make: Callable[..., Any], like: Any) -> Any:
-    """An array that a rule makes, where `like` is: on its device, and under its mesh the same on every rank.
+    """An array that a rule makes: on the device of `like`, and under its mesh the same on every rank.
 
-    `make` is called with ``like=``, by which NumPy's makers of arrays (zeros, eye, full) make them on a device.
+    `make` is called with ``like=``, with which NumPy's functions (zeros, eye, full) make arrays of a device.
     """
     array = raw(like)
     if isinstance(array, _HOST):
@@ -125,7 +125,7 @@ def _shape_of(made: Any, like: Shaped) -> Shaped:
 
 
 def constant_like(array: Any, like: Any) -> Any:
-    """The same for an array of the host, which is moved to the device."""
+    """The same for a NumPy array, which is copied to the device."""
     array = move(np.asarray(array), raw(like)) if isinstance(array, _HOST) else array
     if like.__class__ not in TENSORS:
         return array
@@ -136,7 +136,7 @@ _HOST = (np.ndarray, np.generic)
 
 
 def zero_like(x: Any) -> Any:
-    """A zero that goes where x goes: of its dtype, and under its layout (a bare 0 does not mix with Partial)."""
+    """A zero of the dtype and layout of x (a bare 0 does not mix with Partial)."""
     if x.__class__ not in TENSORS or x.layout is None:
         return 0
     return Tensor(zeros_on(x.array, (), x.dtype), x.layout)
@@ -145,8 +145,8 @@ def zero_like(x: Any) -> Any:
 def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Declare the differentiable form of one of NumPy's functions.
 
-    Where no Tensor is among the arguments NumPy's own function runs, with whatever it takes. The two have the same
-    leading parameters; what ours lacks (``out=``, ``where=``) is refused.
+    Without a Tensor among the arguments NumPy's own function runs. The two have the same leading parameters; those that
+    ours lacks (``out=``, ``where=``) are refused.
     """
     def made(ours: Callable[..., Any]) -> Any:
         @wraps(ours)
@@ -172,7 +172,7 @@ def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]
 
 
 def refusal(name: str, words: Any) -> NotDifferentiable:
-    """What to raise where a function is called on a Tensor with an argument that has no derivative here."""
+    """The error for a function called on a Tensor with an argument that has no differentiable form."""
     given = ", ".join(f"{k}=" for k in words)
     why = " (it would write to an array that a tape may have saved)" if "out" in words else ""
     return NotDifferentiable(

@@ -1,10 +1,9 @@
-"""The class of operations that have kernels.
+"""Fused operations: operations that have a kernel.
 
-`Fused` is declared like any operation, by plain operations throughout: its function is a composition, its rules are
-written in differentiable operations. Where `kernels.find` knows a kernel for the operands' arrays, the forward pass and
-first-order sweeps are that kernel's; one call gives the cotangents of all operands, which mostly share their work.
-Everything else (devices without the kernel, shape-only arrays, forward mode, recorded sweeps, the check of layouts)
-runs the declaration.
+`Fused` is declared like any operation: its function is a composition of NumPy's functions, its rules are written in
+differentiable operations. Where `kernels.find` returns a kernel for the operands' arrays, the kernel does the forward
+pass and first-order sweeps, with one call for the cotangents of all operands. The declaration does everything else:
+devices without the kernel, shape-only arrays, forward mode, recorded sweeps, the check of layouts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from ...engine.checked_pull import prove
+from ...engine.checked_pull import check_rules
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
 from ...engine.tape import Sweep
@@ -24,7 +23,7 @@ __all__ = ["Fused"]
 
 
 class Fused(Primitive):
-    """An operation with a kernel of its name; `function` is its composition of plain functions."""
+    """An operation with a kernel of its name (or of `kernel`); `function` is the same without one."""
 
     def __init__(self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Any], **words: Any):
         self.kernel_name = words.pop("kernel", name)
@@ -61,10 +60,10 @@ class Fused(Primitive):
             self._step(node, ct, sweep)
             return
         if signature is not None and not signature.checked:
-            prove(self, node, ct)
+            check_rules(self, node, ct)
         backward, kept = kept
         wanted = [place >= 0 for place in places]
-        last = sweep.left is sweep.recording.nodes  # the sweep takes the tape apart: nobody comes here again
+        last = sweep.left is sweep.recording.nodes  # the sweep consumes the tape: it is the last one
         for place, g in zip(places, backward(ct, kept, xs, options, wanted, last), strict=True):
             if place >= 0:
                 sweep.add(place, g)
