@@ -2,7 +2,7 @@
 
 This package is the only place that knows CuPy. The engine is written against NumPy's functions, which pass an array of
 another library to that library (``__array_ufunc__``, ``__array_function__``), so no operation branches on the device.
-What does depend on the device stands here: moving an array to the host and back, which is always explicit.
+Only moving an array to the host and back depends on the device. It is explicit, and is done here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays of any device: which types are arrays, and the way to the host and back, which is always explicit."""
+"""Arrays of any device: which types are arrays, and the explicit moves to the host and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _from_host: dict[type, Callable[[np.ndarray], Any]] = {}
 
 
 def register_device(kind: type, to_host: Callable[[Any], np.ndarray], from_host: Callable[[np.ndarray], Any]) -> None:
-    """Teach ringtape an array type: how its values come to the host, and how a host array becomes one."""
+    """Register an array type, with the functions that copy its arrays to the host and host arrays to its device."""
     _to_host[kind] = to_host
     _from_host[kind] = from_host
 
@@ -27,7 +27,7 @@ def register_device(kind: type, to_host: Callable[[Any], np.ndarray], from_host:
 def _find_device(kind: type) -> bool:
     if kind in _to_host:
         return True
-    if kind.__module__.partition(".")[0] == "cupy":  # the one place where CuPy enters; it is loaded already
+    if kind.__module__.partition(".")[0] == "cupy":  # CuPy is imported already, by whoever made the array
         import cupy
 
         register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray)
@@ -35,7 +35,7 @@ def _find_device(kind: type) -> bool:
     return False
 
 
-_KNOWN = (np.ndarray, np.generic, Shaped)  # tuples: a union is made anew at each call
+_KNOWN = (np.ndarray, np.generic, Shaped)  # a tuple: a union would be made anew at each call
 _HOST = (np.ndarray, np.generic)
 
 
@@ -48,7 +48,7 @@ def as_array(x: Any, dtype: Any = None) -> Any:
     """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays."""
     if is_array(x) and not isinstance(x, Guarded):
         if type(x) is np.ndarray and dtype is None and x.dtype is not np.dtype(x.dtype.type) and x.dtype.isnative:
-            same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch looks whether they are one
+            same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch compares them by identity
             return x.view(same) if x.dtype == same else x
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     result = np.asarray(x, dtype=dtype)
@@ -58,28 +58,28 @@ def as_array(x: Any, dtype: Any = None) -> Any:
 
 
 def to_host(x: Any) -> np.ndarray:
-    """The values of `x` as a NumPy array; the way from a device is explicit and only here."""
+    """The values of `x` as a NumPy array."""
     if isinstance(x, _HOST):
         return np.asarray(x)
     if _find_device(type(x)):
         return _to_host[type(x)](x)
-    return np.asarray(x)  # a Shaped raises here and says why
+    return np.asarray(x)  # a Shaped raises AbsentError here
 
 
 def move(host: np.ndarray, like: Any) -> Any:
-    """`host` on the device on which `like` lives; in a dry run, what is left of it there."""
+    """Copy `host` to the device of `like`; in a dry run, return an array with its shape only."""
     if type(like) is Shaped and not like.absent:
         return shape_only(host)
     return _from_host[type(like)](host) if _find_device(type(like)) else host
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether values of this dtype have derivatives (floating and complex ones do)."""
+    """Whether values of this dtype have derivatives: floating and complex dtypes."""
     return bool(dtype.kind in "fc")
 
 
 def zeros_on(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Zeros of a shape and dtype on the device on which `like` lives."""
+    """Zeros of a shape and dtype on the device of the array `like`."""
     if isinstance(like, _HOST):
         return np.zeros(shape, dtype)
     return Shaped(shape, dtype, like.why) if type(like) is Shaped else np.zeros(shape, dtype, like=like)

@@ -1,4 +1,4 @@
-"""Read-only views: what a user sees of an array while a tape needs it."""
+"""Read-only views of arrays that a tape still needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Guarded", "guarded"]
 
 
 class Guarded(np.ndarray):
-    """What `Tensor.data` hands out while a tape needs the array: writing raises `SavedArrayError`, reading is plain.
+    """The view that `Tensor.data` returns while a tape needs the array: writing to it raises `SavedArrayError`.
 
-    Its memory is exported read-only, so that no flag, base or view of it leads to one that can be written.
+    Its memory is exported read-only, so that neither a flag nor a base nor a view of it can be written to.
     """
 
     def _write(self, name: str) -> None:
@@ -44,7 +44,7 @@ class Guarded(np.ndarray):
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         try:
             return super().__array_function__(function, types, args, kwargs)
-        except ValueError as error:  # copyto, put, place, fill_diagonal, out=: NumPy's words become ours
+        except ValueError as error:  # copyto, put, place, fill_diagonal, out=: raise SavedArrayError instead
             if "read-only" in str(error) or "not writeable" in str(error):
                 self._write(function.__name__)
             raise
@@ -72,7 +72,7 @@ for _name in ("fill", "sort", "partition", "put", "resize", "setfield", "byteswa
 
 
 def guarded(array: np.ndarray) -> Guarded:
-    """An array as its owner may see it while a tape needs it."""
+    """A read-only view of an array."""
     try:
         seen = np.asarray(array.data.toreadonly())
     except (ValueError, TypeError, BufferError):  # a dtype that the buffer protocol does not know

@@ -1,7 +1,7 @@
 """Arrays that have a shape and a dtype and no values.
 
-They stand for a value that lives on another rank (`Rooted`), and for every value of a dry run; the reason that a
-`Shaped` carries (`DRY` or another) tells the two apart.
+They stand for a value that is on another rank (`Rooted`), and for every value of a dry run. The reason that a `Shaped`
+carries tells the two apart: `DRY`, or another text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DRY", "Shaped", "is_absent", "shape_only"]
 
 
 DRY = "this is a dry run: arrays have shapes and no values"
-"""Why an array of a dry world has no values: the reason that tells it from one that lives on another rank."""
+"""The reason of the arrays of a dry world."""
 
 
 class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
@@ -116,7 +116,7 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         if function in _REDUCTIONS:
             axis = kwargs.get("axis", args[1] if len(args) > 1 else None)
             return _reduced(function, args[0], axis, kwargs.get("keepdims", False))
-        if function is np.where:  # what follows is done by hand: what NumPy makes of stand-ins would take real memory
+        if function is np.where:  # computed here, because NumPy would allocate the result of stand-ins
             tiny = [np.zeros((), x.dtype) if hasattr(x, "dtype") else x for x in args]
             return Shaped(np.broadcast_shapes(*(np.shape(_stand_in(x)) for x in args)), np.where(*tiny).dtype, self.why)
         if function is np.concatenate:
@@ -138,7 +138,7 @@ _LIKE = {np.zeros_like, np.ones_like, np.empty_like, np.full_like}
 
 
 def _reduced(function: Any, x: Shaped, axis: Any, keepdims: bool) -> Shaped:
-    """A reduction by hand: the dtype from one element, the shape without looking at any."""
+    """A reduction: the dtype from one element, the shape from the axes."""
     axes = range(x.ndim) if axis is None else [a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)]
     dtype = function(np.zeros((1,) * x.ndim, x.dtype), axis=axis).dtype
     shape = [1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes]
@@ -152,12 +152,12 @@ def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _stand_in(x: Any) -> Any:
-    """A real array of the same shape that takes no memory (all strides are zero), to ask NumPy for a result's shape."""
+    """A NumPy array of the same shape that takes no memory (all strides are zero), to find a result's shape."""
     return np.broadcast_to(np.zeros((), x.dtype), x.shape) if isinstance(x, Shaped) else x
 
 
 def _stand_in_key(key: Any) -> Any:
-    """An index with stand-ins for the arrays in it; how many a mask takes cannot be known without its values."""
+    """An index with stand-ins for its arrays. A boolean mask is refused: the result's shape depends on its values."""
     if isinstance(key, tuple):
         return tuple(map(_stand_in_key, key))
     if isinstance(key, Shaped) and key.dtype == bool:
@@ -185,5 +185,5 @@ def is_absent(x: Any) -> bool:
 
 
 def shape_only(x: Any) -> Any:
-    """`x` as an array of a dry world."""
+    """The shape-only array of a dry world for `x`."""
     return x if type(x) is Shaped and not x.absent else Shaped(x.shape, x.dtype, DRY)

@@ -1,11 +1,11 @@
-"""What a call of a user's primitive leaves on the tape: see `autograd.extend`.
+"""Users' primitives on the tape: see `autograd.extend`.
 
 The arguments may be nested containers with values of a tape anywhere inside them, and so may the result. A result that
 is one array is one node. A container is a node and, after it, a node for each array in it, as all operations with
 several outputs have (`engine.multi_output`).
 
-A function that closes over values of the tape is refused where its result shows that it did: rules say nothing of what
-is no argument.
+A function that closes over a value on the tape is refused where its result shows it, because rules give gradients of
+arguments only.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ Function = Callable[..., Any]
 
 
 class Call:
-    """The arguments of one call, taken apart; later its result.
+    """The flattened arguments of one call, and later its result.
 
     Attributes
     ----------
     leaves : list
-        Of the arguments, with plain arrays in the places of Tensors.
+        The leaves of the arguments, with plain arrays in the place of Tensors.
     operands : list of int
-        Which leaves were Tensors.
+        The indices of the leaves that were Tensors.
     places : list of int
-        Where each leaf stands on the tape, -1 for what it does not follow.
+        The place of each leaf on the tape, -1 for one without a gradient.
     argnums : tuple of int
-        The arguments with a leaf that it follows.
+        The arguments with a leaf that requires a gradient.
     ans, ans_structure
-        The result's leaves, with plain arrays, and how they are nested.
+        The result's leaves, as plain arrays, and their structure.
     """
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Call:
 
     @classmethod
     def of(cls, args: tuple[Any, ...]) -> Call | None:
-        """The call, or None where no argument holds a Tensor."""
+        """The call, or None without a Tensor among the arguments."""
         leaves, structure = flatten(args)
         operands = [i for i, x in enumerate(leaves) if x.__class__ in TENSORS]
         return cls(leaves, structure, operands) if operands else None
@@ -95,7 +95,7 @@ class Call:
         return args
 
     def enter(self, recording: Recording) -> bool:
-        """Take the operands' places on a tape and let go of the Tensors; whether it follows one of them."""
+        """Enter the operands on a tape, and drop the Tensors; returns whether one requires a gradient."""
         for i in self.operands:
             x = self.found[i]
             if (x.tape is not None or x.requires_grad) and is_inexact(x.array.dtype):
@@ -107,7 +107,7 @@ class Call:
         return bool(self.argnums)
 
     def spans(self) -> list[tuple[int, int]]:
-        """From which leaf to which each argument goes."""
+        """The range of leaves of each argument."""
         spans, start = [], 0
         for part in self.structure.parts:
             spans.append((start, start + part.count))
@@ -115,12 +115,12 @@ class Call:
         return spans
 
     def trees(self, argnums: Sequence[int], make: Function) -> list[Any]:
-        """Containers like these arguments, of ``make(which leaf)``."""
+        """Containers like these arguments, of ``make(index of the leaf)``."""
         spans, parts = self.spans(), self.structure.parts
         return [parts[k].rebuild([make(i) for i in range(*spans[k])]) for k in argnums]
 
     def parts(self, name: str, argnums: Sequence[int], trees: Sequence[Any]) -> list[tuple[int, Any]]:
-        """What stands at the place of each leaf in containers like these arguments; a None holds nothing."""
+        """The (index, leaf) pairs of containers like these arguments; None stands for no leaves."""
         spans = self.spans()
         found = []
         for k, tree in zip(argnums, trees, strict=True):
@@ -134,12 +134,12 @@ class Extension:
     """A user's function as an operation of the tape."""
 
     communicates = False
-    dims = None  # nothing is known of dimensions
+    dims = None  # nothing is known about dimensions
 
     def __init__(self, name: str, function: Function, vjp: Function, jvp: Function):
         self.name = name
         self.function = function
-        self.vjp, self.jvp = vjp, jvp  # how the rules are looked up: they may be given later
+        self.vjp, self.jvp = vjp, jvp  # functions that look up the rules, which may be given later
 
     def __repr__(self) -> str:
         return f"<primitive {self.name}>"
@@ -157,14 +157,14 @@ class Extension:
         """Run the function on plain values and record it."""
         call.kwargs = {key: self._plain(key, value) for key, value in kwargs.items()}
         args = call.raw()
-        recording, state.recording = state.recording, None  # what it differentiates is its own affair
+        recording, state.recording = state.recording, None  # its own operations are not recorded
         try:
             result = self.function(*args, **call.kwargs)
         finally:
             state.recording = recording
         ys, call.ans_structure = flatten(result)
         if recording is not None and any(y.__class__ in TENSORS for y in ys):
-            ys, _ = flatten(self.function(*args, **call.kwargs))  # what it closes over is followed now
+            ys, _ = flatten(self.function(*args, **call.kwargs))  # recorded now, which shows what it closes over
             if any(y.__class__ in TENSORS and y.requires_grad for y in ys):
                 raise NotDifferentiable(
                     f"{self.name} closes over a value that the tape follows: no rule gives its gradient, so it would "
@@ -194,7 +194,7 @@ class Extension:
             )
 
     def _plain(self, key: str, value: Any) -> Any:
-        """What is passed by keyword: a value, never differentiated."""
+        """A keyword argument, as plain arrays: it is never differentiated."""
         leaves, structure = flatten(value)
         for i, x in enumerate(leaves):
             if x.__class__ in TENSORS:
@@ -208,7 +208,7 @@ class Extension:
         return structure.rebuild(leaves)
 
     def _layout(self, call: Call) -> Layout | None:
-        """The result's layout: of a function of which nothing is known, each rank's own where an operand is."""
+        """The result's layout, inferred for a function that is nonlinear in all operands."""
         grid = state.grid
         for layout in call.layouts:
             grid = layout.grid if layout is not None else grid
@@ -224,7 +224,7 @@ class Extension:
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
     def _values(self, call: Call, recording: Recording | None, place: int) -> tuple[Any, tuple[Any, ...]]:
-        """The result and the arguments as the rules get them: plain, or on their tape for a recorded sweep."""
+        """The result and the arguments for the rules: plain, or on the tape for a recorded sweep."""
         if recording is None:
             return call.ans_structure.rebuild(call.ans), call.raw()
         if call.ans_structure.kind is None:
@@ -233,7 +233,7 @@ class Extension:
         return call.ans_structure.rebuild(ans), call.lifted(recording)
 
     def _cotangent(self, call: Call, ct: Any, sweep: Sweep) -> Any:
-        """What the rule is given: a container like the result, with zeros where nothing arrived."""
+        """The rule's argument: a container like the result, with zeros where no cotangent arrived."""
         known = {0: ct} if call.ans_structure.kind is None else ct.found
         dual = None if call.layout is None else call.layout.dual
         found: list[Any] = []
@@ -248,7 +248,7 @@ class Extension:
         """One step of the reverse sweep."""
         (call,) = node[4]
         if sweep.wanted is not None and max(call.places) < sweep.start:
-            return  # what leaves the interval is not wanted, and the rule need not run
+            return  # no operand is in the interval, so the rule need not run
         self._require_rule(call)
         ans, args = self._values(call, sweep.recording if sweep.record else None, sweep.place)
         ct = self._cotangent(call, ct, sweep)
@@ -297,7 +297,7 @@ class Extension:
         return t if call.layout is None else relabel(t, call.layout)
 
     def _fit(self, g: Any, call: Call, i: int, record: bool) -> Any:
-        """A cotangent as the sweep takes it: of the leaf's shape and dtype, on the tape if the sweep is recorded."""
+        """A cotangent with the leaf's shape and dtype; a Tensor if the sweep is recorded."""
         x = call.leaves[i]
         if g.__class__ not in TENSORS:
             g = as_array(g)
@@ -314,7 +314,7 @@ class Extension:
                     "Needed: the argument's shape. Fix: sum it over the dimensions along which the argument is repeated"
                 )
         if g.dtype != x.dtype:
-            g = astype(g, x.dtype)  # of a complex cotangent for a real operand: the real part
+            g = astype(g, x.dtype)  # for a real operand: the real part of a complex cotangent
         if not record:
             return g
         layout = call.layouts[i]

@@ -1,7 +1,7 @@
 """The vector space that a value lives in: arrays, numbers, and tuples, lists and dictionaries of them.
 
-It is what HIPS autograd's programs and tests reckon with: sums, multiples, inner products, zeros and a basis of values
-of any kind. Its operations are made of differentiable ones, so they work on Tensors too.
+HIPS autograd's programs and tests use it for sums, multiples, inner products, zeros and bases of values of any kind.
+Its operations are made of differentiable ones, so they work on Tensors too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 
 
 class VSpace:
-    """A vector space; `register` names the Python type whose values live in it.
+    """A vector space; `register` registers it for a Python type.
 
     Examples
     --------
@@ -40,15 +40,15 @@ class VSpace:
 
     @classmethod
     def register(cls, kind: type, maker: Function | None = None) -> None:
-        """Say that values of a type live in this space, or in the one that ``maker(value)`` returns."""
+        """Use this space for values of a type, or the space that ``maker(value)`` returns."""
         VSpace.mappings[kind] = cls if maker is None else maker
 
-    # what a space of a new kind defines
+    # defined by subclasses
     def _add(self, x: Any, y: Any) -> Any:
         return x + y
 
     def _mut_add(self, x: Any, y: Any) -> Any:
-        return self._add(x, y)  # values of a tape are never written to
+        return self._add(x, y)  # Tensors are never written to
 
     def _scalar_mul(self, x: Any, a: Any) -> Any:
         return x * a
@@ -68,14 +68,14 @@ class VSpace:
         raise NotImplementedError(f"{type(self).__name__} defines no ones")
 
     def standard_basis(self) -> Iterator[Any]:
-        """Its basis vectors, one after the other."""
+        """Its basis vectors."""
         raise NotImplementedError(f"{type(self).__name__} defines no standard_basis")
 
     def randn(self) -> Any:
         """A value drawn from NumPy's global generator, which programs seed: normal in each coordinate."""
         raise NotImplementedError(f"{type(self).__name__} defines no randn")
 
-    # what programs call
+    # called by programs
     def add(self, x: Any, y: Any) -> Any:
         """The sum of two vectors."""
         return self._add(x, y)
@@ -174,7 +174,7 @@ class ComplexArrayVSpace(ArrayVSpace):
 
 
 class ContainerVSpace(VSpace):
-    """Containers: the product of the spaces of what they hold."""
+    """Containers: the product of the spaces of their items."""
 
     def __init__(self, value: Any):
         self.shape = value
@@ -185,7 +185,7 @@ class ContainerVSpace(VSpace):
         raise NotImplementedError
 
     def _items(self, x: Any) -> list[tuple[Any, Any]]:
-        """Its keys with what it holds there."""
+        """Its keys and items."""
         raise NotImplementedError
 
     def _replaced(self, x: Any, key: Any, item: Any) -> Any:

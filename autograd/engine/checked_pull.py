@@ -1,9 +1,8 @@
-"""A step of a reverse sweep on Tensors: where the labels of its rules are not proven yet, or the sweep is recorded.
+"""One step of a reverse sweep on Tensors: for a recorded sweep, and to check the layouts of an operation's rules.
 
-Else sweeps work on bare arrays (`dispatch`). The proof is made once for each `Signature`: with labelled Tensors in the
-place of arrays, each rule must give a cotangent of its operand's dual layout.
-
-What operations of several outputs do differently (`several`) is in what the rules are given; the rest serves both.
+Other steps work on bare arrays (`dispatch`). The check is made once per `Signature`: on Tensors with layouts in the
+place of arrays, each rule must give a cotangent of its operand's dual layout. Operations with one output and with
+several (`multi_output`) share these functions.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from .state import state
 from .tape import Sweep
 from .tensor import TENSORS, Tensor, relabel
 
-__all__ = ["hand_on", "labelled", "lift", "lift_operands", "prove", "prove_with", "checked_pull"]
+__all__ = ["add_cotangents", "labelled", "lift", "lift_operands", "check_rules", "check_rules_on", "checked_pull"]
 
 
 def checked_pull(op: Any, node: Node, ct: Any, sweep: Sweep) -> None:
-    """One step of the reverse sweep where its labels are not proven yet, or the sweep itself is recorded."""
+    """One step of a reverse sweep that is recorded, or whose rules are not checked yet."""
     y, xs, signature = node[1], node[2], node[6]
     if signature is not None and not signature.checked:
-        prove(op, node, ct)
+        check_rules(op, node, ct)
     if sweep.record:
         y, xs = lift(op, node, sweep.recording, sweep.place)
         ct = ct if signature is None else relabel(ct, signature.out.dual)
-    hand_on(op, node, ct, y, xs, sweep)
+    add_cotangents(op, node, ct, y, xs, sweep)
 
 
-def hand_on(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sweep: Sweep) -> None:
-    """Give each operand's place what its rule makes of the cotangent, or of those of several outputs."""
+def add_cotangents(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sweep: Sweep) -> None:
+    """Apply each operand's rule and add the result at its place. `ct` holds one per output where there are several."""
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
     for i, place in enumerate(places):
@@ -43,7 +42,7 @@ def hand_on(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sweep: Sw
 
 
 def lift(op: Any, node: Node, tape: Recording | None, at: int = -1) -> tuple[Any, tuple[Any, ...]]:
-    """The node's arrays as Tensors: connected to their tape for a recorded sweep, else labelled only."""
+    """The node's arrays as Tensors: at their places on the tape for a recorded sweep, else with layouts only."""
     y, signature = node[1], node[6]
     if y is None or op.keeping is not None:
         return None, lift_operands(node, tape)
@@ -60,18 +59,18 @@ def lift_operands(node: Node, tape: Recording | None) -> tuple[Any, ...]:
     )
 
 
-def prove(op: Any, node: Any, ct: Any) -> None:
-    """Run the rules of a node on labelled Tensors; LayoutError if one gives labels that are not its operand's dual."""
-    prove_with(op, node, labelled(ct, node[6].out.dual), *lift(op, node, None))
+def check_rules(op: Any, node: Any, ct: Any) -> None:
+    """Run a node's rules on Tensors with layouts; LayoutError where a result has not its operand's dual layout."""
+    check_rules_on(op, node, labelled(ct, node[6].out.dual), *lift(op, node, None))
 
 
 def labelled(ct: Any, layout: Layout) -> Tensor:
-    """A cotangent, array or Tensor, as a Tensor of that layout."""
+    """A cotangent as a Tensor of a layout."""
     return Tensor(ct.array if ct.__class__ in TENSORS else ct, layout)
 
 
-def prove_with(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None:
-    """The same with what the rules are given: the labelled cotangent, or those of several outputs, and the arrays."""
+def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None:
+    """The same, given the arguments of the rules as Tensors with layouts."""
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
     active, state.recording = state.recording, None

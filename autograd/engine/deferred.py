@@ -1,4 +1,4 @@
-"""Values that another rank is still sending, and the refusal of those that nobody waited for."""
+"""Deferred: a value that another rank is still sending. Values that were never waited for are an error."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Deferred", "refuse_pending"]
 class Deferred(Tensor):
     """A value that another rank is still sending: a communication was started, and the first use waits for it.
 
-    It is a Tensor like any other; its array is filled, and its place on the tape taken, when either is first asked for.
-    Layout, shape and dtype can be looked at without waiting. The `maker` knows how: it has
+    It is a Tensor like any other. Its array is filled, and its place on the tape taken, when either is first read.
+    Layout, shape and dtype can be read without waiting. The `maker` has
 
     - ``finish()``, which waits and returns (array, layout, node),
     - ``test()``, True once that would return at once,
@@ -33,7 +33,7 @@ class Deferred(Tensor):
         _layout_slot.__set__(self, layout)
         self.tape = tape
         self._maker = maker
-        self._outline = outline  # a Shaped: what is known of the array before it is here; None if nothing is
+        self._outline = outline  # a Shaped: shape and dtype of the array before it arrives; None if unknown
         self.what, self.site, self.mesh, self.place = maker.what, maker.site, maker.mesh, maker.place
         state.pending = [*state.pending, self]
 
@@ -54,7 +54,7 @@ class Deferred(Tensor):
         return self._maker is None or self._maker.test()
 
     def drop(self) -> None:
-        """Take it off the list of what is still to be waited for."""
+        """Remove it from the list of pending values."""
         self._maker = None
         state.pending = [x for x in state.pending if x is not self]
 
@@ -72,7 +72,7 @@ class Deferred(Tensor):
     node = property(lambda self: self._found(_node_slot))
 
     @property
-    def layout(self) -> Layout | None:  # type: ignore[override]  # a slot of Tensor's, found when asked for
+    def layout(self) -> Layout | None:  # type: ignore[override]  # a slot of Tensor's, read through
         layout = _layout_slot.__get__(self)
         return self._found(_layout_slot) if layout is None else layout
 
@@ -99,7 +99,7 @@ _node_slot: Any = Tensor.__dict__["node"]
 def refuse_pending(mine: Sequence[Any], when: str, failed: bool) -> None:
     """Forget values that were started and never waited for; CommunicationError that names them, unless `failed`.
 
-    They are not waited for, so this cannot hang. Where an error is on its way already it must not be hidden.
+    They are not waited for, so this cannot hang. With `failed` another error is being raised already.
     """
     for x in mine:
         x.drop()

@@ -1,7 +1,7 @@
-"""Begin and end of every operation, for a timeline, a progress display or anomaly detection.
+"""Events: the begin and end of every operation, for timelines, progress displays and anomaly detection.
 
 A listener is called as ``listener(phase, direction, name)`` with phase "begin" or "end" and direction "forward",
-"backward" or "effect". Without listeners an operation pays one look at an empty list.
+"backward" or "effect". Without listeners an operation only tests an empty list.
 
 Examples
 --------
@@ -25,16 +25,16 @@ __all__ = ["Listener", "declarations", "emit", "listeners", "listening", "repeat
 Listener = Callable[[str, str, str], None]
 
 listeners: list[tuple[int, Listener]] = []
-"""(thread, listener) pairs: a listener hears its own thread, which on threads is its own rank."""
+"""(thread, listener) pairs. A listener is called for the events of its own thread (on threads, its own rank)."""
 
 declarations: list[Callable[[str, Any], None]] = []
 """Called as ``f("tensor", x)`` with a leaf that was given labels, and as ``f("constant", x)`` with a constant."""
 
 
 def emit(phase: str, direction: str, name: str, *facts: Any) -> None:
-    """Tell this thread's listeners.
+    """Call this thread's listeners.
 
-    A listener with a method `see` is given the facts too, where the event has some: at the end of an operation the
+    A listener with a method `see` gets the facts too, where the event has some: at the end of an operation the
     operation, its operands, its result and its options; around a step of a sweep the node, its cotangent, the sweep.
     """
     me = threading.get_ident()
@@ -58,6 +58,6 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def repeated() -> bool:
-    """Whether a listener of this thread repeats the operations that it sees, and needs no derivative of them."""
+    """Whether a listener of this thread runs the operations again and needs no derivative of them."""
     me = threading.get_ident()
     return any(thread == me and getattr(listener, "repeats", False) for thread, listener in tuple(listeners))

@@ -25,7 +25,7 @@ from ..arrays.shape_only import Shaped
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
 from ..layouts.messages import unfit
-from .checked_pull import hand_on, labelled, lift_operands, prove_with
+from .checked_pull import add_cotangents, check_rules_on, labelled, lift_operands
 from .dispatch import announce
 from .events import listeners
 from .forward_mode import transpose
@@ -105,7 +105,7 @@ def find_outputs(recording: Recording | None, parent: int, ys: Sequence[Any], la
 
 
 class _View:
-    """A `Several` as inference sees it: an operation of one output."""
+    """One output of a `Several`, as an operation with one output for inference."""
 
     def __init__(self, op: Several, index: int):
         self.name, self.letters, self.operand_name = op.name, op.letters, op.operand_name
@@ -197,7 +197,7 @@ class Several(Primitive):
 
     # -- layouts -------------------------------------------------------------------------------------------------
     def views(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> list[Any]:
-        """Each output as inference sees it."""
+        """One object per output, each like an operation with one output, for inference."""
         return [_View(self, i) for i in range(len(self.outputs(*arrays, *options)))]
 
     def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
@@ -221,7 +221,7 @@ class Several(Primitive):
             ys, xs = self.lift(node, sweep.recording, sweep.place)
             if signature is not None:
                 cts = self._each(relabel, cts, [out.dual for out in signature.out])
-        hand_on(self, node, cts, ys, xs, sweep)
+        add_cotangents(self, node, cts, ys, xs, sweep)
 
     @staticmethod
     def _each(function: Callable[[Any, Layout], Any], values: Sequence[Any], layouts: Sequence[Layout]) -> Any:
@@ -237,11 +237,11 @@ class Several(Primitive):
         return tuple(find_outputs(tape, place, ys, layouts)), lift_operands(node, tape)
 
     def check(self, node: Node, cts: Sequence[Any]) -> None:
-        """Prove, once per signature, that each rule gives a cotangent of its operand's dual layout."""
+        """Check, once per signature, that each rule gives a cotangent of its operand's dual layout."""
         signature = node[6]
         duals = [out.dual for out in signature.out]
-        prove_with(self, node, self._each(labelled, cts, duals), *self.lift(node, None))
-        signature.checked &= all(c is not None for c in cts)  # where one is None, a rule may not have shown all it does
+        check_rules_on(self, node, self._each(labelled, cts, duals), *self.lift(node, None))
+        signature.checked &= all(c is not None for c in cts)  # with a None among them, a rule may not have run in full
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode: a tuple of the outputs' tangents."""

@@ -1,4 +1,4 @@
-"""Leaves: the Tensors that users make, and the gradients that sweeps bring to them.
+"""Leaves: the Tensors that users make, and their gradients.
 
 A `Leaf` is this rank's part of a value, a `Parameter` a leaf that is learned, a `Constant` the same on every rank.
 """
@@ -39,11 +39,11 @@ class Leaf(Tensor):
         elif state.dry:
             array = shape_only(array)
         elif array.__class__ is ndarray and not array.shape:
-            array = array[()]  # one number is an eighth of the price as NumPy's scalar
+            array = array[()]  # operations on NumPy's scalars take an eighth of the time
         super().__init__(array, layout)
         self._requires_grad = False
-        self._grad: Any = None  # a Tensor, or the bare array while nobody has asked for it
-        self.uses = 0  # how many tapes hold it, where it owns its array (see Recording.hold)
+        self._grad: Any = None  # a Tensor, or a bare array until `grad` is read
+        self.uses = 0  # the number of tapes that need it, if it owns its array (see `Recording.hold`)
         self.name = name
         self.requires_grad = requires_grad
 
@@ -104,7 +104,7 @@ class Leaf(Tensor):
         return self.layout
 
     _default: Label = V
-    owns = False  # whether its array is nobody else's
+    owns = False  # whether no one else has its array
 
     def zero_grad(self) -> None:
         """Forget the gradient."""
@@ -166,7 +166,7 @@ class Parameter(Leaf):
 
 
 class Constant(Leaf):
-    """A leaf that is the same on every rank and has no cotangent; `constant` makes it."""
+    """A leaf that is the same on every rank and has no cotangent; see `constant`."""
 
     __slots__ = ()
     _default = C
@@ -232,13 +232,13 @@ def tensor(
 
 
 def _still_drawn(drawn: Layout, layout: Layout, said: Any) -> Layout:
-    """A draw made into a leaf is one still, on the axes for which no other label was given."""
+    """The layout of a leaf made of a draw: still Drawn on the axes for which no other label was given."""
     pairs = zip(layout.grid.names, drawn.labels, layout.labels, strict=True)
     return layout.grid.layout([D if d is D and name not in said else label for name, d, label in pairs])
 
 
 def constant(array: Any, dtype: Any = None) -> Leaf:
-    """An array that is the same on every rank and has no cotangent: it mixes with every layout, as a number does.
+    """An array that is the same on every rank and has no cotangent. It mixes with every layout, like a number.
 
     Examples
     --------
@@ -260,9 +260,9 @@ def resolve(
     grid: Grid,
     global_shape: Sequence[int] | None = None,
 ) -> Layout:
-    """A user's labels as a Layout: axes not named take `default`, every Shard gets its extent and offset.
+    """A user's labels as a Layout: other axes get `default`, every Shard its extent and offset.
 
-    Without `global_shape` the parts of a sharded dimension are taken to be equal on all ranks.
+    Without `global_shape` the parts of a sharded dimension are assumed to be equal on all ranks.
     """
     if isinstance(given, Layout) and given.grid is grid and global_shape is None:
         return given
@@ -306,7 +306,7 @@ def _same_dim(label: Label, dim: int) -> bool:
 
 
 class _Probe:
-    """Measures what `getrefcount` says in `accumulate` of a cotangent that nobody else holds."""
+    """Measures `getrefcount` in `accumulate` for a cotangent that nothing else refers to."""
 
     count = 0
 

@@ -1,8 +1,8 @@
-"""Nested containers: tuples, lists and dictionaries of arrays, as one argument or result of a transform.
+"""Pytrees: nested tuples, lists and dictionaries of arrays, as one argument or result of a transform.
 
-A container is taken apart into its leaves, in order, and a `Structure` that puts any others in their places. Tuples
-(named ones too), lists and mappings are containers, of exactly these types or of their subclasses; None is an empty
-one, so that a missing bias needs no array. Everything else is a leaf.
+`flatten` splits a container into its leaves, in order, and a `Structure`, which rebuilds it from other leaves. Tuples
+(named ones too), lists, mappings and their subclasses are containers. None is an empty container, so that a missing
+bias needs no array. Everything else is a leaf.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ..errors import ArgumentError
 __all__ = ["Structure", "flatten", "tree_map"]
 
 _CONTAINERS = frozenset((tuple, list, dict, type(None)))
-_LEAVES = frozenset((float, complex, int, np.ndarray, np.float64, np.float32))  # asked first, because they are common
+_LEAVES = frozenset((float, complex, int, np.ndarray, np.float64, np.float32))  # tested first, because they are common
 
 
 class Structure:
-    """How leaves are nested: what `flatten` takes off and `rebuild` puts back.
+    """How the leaves of a container are nested.
 
     Attributes
     ----------
     kind : type or None
         The container's type; None for a leaf.
     keys : tuple
-        A mapping's keys in its order, a sequence's places.
+        The keys of a mapping in its order, the indices of a sequence.
     parts : tuple of Structure
     count : int
         The number of leaves below.
@@ -96,7 +96,7 @@ class Structure:
     def match(self, tree: Any, what: str) -> list[Any]:
         """The leaves of another container of the same structure, in this one's order.
 
-        Where this structure has a leaf, whatever stands there is one: a list may stand for an array.
+        Where this structure has a leaf, anything counts as one: a list may stand for an array.
 
         Raises
         ------
@@ -123,21 +123,21 @@ class Structure:
             if tree is None:
                 return
             raise ArgumentError(f"{what} is {_shown(tree)}; needed: None")
-        # a tuple and a list stand for each other: what is in them decides
+        # a tuple matches a list
         if not isinstance(tree, tuple | list) or len(tree) != len(self.parts):
             raise ArgumentError(f"{what} is {_shown(tree)}; needed: a {_word(kind)} of length {len(self.parts)}")
         for i, (part, x) in enumerate(zip(self.parts, tree, strict=True)):
             part._match(x, f"{what}[{i}]", found)
 
     def paths(self, what: str) -> list[str]:
-        """What errors call each leaf: ``argument 0['w'][1]``."""
+        """The name of each leaf in error messages: ``argument 0['w'][1]``."""
         if self.kind is None:
             return [what]
         return [p for key, part in zip(self.keys, self.parts, strict=True) for p in part.paths(f"{what}[{key!r}]")]
 
 
 LEAF = Structure(None)
-"""The structure of what is no container."""
+"""The structure of a leaf."""
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
@@ -188,7 +188,7 @@ def _is_mapping(kind: type | None) -> bool:
 
 
 def _mapping(kind: type, pairs: dict[Any, Any]) -> Any:
-    """A mapping of another type than dict; one whose constructor takes something else comes back as a dict."""
+    """A mapping of a type other than dict; a dict if the type cannot be made from a dict."""
     try:
         return kind(pairs)
     except TypeError:

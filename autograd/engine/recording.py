@@ -38,8 +38,7 @@ FREE = -2
 class Step:
     """The interface of a node's first entry, for nodes that are no operation.
 
-    `communicates` says whether a sweep calls `pull` even where no cotangent arrived. The `sweep` that is passed is a
-    `tape.Sweep`.
+    With `communicates` a sweep calls `pull` even where no cotangent arrived. `sweep` is a `tape.Sweep`.
     """
 
     name = "step"
@@ -77,7 +76,7 @@ class _Mark(Step):
     """A callback that a sweep calls when everything recorded later is done."""
 
     name = "mark"
-    communicates = True  # called although nothing has its cotangent
+    communicates = True  # called without a cotangent
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
         node[4][0](sweep)
@@ -140,7 +139,7 @@ class Recording:
     Parameters
     ----------
     tape : callable
-        Makes a tape over the whole recording: the class `Tape`, which stands above this file.
+        Makes a tape over the whole recording: the class `tape.Tape`, which is imported above this file.
 
     Attributes
     ----------

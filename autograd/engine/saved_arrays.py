@@ -1,6 +1,6 @@
 """Arrays that a tape has saved are read-only until the last tape that needs them is released.
 
-`Recording.lock` makes them so. Here is what users see of it: read-only views, and the errors of writes.
+`Recording.lock` locks them. This file has what users see of it: read-only views, and the errors of writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import SavedArrayError
 __all__ = ["guarded", "refuse_write", "step_check"]
 
 def guarded(x: Any) -> Any:
-    """The array of a Tensor as a user may see it: a read-only view while a tape needs it, else the array itself."""
+    """The array of a Tensor for users: a read-only view while a tape needs it, else the array itself."""
     array, tape = x.array, x.tape
     if type(array) is not np.ndarray:
         return array
@@ -36,7 +36,7 @@ def step_check(leaf: Any) -> None:
 
 
 def refuse_write(error: ValueError) -> None:
-    """Raise SavedArrayError in the place of NumPy's error about a read-only array; do nothing for other errors."""
+    """Raise SavedArrayError for NumPy's error about a read-only array; do nothing for other errors."""
     if "read-only" in str(error):
         raise SavedArrayError(
             "an array that a tape needs for its backward pass was written to inside the tape's block. Needed: an "

@@ -1,7 +1,6 @@
-"""What belongs to a thread: the recording that operations append to, and the mesh they run under.
+"""Per-thread state: the recording that operations append to, and the current mesh.
 
-Ranks may be threads of one process, so nothing of this is global. Reading it costs one attribute of a
-`threading.local`.
+Ranks may be threads of one process, so none of this is global. Reading it costs one attribute of a `threading.local`.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ __all__ = ["no_grad", "state"]
 
 
 class State(threading.local):
-    """Per-thread state. The class attributes are every thread's start."""
+    """Per-thread state. The class attributes are the initial values in every thread."""
 
     recording: Recording | None = None
     """The flat list that operations append to; None while nothing is recorded."""
     grid: Grid | None = None
     """The current mesh's names, sizes and this rank's place; None without a mesh."""
     mesh: Any = None
-    """The current mesh itself, which `autograd` hands on without looking inside."""
+    """The current mesh object, for the layers above."""
     poke: Callable[[], None] | None = None
     """Called after each node of a sweep, so that pending communication makes progress."""
     pending: Any = ()
-    """The values that were started and not yet waited for (see `tensor.Deferred`), in order of their starts."""
+    """Values that were started and not yet waited for (see `deferred.Deferred`), in the order in which they started."""
     contexts: tuple[Callable[[], Any], ...] = ()
-    """What the program is inside of, outermost first: each makes a context manager that enters it again, where a part
-    of the program is run a second time (see `transforms.checkpoint`)."""
+    """The contexts that the program is in, outermost first. Each makes a context manager that enters it again where a
+    part of the program runs a second time (see `transforms.checkpoint`)."""
     dry: bool = False
     """Whether this thread runs a dry world, where every leaf has a shape only."""
 

@@ -1,7 +1,7 @@
 """The tape: an interval of its thread's list of operations, replayed in reverse or forwards.
 
-The list itself is a `Recording`. The outermost active `Tape` owns it; a tape that is opened inside is an interval of
-the same list, so that what an inner sweep records can be differentiated by the outer tape.
+The list itself is a `Recording`. The outermost active `Tape` owns it. A tape that is opened inside is an interval of
+the same list, so that the outer tape can differentiate what an inner sweep records.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = ["Sweep", "Tape", "scope"]
 
 
 class Sweep:
-    """One reverse replay of an interval: the cotangents by place, and those that leave the interval."""
+    """One reverse replay of an interval: cotangents by place, and those of places before the interval."""
 
     __slots__ = ("cts", "left", "outside", "record", "recording", "start", "wanted")
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
         self.recording = recording
         self.start = start
-        self.cts: list[Any] = [None] * (end - start)  # of the places that are still to come, from `start` on
-        self.left: list[Node | None] = []  # the nodes that are still to come
+        self.cts: list[Any] = [None] * (end - start)  # of the places that are not done yet, from `start` on
+        self.left: list[Node | None] = []  # the nodes that are not done yet
         self.outside: dict[int, Any] = {}
-        self.wanted = wanted  # places whose cotangents are asked for; leaves keep theirs to themselves then
+        self.wanted = wanted  # places whose cotangents are returned; leaves then get no gradient
         self.record = record  # whether cotangents are Tensors, else bare arrays
 
     @property
     def place(self) -> int:
-        """The place of the node at hand."""
+        """The place of the current node."""
         return self.start + len(self.cts)
 
     def add(self, place: int, ct: Any) -> None:
@@ -59,14 +59,14 @@ class Sweep:
             self.outside[place] = ct if known is None else known + ct
 
     def given(self, count: int) -> list[Any]:
-        """The cotangents of the last `count` places, whose nodes have no step of their own in this sweep."""
+        """Take the cotangents of the last `count` places, whose nodes need no step in this sweep."""
         found = self.cts[-count:]
         if self.wanted is None:
             del self.cts[-count:], self.left[-count:]
         return found
 
     def run(self, left: list[Node | None], release: bool) -> None:
-        """Replay `left`, which is taken apart, from its end; if it is a copy, `release` the recording's nodes."""
+        """Replay `left` from its end, which empties it; if it is a copy, `release` the recording's nodes."""
         self.left = left
         next_ct, next_node, cts = self.cts.pop, left.pop, self.cts
         if not (release or self.wanted is not None or state.poke is not None or listeners):
@@ -89,7 +89,7 @@ class Sweep:
                 events.emit("end", "backward", op.name, node, ct, self)
                 if state.poke is not None:
                     state.poke()
-            if release and op is not LEAF and op is not IMPORT:  # those are places that later tapes may name again
+            if release and op is not LEAF and op is not IMPORT:  # later tapes may refer to these places again
                 self.recording.nodes[self.place] = None
 
 
@@ -152,7 +152,7 @@ class Tape:
 
     # -- for the layers above ------------------------------------------------------------------------------------
     def mark(self, callback: Callable[[Sweep], None]) -> None:
-        """Have `callback` called in a sweep once everything recorded after this point is done."""
+        """Call `callback` in a sweep once everything recorded after this point is done."""
         self.open().append((MARK, None, (), (), (callback,), None, None))
 
     def effect(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
@@ -164,7 +164,7 @@ class Tape:
         recording.append((EFFECT, None, (), (), (do, undo), None, None))
 
     def take(self, x: Any) -> Any:
-        """Take (and remove) the cotangent that other tapes' sweeps have left here for `x`; None if there is none."""
+        """Remove and return the cotangent that sweeps of other tapes have left for `x`; None if there is none."""
         return self.recording.pending.pop(x.node, None) if x.tape is self.recording else None
 
     def plan(self) -> Any:
@@ -191,8 +191,9 @@ class Tape:
         Parameters
         ----------
         outputs, cotangents : Tensor, array or sequences of them
-            A cotangent per output, of its shape and dtype and of the dual layout; an array is V, a number constant.
-            Without them one number, I, P or Rooted. No outputs: carry on what other tapes' sweeps left here.
+            One cotangent per output, of its shape, dtype and dual layout. An array is V, a number constant. Without
+            cotangents the output is one number, I, P or Rooted. Without outputs the sweep starts from the cotangents
+            that sweeps of other tapes left here.
         wanted : sequence of Tensor, optional
             Return the cotangents of these (None where there is none) and leave every ``.grad`` as it is.
         retain, record : bool
@@ -208,7 +209,7 @@ class Tape:
         recording = self.recording
         if recording is None:
             raise TapeError("backward of a tape that recorded nothing: it was never entered")
-        if state.pending:  # a value still on its way is used here, and takes its place on the tape now
+        if state.pending:  # a value that is still being sent takes its place on the tape now
             for x in (*(outputs if isinstance(outputs, list | tuple) else (outputs,)), *(wanted or ())):
                 getattr(x, "node", None)
         nodes, start = recording.nodes, self.start
@@ -221,7 +222,7 @@ class Tape:
             sweep.add(place, recording.pending.pop(place))
         active = state.recording
         done = not retain and start == 0 and end == len(nodes)
-        over = done and active is not recording and not record  # nothing can be recorded there any more
+        over = done and active is not recording and not record  # then nothing more is recorded on it
         if not record:
             state.recording = None
         try:
@@ -236,7 +237,7 @@ class Tape:
         for place, ct in sweep.outside.items():
             node = nodes[place]
             if node is not None and (node[0] is LEAF or node[0] is IMPORT):
-                node[0].pull(node, ct, sweep)  # a leaf belongs to no tape, an import to the other one
+                node[0].pull(node, ct, sweep)  # a leaf belongs to no tape, an import to another one
             else:
                 recording.leave(place, ct)
         return None
@@ -244,7 +245,7 @@ class Tape:
     def forward(
         self, inputs: Sequence[Tensor], tangents: Sequence[Any], outputs: Sequence[Tensor], *, record: bool = False
     ) -> list[Any]:
-        """Forward mode: replay the list forwards, carrying tangents from `inputs` to `outputs`."""
+        """Forward mode: replay the list forwards, from the tangents of `inputs` to those of `outputs`."""
         recording, start = self.recording, self.start
         end = len(recording.nodes) if self.end is None else self.end
         carried: list[Any] = []
@@ -269,8 +270,8 @@ _ONE: dict[type, Any] = {kind: kind(1) for kind in (np.float64, np.float32)}
 
 
 def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) -> list[tuple[int, Tensor]]:
-    """The places and cotangents that a sweep from `end` to `start` starts from; refused if an output is none there."""
-    if cotangents is None and outputs.__class__ is Tensor and outputs.array.__class__ in _ONE:  # what most begin with
+    """The places and cotangents that a sweep starts from; TapeError if an output is not in the interval."""
+    if cotangents is None and outputs.__class__ is Tensor and outputs.array.__class__ in _ONE:  # the usual case
         y, layout = outputs, outputs.layout
         if start <= y.node < end and recording.nodes[y.node] is not None and y.tape is recording and (
             layout is None or layout.one_number
@@ -287,7 +288,7 @@ def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) 
     for y, ct in zip(outputs, cotangents, strict=True):
         ct = _seed(y, ct)
         if y.tape is None and recording.communicates and (y.node != OUTSIDE or y.__class__ is not Tensor):
-            continue  # this rank's part does not depend on a leaf, but its communications must run
+            continue  # this rank's part depends on no leaf, but its communications must run
         if y.tape is not recording or not start <= y.node < end or recording.nodes[y.node] is None:
             _refuse_output(recording, y)
         if ct is not None:
@@ -296,7 +297,7 @@ def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) 
 
 
 def _seed(y: Tensor, ct: Any) -> Tensor | None:
-    """The cotangent to start from, as a Tensor of the dual layout; None where this rank holds no value."""
+    """The cotangent of an output, as a Tensor of the dual layout; None where this rank holds no value."""
 
     if not isinstance(y, Tensor):
         raise TapeError(f"backward needs Tensors; {type(y).__name__} was given")
@@ -347,7 +348,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
 
 
 def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
-    """Say why `y` is no output of a tape of this recording."""
+    """Raise TapeError that says why `y` is no output of this tape."""
     if y.tape is None and y.__class__ is Tensor and y.node == OUTSIDE and recording.communicates:
         raise TapeError(
             f"backward of a value of shape {y.array.shape} that was made outside the tape's block, so that nothing "
@@ -369,7 +370,7 @@ def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
 # -- names for parts of a program ------------------------------------------------------------------------------------
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Name a part of the program: listeners hear its begin and end, forward and in every sweep that goes through it.
+    """Name a part of the program: listeners get its begin and end, forward and in every sweep through it.
 
     Examples
     --------

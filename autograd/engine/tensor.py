@@ -1,10 +1,9 @@
 """Tensor: an array, its layout, and its place on a tape.
 
-The result of an operation is a Tensor; users make leaves (`parameter`), and a value that another rank is still sending
-is a `Deferred` (`deferred`). Tensors are immutable as far as the tape is concerned: operations return new ones.
+The result of an operation is a Tensor. Users make leaves (`parameter`); a value that another rank is still sending is a
+`Deferred` (`deferred`). Tensors are immutable: operations return new ones.
 
-Operators and methods are operations under another name. They stand in one table, `ops.tensor_methods`, which installs
-them in this class.
+Operators and methods are operations under another name. The table `ops.tensor_methods` installs them in this class.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .state import state
 __all__ = ["TENSORS", "WATCH", "Tensor", "interior", "relabel"]
 
 TENSORS: set[Any] = set()
-"""Tensor and its subclasses. Dispatch looks up an operand's class here, at a tenth of the cost of `isinstance`."""
+"""Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
 
 _installed: Any = None  # filled in by `ops.tensor_methods`
 
@@ -38,9 +37,9 @@ class Tensor:
     __array_priority__ = 1000.0
     __hash__ = object.__hash__
     name = ""
-    _requires_grad = False  # whether it is a leaf that a tape is to follow
+    _requires_grad = False  # of leaves: whether tapes record what is computed from it
 
-    array: Any  # this rank's part, for internal use: writes are not refused; `Shaped` where the value is absent
+    array: Any  # this rank's part, not guarded against writes; a `Shaped` where the value is absent
     layout: Layout | None  # one label per mesh axis; None without a mesh
     tape: Recording | None  # where it was recorded; None if it depends on nothing that requires a gradient
     node: int
@@ -62,7 +61,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a tape follows it."""
+        """Whether gradients flow through it."""
         return self.tape is not None
 
     @property
@@ -71,11 +70,11 @@ class Tensor:
         return None
 
     def labelled(self, grid: Grid) -> Layout:
-        """Its layout under a mesh; a leaf without labels is given them for good when a mesh first meets it."""
+        """Its layout under a mesh. A leaf without labels gets them, for good, when it first enters a mesh."""
         return self.layout if self.layout is not None else grid.uniform(V)
 
     def enter_mesh(self) -> None:
-        """Take labels under the current mesh, if there is one: leaves do so, once."""
+        """Take labels under the current mesh, if there is one. Only leaves do, once."""
 
     def backward(self, cotangent: Any = None, *, retain: bool = False) -> None:
         """The same as ``tape.backward(self)`` on the whole tape that recorded it."""
@@ -89,13 +88,13 @@ class Tensor:
     # -- shape and dtype ---------------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of this rank's part; the extent of a sharded dimension knows on which axes it differs."""
+        """The shape of this rank's part. The extent of a sharded dimension is a number that knows its axes."""
         shape = self.array.shape
         return shape if self.layout is None or not self.layout.special else local_shape(self.layout, shape)
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """The shape of the whole value; LayoutError where it is Varying, so that there is no one value."""
+        """The shape of the whole value; LayoutError where it is Varying, which is no one value."""
         return self.array.shape if self.layout is None else global_shape(self.layout, self.array.shape)
 
     dtype = property(lambda self: self.array.dtype)
@@ -106,7 +105,7 @@ class Tensor:
     # -- its value as plain data -------------------------------------------------------------------------------
     @property
     def data(self) -> Any:
-        """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
+        """This rank's part as an array: read-only while a tape needs it, None where the value is absent."""
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter
@@ -126,10 +125,10 @@ class Tensor:
 
     @property
     def local(self) -> Any:
-        """This rank's part as a plain array, for code that is none of ringtape's; read-only while a tape needs it.
+        """This rank's part as a plain array, for other libraries; read-only while a tape needs it.
 
-        What is computed from it is not differentiated and has no layout. So on an active tape a value that the tape
-        follows gives it up under ``no_grad`` only, and the way back, ``collectives.from_local``, names every axis.
+        What is computed from it is not differentiated and has no layout. So on an active tape it is refused for a value
+        that requires a gradient, except under ``no_grad``. ``collectives.from_local`` makes a Tensor of an array again.
 
         Raises
         ------
@@ -219,7 +218,7 @@ _new = object.__new__
 
 
 def interior(array: Any, layout: Layout | None, tape: Recording | None, node: int) -> Tensor:
-    """A Tensor, made for half the price of calling the class."""
+    """Make a Tensor in half the time of calling the class."""
     x = _new(Tensor)
     x.array = array
     x.layout = layout

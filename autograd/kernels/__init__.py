@@ -1,17 +1,17 @@
-"""Kernels: operations that one pass over blocks does faster than NumPy's functions one after the other.
+"""Kernels: fused operations in one pass over blocks, faster than NumPy's functions one after the other.
 
-A kernel belongs to a kind of array. `find` looks it up by the operands' type, so a device's kernels stand beside the
-host's: whoever brings them calls `register` with its array type. Where there is none (shape-only arrays, other dtypes,
-a device without one) `find` returns None, and the operation is the composition of plain operations that it is declared
-with. Recorded sweeps use that too: a kernel computes first-order cotangents only.
+A kernel belongs to an array type. `find` looks it up by the operands' type; `register` adds the kernels of a device's
+array type. Without a kernel (shape-only arrays, other dtypes, other devices) `find` returns None, and the operation
+runs the composition of plain functions that it is declared with. Recorded sweeps do too: kernels compute first-order
+cotangents only.
 
 A kernel is two functions:
 
     forward(xs, options, keep) -> (y, kept)       `kept` is for backward; None unless `keep`
     backward(ct, kept, xs, options, wanted, last) -> the operands' cotangents, None where not wanted
 
-Neither writes to what it is given; but a backward that is the `last` may use up what was kept. On the host they work in
-blocks that stay in the cache, with ``out=``.
+Neither writes to its arguments, but the `last` backward may overwrite what was kept. On the host they work with
+``out=`` in blocks that stay in the cache.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def register(kind: type, package: str) -> None:
-    """Teach ringtape the kernels of an array type: a package with the same files as this one, or some of them.
+    """Register the kernels of an array type: a package with some of the files of this one.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def _load(kind: type, name: str) -> Kernel | None:
 def find(name: str, xs: Sequence[Any]) -> Kernel | None:
     """The kernel of an operation for these arrays, or None: all of one type, float32 or float64 throughout.
 
-    Arrays of integers or booleans among them (labels, masks) go along.
+    Arrays of integers or booleans among them (labels, masks) are allowed.
     """
     kind = type(xs[0])
     key = kind, name

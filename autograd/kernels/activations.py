@@ -21,7 +21,7 @@ _DENSITY = 1 / math.sqrt(2 * math.pi)
 
 @cache
 def _constants(dtype: Any, *values: float) -> list[Any]:
-    """Numbers as arrays of no dimension: a Python number costs each call a microsecond more."""
+    """Numbers as arrays without dimensions: with a Python number each call takes a microsecond more."""
     return [np.array(value, dtype) for value in values]
 
 

@@ -1,14 +1,14 @@
 """Attention in blocks of query rows, on views of (..., heads, tokens, width) with any strides: nothing is copied.
 
-What is kept for backward are the exponentials P, not divided by their rows' sums r: the division is folded into the
-output and into its cotangent, which are narrower. With ``c = ct / r``
+The exponentials P are kept for backward, not divided by their rows' sums r: the division is folded into the output and
+into its cotangent, which are narrower. With ``c = ct / r``
 
     O = (P V) / r,  dV = P' c,  dS = P * (c V' - rowsum(c * O)),  dQ = dS K,  dK = dS' Q
 
-and the scale goes into Q, backward into c. Causal blocks that are masked throughout are never computed; where a
-block is the diagonal's alone, the exponentials are taken in strips of rows, each as far as its last row sees. Where the
-lengths of all rows of Q and K prove that no product leaves exp's safe range, the largest of each row is not looked for.
-Beyond `KEEP_BYTES` the exponentials are not kept, and backward computes them again.
+and the scale is folded into Q, in backward into c. Causal blocks that are masked throughout are not computed. In a
+block on the diagonal the exponentials are computed in strips of rows, each up to the last key that its last row sees.
+If the lengths of the rows of Q and K bound all scores within exp's safe range, the largest score of each row is not
+computed. Beyond `KEEP_BYTES` the exponentials are not kept, and backward computes them again.
 
 Source: the recomputation and the row sum of ``ct * O`` are those of Dao et al. 2022 (FlashAttention), section 3.1.
 """
@@ -24,9 +24,9 @@ from . import Kernel
 from .softmax import SAFE, exponentials
 
 SCORE_BYTES = 1 << 19
-"""What the scores of one step may take: rows of one head, or all of several heads."""
+"""The size of the scores of one step: rows of one head, or all of several heads."""
 KEEP_BYTES = 1 << 25
-"""Up to where the exponentials are kept for backward."""
+"""Up to this size the exponentials are kept for backward."""
 ROWS = 128
 """Query rows of one step of causal attention."""
 STRIP = 32
@@ -59,7 +59,7 @@ def _steps(q: Any, k: Any, causal: bool) -> Iterator[_Step]:
 
 
 def _bound(q: Any, k: Any, scale: float) -> float:
-    """What no score exceeds in size: the product of the greatest lengths (Cauchy and Schwarz)."""
+    """A bound on the size of all scores: the product of the greatest lengths (Cauchy-Schwarz)."""
     if not q.size or not k.size:
         return 0.0
     longest = [float(np.sqrt(np.vecdot(x, x).max())) for x in (q, k)]
@@ -95,7 +95,7 @@ class _Scores:
         edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
         if self.safe:
             rows = p.shape[1]
-            strip = STRIP if edge == 0 else rows  # of a longer block the strips' shorter rows cost more than they save
+            strip = STRIP if edge == 0 else rows  # in a longer block strips cost more than they save
             for start in range(0, rows, strip):
                 part = p[:, start : start + strip, : max(0, step.seen - rows + start + strip)]
                 np.exp(part, out=part)
@@ -178,7 +178,7 @@ def _accumulate(a: Any, b: Any, target: Any, seen: int, first: bool) -> None:
 
 
 def _like_tokens_first(x: Any, shape: tuple[int, ...]) -> Any:
-    """An empty array of (..., heads, tokens, width) that lies as (..., tokens, heads, width) if `x` does."""
+    """An empty array (..., heads, tokens, width), stored as (..., tokens, heads, width) if `x` is."""
     *lead, heads, tokens, width = shape
     if x.ndim > 2 and x.strides[-3] < x.strides[-2]:
         return np.empty((*lead, tokens, heads, width), x.dtype).swapaxes(-2, -3)

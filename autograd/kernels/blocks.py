@@ -1,4 +1,4 @@
-"""What the host's kernels share: how large a block is, and arrays in the form that they need."""
+"""Helpers of the host's kernels: blocks, and arrays as matrices or vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_BYTES = 1 << 18  # a block and what is worked out beside it stay in a second-level cache
+BLOCK_BYTES = 1 << 18  # a block and its intermediate results stay in a second-level cache
 
 
 def blocks(count: int, item_bytes: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:

@@ -1,7 +1,7 @@
 """Cross-entropy of many classes in blocks of rows.
 
-What is kept for backward are the exponentials, which the last backward turns into the gradient where they lie: of all
-that is as large as the logits there is one array, made once.
+The exponentials are kept for backward, and the last backward turns them into the gradient in place. So only one array
+of the size of the logits is allocated.
 """
 
 from __future__ import annotations

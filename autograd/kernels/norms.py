@@ -1,7 +1,7 @@
 """Layer norm and RMS norm over the last dimension, in blocks of rows.
 
-Means over a row are products with a vector (BLAS), squares ``vecdot``; what backward needs besides the operands is two
-numbers a row.
+Means over a row are products with a vector, squares ``vecdot``. Besides the operands, backward needs two numbers per
+row.
 """
 
 from __future__ import annotations

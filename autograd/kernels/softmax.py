@@ -1,4 +1,4 @@
-"""Softmax and its logarithm in blocks of rows, and the exponentials that attention and cross-entropy are made of."""
+"""Softmax and log-softmax in blocks of rows, and the exponentials for attention and cross-entropy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SAFE = 60.0
 def exponentials(x: Any, out: Any) -> Any:
     """Write ``exp(x - shift)`` to `out` and return the shift of each row, [..., 1]; None where it is zero.
 
-    The largest of each row costs more than the exponential does (NumPy has no vector code for it); the extremes of the
-    whole block cost next to nothing, and mostly show that no shift is needed. A row of -inf gives zeros.
+    The maximum of each row takes longer than the exponential (NumPy has no vector code for it). The extremes of the
+    whole block are cheap, and mostly show that no shift is needed. A row of -inf gives zeros.
     """
     if not x.size:
         return None

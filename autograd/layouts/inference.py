@@ -1,7 +1,8 @@
 """The layout of a local operation's result, from its operands' layouts and what its declaration says.
 
-Each axis is looked at by itself. Dimensions come first: a sharded one stays sharded, is summed over, which makes the
-result Partial, or may not be sharded there. What is left are whole values, of which few mix (see `combine`).
+Each mesh axis is inferred by itself. Sharded dimensions come first: the operation keeps the dimension (the result is
+sharded too), sums over it (the result is Partial), or mixes along it (an error). After that the labels of unsharded
+values are combined; few of them mix (see `combine`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ def infer(
     options: Any,
     arrays: Sequence[Any],
 ) -> Layout:
-    """The layout of the result of `op`; LayoutError with a reason and a fix if its operands do not go together.
+    """Infer the layout of the result of `op`; LayoutError with a reason and a fix if the operands' layouts do not mix.
 
-    R and I of an operand that is not `real`, so that it has no cotangent, are C. The arrays serve the error's text.
+    R and I count as C for an operand that is not `real` (floating or complex), because it has no cotangent. The arrays
+    are for the error's text.
     """
     grid = layouts[0].grid
     for layout in layouts:
@@ -50,7 +52,7 @@ def infer(
 
 
 def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any, size: int) -> Label:
-    """The result's label on one axis of a size. `labels` holds C for operands whose cotangent does not exist."""
+    """The result's label on one axis of `size` ranks. `labels` holds C for operands without a cotangent."""
     shard = None
     contracted = False
     drawn = D in labels
@@ -99,7 +101,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
 
 
 def _carried(label: Shard, entry: Any, i: int) -> Shard:
-    """A sharded dimension's label in the result, where its extents may be a multiple."""
+    """The label of a sharded dimension in the result, where its extents may be a multiple."""
     dim, factor = entry if isinstance(entry, tuple) else (entry, 1)
     extent, offset, unit = (label.extent or 0) * factor, (label.offset or 0) * factor, label.unit * factor
     if extent.denominator != 1 or offset.denominator != 1:
@@ -108,7 +110,7 @@ def _carried(label: Shard, entry: Any, i: int) -> Shard:
 
 
 def _cut_alike(a: Shard, b: Shard, size: int) -> bool:
-    """Whether two sharded dimensions are cut in the same places, on every rank."""
+    """Whether two sharded dimensions are partitioned alike on every rank."""
     if a.extent != b.extent or a.offset != b.offset:
         return False
     return a.unit == b.unit or a.extent is None or level(a.extent, size, a.unit) == level(a.extent, size, b.unit)
@@ -139,14 +141,14 @@ def _with_partial(op: Any, labels: Sequence[Label]) -> Label:
 
 
 def layout_of(x: Any, grid: Grid) -> Layout:
-    """The layout of an operand that is no Tensor: numbers are constants, arrays V, rank-dependent numbers V there."""
+    """The layout of an operand that is no Tensor: numbers are C, arrays V, rank-dependent numbers V on their axes."""
     if isinstance(x, RankInt | RankFloat):
         return grid.layout([V if name in x.axes else C for name in grid.names])
     return grid.uniform(C if getattr(x, "shape", ()) == () else V)
 
 
 def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:
-    """Copies that are used with a rank-dependent option are values of their own."""
+    """The layout of an operand that is used with a rank-dependent option: copies become Varying on those axes."""
     for axis in axes:
         if layout[axis] is I or layout[axis] is P:
             raise LayoutError(rank_dependent(name, layout, axis))

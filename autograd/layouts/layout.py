@@ -1,4 +1,4 @@
-"""Labels: what the ranks along one mesh axis hold of a value, and what that makes of its cotangent.
+"""Labels and layouts: what the ranks along a mesh axis hold of a value, and which label its cotangent has.
 
 =============  ==========================  ==================================================  ==========
 label          the ranks hold              it means                                            cotangent
@@ -9,23 +9,20 @@ I Invariant    equal copies                one value and one computation, repeat
 V Varying      own values                  as many values as ranks; no promise                 V
 Shard(d)       parts                       V that knows "concatenate on dimension d"           Shard(d)
 Rooted(r)      data on rank r only         one value; absent elsewhere                         Rooted(r)
-C Constant     equal copies                equal everywhere, and without a cotangent           (none)
-D Drawn        equal copies                random numbers from a key that knows not the rank   (none)
+C Constant     equal copies                equal everywhere, no cotangent                      (none)
+D Drawn        equal copies                random numbers from a key without the rank          (none)
 =============  ==========================  ==================================================  ==========
 
-A draw is a constant that does not mix with Varying: the same random numbers on values that differ is how dropout goes
-wrong (see `random`).
+A draw is a constant that does not mix with Varying: the same dropout mask on data that differs between ranks is an
+error (see `random`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import MeshError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Sum", "V", "dual_label",
@@ -34,7 +31,7 @@ __all__ = [
 
 
 class Label:
-    """One label; the four plain ones and the constant are singletons."""
+    """The label of a value on one mesh axis. R, I, V, P, C and D are singletons."""
 
     __slots__ = ("letter", "word")
 
@@ -60,10 +57,10 @@ D = Label("D", "Drawn")
 class Shard(Label):
     """Parts of one value, concatenated on dimension `dim`.
 
-    `extent` and `offset`, the whole value's extent there and where this rank's part begins, are filled in when a tensor
-    takes the label; without them it equals every Shard of the same dimension: ``x.layout["dp"] == Shard(0)``. The parts
-    are multiples of `unit`: a reshape that merges dimensions keeps whole rows together, so that the parts of 5 rows of
-    2 on 3 ranks are 4, 4 and 2 long, and not 4, 3 and 3.
+    `extent` is the whole value's extent along the dimension, `offset` the index at which this rank's part begins. They
+    are filled in when a tensor takes the label. Without them a Shard equals every Shard of the same dimension:
+    ``x.layout["dp"] == Shard(0)``. Extents of parts are multiples of `unit`: a reshape that merges dimensions keeps
+    whole rows together, so the parts of 5 rows of 2 on 3 ranks have 4, 4 and 2 elements, not 4, 3 and 3.
     """
 
     __slots__ = ("dim", "extent", "offset", "unit")
@@ -116,7 +113,7 @@ def dual_label(label: Label) -> Label:
 
 
 def may_relabel(have: Label, need: Label) -> bool:
-    """The free relabels a sweep may use: V->P, R->V, Shard<->V, Rooted<->V; a constant serves where copies do."""
+    """Whether a sweep may change a label for free: V->P, R->V, Shard<->V, Rooted<->V, and a constant to R, I, V."""
     if have is need or have == need or ((have is C or have is D) and need is not P):
         return True
     varying = have is V or have is R or type(have) in (Shard, Rooted)
@@ -124,11 +121,11 @@ def may_relabel(have: Label, need: Label) -> bool:
 
 
 class Mix:
-    """The operation mixes along this dimension, so it cannot be sharded."""
+    """The dimension is mixed by the operation, so it cannot be sharded."""
 
 
 class Sum:
-    """The operation sums over this dimension; dimensions of one contraction share the object's key."""
+    """The dimension is summed over by the operation; dimensions of one contraction share the key."""
 
     __slots__ = ("key",)
 
@@ -143,7 +140,7 @@ class Sum:
 
 
 class Layout(Mapping[str, Label]):
-    """The labels of one value, one per mesh axis: a read-only mapping, one object per content (see `Grid.layout`)."""
+    """The labels of one value, one per mesh axis: a read-only mapping, and one object per content (`Grid.layout`)."""
 
     __slots__ = ("drawn", "dual", "grid", "labels", "one_number", "rooted", "special")
 
@@ -153,9 +150,9 @@ class Layout(Mapping[str, Label]):
     def __init__(self, grid: Grid, labels: tuple[Label, ...]):
         self.grid = grid
         self.labels = labels
-        self.special = any(type(x) is Shard for x in labels)  # so that shapes take part in inference
-        self.rooted = any(type(x) is Rooted for x in labels)  # so that the value may be absent here
-        self.one_number = all(x is I for x in labels)  # so that it is a plain objective
+        self.special = any(type(x) is Shard for x in labels)  # then inference depends on shapes
+        self.rooted = any(type(x) is Rooted for x in labels)  # then the value may be absent here
+        self.one_number = all(x is I for x in labels)  # then a number is an objective
         self.drawn = D in labels
 
     def __getitem__(self, axis: str) -> Label:
@@ -167,7 +164,7 @@ class Layout(Mapping[str, Label]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    __hash__ = object.__hash__  # one object per content, and this one needs no Python
+    __hash__ = object.__hash__  # there is one object per content
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Mapping) and not isinstance(other, Layout):
@@ -181,19 +178,19 @@ class Layout(Mapping[str, Label]):
         return self.grid.layout, (self.labels,)
 
     def __getattr__(self, name: str) -> Layout:
-        """Find `dual` when it is first asked for; from then on it is an attribute like the others."""
+        """Compute `dual` at its first use; from then on it is an ordinary attribute."""
         if name != "dual":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self.dual = self.grid.layout([dual_label(x) for x in self.labels])
         return self.dual
 
     def replace(self, axes: Sequence[str], label: Label) -> Layout:
-        """This layout with another label on the axes named."""
+        """This layout with another label on the given axes."""
         at = {self.grid.axis(axis) for axis in axes}
         return self.grid.layout([label if k in at else x for k, x in enumerate(self.labels)])
 
     def absent_beyond(self, axes: Sequence[str]) -> bool:
-        """Whether an axis not named roots the value on another rank, so that a whole line of `axes` is without data."""
+        """Whether the value is rooted on another rank along an axis outside `axes`, so no rank along `axes` has it."""
         return self.rooted and any(
             type(x) is Rooted and x.root != at and name not in axes
             for name, x, at in zip(self.grid.names, self.labels, self.grid.place, strict=True)
@@ -201,7 +198,7 @@ class Layout(Mapping[str, Label]):
 
 
 class Grid:
-    """The names and sizes of a mesh's axes and this rank's place on each; what labels need to know of a mesh."""
+    """The names and sizes of a mesh's axes, and this rank's coordinates: what layouts need to know of a mesh."""
 
     __slots__ = ("_layouts", "index", "names", "place", "sizes")
     _interned: dict[tuple[Any, ...], Grid] = {}
@@ -238,7 +235,7 @@ class Grid:
         return self.layout([label] * len(self.names))
 
     def axis(self, name: str) -> int:
-        """The axis' place in the mesh; MeshError if there is none of this name."""
+        """The index of an axis in the mesh; MeshError if there is none of this name."""
         try:
             return self.index[name]
         except (KeyError, TypeError):

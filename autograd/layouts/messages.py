@@ -1,4 +1,4 @@
-"""How errors show a value: ``f32[8,64] {dp: V, tp: I}``."""
+"""The text of layout errors: values as ``f32[8,64] {dp: V, tp: I}``, the reason, and a fix that was tried."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def describe(array: Any, shape: Any, layout: Any) -> str:
 
 
 class Refused(Exception):
-    """Why labels do not go together: a word of `_REASONS`, and the places of the operands that it speaks of."""
+    """Why labels do not mix: a key of `_REASONS`, and the indices of the operands concerned."""
 
 
 def _unmatched(op: Any, labels: Sequence[Label], i: int, j: int) -> str:
@@ -123,7 +123,7 @@ _REASONS: dict[str, Callable[..., str]] = {
     "both partial": _both_partial,
 }
 
-_FIXES = {  # what may be written for an operand: label it has -> (label it gets, how, what that costs)
+_FIXES = {  # label of an operand -> (label it gets, the call, its cost)
     I: [(R, "cast({x}, {a!r}, to=R)", "free forward, all-reduce in backward"),
         (P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free in both directions"),
         (V, "shard({x}, {a!r}, dim=...)", "keeps this rank's part; an all-gather in backward")],
@@ -144,7 +144,7 @@ _SHARD = (V, "cast({x}, {a!r}, to=V)", "free; says that the parts are values of 
 
 
 def fixes(label: Label) -> list[tuple[Label, str, str]]:
-    """What a user may write to give an operand another label."""
+    """The calls that give an operand another label."""
     return [_GATHER, _SHARD] if type(label) is Shard else _FIXES.get(label, [])
 
 
@@ -177,13 +177,13 @@ def explain(
         (_, one), (j, two) = sharded[:2]
         how = f"all_to_all({names[j]}, {axis!r}, split_dim={one.dim}, concat_dim={two.dim})"
         found = f"  fix: {how}   (cuts both alike)"
-    # the operand whose label is the odd one out is usually I, P or Shard: try those before the others
+    # usually the operand to change is the one that is D, I or P: try those first
     order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):
         for i in order:
             for label, how, cost in fixes(labels[i]):
                 if label is V and type(labels[i]) is Shard and sum(type(x) is Shard for x in labels) > 1:
-                    continue  # it would run, and add parts that do not belong together
+                    continue  # it would run, and add parts of different places
                 trial = list(labels)
                 for j in range(len(labels)):
                     if j == i or (not only_one and trial[j] is labels[i]):
@@ -199,7 +199,7 @@ def explain(
 
 
 def rank_dependent(name: str, layout: Layout, axis: str) -> str:
-    """The text for copies of one value that are used with an option that differs between the ranks."""
+    """The text of the error for copies of one value that are used with an option that differs between the ranks."""
     label = layout[axis]
     return (
         f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x "
@@ -231,7 +231,7 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: typ
 
 
 def unfit(op: Any, error: ValueError, xs: Sequence[Any]) -> Exception:
-    """What to raise where the function itself refused its operands: their shapes, names and the call site."""
+    """The error for operands that the function itself refused: their names, shapes, layouts and the call site."""
     if isinstance(error, RingtapeError):
         return error
     shown = []

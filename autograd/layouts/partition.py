@@ -1,4 +1,4 @@
-"""How a dimension is cut into parts, one a rank, by numpy's array_split rule; and the shape of the whole."""
+"""The partition of a dimension into one part per rank, by numpy's array_split rule; local and global shapes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def level(extent: int, size: int, unit: int) -> list[int]:
 
 
 def local_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A part's shape, with the extents of sharded dimensions as integers that know their axes."""
+    """The shape of a part, with extents of sharded dimensions as `RankInt`, which remember their axes."""
     result = list(shape)
     for name, x in layout.items():
         if isinstance(x, Shard) and x.dim < len(result):
@@ -45,7 +45,7 @@ def local_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def global_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The whole value's shape: sharded dimensions at their extents, the outermost axis' counting."""
+    """The shape of the whole value. Where several axes shard a dimension, the outermost axis has its extent."""
     for axis, x in layout.items():
         if x is V:
             raise LayoutError(

@@ -1,6 +1,7 @@
-"""Numbers that differ between ranks and know it: `mesh.axis(a).rank`, the local extent of a sharded dimension.
+"""Numbers that differ between ranks: `mesh.axis(a).rank`, the local extent of a sharded dimension.
 
-Arithmetic keeps the knowledge, so that a slice or a mean that depends on the rank cannot pass for one that does not.
+They remember the axes along which they differ, through all arithmetic, so that a slice or a mean that depends on the
+rank is not mistaken for one that does not.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ __all__ = ["RankFloat", "RankInt", "frozen", "rank_axes"]
 
 
 class RankInt(int):
-    """An integer that differs between the ranks of some axes and knows them (a rank, the extent of a local part).
+    """An integer that differs between the ranks of some axes (a rank, the extent of a local part).
 
-    Arithmetic with it gives a RankInt again, an operation that it enters gives V on those axes.
+    Arithmetic with it gives a RankInt again. An operation with it as an operand gives V on those axes.
     """
 
     axes: frozenset[str]
@@ -30,7 +31,7 @@ class RankInt(int):
         return RankInt, (int(self), self.axes)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
-        # a plain int to NumPy, which alone is weak in promotion; the array that results is V, as every array is
+        # as a plain int, since only that is weak in NumPy's promotion; the result is an array, and so V
         return getattr(ufunc, method)(*(int(x) if isinstance(x, RankInt) else x for x in xs), **options)
 
 
@@ -57,7 +58,7 @@ for _name in (*_ARITHMETIC, "__neg__", "__abs__", "__lshift__", "__rshift__", "_
 
 
 class RankFloat(float):
-    """What a division of `RankInt`s gives: a float that knows on which axes it differs."""
+    """A float that differs between the ranks of some axes, as a division of `RankInt`s gives it."""
 
     axes: frozenset[str]
 
@@ -96,7 +97,7 @@ def rank_axes(options: Any) -> frozenset[str]:
 
 
 def frozen(options: Any, operands: Any) -> Any:
-    """What inference asks of options, as a dictionary key: who differs between ranks; all, where a part is sharded."""
+    """What inference needs of options, as a dictionary key: the rank axes; the values where an operand is sharded."""
     if not options:
         return ()
     return rank_axes(options), any(_special(x) for x in operands) and _frozen(options)
@@ -115,6 +116,6 @@ def _frozen(x: Any) -> Any:
         return tuple(map(_frozen, x))
     if isinstance(x, np.ndarray):
         return (x.shape, x.dtype.str, x.tobytes())
-    if hasattr(x, "dtype"):  # no values, or none here
+    if hasattr(x, "dtype"):  # an array without values
         return (x.shape, x.dtype.str)
     return x

@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from ...engine.checked_pull import prove
+from ...engine.checked_pull import check_rules
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
 from ...engine.tape import Sweep
@@ -64,7 +64,7 @@ class Fused(Primitive):
             self._step(node, ct, sweep)
             return
         if signature is not None and not signature.checked:
-            prove(self, node, ct)
+            check_rules(self, node, ct)
         backward, kept = kept
         wanted = [place >= 0 for place in places]
         last = sweep.left is sweep.recording.nodes  # the sweep releases the tape, so the kernel may reuse its arrays
