@@ -1,4 +1,4 @@
-"""What each collective is for mpi4py: the name of its call and its arguments."""
+"""What each collective is for mpi4py: the name of its call, and its arguments."""
 
 from __future__ import annotations
 
@@ -6,31 +6,53 @@ from collections.abc import Callable
 from typing import Any
 
 from ..protocol import Request
+from .library import KINDS, Kind
 
-__all__ = ["CALLS", "SCANS", "Arguments"]
+__all__ = ["CALLS", "asked", "nonblocking"]
 
-Arguments = Callable[[Request, Any, Any, Any, Any], tuple[Any, ...]]
-"""``arguments(request, x, out, datatype, operation)``"""
+Arguments = Callable[[Request, Any, Any, Kind], tuple[Any, ...]]
+"""``arguments(request, x, out, kind)``"""
 
 CALLS: dict[str, tuple[str, Arguments]] = {
-    "all_reduce": ("Allreduce", lambda r, x, out, t, op: ((x, t), (out, t), op)),
-    "reduce": ("Reduce", lambda r, x, out, t, op: ((x, t), None if out is None else (out, t), op, r.root)),
-    "broadcast": ("Bcast", lambda r, x, out, t, op: ((out, t), r.root)),
-    "gather": ("Gatherv", lambda r, x, out, t, op: ((x, t), None if out is None else _parts(out, r.counts, t), r.root)),
-    "all_gather": ("Allgatherv", lambda r, x, out, t, op: ((x, t), _parts(out, r.counts, t))),
-    "scatter": ("Scatterv", lambda r, x, out, t, op: (None if x is None else _parts(x, r.counts, t), (out, t), r.root)),
-    "reduce_scatter": ("Reduce_scatter", lambda r, x, out, t, op: ((x, t), (out, t), list(r.counts or ()), op)),
-    "all_to_all": ("Alltoallv", lambda r, x, out, t, op: (_parts(x, r.counts, t), _parts(out, r.receive_counts, t))),
-    "barrier": ("Barrier", lambda r, x, out, t, op: ()),
+    "all_reduce": ("Allreduce", lambda r, x, out, kind: (_all(x, kind), _all(out, kind), kind.operations[r.op])),
+    "reduce": ("Reduce", lambda r, x, out, kind: (_all(x, kind), _all(out, kind), kind.operations["sum"], r.root)),
+    "scan": ("Scan", lambda r, x, out, kind: (_all(x, kind), _all(out, kind), kind.operations["sum"])),
+    "exscan": ("Exscan", lambda r, x, out, kind: (_all(x, kind), _all(out, kind), kind.operations["sum"])),
+    "reduce_scatter": (
+        "Reduce_scatter",
+        lambda r, x, out, kind: (_all(x, kind), _all(out, kind), list(r.counts or ()), kind.operations["sum"]),
+    ),
+    "broadcast": ("Bcast", lambda r, x, out, kind: (_all(out, kind), r.root)),
+    "gather": ("Gatherv", lambda r, x, out, kind: (_all(x, kind), _parts(out, r.counts, kind), r.root)),
+    "all_gather": ("Allgatherv", lambda r, x, out, kind: (_all(x, kind), _parts(out, r.counts, kind))),
+    "scatter": ("Scatterv", lambda r, x, out, kind: (_parts(x, r.counts, kind), _all(out, kind), r.root)),
+    "all_to_all": (
+        "Alltoallv",
+        lambda r, x, out, kind: (_parts(x, r.counts, kind), _parts(out, r.receive_counts, kind)),
+    ),
+    "barrier": ("Barrier", lambda r, x, out, kind: ()),
 }
-"""The name of mpi4py's blocking call (its nonblocking form has an I before it), and what makes its arguments."""
-
-SCANS: dict[bool, tuple[str, Arguments]] = {
-    False: ("Scan", lambda r, x, out, t, op: ((x, t), (out, t), op)),
-    True: ("Exscan", lambda r, x, out, t, op: ((x, t), (out, t), op)),
-}
-"""The same of `scan`, by whether it is exclusive."""
+"""The name of mpi4py's blocking call, and what makes its arguments. A scan that is exclusive is here an ``exscan``."""
 
 
-def _parts(x: Any, counts: Any, datatype: Any) -> tuple[Any, ...]:
-    return x, list(counts), datatype  # a list: mpi4py takes a tuple for counts and displacements
+def asked(call: str, request: Request, x: Any, out: Any) -> tuple[str, tuple[Any, ...]]:
+    """The name of mpi4py's call, and its arguments."""
+    function, arguments = CALLS[call]
+    given = x if out is None else out
+    return function, arguments(request, x, out, _NO_ARRAY if given is None else KINDS[given.dtype])
+
+
+def nonblocking(function: str) -> str:
+    """The name of the nonblocking form of a call: ``Iallreduce``."""
+    return f"I{function[0].lower()}{function[1:]}"
+
+
+def _all(x: Any, kind: Kind) -> Any:
+    return None if x is None else (x, kind.datatype)
+
+
+def _parts(x: Any, counts: Any, kind: Kind) -> Any:
+    return None if x is None else (x, list(counts), kind.datatype)  # a tuple would be counts and displacements
+
+
+_NO_ARRAY = Kind(None, {})

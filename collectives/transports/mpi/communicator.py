@@ -23,7 +23,7 @@ from ..protocol import Array, Pending, Request
 from ..staged import HostTransport
 from ..traffic import Traffic
 from . import windows
-from .calls import CALLS, SCANS, Arguments
+from .calls import CALLS, asked, nonblocking
 from .groups import Groups, Handle, digest_of
 from .library import KINDS, MPI
 
@@ -104,6 +104,8 @@ class MpiCommunicator(HostTransport):
     def checking(self) -> bool:
         return self._agreed < modes.limit and self.size > 1
 
+    announce = HostTransport.agree  # it has no call to travel with
+
     def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         if self._agreed >= modes.limit or self.size == 1:
             return
@@ -131,53 +133,47 @@ class MpiCommunicator(HostTransport):
     def _run(self, request: Request, x: Any, out: Any, said: str = "") -> Any:
         """Make a call; `said` is what a rank that waits for it is told to do, if not the name of the call."""
         call = request[0]
-        found = CALLS.get(call)
-        if found is None:
+        if call == "all_reduce":  # made most: its row of the table, without another frame
+            datatype, operations = KINDS[x.dtype]
+            function, arguments = "Allreduce", ((x, datatype), (out, datatype), operations[request[2]])
+        elif call in _BLOCKING:
+            function, arguments = asked(call, request, x, out)
+        else:
             return self._start(request, x, out).wait()
-        function, arguments_of = found
-        given = x if out is None else out
-        datatype, operations = KINDS[given.dtype] if given is not None else _NO_ARRAY
-        arguments = arguments_of(request, x, out, datatype, operations.get(request[2]))
         channel = self._channel
         channel.calls = number = channel.calls + 1
         wait = (channel, said or call, number, None)
         if modes.watching or self._raises:  # polled, so that this rank can raise an error instead of waiting for ever
-            self._waits.start(wait, self._nonblocking(function), *arguments).wait()
+            self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments).wait()
         else:
             self._waits.block(wait, getattr(self._comm, function), *arguments)
         return out
 
-    def _nonblocking(self, function: str) -> Callable[..., Any]:
-        """MPI's nonblocking form of a call."""
-        found: Callable[..., Any] = getattr(self._comm, f"I{function[0].lower()}{function[1:]}")
-        return found
-
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
         call = request.call
-        found = CALLS.get(call)
-        if found is not None:
-            return self._started(request, x, out, *found)
+        if call == "recv":
+            return self._start_recv(out, request.peer)
+        if call == "send" or call == "lend":
+            return self._start_send(x, request.peer, call == "lend")
+        if call == "exchange":
+            return Pending.done(self._exchanged(bytes(x)))
+        if call in ("get", "accumulate"):
+            return Pending.done(self._window(request, x, out))
         if call == "scan":
             exclusive, backwards = request.options
             if exclusive:
                 out[...] = 0  # Exscan leaves the first rank's as it is
-            return (self._mirror() if backwards else self)._started(request, x, out, *SCANS[bool(exclusive)])
-        if call == "exchange":
-            return Pending.done(self._exchanged(bytes(x)))
-        if call == "recv":
-            return self._start_recv(out, request.peer)
-        if call in ("get", "accumulate"):
-            return Pending.done(self._window(request, x, out))
-        return self._start_send(x, request.peer, call == "lend")
+                call = "exscan"
+            if backwards:
+                return self._mirror()._started(call, request, x, out)
+        return self._started(call, request, x, out)
 
-    def _started(self, request: Request, x: Any, out: Any, function: str, arguments_of: Arguments) -> Pending[Any]:
-        given = x if out is None else out
-        datatype, operations = KINDS[given.dtype] if given is not None else _NO_ARRAY
-        arguments = arguments_of(request, x, out, datatype, operations.get(request.op))
+    def _started(self, call: str, request: Request, x: Any, out: Any) -> Pending[Any]:
+        function, arguments = asked(call, request, x, out)
         channel = self._channel
         channel.calls = number = channel.calls + 1
         wait = (channel, request.call, number, None)
-        waited = self._waits.start(wait, self._nonblocking(function), *arguments)
+        waited = self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments)
 
         def finish() -> Any:
             waited.wait()
@@ -263,7 +259,7 @@ class MpiCommunicator(HostTransport):
 
 
 _AGREE = Request("all_reduce", op="max")
-_NO_ARRAY: Any = (None, {})
+_BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
 
 
 @lru_cache(maxsize=4096)
