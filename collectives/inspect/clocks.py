@@ -1,9 +1,9 @@
-"""One time for all ranks: how far every rank's clock is from rank 0's.
+"""Clock offsets: how far every rank's clock is from rank 0's.
 
 Cristian's method (F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989), section 3): rank
-0 asks for the time and notes when it asked and when the answer came. The answer was read some time between the two, so
-the middle is wrong by at most half the round trip; of several rounds the shortest is kept. Measured at the start and at
-the end, a clock that runs faster or slower is corrected too, by the straight line between the two.
+0 asks for the time, and records when it asked and when the answer came. The other clock was read at some time between
+the two, so their mean is wrong by at most half the round trip; the shortest of several rounds is kept. The offset is
+measured at the start and at the end, and a clock that runs faster or slower is corrected by linear interpolation.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ..transports.protocol import Communicator
 __all__ = ["Offset", "corrected", "cristian", "measure_offsets"]
 
 Clock = Callable[[], int]
-"""The time on this rank, in nanoseconds from anywhere."""
+"""The time on this rank, in nanoseconds from any origin."""
 
 
 class Offset(NamedTuple):
-    """How far another clock is from this one.
+    """The offset of another clock from this one.
 
     Attributes
     ----------
     at_ns : int
         When it was read, by the other clock.
     offset_ns : float
-        The other clock's time less this one's.
+        The other clock's time minus this one's.
     error_ns : float
-        The most that the offset may be off.
+        A bound on the error of the offset.
     """
 
     at_ns: int

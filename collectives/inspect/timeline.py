@@ -1,9 +1,9 @@
-"""When every rank did what: operations, waits and transfers, by one clock, for Perfetto and as a table.
+"""The timeline of a run: operations, waits and transfers of all ranks, on one clock, for Perfetto and as a table.
 
-A rank hears its own operations (`autograd.events`) and its own communicators (`observing`), and notes times by its own
-clock. Only at the end do the ranks talk about it: rank 0 gets everything, corrects the clocks (`clocks`), and matches
-the calls, the n-th of a channel on one rank with the n-th on the others. Who came last to a call is the one that the
-others waited for; what is left of a call after that is transfer.
+Every rank records its own operations (`autograd.engine.events`) and communication (`observing`), by its own clock. The
+ranks communicate about it only at the end: rank 0 receives all records, corrects the clocks (`clocks`), and matches the
+calls, the n-th call of a channel on one rank with the n-th on the others. The others waited for the rank that came last
+to a call; the rest of the call is transfer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ __all__ = ["Timeline", "timeline"]
 def timeline(path: str | os.PathLike[str] | None = None, *, clock: Clock = time.perf_counter_ns) -> Timeline:
     """Record what all ranks do in a ``with`` block; at its end rank 0 writes the trace.
 
-    All ranks enter and leave the block together: both ends communicate, over a channel of their own. Meshes made before
-    the block are heard too. Outside the block nothing is slower; inside, every operation pays for two notes.
+    All ranks enter and leave the block together: both ends communicate, over a channel of their own. Communication of
+    meshes made before the block is recorded too. Outside the block nothing is slower; inside, every operation costs two
+    records.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ def timeline(path: str | os.PathLike[str] | None = None, *, clock: Clock = time.
 
 
 class Timeline:
-    """What `timeline` returns.
+    """A recording of what all ranks do; `timeline` makes it.
 
     Attributes
     ----------
@@ -131,13 +132,13 @@ class Timeline:
         if self.report.records:
             self.report.plot(path)
 
-    # -- what is heard -----------------------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------------------
     def _hear(self, phase: str, direction: str, name: str) -> None:
         if phase == "begin":
             self._open.append((direction, name, self._clock()))
             return
         end, depth = self._clock(), len(self._open)
-        while depth:  # what an error left open ends with what is around it
+        while depth:  # an operation that an error left open ends with the one around it
             depth -= 1
             direction_open, name_open, begin = self._open.pop()
             if (direction_open, name_open) == (direction, name):
@@ -183,7 +184,7 @@ class Timeline:
         )  # fmt: skip
 
 
-# -- bringing it together ----------------------------------------------------------------------------------------------
+# -- gathering ---------------------------------------------------------------------------------------------------------
 
 
 def _gathered(channel: Communicator, mine: RankRecord) -> list[RankRecord] | None:

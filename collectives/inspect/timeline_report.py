@@ -1,8 +1,8 @@
-"""What the ranks noted, made into one timeline: matched calls, a trace for Perfetto, a table, a drawing.
+"""The report of a timeline: calls of all ranks matched, a trace for Perfetto, a table and a plot.
 
-A call that needs all ranks can go on when the last has come; a broadcast when its root has, a receive when it was sent.
-Before that a rank *waits*, for the one that came last; after it the rank *transfers*. A pending call waits and
-transfers only where the program waits for it: what passed before was hidden behind its work.
+A call that needs all ranks can proceed once the last rank has come, a broadcast once its root has, a receive once the
+message was sent. Before that a rank *waits* for the rank that came last; after it the rank *transfers*. A pending call
+waits and transfers only where the program waits for it: the time before was overlapped with its work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CallRecord:
     ----------
     call, axis : str
     key, number
-        What matches it with the same call of the other ranks: the channel (and sender and receiver), and a count.
+        Match it with the same call of the other ranks: the channel (and sender and receiver), and a count.
     bytes : int
         Of what the rank handed to it.
     root : int or None

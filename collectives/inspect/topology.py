@@ -13,7 +13,7 @@ __all__ = ["Link", "Topology"]
 
 @dataclass(frozen=True)
 class Link:
-    """What one rank sees of a level of the machine.
+    """The speed of one level of the machine, as one rank sees it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Topology:
     Raises
     ------
     MeshError
-        A number that no machine has.
+        A number is out of range.
 
     Examples
     --------
