@@ -1,7 +1,7 @@
-"""``python -m collectives doctor``: what is here, what works, and what to install for the rest.
+"""``python -m collectives doctor``: what is installed, what works, and what to install for the rest.
 
-It never fails itself. Everything is probed for itself, and MPI in child processes with a time limit: alone, and on two
-ranks. Under mpiexec there are no children, which would take themselves for ranks; then a thread holds the time limit.
+It never fails. Every probe runs by itself, and MPI is probed in child processes with a time limit: on one rank, and on
+two. Under mpiexec it starts no child processes, because they would be taken for ranks; a thread keeps the time limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the operating system tells of this host: cores, NUMA nodes, memory, links, GPUs. For `doctor`; Linux's /sys."""
+"""Probes of this host for `doctor`: cores, NUMA nodes, memory, links and GPUs, mostly from Linux's /sys."""
 
 from __future__ import annotations
 

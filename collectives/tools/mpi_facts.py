@@ -1,4 +1,4 @@
-"""What the MPI library tells of itself and of the ranks there are. For `doctor`: in a process that may hang or die.
+"""Facts about the MPI library and the ranks, for `doctor`: collected in a process that may hang or die.
 
 Run as a program, it prints its findings as one line of JSON, on rank 0: ``mpiexec -n 2 python -m
 collectives.tools.mpi_facts``. mpi4py is imported when `facts` is called.
@@ -39,7 +39,7 @@ def probed(probes: dict[str, Callable[[], Any]]) -> dict[str, dict[str, Any]]:
 
 
 def facts() -> dict[str, dict[str, Any]]:
-    """All that MPI tells; collective over ``COMM_WORLD``. The probes' order is the same on all ranks."""
+    """All facts; collective over ``COMM_WORLD``. The probes run in the same order on all ranks."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -75,7 +75,7 @@ def facts() -> dict[str, dict[str, Any]]:
 
 
 def _shared_window(MPI: Any, near: Any) -> str:
-    """Every rank of a host writes to a shared window, and its neighbour reads it."""
+    """Test a shared window: every rank of a host writes to it, and its neighbour reads it."""
     rank, size = near.Get_rank(), near.Get_size()
     window = MPI.Win.Allocate_shared(8, 8, comm=near)
     try:
@@ -100,7 +100,7 @@ def _shared_window(MPI: Any, near: Any) -> str:
 
 
 def _asks_gpu(MPI: Any) -> bool:
-    """What the library answers when it is asked whether it takes GPU memory."""
+    """Whether the library says that it accepts GPU memory."""
     import ctypes
 
     library = ctypes.CDLL(None)

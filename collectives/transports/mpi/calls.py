@@ -1,4 +1,4 @@
-"""What each collective is for mpi4py: the name of its call and its arguments."""
+"""What each collective is for mpi4py: the name of its call, and its arguments."""
 
 from __future__ import annotations
 
