@@ -1,7 +1,7 @@
-"""Back from a plain array, which has no layout, to a Tensor: every axis of the mesh must be named.
+"""`from_local`: a Tensor made of a plain array, with a label stated for every axis of the mesh.
 
-``x.local`` is the way out. What comes out knows nothing of the mesh, so an axis that is not named on the way back would
-be an axis that is lost: a gradient summed over one axis of two still looks like a gradient.
+``x.local`` gives the plain array of a Tensor, which has no layout. An axis that is not named on the way back would be
+lost without notice: a gradient summed over one axis of two still looks like a gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from autograd.layouts.messages import describe
 
 from .checks.modes import check_mode
 from .mesh import current_mesh
-from .replicas import check_replicas
 
 __all__ = ["from_local"]
 
@@ -81,5 +80,5 @@ def from_local(
         )
     x = tensor(array, layout, requires_grad=requires_grad, global_shape=global_shape, name=name)
     if check_mode() != "off":  # where nothing is equal too: ranks that say different things are told so
-        check_replicas([x], mesh)
+        mesh.check_replicas([x])
     return x

@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
+from autograd.engine.tensor import Tensor
 from autograd.errors import MeshError
 from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
+from .call import Call, keep
+from .replicas import compare_replicas
 from .transports.protocol import Communicator
 from .world import world
 
-__all__ = ["Axis", "Mesh", "current_mesh"]
+__all__ = ["Axis", "Mesh", "check_replicas", "current_mesh"]
 
 
 class Axis:
@@ -37,7 +40,7 @@ class Axis:
         The ranks along the axis, in order; with the mesh's algorithm, if it has one.
     """
 
-    __slots__ = ("_channel", "_groups", "calls", "group", "names", "rank", "size")
+    __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = names
@@ -46,21 +49,40 @@ class Axis:
         self.group = self.using(algorithm)
         self.size = group.size
         self.rank = RankInt(group.rank, names)
-        self.calls: dict[Any, Any] = {}  # descriptions of calls that need nothing but the axis, made once
+        self.calls: dict[Any, Call] = {}  # by their fields
+        self.kept: dict[Any, Any] = {}  # what nonblocking calls keep: their channel, and messages that are to come
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
 
-    def using(self, algorithm: str) -> Communicator:
-        """The ranks along the axis, with an algorithm for sums and copies; see `collectives.algorithms`."""
+    def call(self, group: Communicator | None = None, **fields: Any) -> Call:
+        """A `Call` along this axis: the same object for the same fields, so that what was prepared for it is found.
+
+        Without `group`, on the axis' own.
+        """
+        if fields.get("like") is not None:  # an array, which nothing is looked up by
+            return Call(self.names, self.group if group is None else group, **fields)
+        key = (group, *fields.items())
+        found: Call | None = self.calls.get(key)
+        if found is None:
+            found = keep(self.calls, key, Call(self.names, self.group if group is None else group, **fields))
+        return found
+
+    def using(self, algorithm: str, operation: str | None = None) -> Communicator:
+        """The ranks along the axis, with an algorithm for sums and copies; see `collectives.algorithms`.
+
+        With `operation`, MeshError if the algorithm has none for it.
+        """
+        if operation is not None:
+            algorithm = check_name(algorithm, operation)
         found = self._groups.get(algorithm)
         if found is None:
             if algorithm == "shared":  # in the place of the transport itself: a step of an algorithm costs more
-                from .transports.shared_memory.communicator import shared_memory
+                from .transports.shared_memory.communicator import shared_memory  # loaded when it is asked for
 
                 found = shared_memory(self._groups["native"])
             else:
-                from .algorithms.selected import Channel, Selected
+                from .algorithms.selected import Channel, Selected  # loaded when one is asked for
 
                 if self._channel is None:
                     self._channel = Channel(self._groups["native"])
@@ -90,7 +112,7 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
     """The name of an algorithm, if there is one; see `algorithms.table.check_name`."""
     if algorithm == "native":
         return "native"
-    from .algorithms.table import check_name
+    from .algorithms.table import check_name  # loaded when an algorithm is asked for
 
     return check_name(algorithm, operation)
 
@@ -152,6 +174,7 @@ class Mesh:
             self.grid.axis(name)
             check_name(chosen)
         self._axes: dict[Any, Axis] = {}
+        self.prepared: dict[Any, Any] = {}  # uses of collectives by their arguments, see `ops.arguments`
         self._outer: list[tuple[Any, Any, Any]] = []
         self._thread = threading.get_ident()
         for name in self.names:
@@ -229,15 +252,27 @@ class Mesh:
 
     def plan(self, tape: Any) -> Any:
         """Merge the ranks' tapes; see `inspect.plan.plan`."""
-        from .inspect.plan import plan
+        from .inspect.plan import plan  # loaded by the few programs that ask for it
 
-        return plan(tape, self)
+        return plan(tape, self.ranks, self.sizes)
 
-    def check_replicas(self, tensors: Any) -> None:
-        """Compare copies that should be equal; see `collectives.replicas.check_replicas`."""
-        from .replicas import check_replicas
+    def check_replicas(self, tensors: Iterable[Tensor]) -> None:
+        """Compare the copies of every tensor along the axes on which it is I or R.
 
-        check_replicas(tensors, self)
+        Called by all ranks of the mesh with the same tensors in the same order. One small all-gather an axis.
+
+        Raises
+        ------
+        ReplicaMismatch
+            On every rank of the axis: which tensor, and which ranks differ from the first.
+        """
+        if self.ranks.size > 1:
+            compare_replicas(tensors, self.grid, lambda axis: self.axis(axis).group)
+
+
+def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
+    """Compare copies that should be equal; see `Mesh.check_replicas`."""
+    mesh.check_replicas(tensors)
 
 
 def current_mesh() -> Mesh:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,37 +12,35 @@ from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped, is_absent
 from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaMismatch
-from autograd.layouts.layout import C, D, I, R
+from autograd.layouts.layout import C, D, Grid, I, R
 
-from .mesh import Mesh
+from .transports.protocol import Communicator
 
-__all__ = ["check_replicas"]
+__all__ = ["compare_replicas"]
 
 
-def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
-    """Compare the copies of every tensor along the axes on which it is I or R.
+def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[str], Communicator]) -> None:
+    """Compare the copies of every tensor along the axes on which it is I or R; see `Mesh.check_replicas`.
 
-    Called by all ranks of the mesh with the same tensors in the same order. One small all-gather an axis.
-
-    Raises
-    ------
-    ReplicaMismatch
-        On every rank of the axis: which tensor, and which ranks differ from the first.
+    Parameters
+    ----------
+    tensors : iterable of Tensor
+        Those of another mesh, and values that are absent here, are left out.
+    grid : Grid
+        The mesh's.
+    group_of : callable
+        The ranks along an axis.
     """
-    if mesh.ranks.size == 1:
-        return
-    tensors = [
-        t for t in tensors if t.layout is not None and t.layout.grid is mesh.grid and not is_absent(t.array)
-    ]
+    tensors = [t for t in tensors if t.layout is not None and t.layout.grid is grid and not is_absent(t.array)]
     digests = np.array([_digest(t.array) for t in tensors], np.int64)
-    for k, axis in enumerate(mesh.names):
-        if mesh.sizes[k] == 1:
+    for k, axis in enumerate(grid.names):
+        if grid.sizes[k] == 1:
             continue
         along = [
             i for i, t in enumerate(tensors)
             if t.layout is not None and any(t.layout.labels[k] is x for x in (I, R, C, D))
         ]
-        group = mesh.axis(axis).group
+        group = group_of(axis)
         mine = np.concatenate([digests[along], [len(along)]])
         told = group.exchange(mine.tobytes())
         table = [np.frombuffer(t, np.int64) for t in told]

@@ -27,14 +27,15 @@ def along(axis: str | Sequence[str]) -> Iterator[SharedMemory]:
     >>> cc.run(program, ranks=2)
     [[2.0], [2.0]]
     """
-    on = current_mesh().axis(axis)
-    before, calls = on.group, on.calls
-    memory = shared_memory(before)
-    on.group, on.calls = memory, {}
+    mesh = current_mesh()
+    on = mesh.axis(axis)
+    before = on.group, on.calls, mesh.prepared
+    memory = shared_memory(on.group)
+    on.group, on.calls, mesh.prepared = memory, {}, {}
     try:
         yield memory
     finally:
-        on.group, on.calls = before, calls
+        on.group, on.calls, mesh.prepared = before
 
 
 def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> Array:

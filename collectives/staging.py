@@ -1,29 +1,99 @@
-"""collectives.staging."""
+"""How operands are laid out for a transport, and its answers put back in shape.
+
+Arrays stay on their device: a transport that needs host memory moves them itself (`transports.staged`).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from autograd.arrays.device import move, to_host
-from autograd.arrays.shape_only import Shaped
+from autograd.arrays.shape_only import DRY, Shaped
+
+__all__ = ["InShape", "back", "buffer_like", "flat", "from_front", "front", "host_flat", "to_device", "zeros_like"]
 
 
-def host_flat(x: Any) -> Any:
-    """The operand as the transports want it: on the host, contiguous, one-dimensional."""
+def flat(x: Any) -> Any:
+    """The operand as a transport takes it: one-dimensional and contiguous."""
     if x.__class__ is ndarray:
         if x.flags.c_contiguous:
             return x if x.ndim == 1 else x.reshape(-1)
     elif type(x) is Shaped and not x.absent:
         return x.reshape(-1)
+    elif not isinstance(x, ndarray | np.generic | Shaped):
+        return x.ravel()  # of a device
+    return host_flat(x)
+
+
+def host_flat(x: Any) -> Any:
+    """The same on the host, for what a collective computes itself."""
+    if type(x) is Shaped and not x.absent:
+        return x.reshape(-1)
     return np.ascontiguousarray(to_host(x)).reshape(-1)
 
 
-def back(flat: np.ndarray, shape: tuple[int, ...], like: Any) -> Any:
+def to_device(y: Any, like: Any) -> Any:
+    """A result on the operand's device, if it is not there yet."""
+    return move(y, like) if isinstance(y, ndarray) else y
+
+
+def back(answer: Any, shape: tuple[int, ...], like: Any) -> Any:
     """A transport's result in its shape, on the operand's device; a scalar stays a scalar."""
     if like.__class__ is ndarray:
-        return flat if len(shape) == 1 else flat.reshape(shape)
-    y = move(flat.reshape(shape), like)
+        return answer if len(shape) == 1 else answer.reshape(shape)
+    y = to_device(answer.reshape(shape), like)
     return y[()] if shape == () and isinstance(like, np.generic) else y
+
+
+def front(x: Any, dim: int) -> tuple[Any, int]:
+    """The operand flat with dimension `dim` in front, and how many elements belong to one index of it."""
+    row = math.prod(x.shape[:dim] + x.shape[dim + 1 :])
+    if dim == 0 or (type(x) is Shaped and not x.absent):
+        return flat(x), row
+    return flat(np.moveaxis(x, dim, 0)), row
+
+
+class InShape:
+    """``finish(answer, operand, call)`` of a collective: the flat answer in a shape, on the operand's device."""
+
+    __slots__ = ("shape",)
+
+    def __init__(self, shape: Sequence[int]):
+        self.shape = tuple(shape)
+
+    def __call__(self, answer: Any, x: Any, call: Any) -> Any:
+        return back(answer, self.shape, x)
+
+
+def from_front(shape: Sequence[int], dim: int) -> Callable[[Any, Any, Any], Any]:
+    """``finish(answer, operand, call)`` for an answer that is flat with dimension `dim` in front."""
+    return InShape(shape) if dim == 0 else lambda y, x, call: _back_from_front(y, shape, dim, x)
+
+
+def _back_from_front(answer: Any, shape: Sequence[int], dim: int, like: Any) -> Any:
+    whole = np.moveaxis(answer.reshape((shape[dim], *shape[:dim], *shape[dim + 1 :])), 0, dim)
+    if isinstance(whole, ndarray):
+        return move(np.ascontiguousarray(whole), like)
+    return whole if type(whole) is Shaped else whole.copy()  # contiguous, on its device
+
+
+def buffer_like(like: Any, shape: Sequence[int], dtype: Any, is_dry: bool) -> Any:
+    """A buffer for a transport to write the elements of a value to, on the device of `like` (None: the host).
+
+    In a dry run it has a shape only.
+    """
+    count = math.prod(shape)
+    if is_dry:
+        return Shaped((count,), dtype, DRY)
+    return np.empty(count, dtype) if like is None else np.empty_like(like, shape=(count,), dtype=dtype)
+
+
+def zeros_like(x: Any) -> Any:
+    """Zeros of an operand's shape and kind; a scalar stays a scalar."""
+    zeros = x * 0 if type(x) is Shaped else np.zeros_like(x)  # x * 0 would keep a nan
+    return zeros[()] if isinstance(x, np.generic) else zeros

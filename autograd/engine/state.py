@@ -30,8 +30,6 @@ class State(threading.local):
     """Called after each node of a sweep, so that pending communication makes progress."""
     pending: Any = ()
     """The values that were started and not yet waited for (see `tensor.Deferred`), in order of their starts."""
-    begin: Callable[[Any, Any, Any], Any] | None = None
-    """Takes over the next collective in the place of making it: how nonblocking forms begin (it resets this)."""
     contexts: tuple[Callable[[], Any], ...] = ()
     """What the program is inside of, outermost first: each makes a context manager that enters it again, where a part
     of the program is run a second time (see `transforms.checkpoint`)."""

@@ -1,4 +1,4 @@
-"""How often ranks compare the calls they make, and how long a rank may wait. Every backend shares it.
+"""Check modes: which calls the ranks compare, and how long a rank may wait. All transports share them.
 
 The mode is read from ``RINGTAPE_CHECK`` once and changed with `set_check` (``cc.check``):
 

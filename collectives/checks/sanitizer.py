@@ -1,4 +1,4 @@
-"""What ranks tell each other about a call under ``RINGTAPE_CHECK=ranks``, and what they make of it.
+"""The statements about a call that ranks compare under ``RINGTAPE_CHECK=ranks``, and the errors that follow.
 
 A rank's *statement* about a call is its fingerprint, the operand's layout on all axes, the call site, the number of
 the call, and the *copies* that it has seen since the last statement on the same group: a digest of every value that
@@ -12,8 +12,8 @@ of the fingerprint: over MPI an all-reduce of one hash, and only where hashes di
   ranks may pass such a line a different number of times. A value that is equal along an axis other than the call's is
   compared at the next call along that axis.
 
-Every rank of the group judges the same statements, so all raise, with the same text. Digests are of bytes: copies that
-were computed with different rounding count as different.
+Every rank of the group compares the same statements, so all raise, with the same text. Digests are of bytes: copies
+that were computed with different rounding count as different.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST = 4096  # copies kept for an axis on which nothing is called
 
 
 class Statement(NamedTuple):
-    """What a rank says about one call. Off ``ranks`` mode it is the fingerprint alone."""
+    """One rank's statement about a call. In the other modes it holds the fingerprint alone."""
 
     call: str
     layout: str = ""
@@ -60,7 +60,7 @@ class Statement(NamedTuple):
 
     @staticmethod
     def decode(data: bytes) -> Statement:
-        """The other way round."""
+        """A statement of the bytes that `encode` made."""
         told = Statement(*json.loads(data))
         return told._replace(copies=tuple(Copy(*copy) for copy in told.copies))
 
@@ -103,7 +103,7 @@ def _is_equal(layout: Layout, axis: str) -> bool:
 
 
 def compare(name: str, ranks: Sequence[int], told: Sequence[Statement]) -> CommunicationError | None:
-    """What the members of a group made of one call: None where nothing is wrong, else what every one of them raises.
+    """The error of a call whose members' statements do not agree, which every one of them raises; None if they agree.
 
     Parameters
     ----------

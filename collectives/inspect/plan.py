@@ -1,18 +1,19 @@
 """The plan: all ranks' tapes as one distributed graph, before anything is differentiated.
 
 Each rank describes its tape: which operations, on what, and what each sends in either direction. The descriptions are
-exchanged and merged: the k-th collective of a channel is one communication on all ranks of its group, the k-th letter
-from one rank to another is one send and one recv. The same lists are then replayed by a small simulator, forwards and
-in reverse, which says whether every rank comes to its end or who waits for whom.
+exchanged and merged: the k-th collective of a channel is one communication on all ranks of its group, the k-th message
+from one rank to another is one send and one recv. A small simulator then replays the same lists, forwards and in
+reverse, and reports deadlocks: who waits for whom.
 
-What a communication sends is not written down anywhere a second time: its own rules run on zeros, on a `Probe` in the
-place of its group.
+The bytes of a communication are not declared a second time: its own rules run on zeros, with a `Probe` in the place of
+its group.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,79 +25,18 @@ from autograd.engine.tape import Tape
 from autograd.errors import TapeError, call_site
 from autograd.layouts.layout import Rooted
 
-from ..call import Call
-from ..collective import Collective
-from ..mesh import Mesh
+from ..collective import Collective, Prepared
+from ..transports.protocol import Communicator
+from .graph import Communication, Operation
+from .plan_drawing import drawn
 from .probe import Probe, Sent
 from .simulator import simulate
 
-__all__ = ["Communication", "Operation", "Plan", "Probe", "Sent", "plan", "simulate"]
-
-
-@dataclass
-class Operation:
-    """One node of one rank's tape.
-
-    Attributes
-    ----------
-    place : int
-        In the rank's list.
-    name : str
-    parents : list of int
-        Places of the operands that something depends on.
-    shape, dtype, layout
-        Of the result on this rank, where the node knows them.
-    parameter : str
-        A leaf's name.
-    holders : list of int
-        A leaf's: the world ranks that hold data of the value, where its layout says so.
-    communication : int
-        Index of the communication that it is part of, or -1.
-    """
-
-    place: int
-    name: str
-    parents: list[int]
-    shape: list[int] | None = None
-    dtype: str = ""
-    layout: str = ""
-    parameter: str = ""
-    holders: list[int] = field(default_factory=list)
-    communication: int = -1
-
-
-@dataclass
-class Communication:
-    """One communication: the same event on all its ranks.
-
-    Attributes
-    ----------
-    name, axes
-        What was called, along what.
-    ranks : list of int
-        The world ranks that take part.
-    places : list of int
-        Its place in the list of each of them.
-    group : list of int
-        The world ranks of its channel, which should all take part; of a send and its recv, these two.
-    forward, backward : list of Sent lists, one per rank
-        What each rank calls on its transport in either direction.
-    root : int or None
-        The root's world rank; of a send, the receiver's, of a recv, the sender's.
-    """
-
-    name: str
-    axes: list[str]
-    ranks: list[int]
-    places: list[int]
-    group: list[int]
-    forward: list[list[Sent]]
-    backward: list[list[Sent]]
-    root: int | None = None
+__all__ = ["Plan", "plan"]
 
 
 class _Seen(NamedTuple):
-    """What one rank says of one communication."""
+    """One rank's description of a communication; `between_two` for a message, whose other end is `root`."""
 
     name: str
     axes: tuple[str, ...]
@@ -104,10 +44,11 @@ class _Seen(NamedTuple):
     forward: list[Sent]
     backward: list[Sent]
     root: int | None
+    between_two: bool = False
 
 
-def plan(tape: Tape, mesh: Mesh) -> Plan:
-    """Merge the ranks' tapes; all ranks of the mesh call it. See `autograd.Tape.plan`.
+def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
+    """Merge the ranks' tapes; all `ranks` of a mesh of these sizes call it. See `autograd.Tape.plan`.
 
     Raises
     ------
@@ -126,25 +67,25 @@ def plan(tape: Tape, mesh: Mesh) -> Plan:
                 "plan of a tape that backward has released. Fix: plan it before, or retain=True" + call_site()
             )
         node: Any = recording.nodes[place]
-        operations.append(_describe(place, node, mesh))
+        operations.append(_describe(place, node, sizes))
         said = _communication(node)
         if said is not None:
             seen[place] = said
-    told = mesh.ranks.exchange(_pack(operations, seen))
+    told = ranks.exchange(_pack(operations, seen))
     return _merge([_unpack(data) for data in told])
 
 
-def _describe(place: int, node: Any, mesh: Mesh) -> Operation:
+def _describe(place: int, node: Any, sizes: Sequence[int]) -> Operation:
     op, y, _, parents, options, _, signature = node
     found = Operation(place, op.name, [int(p) for p in parents if p >= 0])
     if op is LEAF:
         (leaf,) = node[2]
         found.parameter = leaf.name
         _state_of(found, leaf.array, leaf.layout)
-        found.holders = _holders(leaf.layout, mesh)
+        found.holders = _holders(leaf.layout, sizes)
     elif isinstance(op, Collective):
-        shape, dtype, _ = options[3]
-        found.shape, found.dtype, found.layout = [int(n) for n in shape], str(dtype), repr(options[2])
+        shape, dtype, _ = options.result
+        found.shape, found.dtype, found.layout = [int(n) for n in shape], str(dtype), repr(options.out)
     elif op is not IMPORT and y is not None and hasattr(y, "dtype"):
         _state_of(found, y, None if signature is None else signature.out)
     elif signature is not None:
@@ -157,9 +98,9 @@ def _state_of(found: Operation, array: Any, layout: Any) -> None:
     found.layout = "" if layout is None else repr(layout)
 
 
-def _holders(layout: Any, mesh: Mesh) -> list[int]:
+def _holders(layout: Any, sizes: Sequence[int]) -> list[int]:
     """The ranks that hold data of a value: those at the root's place on every axis that roots it."""
-    places = np.array(list(np.ndindex(*mesh.sizes))).reshape(-1, len(mesh.sizes))
+    places = np.array(list(np.ndindex(*sizes))).reshape(-1, len(sizes))
     holds = np.ones(len(places), bool)
     for k, label in enumerate(() if layout is None else layout.labels):
         if isinstance(label, Rooted):
@@ -168,19 +109,19 @@ def _holders(layout: Any, mesh: Mesh) -> list[int]:
 
 
 def _communication(node: Any) -> _Seen | None:
-    """What a node sends, by running its rules on zeros; None for one that never communicates."""
+    """The requests of a node in both directions, from its rules run on zeros; None if it never communicates."""
     op = node[0]
     if isinstance(op, Collective):
-        call: Call = node[4][0]
+        made: Prepared = node[4]
+        call = made.call
         if op.free or call.elsewhere:
             return None
-        _, _, _, result, operand = node[4]
         forward, backward = Probe(call.group), Probe(call.group)
-        op._forward(_zeros(operand), call.but(group=forward))
-        op._adjoint(_zeros(result), call.but(group=backward), *op.saved(node, False))
+        op._forward(_zeros(made.operand), call.but(group=forward))
+        op._adjoint(_zeros(made.result), call.but(group=backward), *op.saved(node, False))
         channel = call.group.name, tuple(call.group.ranks)
-        root = call.group.ranks[call.root] if op.name in _ROOTED else None
-        return _Seen(op.name, call.axes, channel, forward.sent, backward.sent, root)
+        root = call.group.ranks[call.root] if op.rooted or op.between_two else None
+        return _Seen(op.name, call.axes, channel, forward.sent, backward.sent, root, op.between_two)
     describe = getattr(op, "communication", None)  # operations of the layers above say it themselves
     if describe is None:
         return None
@@ -189,9 +130,6 @@ def _communication(node: Any) -> _Seen | None:
         return None
     axes, group, sent = told
     return _Seen(op.name, tuple(axes), (group.name, tuple(group.ranks)), [], sent, None)
-
-
-_ROOTED = ("broadcast", "reduce", "scatter", "gather", "send", "recv", "keep on the root")
 
 
 def _zeros(state: Any) -> Any:
@@ -211,9 +149,9 @@ def _unpack(data: bytes) -> tuple[list[Operation], dict[int, _Seen]]:
 
 
 def _restored(said: list[Any]) -> _Seen:
-    name, axes, (channel, ranks), forward, backward, root = said
+    name, axes, (channel, ranks), forward, backward, root, between_two = said
     return _Seen(name, tuple(axes), (channel, tuple(ranks)), [Sent(*s) for s in forward], [Sent(*s) for s in backward],
-                 root)
+                 root, between_two)
 
 
 # -- merging -----------------------------------------------------------------------------------------------------------
@@ -223,14 +161,14 @@ def _merge(told: list[tuple[list[Operation], dict[int, _Seen]]]) -> Plan:
     communications: list[Communication] = []
     problems: list[str] = []
     meetings: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
-    letters: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
+    messages: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
     for rank, (_, seen) in enumerate(told):
         met: Counter[Any] = Counter()
         for place, said in seen.items():
-            if said.name in ("send", "recv"):
+            if said.between_two:
                 pair = (rank, said.root) if said.name == "send" else (said.root, rank)
                 key = said.channel, said.name, pair
-                letters[said.channel, pair, met[key]].append((rank, place, said))
+                messages[said.channel, pair, met[key]].append((rank, place, said))
                 met[key] += 1
             else:
                 meetings[said.channel, met[said.channel]].append((rank, place, said))
@@ -245,7 +183,7 @@ def _merge(told: list[tuple[list[Operation], dict[int, _Seen]]]) -> Plan:
             said_by = "; ".join(f"rank {r}: {s.name} along {'*'.join(s.axes)}" for r, _, s in members)
             problems.append(f"communication {number} of '{channel[0]}' is not the same on all ranks: {said_by}")
         _enlist(communications, members, told)
-    for (channel, (source, target), number), members in letters.items():
+    for (channel, (source, target), number), members in messages.items():
         if len(members) != 2:
             rank, _, said = members[0]
             problems.append(
@@ -271,7 +209,7 @@ def _enlist(communications: list[Communication], members: list[tuple[int, int, _
 
 
 def _group(said: _Seen, members: list[tuple[int, int, _Seen]]) -> list[int]:
-    if said.name in ("send", "recv"):
+    if said.between_two:
         assert said.root is not None
         return [members[0][0], said.root] if said.name == "send" else [said.root, members[0][0]]
     return list(said.channel[1])
@@ -353,9 +291,7 @@ class Plan:
         if path.endswith(".json"):
             text = json.dumps(self.to_json(), indent=1)
         else:
-            from .plan_drawing import drawn
-
-            text = drawn(self)
+            text = drawn(self.operations, self.communications, self.problems)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
 

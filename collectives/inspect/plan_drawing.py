@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from html import escape
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .plan import Communication, Operation, Plan
+from .graph import Communication, Operation
 
 __all__ = ["drawn"]
+
+Operations = list[list[Operation]]
+"""Every rank's, in order of execution."""
 
 _LANE, _STEP, _LEFT, _TOP, _BOX = 64, 26, 84, 70, 18
 _COLOURS = {
@@ -22,21 +23,21 @@ _LEGEND = [
 ]  # fmt: skip
 
 
-def columns(plan: Plan) -> list[list[int]]:
+def columns(operations_of: Operations, communications: list[Communication]) -> list[list[int]]:
     """The column of every operation of every rank: after what the rank did before, and the same for all of an event."""
-    at = [0] * len(plan.operations)
-    found: list[list[int]] = [[] for _ in plan.operations]
+    at = [0] * len(operations_of)
+    found: list[list[int]] = [[] for _ in operations_of]
     placed: dict[int, int] = {}
     moved = True
     while moved:
         moved = False
-        for rank, operations in enumerate(plan.operations):
+        for rank, operations in enumerate(operations_of):
             while len(found[rank]) < len(operations):
                 o = operations[len(found[rank])]
                 if o.communication >= 0 and o.communication not in placed:
-                    c = plan.communications[o.communication]
-                    ready = [r for r in c.ranks if _next(plan, found, r) is not None
-                             and _next(plan, found, r).communication == o.communication]  # type: ignore[union-attr]
+                    c = communications[o.communication]
+                    ready = [r for r in c.ranks if _next(operations_of, found, r) is not None
+                             and _next(operations_of, found, r).communication == o.communication]  # type: ignore[union-attr]
                     if len(ready) < len(c.ranks):
                         break
                     placed[o.communication] = max(at[r] for r in c.ranks)
@@ -44,26 +45,26 @@ def columns(plan: Plan) -> list[list[int]]:
                 found[rank].append(column)
                 at[rank] = max(at[rank], column) + 1
                 moved = True
-    for rank, operations in enumerate(plan.operations):  # what does not match is drawn all the same
+    for rank, operations in enumerate(operations_of):  # what does not match is drawn all the same
         while len(found[rank]) < len(operations):
             found[rank].append(at[rank])
             at[rank] += 1
     return found
 
 
-def _next(plan: Plan, found: list[list[int]], rank: int) -> Operation | None:
-    operations = plan.operations[rank]
+def _next(operations_of: Operations, found: list[list[int]], rank: int) -> Operation | None:
+    operations = operations_of[rank]
     return operations[len(found[rank])] if len(found[rank]) < len(operations) else None
 
 
-def drawn(plan: Plan) -> str:
+def drawn(operations_of: Operations, communications: list[Communication], problems: list[str]) -> str:
     """The picture as the text of an SVG file."""
-    where = columns(plan)
+    where = columns(operations_of, communications)
     width = 1 + max((max(c) for c in where if c), default=0)
-    ranks = len(plan.operations)
+    ranks = len(operations_of)
     span = width * _STEP
     middle = _LEFT + span + 30
-    total, height = middle + span + 40, _TOP + ranks * _LANE + 40 + 16 * len(plan.problems)
+    total, height = middle + span + 40, _TOP + ranks * _LANE + 40 + 16 * len(problems)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{total}" height="{height}" viewBox="0 0 {total} {height}" '
         f'font-family="Helvetica,Arial,sans-serif" font-size="11" fill="{_COLOURS["ink"]}">',
@@ -86,38 +87,38 @@ def drawn(plan: Plan) -> str:
     for way in ("forward", "backward"):
         xs = [[(_LEFT + c * _STEP) if way == "forward" else middle + (width - 1 - c) * _STEP for c in mine]
               for mine in where]  # fmt: skip
-        for communication in plan.communications:
-            parts += _event(plan, communication, way, xs)
-        for rank, operations in enumerate(plan.operations):
+        for communication in communications:
+            parts += _event(operations_of, communication, way, xs)
+        for rank, operations in enumerate(operations_of):
             for o, x in zip(operations, xs[rank], strict=True):
-                parts += _operation(plan, o, rank, x, way)
-    for i, problem in enumerate(plan.problems):
+                parts += _operation(communications, o, rank, x, way)
+    for i, problem in enumerate(problems):
         y = _TOP + ranks * _LANE + 16 * (i + 1)
         parts.append(f'<text x="10" y="{y}" fill="{_COLOURS["communication"]}">{escape(problem)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _event(plan: Plan, c: Communication, way: str, xs: list[list[int]]) -> list[str]:
+def _event(operations_of: Operations, c: Communication, way: str, xs: list[list[int]]) -> list[str]:
     """What joins the ranks of a communication: a line, an arrow where the data has one direction, and its name."""
     sent = c.forward if way == "forward" else c.backward
     if not any(sent):
         return []
     points = []
     for rank, place in zip(c.ranks, c.places, strict=True):
-        index = place - plan.operations[rank][0].place
+        index = place - operations_of[rank][0].place
         points.append((rank, xs[rank][index] + _BOX / 2, _TOP + rank * _LANE))
     points.sort()
     (_, x0, y0) = points[0]
     lines = []
     at = {rank: (x, y) for rank, x, y in points}
-    letters = [(r, s.peer) for (r, mine) in zip(c.ranks, sent, strict=True) for s in mine if s.call == "send"]
-    for source, target in letters:
+    messages = [(r, s.peer) for (r, mine) in zip(c.ranks, sent, strict=True) for s in mine if s.call == "send"]
+    for source, target in messages:
         if target in at:
             (xa, ya), (xb, yb) = at[source], at[target]
             bow, edge = (10 if ya < yb else -10), (10 if ya < yb else -10)  # there and back do not lie on each other
             lines.append(f'<path d="M{xa},{ya + edge} Q{(xa + xb) / 2 + bow},{(ya + yb) / 2} {xb},{yb - edge}" '
                          f'fill="none" stroke="{_COLOURS["ink"]}" marker-end="url(#head)"/>')  # fmt: skip
-    if not letters:
+    if not messages:
         for (ra, xa, ya), (rb, xb, yb) in pairwise(points):
             bow = 0 if rb == ra + 1 else 16  # around the ranks between them, which have no part in it
             lines.append(f'<path d="M{xa},{ya} Q{(xa + xb) / 2 + bow},{(ya + yb) / 2} {xb},{yb}" fill="none" '
@@ -128,11 +129,11 @@ def _event(plan: Plan, c: Communication, way: str, xs: list[list[int]]) -> list[
     return lines
 
 
-def _operation(plan: Plan, o: Operation, rank: int, x: float, way: str) -> list[str]:
+def _operation(communications: list[Communication], o: Operation, rank: int, x: float, way: str) -> list[str]:
     y = _TOP + rank * _LANE
     kind, said = "local", [o.name]
     if o.communication >= 0:
-        c = plan.communications[o.communication]
+        c = communications[o.communication]
         sent = (c.forward if way == "forward" else c.backward)[c.ranks.index(rank)]
         kind = "communication" if sent else "silent"
         said[0] += f" along {'*'.join(c.axes)}"

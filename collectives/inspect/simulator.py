@@ -1,4 +1,4 @@
-"""Whether ranks that make given calls of their transports, each in its order, all come to their end."""
+"""A simulation of the ranks' transport calls, which finds deadlocks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["simulate"]
 
 
 def simulate(calls: list[list[tuple[Any, Sent]]]) -> list[str]:
-    """Replay every rank's transport calls: nothing if all come to their end, else what each rank waits for.
+    """Replay every rank's transport calls: an empty list if all complete, else what each rank waits for.
 
-    A send completes at once (it owns a copy); a recv waits for its letter, a collective for all members of its group.
+    A send completes at once (it owns a copy); a recv waits for its message, a collective for all members of its group.
     """
     at = [0] * len(calls)
     boxes: dict[tuple[Any, int, int], deque[int]] = defaultdict(deque)

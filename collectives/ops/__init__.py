@@ -1,1 +1,1 @@
-"""The collectives that users call, each beside its adjoint."""
+"""The functions that users call, each declared beside its adjoint, blocking and nonblocking."""

@@ -6,7 +6,7 @@ from autograd.engine.recording import EFFECT
 from autograd.engine.state import state
 
 from ..mesh import current_mesh
-from .basic import AxisName
+from .arguments import AxisName
 
 __all__ = ["barrier"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from autograd.errors import MeshError, call_site
 from ..call import Call
 from ..collective import Collective
 from ..mesh import current_mesh
-from . import basic
+from .arguments import to_tensor
 
 __all__ = ["apply", "call"]
 
@@ -32,10 +33,10 @@ def call(axis: str | Sequence[str], **fields: Any) -> Call:
     ...     cc.call("dp", to=cc.R).axes
     ('dp',)
     """
-    unknown = [name for name in fields if name not in Call._fields or name in ("axes", "group")]
+    known = [f.name for f in dataclasses.fields(Call) if f.init and f.name not in ("axes", "group")]
+    unknown = [name for name in fields if name not in known]
     if unknown:
-        known = ", ".join(name for name in Call._fields if name not in ("axes", "group"))
-        raise MeshError(f"call({axis!r}): {unknown[0]!r} was given; needed: one of {known}" + call_site())
+        raise MeshError(f"call({axis!r}): {unknown[0]!r} was given; needed: one of {', '.join(known)}" + call_site())
     on = current_mesh().axis(axis)
     return Call(on.names, on.group, **fields)
 
@@ -57,4 +58,5 @@ def apply(collective: Collective, x: Any, axis: str | Sequence[str], **fields: A
     ...     print(cc.apply(double, [1.0, 2.0], "dp"))
     Tensor([2., 4.], layout={dp: V})
     """
-    return collective(basic._operand(x, collective.name), call(axis, **fields))
+    result: Tensor = collective(to_tensor(x, collective.name), call(axis, **fields))
+    return result

@@ -1,4 +1,4 @@
-"""Cutting and joining along a dimension: whose part lies where."""
+"""Parts along a dimension: every rank's extent, cutting, and joining."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, ShapeError, call_site
-from autograd.layouts.layout import Layout, Shard
+from autograd.layouts.layout import Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import level
 
 from ..checks import modes
-from ..collective import compared_layout
-from ..mesh import Axis, Mesh
+from ..collective import Collective, compared_layout
+from ..mesh import Axis
 
 __all__ = [
-    "check_inner", "check_outer", "checked_counts", "coming", "extents_along", "joined", "nested_parts", "normal_dim",
-    "split",
+    "check_inner", "check_outer", "checked_counts", "extents_along", "extents_received", "joined", "nested_parts",
+    "normal_dim", "split_part",
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -
     return tuple(found)
 
 
-def split(x: Any, extents: Sequence[int], dim: int, rank: int) -> Any:
+def split_part(x: Any, extents: Sequence[int], dim: int, rank: int) -> Any:
     """One rank's part of a whole array, as an array of its own."""
     start = sum(extents[:rank])
     part = x[(slice(None),) * dim + (slice(start, start + extents[rank]),)]
@@ -59,9 +59,10 @@ def joined(flat: np.ndarray, shapes: Sequence[tuple[int, ...]], dim: int) -> np.
     return np.concatenate(pieces, axis=dim)
 
 
-def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, name: str) -> tuple[int, ...]:
-    """Every rank's extent of `dim`: known where the operand is Shard there, else the ranks tell each other."""
-    mine = int(x.array.shape[dim])
+def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tuple[tuple[int, ...], bool]:
+    """Every rank's extent of `dim`, and whether it was known: where the operand is Shard, else the ranks tell it."""
+    mine, layout, name = int(x.array.shape[dim]), x.layout, collective.name
+    assert layout is not None
     labels = [layout[a] for a in axis.names]
     for a, label in zip(axis.names, labels, strict=True):
         if isinstance(label, Shard) and label.dim != dim:
@@ -71,20 +72,20 @@ def extents_along(x: Tensor, layout: Layout, axis: Axis, mesh: Mesh, dim: int, n
                 f"  fix: {name}(x, {a!r}, dim={label.dim})" + call_site()
             )
     if axis.size == 1:
-        return (mine,)
+        return (mine,), True
     if all(isinstance(label, Shard) and label.extent is not None for label in labels):
-        sizes, units = [mesh.sizes[mesh.grid.axis(a)] for a in axis.names], [label.unit for label in labels]  # type: ignore[attr-defined]
+        sizes, units = [layout.grid.sizes[layout.grid.axis(a)] for a in axis.names], [label.unit for label in labels]  # type: ignore[attr-defined]
         found = nested_parts(labels[0].extent, sizes, units)  # type: ignore[attr-defined]
         if found[axis.group.rank] == mine:
-            return found
+            return found, True
     if layout.absent_beyond(axis.names):
-        return (mine,) * axis.size  # nobody along the axis holds any of it, and its label does not tell
+        return (mine,) * axis.size, False  # nobody along the axis holds any of it, and its label does not tell
     if axis.group.checking:  # another call of another rank must not meet this exchange
         dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
         compared = compared_layout(layout, axis.names) if modes.watching else ""
-        axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, name == "gather")
+        axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, collective.rooted)
     told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
-    return tuple(int(n) for n in told)
+    return tuple(told.tolist()), False
 
 
 def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
@@ -99,9 +100,13 @@ def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tu
     return found
 
 
-def coming(x: Tensor, layout: Layout, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
-    """How much every rank sends to this one, of which each knows what it sends. In a dry run all send alike."""
-    group = axis.group
+def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """How much every rank sends to this one. Each rank knows only what it sends, so the ranks exchange the counts.
+
+    In a dry run all ranks are taken to send the same.
+    """
+    group, layout = axis.group, x.layout
+    assert layout is not None
     for name in axis.names:
         label = layout[name]
         if isinstance(label, Shard) and label.dim != dim:
@@ -123,8 +128,10 @@ def coming(x: Tensor, layout: Layout, axis: Axis, dim: int, counts: Sequence[int
     return tuple(int(n) for n in group.all_to_all(np.array(counts, np.int64), ones, ones))
 
 
-def check_outer(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:
+def check_outer(x: Tensor, axis: Axis, dim: int, name: str) -> None:
     """Before parts are joined: no inner axis may still cut the same dimension."""
+    layout = x.layout
+    assert layout is not None
     grid = layout.grid
     first = min(grid.axis(a) for a in axis.names)  # an axis between those of a tuple is inner to the first of them
     for k in range(first + 1, len(grid.names)):
@@ -140,8 +147,10 @@ def check_outer(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> N
             )
 
 
-def check_inner(x: Tensor, layout: Layout, axis: Axis, dim: int, name: str) -> None:
+def check_inner(x: Tensor, axis: Axis, dim: int, name: str) -> None:
     """Before a dimension is cut: no inner axis may have cut it already."""
+    layout = x.layout
+    assert layout is not None
     grid = layout.grid
     first = min(grid.axis(a) for a in axis.names)
     for k in range(first + 1, len(grid.names)):

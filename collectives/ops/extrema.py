@@ -1,5 +1,12 @@
 """The largest, the smallest and the product over the ranks: the nonlinear collectives.
 
+==================================  ================  =====================================  ==================
+forward                             layouts           adjoint                                cotangent
+==================================  ================  =====================================  ==================
+all_max, all_min                    V -> R, I         to the winners, in equal shares        P -> V, I -> V
+all_prod                            V -> R, I         times the product of the others        P -> V, I -> V
+==================================  ================  =====================================  ==================
+
 Where several ranks hold the extreme value of an element, they share its cotangent equally, as the winners of a local
 `max` do. A product's adjoint multiplies with the product of the *other* ranks' values, which is taken without a
 division, so that zeros are legal; it is made of permutes and products, so that it has derivatives of every order.
@@ -16,29 +23,31 @@ from autograd.errors import DtypeError, call_site
 from autograd.layouts.layout import I, Label, P, R, Shard, V
 
 from ..call import Call
-from ..collective import Asked, Collective, in_shape
-from ..staging import back, host_flat
-from .basic import AxisName, _begin, _check_to
-from .pairs import all_reduce, enter, permute
+from ..collective import Asked, Collective
+from ..staging import InShape, back, host_flat
+from ..transports.protocol import Request
+from .arguments import AxisName, Use, check_to, operand, user_function
+from .messages import PERMUTE
+from .sums import ALL_REDUCE, CAST_I_TO_R
 
 __all__ = ["all_max", "all_min", "all_prod"]
 
 
-# -- the pairs -------------------------------------------------------------------------------------------------
+# -- the declarations -------------------------------------------------------------------------------------------------
 
 
 def _separately(ct: Any, call: Call) -> Any:
     """The result's cotangent as each rank's operand needs it: the sum over separate uses, or the one there is."""
     if call.to is R:
-        return all_reduce(ct, call, source=P, to=R)
-    return enter(ct, call, source=I, to=R)
+        return ALL_REDUCE(ct, call, source=P, to=R)
+    return CAST_I_TO_R(ct, call, source=I, to=R)
 
 
 def _share(x: Any, y: Any, call: Call) -> Any:
     """What each element's rank gets of its cotangent: 1 / (number of winners) where it won, else 0. A constant."""
     a, b = (x.array, y.array) if x.__class__ in TENSORS else (x, y)
     won = (a == b).astype(a.dtype)
-    winners = all_reduce(won, call.but(to=R))
+    winners = ALL_REDUCE(won, call, to=R)
     with np.errstate(invalid="ignore"):  # a nan equals nothing: no winner, and a nan for a cotangent
         share = won / winners
     return Tensor(share, x.layout.replace(call.axes, V)) if x.__class__ in TENSORS else share
@@ -49,37 +58,39 @@ def _extreme_adjoint(ct: Any, call: Call, x: Any, y: Any) -> Any:
 
 
 def _extreme_derivative(t: Any, call: Call, x: Any, y: Any) -> Any:
-    return all_reduce(t * _share(x, y, call), call)
+    return ALL_REDUCE(t * _share(x, y, call), call)
 
 
-largest = Collective("all_max", (V, Shard), word="N")
-smallest = Collective("all_min", (V, Shard), word="N")
+ALL_MAX = Collective("all_max", (V, Shard), word="N")
+ALL_MIN = Collective("all_min", (V, Shard), word="N")
 
 
-@largest.asks
+@ALL_MAX.asks
 def _(x: Any, call: Call) -> Asked:
     return _extreme(x, call, True)
 
 
-@smallest.asks
+@ALL_MIN.asks
 def _(x: Any, call: Call) -> Asked:
     return _extreme(x, call, False)
 
 
-for _pair in (largest, smallest):
-    _pair.adjoint(_extreme_adjoint)
-    _pair.derivative(_extreme_derivative)
+for _extremum in (ALL_MAX, ALL_MIN):
+    _extremum.adjoint(_extreme_adjoint)
+    _extremum.derivative(_extreme_derivative)
 
 
 def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
     """The largest of numbers that the transport can order, which are in the operand's order or in the opposite one."""
     flat = host_flat(x)
     if call.group.dry:
-        return "maximum", (flat,), in_shape
+        return Request("all_reduce", flat, op="max"), InShape(x.shape)
     dtype = flat.dtype
     if dtype.kind == "f" and dtype.itemsize <= 8:
         there = _ordered(flat, is_largest)
-        return "maximum", (there,), lambda y, x, call: back(_from_ordered(y, dtype, is_largest), x.shape, x)
+        return Request("all_reduce", there, op="max"), (
+            lambda y, x, call: back(_from_ordered(y, dtype, is_largest), x.shape, x)
+        )
     turn = np.negative if dtype.kind == "f" else np.invert  # a long double: no integer is as wide
     there = flat if is_largest else turn(flat)
 
@@ -87,7 +98,7 @@ def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
         y = y.view(dtype)
         return back(y if is_largest else turn(y), x.shape, x)
 
-    return "maximum", (_as_bytes(there),), finish
+    return Request("all_reduce", _as_bytes(there), op="max"), finish
 
 
 def _as_bytes(x: np.ndarray) -> np.ndarray:
@@ -120,22 +131,23 @@ def _from_ordered(keys: np.ndarray, dtype: np.dtype, is_largest: bool) -> np.nda
     return found
 
 
-product = Collective("all_prod", (V, Shard), word="N")
+ALL_PROD = Collective("all_prod", (V, Shard), word="N")
 
 
-@product.asks
+@ALL_PROD.asks
 def _(x: Any, call: Call) -> Asked:
-    return "product", (_as_bytes(host_flat(x)),), lambda y, x, call: back(y.view(x.dtype), x.shape, x)
+    request = Request("all_reduce", _as_bytes(host_flat(x)), op="prod")
+    return request, lambda y, x, call: back(y.view(x.dtype), x.shape, x)
 
 
-@product.adjoint
+@ALL_PROD.adjoint
 def _(ct: Any, call: Call, x: Any, y: Any) -> Any:
     return _separately(ct, call) * _others(x, call)
 
 
-@product.derivative
+@ALL_PROD.derivative
 def _(t: Any, call: Call, x: Any, y: Any) -> Any:
-    return all_reduce(t * _others(x, call), call)
+    return ALL_REDUCE(t * _others(x, call), call)
 
 
 def _others(x: Any, call: Call) -> Any:
@@ -155,26 +167,26 @@ def _running(x: Any, call: Call, step: int) -> Any:
 def _shifted(x: Any, call: Call, by: int) -> Any:
     """The value of the rank `by` places before; 1 where there is none."""
     size, at = call.group.size, call.group.rank
-    there = permute(x, call, to=V, pairs=tuple((r, r + by) for r in range(size) if 0 <= r + by < size))
+    there = PERMUTE(x, call, to=V, pairs=tuple([(r, r + by) for r in range(size) if 0 <= r + by < size]))
     return there if 0 <= at - by < size else there + 1
 
 
 # -- what users call -------------------------------------------------------------------------------------------
 
 
-def _nonlinear(pair: Collective, x: Any, axis: AxisName, to: Label) -> Tensor:
-    if to is not R and to is not I:
-        _check_to(to, (R, I), pair.name)
-    x, on, _ = _begin(x, axis, pair.name)
-    if x.array.dtype.kind == "c" and pair is not product:
+def _nonlinear(collective: Collective, x: Any, axis: AxisName, to: Label) -> Use:
+    check_to(to, (R, I), collective.name)
+    x, on = operand(x, axis, collective.name)
+    if x.array.dtype.kind == "c" and collective is not ALL_PROD:
         raise DtypeError(
-            f"{pair.name}: x has dtype {x.array.dtype}, and complex numbers have no order. Needed: real numbers. "
+            f"{collective.name}: x has dtype {x.array.dtype}, and complex numbers have no order. Needed: real numbers. "
             "Fix: the extreme of the absolute value, or of the real part" + call_site()
         )
-    return pair(x, Call(on.names, on.group, to=to))
+    return Use(collective, x, on.call(to=to))
 
 
-def all_max(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+@user_function
+def all_max(x: Any, axis: AxisName, to: Label = R) -> Use:
     """V -> R or I: the largest over the ranks of an axis, element by element.
 
     Formula: ``y = max_r x_r``. Adjoint: the cotangent goes to the ranks that hold the largest value; where several do,
@@ -214,10 +226,11 @@ def all_max(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     >>> cc.run(program, ranks=3)
     [[0.333, 0.0], [0.333, 0.0], [0.333, 1.0]]
     """
-    return _nonlinear(largest, x, axis, to)
+    return _nonlinear(ALL_MAX, x, axis, to)
 
 
-def all_min(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+@user_function
+def all_min(x: Any, axis: AxisName, to: Label = R) -> Use:
     """V -> R or I: the smallest over the ranks of an axis, element by element; everything else as in `all_max`.
 
     Examples
@@ -229,10 +242,11 @@ def all_min(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     >>> cc.run(program, ranks=2)
     [[1.0], [1.0]]
     """
-    return _nonlinear(smallest, x, axis, to)
+    return _nonlinear(ALL_MIN, x, axis, to)
 
 
-def all_prod(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+@user_function
+def all_prod(x: Any, axis: AxisName, to: Label = R) -> Use:
     """V -> R or I: the product over the ranks of an axis, element by element.
 
     Formula: ``y = prod_r x_r``. Adjoint: ``ct_x_r = ct * prod_{s != r} x_s``, with the cotangents summed first where
@@ -270,4 +284,4 @@ def all_prod(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     >>> cc.run(program, ranks=3)
     [(8.0, [2.0, 4.0]), (8.0, [0.0, 4.0]), (8.0, [0.0, 4.0])]
     """
-    return _nonlinear(product, x, axis, to)
+    return _nonlinear(ALL_PROD, x, axis, to)

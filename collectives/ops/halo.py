@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, MeshError, ShapeError, call_site
@@ -20,11 +19,11 @@ from autograd.layouts.messages import describe
 
 from ..call import Call
 from ..collective import Collective
-from ..mesh import Axis
-from ..staging import host_flat
-from .basic import AxisName, _begin
+from ..mesh import Axis, current_mesh
+from ..staging import buffer_like, flat
+from .arguments import AxisName, operand
 from .extents import extents_along, normal_dim
-from .pairs import _cut_shape, _varying
+from .parts import part_shape
 
 __all__ = ["halo_exchange"]
 
@@ -37,7 +36,7 @@ class Borders(NamedTuple):
     periodic: bool
 
 
-# -- the pair, along one dimension -----------------------------------------------------------------------------
+# -- the declarations, along one dimension -----------------------------------------------------------------------------
 
 
 def _with_ghosts(shape: list[int], call: Call) -> list[int]:
@@ -45,57 +44,57 @@ def _with_ghosts(shape: list[int], call: Call) -> list[int]:
     return shape
 
 
-surround = Collective("halo_exchange", (V, Shard), _varying, shape=_with_ghosts)
-add_ghosts = Collective("add ghosts", (V,), _varying, shape=_cut_shape)
+HALO_EXCHANGE = Collective("halo_exchange", (V, Shard), V, shape=_with_ghosts)
+ADD_GHOSTS = Collective("add ghosts", (V,), V, shape=part_shape)
 
 
-@surround.forward
+@HALO_EXCHANGE.forward
 def _(x: Any, call: Call) -> Any:
     before, after, _ = call.options
     dry = call.group.dry
-    own, n = x if dry else to_host(x), x.shape[call.dim]
-    low, high = _swap(call, to_left=own[_cells(call, 0, after)], to_right=own[_cells(call, n - before, n)],
+    n = x.shape[call.dim]
+    low, high = _swap(call, to_left=x[_cells(call, 0, after)], to_right=x[_cells(call, n - before, n)],
                       from_left=before, from_right=after)  # fmt: skip
-    shape = (*own.shape[: call.dim], before + n + after, *own.shape[call.dim + 1 :])
+    shape = (*x.shape[: call.dim], before + n + after, *x.shape[call.dim + 1 :])
     if dry:
         return Shaped(shape, x.dtype, DRY)
-    y = np.zeros(shape, own.dtype)
-    y[_cells(call, before, before + n)] = own
+    y = np.zeros_like(x, shape=shape)
+    y[_cells(call, before, before + n)] = x
     if low is not None:
         y[_cells(call, 0, before)] = low
     if high is not None:
         y[_cells(call, before + n, before + n + after)] = high
-    return move(y, x)
+    return y
 
 
-@surround.adjoint
+@HALO_EXCHANGE.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return add_ghosts(ct, call)
+    return ADD_GHOSTS(ct, call)
 
 
-@add_ghosts.forward
+@ADD_GHOSTS.forward
 def _(ct: Any, call: Call) -> Any:
     """Each ghost's cotangent goes to the cell's owner and is added there; those beyond an open border are dropped."""
     before, after, _ = call.options
     dry = call.group.dry
-    whole, n = ct if dry else to_host(ct), call.extents[call.group.rank]
-    low, high = _swap(call, to_left=whole[_cells(call, 0, before)],
-                      to_right=whole[_cells(call, before + n, before + n + after)],
+    n = call.extents[call.group.rank]
+    low, high = _swap(call, to_left=ct[_cells(call, 0, before)],
+                      to_right=ct[_cells(call, before + n, before + n + after)],
                       from_left=after, from_right=before)  # fmt: skip
-    own = whole[_cells(call, before, before + n)]
+    own = ct[_cells(call, before, before + n)]
     if dry:
         return own
-    own = own.astype(np.float32 if whole.dtype == np.float16 else whole.dtype)  # several addends, rounded once
+    own = own.astype(np.float32 if ct.dtype == np.float16 else ct.dtype)  # several addends, rounded once
     if high is not None:  # what the right neighbour had as its ghosts before
         own[_cells(call, n - before, n)] += high
     if low is not None:
         own[_cells(call, 0, after)] += low
-    return move(own.astype(whole.dtype, copy=False), ct)
+    return own.astype(ct.dtype, copy=False)
 
 
-@add_ghosts.adjoint
+@ADD_GHOSTS.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return surround(ct, call)
+    return HALO_EXCHANGE(ct, call)
 
 
 def _cells(call: Call, start: int, end: int) -> tuple[slice, ...]:
@@ -117,7 +116,7 @@ def _swap(
         return to_right, to_left  # one rank around a periodic border is its own neighbour on both sides
     for target, cells in ((right, to_right), (left, to_left)):
         if target is not None and cells.shape[call.dim]:
-            group.send(host_flat(cells), target)
+            group.send(flat(cells), target)
     found: list[np.ndarray | None] = []
     for source, cells, width in ((left, to_left, from_left), (right, to_right, from_right)):
         if source is None or not width:
@@ -125,7 +124,7 @@ def _swap(
             continue
         shape = list(cells.shape)
         shape[call.dim] = width
-        buffer = np.empty(int(np.prod(shape, dtype=np.int64)), cells.dtype)
+        buffer = buffer_like(cells, shape, cells.dtype, group.dry)
         found.append(group.recv(buffer, source).reshape(shape))
     return found[0], found[1]
 
@@ -207,8 +206,8 @@ def halo_exchange(
         raise ShapeError(f"halo_exchange: dims={tuple(cuts)} names a dimension twice; needed: each once" + call_site())
     used: list[str] = []
     for axis in names:
-        x, on, _ = _begin(x, axis, "halo_exchange")
-        surround.check(x, on)
+        x, on = operand(x, axis, "halo_exchange")
+        HALO_EXCHANGE.check(x, on)
         used += on.names
     if len(set(used)) < len(used):
         raise MeshError(f"halo_exchange: axes={axes!r} names an axis twice; needed: one axis per dimension, or one "
@@ -229,8 +228,8 @@ def _borders(width: Any, periodic: Any) -> Borders:
 
 
 def _exchange(x: Tensor, axis: AxisName, borders: Borders, dim: int) -> Tensor:
-    x, on, mesh = _begin(x, axis, "halo_exchange")
-    layout = x.layout
+    x, on = operand(x, axis, "halo_exchange")
+    layout, mesh = x.layout, current_mesh()
     assert layout is not None
     for name, label in layout.items():
         if isinstance(label, Shard) and label.dim == dim and name not in on.names:
@@ -240,9 +239,10 @@ def _exchange(x: Tensor, axis: AxisName, borders: Borders, dim: int) -> Tensor:
                 f"{'*'.join(on.names)!r}, dim={dim})\n  axis {name!r}: x is {label!r} there too, so the neighbours "
                 f"along dimension {dim} lie on both axes\n  fix: axes={both!r} for this dimension" + call_site()
             )
-    extents = extents_along(x, layout, on, mesh, dim, "halo_exchange")
+    extents, _ = extents_along(x, on, dim, HALO_EXCHANGE)
     _check_widths(x, on, borders, dim, extents)
-    return surround(x, Call(on.names, on.group, dim=dim, extents=extents, options=borders))
+    result: Tensor = HALO_EXCHANGE(x, on.call(dim=dim, extents=extents, options=borders))
+    return result
 
 
 def _check_widths(x: Tensor, on: Axis, borders: Borders, dim: int, extents: tuple[int, ...]) -> None:

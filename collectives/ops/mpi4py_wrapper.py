@@ -1,7 +1,7 @@
-"""Code of others, written with NumPy and raw mpi4py, as a collective: its function and its adjoint, wrapped as one.
+"""`wrap`: a collective made of a function written with NumPy and raw mpi4py, and its adjoint.
 
-The functions get a plain array and the mpi4py communicator of the axis, one of their own, so that nothing of theirs is
-mistaken for a message of ringtape's. `collectives.testing.check` proves the pair right, under mpiexec.
+The functions get a plain array and an mpi4py communicator of the axis. It is a duplicate, so that their messages are
+not mistaken for ringtape's. `collectives.testing.check` proves the pair right, under mpiexec.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from autograd.layouts.layout import I, Label, P, R, V, dual_label
 from ..call import Call
 from ..collective import Collective
 from ..transports.protocol import Communicator
-from . import basic
+from .arguments import to_tensor
 from .custom import call
 
-__all__ = ["Wrapped", "wrap"]
+__all__ = ["wrap"]
 
 Function = Callable[[Any, Any], Any]
 
@@ -90,8 +90,9 @@ class Wrapped:
         return f"<wrapped {self.name}: {self._labels[0]!r} -> {self._labels[1]!r}>"
 
     def __call__(self, x: Any, axis: str | Sequence[str]) -> Tensor:
-        x = basic._operand(x, self.name)
-        return self.collective(x, call(axis, shape=x.array.shape))
+        x = to_tensor(x, self.name)
+        result: Tensor = self.collective(x, call(axis, shape=x.array.shape))
+        return result
 
     def use(self, x: Any, axis: Any) -> Tensor:
         """How the check calls it."""

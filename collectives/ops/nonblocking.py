@@ -1,22 +1,23 @@
-"""A collective that is started at one place of the tape and waited for at another: what stands behind `nonblocking`.
+"""Nonblocking collectives: started at one place of the tape and waited for at another.
 
-Two nodes stand on the tape, START where the call was made and WAIT where its result was first needed. The adjoint of
-the pair is the pair turned round: a sweep comes to WAIT first and *starts* the adjoint there, replays what stood
-between, and *waits* at START. So what overlapped in the forward pass overlaps in backward too.
+A started call has two nodes on the tape: START where the call was made, and WAIT where its result was first needed. A
+backward sweep comes to WAIT first and *starts* the adjoint there, replays the nodes in between, and *waits* at START.
+So the same computation overlaps with the communication in both directions.
 
-Order. Started calls have a channel of their own, so that blocking ones cannot come between. Ranks may wait in another
-order than they start in, each in its own; the adjoints of one channel therefore start in the reverse order of the
-starts, which is the same on all ranks, and never in the order in which cotangents happened to arrive. An adjoint whose
-turn has not come at its WAIT starts as soon as it has, at the latest at its START.
+Order. Started calls have a channel of their own, so that blocking calls cannot come between them. Each rank may wait
+in an order of its own. Therefore the adjoints of one channel start in the reverse order of the starts, which is the
+same on all ranks, and never in the order in which cotangents arrived. An adjoint whose turn has not come at its WAIT
+starts as soon as it has come, at the latest at its START.
 
-Ownership. A transport copies what it is given to start with, so the operand may be changed once the tape allows it.
+Ownership. A transport copies the operand of a started call, so the operand may be changed once the tape allows it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from inspect import signature
 from threading import get_ident, local
 from typing import Any
 
@@ -32,27 +33,31 @@ from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site
-from autograd.layouts.layout import Label, Layout, R, V
+from autograd.layouts.layout import Layout, V
 
+from ..algorithms.table import OPERATIONS
 from ..call import Call
-from ..collective import Collective, arrived, made_up, starting
+from ..collective import Collective, absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
-from . import basic, headers
-from . import pairs as pair
+from . import headers
+from .arguments import Arguments, AxisName, Use, check_other, operand, sample
+from .messages import RECV, SEND, permute
+from .parts import all_gather, all_to_all, reduce_scatter
+from .rooted import broadcast, reduce
+from .sums import all_reduce
 
 __all__ = [
-    "Flight", "HEADER", "START", "WAIT", "all_gather_async", "all_reduce_async", "all_to_all_async", "await_header",
-    "begin_in_program", "beginning", "broadcast_async", "irecv", "isend", "permute_async", "reduce_async",
-    "reduce_scatter_async", "take_off",
+    "all_gather_async", "all_reduce_async", "all_to_all_async", "broadcast_async", "irecv", "isend", "permute_async",
+    "reduce_async", "reduce_scatter_async",
 ]  # fmt: skip
 
 
-HEADER = "isend/irecv"
+_WHAT = "isend/irecv"  # in headers, which tell these messages from those of `send` and `recv`
 
 
-class Flight:
-    """A collective on raw arrays that is under way; `wait` gives its result."""
+class Started:
+    """A collective on raw arrays that was started; `wait` returns its result."""
 
     __slots__ = ("_finish", "_pending", "_result", "name")
 
@@ -79,56 +84,56 @@ class Flight:
         return self._result
 
 
-def _fly(collective: Collective, x: Any, call: Call) -> Flight:
+def _start_array(collective: Collective, x: Any, call: Call) -> Started:
     """Start a collective on a raw array; one that has nothing to start is made at once."""
     if not collective.starts(call):
-        return Flight(collective.name, None, None, collective.run(x, call, None))
+        return Started(collective.name, None, None, collective.run(x, call))
     if listeners:
         events.emit("begin", "forward", f"start of {collective.name}")
     pending, finish = collective.start(x, call)
     if listeners:
         events.emit("end", "forward", f"start of {collective.name}")
-    return Flight(collective.name, pending, finish)
+    return Started(collective.name, pending, finish)
 
 
 # -- on the tape -------------------------------------------------------------------------------------------------------
 
 
-class _Returning:
-    """A cotangent on its way through the adjoint of a started call: at hand until its turn comes, then under way."""
+class _Adjoint:
+    """The adjoint of a started call: its cotangent until its turn comes, then the communication that was started."""
 
-    __slots__ = ("call", "collective", "ct", "flight")
+    __slots__ = ("call", "collective", "ct", "started")
 
     def __init__(self, collective: Collective, ct: Any, call: Call):
         self.collective = collective
         self.ct = ct
         self.call = call
-        self.flight: Any = None  # a Flight, a Deferred, or what was there at once
+        self.started: Any = None  # a Started, a Deferred, or the result itself
 
     def start(self) -> None:
-        if self.flight is None:
-            self.flight = _start_adjoint(self.collective, self.ct, self.call)
+        if self.started is None:
+            self.started = _start_adjoint(self.collective, self.ct, self.call)
             self.ct = None
 
     def wait(self) -> Any:
         self.start()
-        return self.flight.wait() if hasattr(self.flight, "wait") else self.flight
+        return self.started.wait() if hasattr(self.started, "wait") else self.started
 
-    def __add__(self, other: _Returning) -> _Returning:
+    def __add__(self, other: _Adjoint) -> _Adjoint:
         # two sweeps of an inner tape have left theirs here; neither starts before the tape that holds START is swept
-        return _Returning(self.collective, self.ct + other.ct, self.call)
+        return _Adjoint(self.collective, self.ct + other.ct, self.call)
 
 
 def _start_adjoint(collective: Collective, ct: Any, call: Call) -> Any:
     """Start what the adjoint rule makes. No fingerprint: the forward starts were compared, and these mirror them."""
     lifted = ct.__class__ in TENSORS
-    if collective is pair.send:
-        call = call.but(group=_sweeps(call))
-        return await_message(call, ct.layout) if lifted else _fly(pair.recv, None, call)
-    if collective is pair.recv:
-        call = call.but(group=_sweeps(call))
-        return take_off(pair.send, ct, call) if lifted else _fly(pair.send, ct, call)
-    return beginning(_begin_in_sweep, collective._adjoint, ct, call)
+    if collective is SEND:
+        call = call.but(group=_sweep_channel(call))
+        return _start_recv(call, ct.layout) if lifted else _start_array(RECV, None, call)
+    if collective is RECV:
+        call = call.but(group=_sweep_channel(call))
+        return _start_tensor(SEND, ct, call) if lifted else _start_array(SEND, ct, call)
+    return collective._adjoint(ct, call.but(begin=_begin_in_sweep))
 
 
 class _Start:
@@ -144,16 +149,15 @@ class _Start:
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
         (place,), (collective, call, layout, operand, _) = node[3], node[4]
-        if collective is pair.send or collective is pair.recv:
-            call = call.but(group=_sweeps(call))
-        if collective is pair.recv:
-            return await_message(call, layout) if record else _fly(pair.recv, None, call)
+        if collective is SEND or collective is RECV:
+            call = call.but(group=_sweep_channel(call))
+        if collective is RECV:
+            return _start_recv(call, layout) if record else _start_array(RECV, None, call)
         t = carried[place - start] if place >= start else None
         if t is None:
-            shape, dtype, absent = operand
-            t = Shaped(shape, dtype, "it is rooted elsewhere") if absent else made_up(shape, dtype, call)
+            t = absent_or_zeros(operand, call)
             t = Tensor(t, layout) if record else t
-        return beginning(_begin_in_sweep, collective.tangent, t, call, None, record)
+        return collective.tangent(t, call.but(begin=_begin_in_sweep), None, record)
 
 
 class _Wait:
@@ -164,7 +168,7 @@ class _Wait:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         (place,), (collective, call, out, result, lane) = node[3], node[4]
-        sweep.add(place, _Returning(collective, arrived(ct, out, result, call, sweep), call))
+        sweep.add(place, _Adjoint(collective, arrived(ct, out, result, call, sweep), call))
         at = bisect_left(lane, sweep.place)  # the starts that this sweep has yet to come to
         while at:
             at -= 1
@@ -186,23 +190,23 @@ class _Wait:
 START, WAIT = _Start(), _Wait()
 
 
-class _Maker:
+class _Finisher:
     """How a `Deferred` is finished: wait, and take the place of WAIT on the tape."""
 
-    def __init__(self, what: str, flight: Any, collective: Collective, call: Call, out: Layout | None,
+    def __init__(self, what: str, started: Any, collective: Collective, call: Call, out: Layout | None,
                  recording: Recording | None, place: int, lane: list[int]):  # fmt: skip
         file, line = find_site()
         self.what, self.site = what, f"{file}:{line}"
-        self.flight, self.collective, self.call, self.out = flight, collective, call, out
+        self.started, self.collective, self.call, self.out = started, collective, call, out
         self.recording, self.place, self.lane = recording, place, lane
         self.mesh = state.mesh
         _keep_poking()
 
     def test(self) -> bool:
-        return self.flight.test()
+        return self.started.test()
 
     def finish(self) -> tuple[Any, Layout | None, int]:
-        y = self.flight.wait()
+        y = self.started.wait()
         recording, call = self.recording, self.call
         if recording is None:
             return y, self.out, -1
@@ -222,7 +226,7 @@ def _record(collective: Collective, x: Tensor | None, layout: Layout | None, cal
     assert recording is not None
     place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
     key: tuple[Any, ...] = (id(call.group),)
-    if collective is pair.send or collective is pair.recv:
+    if collective is SEND or collective is RECV:
         key = (id(call.group), collective.name, call.root)  # messages to one rank have an order of their own
     lane = recording.lanes.setdefault(key, [])
     operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
@@ -232,18 +236,18 @@ def _record(collective: Collective, x: Tensor | None, layout: Layout | None, cal
     return recording, at, lane
 
 
-def take_off(collective: Collective, x: Tensor, call: Call, agree: bool = False) -> Deferred:
+def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = False) -> Deferred:
     """Start a collective on a Tensor: labels first, then the transport, then the record."""
     layout = x.labelled(state.grid) if x.layout is None else x.layout  # type: ignore[arg-type]
-    out = collective.label(x, layout, call)
     array = x.array
+    out = collective.label(array, layout, call, x.name)
     recorded = state.recording is not None and is_inexact(array.dtype)
     if layout.rooted and layout.absent_beyond(call.axes):
         call = call.but(elsewhere=True)
     if agree:
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             call.group.agree("start of " + collective.fingerprint(array, call, recorded))
-        call = call.but(group=side(current_mesh().axis(call.axes), collective, call.group.algorithm))
+        call = call.but(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
         if call.group.size == 1 and type(array) is not Shaped:
             array = array.copy()  # as it would be on two ranks: the caller may change its own
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):
@@ -252,60 +256,39 @@ def take_off(collective: Collective, x: Tensor, call: Call, agree: bool = False)
     shape = shape if collective.shape is None else collective.shape(shape, call)
     recording, place, lane = _record(collective, x, layout, call) if recorded else (None, -1, [])
     what = f"{collective.name} of {array.dtype}{list(array.shape)} on axis {'*'.join(call.axes)!r}"
-    maker = _Maker(what, _fly(collective, array, call), collective, call, out, recording, place, lane)
+    maker = _Finisher(what, _start_array(collective, array, call), collective, call, out, recording, place, lane)
     return Deferred(maker, Shaped(shape, array.dtype), out, recording)
 
 
-def begin_in_program(collective: Collective, x: Any, call: Call) -> Deferred:
-    state.begin = None
-    return take_off(collective, x, call, agree=True)
-
-
 def _begin_in_sweep(collective: Collective, x: Any, call: Call) -> Any:
-    state.begin = None
+    """Start the collective that an adjoint or a tangent calls, in the place of running it."""
+    call = call.but(begin=None)
     if x.__class__ not in TENSORS:
-        return _fly(collective, x, call)
-    return collective(x, call) if collective._asks is None else take_off(collective, x, call)
+        return _start_array(collective, x, call)
+    return collective(x, call) if collective._asks is None else _start_tensor(collective, x, call)
 
 
-def beginning(how: Callable[..., Any], function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call `function` so that the first collective that it makes is begun in the place of being made."""
-    state.begin = how
-    starting.append(how)
-    try:
-        return function(*args, **options)
-    finally:
-        starting.pop()
-        state.begin = None
-
-
-def side(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
+def _started_channel(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
     """The channel of the calls that are started on an axis; made at the first of them, by all its ranks.
 
     The calls on it are the transport's own. An algorithm over messages goes on only while its rank waits for it, so
     ranks that wait in orders of their own would wait for each other; and in shared memory the ranks meet.
     """
-    if algorithm not in ("native", "auto") and axis.size > 1 and _has_algorithms(collective.name):
+    if algorithm not in ("native", "auto") and axis.size > 1 and collective.name in OPERATIONS:
         raise MeshError(
             f"{collective.name}_async on axis {'*'.join(axis.names)!r} with algorithm={algorithm!r}: it goes on only "
             "while all ranks wait for it, so it cannot be started and left. Needed: the transport's own, which goes "
             f"on by itself\n  fix: {collective.name}_async(..., algorithm='native'), or the blocking "
             f"{collective.name}" + call_site()
         )
-    group = axis.calls.get("started")
+    group = axis.kept.get("started")
     if group is None:
         native = axis.using("native")
-        group = axis.calls["started"] = native.duplicate("started") if axis.size > 1 else native
+        group = axis.kept["started"] = native.duplicate("started") if axis.size > 1 else native
     return group
 
 
-def _has_algorithms(operation: str) -> bool:
-    from ..algorithms.table import OPERATIONS
-
-    return operation in OPERATIONS
-
-
-def _sweeps(call: Call) -> Communicator:
+def _sweep_channel(call: Call) -> Communicator:
     """Where messages of sweeps go: a neighbour's program may send its next value before or after its sweep."""
     return call.group if call.group.name.endswith("/sweeps") else call.group.lane("sweeps")
 
@@ -319,42 +302,42 @@ def _keep_poking() -> None:
     Sweeps poke by themselves. An operation pays nothing for this as long as nothing is pending.
     """
     poke = state.poke
-    if poke is None or _here.is_poking:
+    if poke is None or _thread.is_poking:
         return
 
     def listener(phase: str, direction: str, name: str) -> None:
         if not state.pending:
-            _here.is_poking = False
+            _thread.is_poking = False
             listeners.remove(entry)
         elif phase == "end" and direction == "forward":
             poke()
 
     entry = (get_ident(), listener)
     listeners.append(entry)
-    _here.is_poking = True
+    _thread.is_poking = True
 
 
-class _Here(local):
+class _ThreadState(local):
     is_poking = False
 
 
-_here = _Here()
+_thread = _ThreadState()
 
 
 # -- receives ---------------------------------------------------------------------------------------------------------
 
 
-def await_message(call: Call, layout: Layout | None) -> Deferred:
+def _start_recv(call: Call, layout: Layout | None) -> Deferred:
     """Start to receive in a recorded sweep: what comes is known."""
     assert layout is not None
     call = call.but(elsewhere=layout.absent_beyond(call.axes))
-    recording, place, lane = _record(pair.recv, None, layout, call) if state.recording is not None else (None, -1, [])
+    recording, place, lane = _record(RECV, None, layout, call) if state.recording is not None else (None, -1, [])
     what = f"cotangent from rank {call.root} of axis {'*'.join(call.axes)!r}"
-    maker = _Maker(what, _fly(pair.recv, None, call), pair.recv, call, layout, recording, place, lane)
+    maker = _Finisher(what, _start_array(RECV, None, call), RECV, call, layout, recording, place, lane)
     return Deferred(maker, Shaped(call.shape, call.dtype), layout, recording)
 
 
-def await_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
+def _start_recv_of_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
     """Start to receive in the program: a header comes on its own lane, the data on that of `call`."""
     recorded = state.recording is not None and (call.dtype is None or is_inexact(call.dtype))
     outline = None
@@ -364,13 +347,13 @@ def await_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
     header = on.group.lane("headers").start(
         Request("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=call.root)
     )
-    recording, place, lane = _record(pair.recv, None, layout, call) if recorded else (None, -1, [])
-    queue = on.calls.setdefault(("irecv", call.root), deque())
+    recording, place, lane = _record(RECV, None, layout, call) if recorded else (None, -1, [])
+    queue = on.kept.setdefault(("irecv", call.root), deque())
     maker = _Receiver(header, queue, call, layout, recording, place, lane)
     return Deferred(maker, outline, layout, recording)
 
 
-class _Receiver(_Maker):
+class _Receiver(_Finisher):
     """Finishes a receive: the header may be the first to tell shape, dtype and labels.
 
     Data is received in the order in which it is sent, so one whose shape is not known yet holds up those behind it;
@@ -379,7 +362,7 @@ class _Receiver(_Maker):
 
     def __init__(self, header: Pending[Any], queue: deque[_Receiver], call: Call, out: Layout | None, *where: Any):
         what = f"irecv from rank {call.root} of axis {'*'.join(call.axes)!r}"
-        super().__init__(what, None, pair.recv, call, out, *where)
+        super().__init__(what, None, RECV, call, out, *where)
         self.header = header
         self.queue = queue
         self.is_read = False
@@ -389,10 +372,10 @@ class _Receiver(_Maker):
             self._post()
 
     def test(self) -> bool:
-        return self.header.test() and self.flight is not None and self.flight.test()
+        return self.header.test() and self.started is not None and self.started.test()
 
     def finish(self) -> tuple[Any, Layout | None, int]:
-        while self.flight is None:
+        while self.started is None:
             first = self.queue[0]
             first._read()
             first._post()
@@ -404,7 +387,7 @@ class _Receiver(_Maker):
 
     def _post(self) -> None:
         """Start to receive the data, and that of those behind whose turn it is now."""
-        self.flight = _fly(pair.recv, None, self.call)
+        self.started = _start_array(RECV, None, self.call)
         self.queue.popleft()
         if self.queue and self.queue[0].out is not None:
             self.queue[0]._post()
@@ -416,14 +399,14 @@ class _Receiver(_Maker):
         self.is_read = True
         call = self.call
         sender = f"rank {call.root}"
-        shape, dtype, labels = headers.read(self.header.wait(), self.recorded, HEADER, sender)
+        shape, dtype, labels = headers.read(self.header.wait(), self.recorded, _WHAT, sender)
         grid = self.mesh.grid
         layout = grid.layout([labels.get(a, V) for a in grid.names]).replace(call.axes, V)
         if self.out is None:
             self.out = layout
             self.call = call = call.but(shape=shape, dtype=dtype, elsewhere=layout.absent_beyond(call.axes))
             if self.recording is not None:
-                options = (pair.recv, call, layout, None, self.lane)
+                options = (RECV, call, layout, None, self.lane)
                 self.recording.nodes[self.place] = (START, None, (), (-1,), options, None, None)
         elif (shape, dtype, layout) != (call.shape, call.dtype, self.out):
             raise CollectiveMismatch(
@@ -432,39 +415,68 @@ class _Receiver(_Maker):
             )
 
 
-AxisName = str | Sequence[str]
+# -- the nonblocking forms ---------------------------------------------------------------------------------------------
 
 
-def all_reduce_async(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None = None) -> Tensor:
-    """P (or V) -> R or I: starts `all_reduce` and returns at once; the result is waited for where it is used.
-
-    The handle is a Tensor: to use it as an operand waits for it, as ``handle.wait()`` does. ``handle.test()`` asks.
-    Its adjoint is started where the result was first used and waited for where this call stood.
+def nonblocking(
+    blocking: Callable[Arguments, Tensor], note: str = "", example: str = ""
+) -> Callable[Arguments, Tensor]:
+    """The nonblocking form of a function that users call: the same arguments, and a handle in the place of the result.
 
     Parameters
     ----------
-    x, axis, to, algorithm
-        As in `all_reduce`. `x` may be changed after the call: what is sent is a copy. The algorithm must come to
-        ``native`` (which ``auto`` is for a call that is started): where the mesh has another one, say so here.
+    blocking : callable
+        Made by `user_function`.
+    note, example : str
+        What its docstring says of this form alone.
+    """
+    resolve: Callable[..., Use] = blocking.__wrapped__  # type: ignore[attr-defined]
+    name = blocking.__name__
+
+    def function(*args: Arguments.args, **options: Arguments.kwargs) -> Tensor:
+        use = resolve(*args, **options)
+        return _start_tensor(use.collective, use.x, use.call, agree=True)
+
+    labels = (blocking.__doc__ or "").partition(":")[0]
+    function.__name__ = function.__qualname__ = f"{name}_async"
+    function.__module__ = __name__
+    function.__signature__ = signature(blocking)  # type: ignore[attr-defined]
+    function.__annotations__ = dict(blocking.__annotations__)
+    function.__doc__ = f"""{labels}: start `{name}` and return at once; the first use of the result waits for it.
+
+    The arguments are those of `{name}`. The handle is a Tensor: to use it as an operand waits for it, as
+    ``handle.wait()`` does, and ``handle.test()`` tells whether that would return at once. The adjoint is started where
+    the result was first used and waited for where this call stood.{note and f" {note}"}
 
     Returns
     -------
     Deferred
-        To be used or waited for, on every rank, before the tape's block or the mesh's block ends.
+        To be used or waited for, on every rank, before the tape's block or the mesh's block ends. The operand may be
+        changed after the call: a copy of it is sent.
 
     Raises
     ------
     CommunicationError
         At the end of either block, naming this call, if nothing has waited for it.
     MeshError
-        Another algorithm: it would go on only while its rank waits for it, and ranks may wait in different orders.
+        An algorithm other than ``native`` (or ``auto``, which comes to ``native`` for a call that is started): it would
+        go on only while its rank waits for it, and ranks may wait in different orders. Where the mesh has another one,
+        pass ``algorithm="native"``.
 
     Notes
     -----
-    Started calls have a channel of their own on each axis, made at the first one. They are still compared with what the
-    other ranks call next on this axis, so while calls are compared (see `check`) the start waits for all ranks to
+    Started calls have a channel of their own on each axis, made at the first one. They are still compared with the
+    calls of the other ranks on this axis, so while calls are compared (see `check`) the start waits for all ranks to
     arrive, though never for the data. MPI makes little progress by itself: the tape pokes it after each operation.
+{example}
+    """
+    return function
 
+
+_EXTENTS = "Where `x` is Varying the ranks first tell each other their extents, blocking; a Shard knows them."
+_HEADER = "Without `like`, shape, dtype and labels are broadcast first, blocking."
+
+_EXAMPLE = """
     Examples
     --------
     >>> import autograd as ag, collectives as cc
@@ -478,51 +490,15 @@ def all_reduce_async(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | 
     ...         tape.backward(loss)
     ...         return loss.item(), x.grad.item()
     >>> cc.run(program, ranks=2)
-    [(18.0, 9.0), (18.0, 9.0)]
-    """
-    return beginning(begin_in_program, basic.all_reduce, x, axis, to, algorithm=algorithm)
+    [(18.0, 9.0), (18.0, 9.0)]"""
 
-
-def all_gather_async(
-    x: Any, axis: AxisName, dim: int = 0, to: Label = R, *, algorithm: str | None = None
-) -> Tensor:
-    """V -> R or I: starts `all_gather`; see `all_reduce_async`.
-
-    Where `x` is Varying the ranks first tell each other their extents, blocking; a Shard knows them.
-    """
-    return beginning(begin_in_program, basic.all_gather, x, axis, dim, to, algorithm=algorithm)
-
-
-def reduce_scatter_async(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str | None = None) -> Tensor:
-    """P (or V) -> Shard(dim): starts `reduce_scatter`; see `all_reduce_async`."""
-    return beginning(begin_in_program, basic.reduce_scatter, x, axis, dim, algorithm=algorithm)
-
-
-def all_to_all_async(
-    x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1, *, counts: Sequence[int] | None = None
-) -> Tensor:
-    """V -> V: starts `all_to_all`; see `all_reduce_async`, and `all_gather_async` for the extents."""
-    return beginning(begin_in_program, basic.all_to_all, x, axis, split_dim, concat_dim, counts=counts)
-
-
-def permute_async(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Tensor:
-    """V -> V: starts `permute`; see `all_reduce_async`."""
-    return beginning(begin_in_program, basic.permute, x, axis, pairs)
-
-
-def broadcast_async(
-    x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None, algorithm: str | None = None
-) -> Tensor:
-    """Rooted -> R or I: starts `broadcast`; see `all_reduce_async`.
-
-    Without `like`, shape, dtype and labels are broadcast first, blocking.
-    """
-    return beginning(begin_in_program, basic.broadcast, x, axis, root, to, like=like, algorithm=algorithm)
-
-
-def reduce_async(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = None) -> Tensor:
-    """P (or V) -> Rooted: starts `reduce`; see `all_reduce_async`."""
-    return beginning(begin_in_program, basic.reduce, x, axis, root, algorithm=algorithm)
+all_gather_async = nonblocking(all_gather, _EXTENTS)
+all_reduce_async = nonblocking(all_reduce, example=_EXAMPLE)
+all_to_all_async = nonblocking(all_to_all, _EXTENTS)
+broadcast_async = nonblocking(broadcast, _HEADER)
+permute_async = nonblocking(permute)
+reduce_async = nonblocking(reduce)
+reduce_scatter_async = nonblocking(reduce_scatter)
 
 
 # -- one rank to another -----------------------------------------------------------------------------------------------
@@ -554,14 +530,14 @@ def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
     >>> cc.run(program, ranks=2)
     [[0.0], [1.0]]
     """
-    x, on, _ = basic._begin(x, axis, "isend")
-    _check_other(dst, on, "isend", "dst")
+    x, on = operand(x, axis, "isend")
+    check_other(dst, on, "isend", "dst")
     assert x.layout is not None
-    pair.send.check(x, on)
-    header = headers.write(x.array, x.layout.replace(on.names, V), state.recording is not None, HEADER)
+    SEND.check(x, on)
+    header = headers.write(x.array, x.layout.replace(on.names, V), state.recording is not None, _WHAT)
     on.group.lane("headers").send(header, int(dst))
     group = on.group.lane("messages")
-    return take_off(pair.send, x, Call(on.names, group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
+    return _start_tensor(SEND, x, Call(on.names, group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
 
 
 def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
@@ -580,16 +556,10 @@ def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     """
     mesh = current_mesh()
     on = mesh.axis(axis)
-    _check_other(src, on, "irecv", "src")
-    call, layout = Call(on.names, on.group.lane("messages"), root=int(src), like=basic._sample(like)), None
+    check_other(src, on, "irecv", "src")
+    call, layout = Call(on.names, on.group.lane("messages"), root=int(src), like=sample(like)), None
     if like is not None:
         known = like.layout if like.__class__ in TENSORS and like.layout is not None else mesh.grid.uniform(V)
         layout = known.replace(on.names, V)
         call = call.but(shape=tuple(map(int, like.shape)), dtype=np.dtype(like.dtype))
-    return await_header(call, layout, on)
-
-
-def _check_other(rank: Any, on: Axis, name: str, what: str) -> None:
-    basic._check_rank(rank, on, name, what)
-    if rank == on.group.rank:
-        raise MeshError(f"{name}: {what}={rank} is this rank itself; needed: another rank" + call_site())
+    return _start_recv_of_header(call, layout, on)

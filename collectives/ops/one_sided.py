@@ -1,8 +1,8 @@
 """One-sided reading of other ranks' parts, and its adjoint, one-sided adding to them.
 
-Every rank says for itself what it reads of whom, and the owner is not asked. All ranks of the axis make the call
-(their parts must be open at that time), so its adjoint is theirs too: in a sweep each rank adds the cotangent of what
-it has read to the parts where it read, zeros where no cotangent arrived.
+Each rank chooses what it reads of which rank, and the owner takes no part. All ranks of the axis make the call, since
+their parts must be accessible at that time, and all take part in its adjoint: in a sweep each rank adds the cotangent
+of what it read to the parts that it read, zeros where no cotangent arrived.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from autograd.layouts.rank_values import rank_axes
 
 from ..call import Call
 from ..collective import Asked, Collective
-from ..mesh import Axis, Mesh
-from ..staging import back, host_flat
-from ..transports.protocol import Runs
-from .basic import AxisName, _begin, _check_rank, cast
+from ..mesh import Axis
+from ..staging import InShape, flat
+from ..transports.protocol import Request, Runs
+from .arguments import AxisName, check_rank, operand
+from .casts import cast
 from .extents import extents_along
-from .pairs import _varying
 
 __all__ = ["get"]
 
@@ -40,43 +40,44 @@ class Places(NamedTuple):
     part: Shape
 
 
-# -- the pair --------------------------------------------------------------------------------------------------
+# -- the declarations --------------------------------------------------------------------------------------------------
 
 
 class _OneSided(Collective):
-    """What ranks ask for, and how much, is each one's own affair."""
+    """Ranks may read different places and amounts, so neither is compared."""
 
     def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
         return f"{self.name}(axis={'*'.join(call.axes)!r} dtype={x.dtype}) {how}"
 
 
-reading = _OneSided(
-    "get", (V, Shard), _varying, shape=lambda shape, call: call.options.taken, alone=None,
+GET = _OneSided(
+    "get", (V, Shard), V, shape=lambda shape, call: call.options.taken, alone=None,
     resizes=lambda call, labels: range(len(call.options.part)),
 )  # fmt: skip
-adding = _OneSided("accumulate", (V,), _varying, shape=lambda shape, call: call.options.part, alone=None)
+ACCUMULATE = _OneSided("accumulate", (V,), V, shape=lambda shape, call: call.options.part, alone=None)
 
 
-@reading.asks
+@GET.asks
 def _(x: Any, call: Call) -> Asked:
-    return "get", (host_flat(x), call.options.runs), lambda y, x, call: back(y, call.options.taken, x)
+    return Request("get", flat(x), options=(call.options.runs,)), InShape(call.options.taken)
 
 
-@reading.adjoint
+@GET.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return adding(ct, call)
+    return ACCUMULATE(ct, call)
 
 
-@adding.asks
+@ACCUMULATE.asks
 def _(ct: Any, call: Call) -> Asked:
     count = math.prod(call.options.part)
-    return "accumulate", (host_flat(ct), call.options.runs, count), lambda y, ct, call: back(y, call.options.part, ct)
+    request = Request("accumulate", flat(ct), options=(call.options.runs, count))
+    return request, InShape(call.options.part)
 
 
-@adding.adjoint
+@ACCUMULATE.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return reading(ct, call)
+    return GET(ct, call)
 
 
 # -- what users call -------------------------------------------------------------------------------------------
@@ -129,18 +130,19 @@ def get(x: Any, axis: AxisName, source: Any, index: Any = ...) -> Tensor:
     >>> cc.run(program, ranks=3)
     [[11.0, 12.0], [21.0, 22.0], [1.0, 2.0]]
     """
-    x, on, mesh = _begin(x, axis, "get")
-    reading.check(x, on)
+    x, on = operand(x, axis, "get")
+    GET.check(x, on)
     x = _apart(x, on, source, index)
-    shapes = _shapes(x, on, mesh)
+    shapes = _shapes(x, on)
     source, index = (a.array if a.__class__ in TENSORS else a for a in (source, index))
     rows = np.asarray(index) if isinstance(index, list | np.ndarray) else None
     if rows is None and np.ndim(source) == 0:
-        _check_rank(int(source) if isinstance(source, np.ndarray) else source, on, "get", "source")
+        check_rank(int(source) if isinstance(source, np.ndarray) else source, on, "get", "source")
         runs, taken = _basic(int(source), shapes[int(source)], index)
     else:
         runs, taken = _rows(source, index if rows is None else rows, shapes, on)
-    return reading(x, Call(on.names, on.group, options=Places(runs, taken, tuple(x.array.shape))))
+    result: Tensor = GET(x, Call(on.names, on.group, options=Places(runs, taken, tuple(x.array.shape))))
+    return result
 
 
 def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
@@ -164,7 +166,7 @@ def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
     return x
 
 
-def _shapes(x: Tensor, on: Axis, mesh: Mesh) -> list[Shape]:
+def _shapes(x: Tensor, on: Axis) -> list[Shape]:
     """The shape of every rank's part: known where they are Shard, else the ranks tell each other."""
     shape, layout = tuple(int(n) for n in x.array.shape), x.layout
     assert layout is not None
@@ -172,7 +174,7 @@ def _shapes(x: Tensor, on: Axis, mesh: Mesh) -> list[Shape]:
         return [shape]
     label = layout[on.names[0]]
     if isinstance(label, Shard) and all(isinstance(layout[a], Shard) for a in on.names):
-        extents = extents_along(x, layout, on, mesh, label.dim, "get")
+        extents, _ = extents_along(x, on, label.dim, GET)
         return [(*shape[: label.dim], n, *shape[label.dim + 1 :]) for n in extents]
     if on.group.checking:
         on.group.agree(f"get(axis={'*'.join(on.names)!r} dimensions={len(shape)})")
@@ -225,7 +227,7 @@ def _rows(source: Any, index: Any, shapes: list[Shape], on: Axis) -> tuple[Runs,
         )
     sources, rows = np.broadcast_arrays(sources, rows)
     for rank in np.unique(sources).tolist():
-        _check_rank(rank, on, "get", "a source")
+        check_rank(rank, on, "get", "a source")
     used = [shapes[r] for r in np.unique(sources)] or [shapes[on.group.rank]]
     if any(len(shape) == 0 for shape in used) or len({shape[1:] for shape in used}) > 1:
         raise ShapeError(f"get: rows of parts of shapes {used}; needed: rows of one shape" + call_site())

@@ -22,7 +22,7 @@ from ..call import Call
 from ..collective import Collective
 from ..mesh import current_mesh
 from ..staging import back, host_flat
-from . import pairs as pair
+from .sums import ALL_REDUCE, CAST_I_TO_R
 
 __all__ = ["reproducible_sum"]
 
@@ -31,10 +31,10 @@ def _one(shape: list[int], call: Call) -> list[int]:
     return shape[1:]
 
 
-_sum = Collective("reproducible_sum", (V,), shape=_one)
+REPRODUCIBLE_SUM = Collective("reproducible_sum", (V,), shape=_one)
 
 
-@_sum.forward
+@REPRODUCIBLE_SUM.forward
 def _(x: Any, call: Call) -> Any:
     size = int(np.prod(x.shape[1:], dtype=np.int64))
     if call.group.dry:  # counted as the all-reduce that it is in the place of
@@ -53,11 +53,13 @@ def _(x: Any, call: Call) -> Any:
     return back(total.astype(x.dtype, copy=False), x.shape[1:], x)
 
 
-@_sum.adjoint
+@REPRODUCIBLE_SUM.adjoint
 def _(ct: Any, call: Call) -> Any:
     """Every addend has the sum's cotangent."""
-    ct = pair.all_reduce(ct, call.but(extents=(), extents2=()), source=P) if call.to is R else (
-        pair.enter(ct, call.but(extents=(), extents2=()), source=I, to=R))  # fmt: skip
+    if call.to is R:
+        ct = ALL_REDUCE(ct, call, extents=(), extents2=(), source=P)
+    else:
+        ct = CAST_I_TO_R(ct, call, extents=(), extents2=(), source=I, to=R)
     shape = (call.extents[call.group.rank], *ct.shape)
     return broadcast_to(ct, shape) if ct.__class__ in TENSORS else np.broadcast_to(ct, shape).copy()
 
@@ -131,7 +133,7 @@ def reproducible_sum(
             f"reproducible_sum({describe(x.array, x.array.shape, x.layout)}) was given {len(mine)} indices; needed: "
             "one for each addend along dimension 0" + call_site()
         )
-    _sum.check(x, on)
+    REPRODUCIBLE_SUM.check(x, on)
     if check_name(algorithm, "all_reduce").partition(":")[0] != "reproducible":
         raise MeshError(f"reproducible_sum: algorithm={algorithm!r}; needed: reproducible or reproducible:tree")
     group = on.using(algorithm)
@@ -142,4 +144,5 @@ def reproducible_sum(
         check_indices(told, group.name)
     extents = tuple(map(len, told))
     call = Call(on.names, group, to=to, extents=extents, extents2=tuple(i for each in told for i in each))
-    return _sum(x, call)
+    result: Tensor = REPRODUCIBLE_SUM(x, call)
+    return result

@@ -1,17 +1,23 @@
-"""Prefix sums over the ranks of an axis, each beside its adjoint: the sum in the other direction."""
+"""Prefix sums over the ranks of an axis, each beside its adjoint: the sum in the other direction.
+
+==================================  ================  =====================================  ==================
+forward                             layouts           adjoint                                cotangent
+==================================  ================  =====================================  ==================
+scan, exscan                        V -> V            the sums in the other direction        V -> V
+==================================  ================  =====================================  ==================
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from autograd.engine.tensor import Tensor
 from autograd.layouts.layout import Shard, V
 
 from ..call import Call
-from ..collective import Asked, Collective, in_shape
-from ..staging import host_flat
-from .basic import AxisName, _begin
-from .pairs import _varying, _zeros
+from ..collective import Asked, Collective
+from ..staging import InShape, flat, zeros_like
+from ..transports.protocol import Request
+from .arguments import AxisName, Use, operand, user_function
 
 __all__ = ["exscan", "scan"]
 
@@ -22,31 +28,32 @@ class Direction(NamedTuple):
     backwards: bool = False
 
 
-inclusive = Collective("scan", (V, Shard), _varying)
-exclusive = Collective("exscan", (V, Shard), _varying, alone=lambda x, call: _zeros(x))
+SCAN = Collective("scan", (V, Shard), V)
+EXSCAN = Collective("exscan", (V, Shard), V, alone=lambda x, call: zeros_like(x))
 
 
-@inclusive.asks
+@SCAN.asks
 def _(x: Any, call: Call) -> Asked:
-    return "scan", (host_flat(x), False, call.options.backwards), in_shape
+    return Request("scan", flat(x), options=(False, call.options.backwards)), InShape(x.shape)
 
 
-@inclusive.adjoint
+@SCAN.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return inclusive(ct, call, options=Direction(not call.options.backwards))
+    return SCAN(ct, call, options=Direction(not call.options.backwards))
 
 
-@exclusive.asks
+@EXSCAN.asks
 def _(x: Any, call: Call) -> Asked:
-    return "scan", (host_flat(x), True, call.options.backwards), in_shape
+    return Request("scan", flat(x), options=(True, call.options.backwards)), InShape(x.shape)
 
 
-@exclusive.adjoint
+@EXSCAN.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return exclusive(ct, call, options=Direction(not call.options.backwards))
+    return EXSCAN(ct, call, options=Direction(not call.options.backwards))
 
 
-def scan(x: Any, axis: AxisName) -> Tensor:
+@user_function
+def scan(x: Any, axis: AxisName) -> Use:
     """V -> V: the sum over this rank and those before it (inclusive prefix sums).
 
     Formula: ``y_r = sum_{s <= r} x_s``. Adjoint: the suffix sums, ``ct_x_r = sum_{s >= r} ct_s`` (V -> V).
@@ -77,11 +84,12 @@ def scan(x: Any, axis: AxisName) -> Tensor:
     >>> cc.run(program, ranks=3)
     [[1.0], [3.0], [6.0]]
     """
-    x, on, _ = _begin(x, axis, "scan")
-    return inclusive(x, Call(on.names, on.group, options=Direction()))
+    x, on = operand(x, axis, "scan")
+    return Use(SCAN, x, on.call(options=Direction()))
 
 
-def exscan(x: Any, axis: AxisName) -> Tensor:
+@user_function
+def exscan(x: Any, axis: AxisName) -> Use:
     """V -> V: the sum over the ranks before this one (exclusive prefix sums); zeros on the first.
 
     Formula: ``y_r = sum_{s < r} x_s``. Adjoint: the exclusive suffix sums, ``ct_x_r = sum_{s > r} ct_s`` (V -> V).
@@ -97,5 +105,5 @@ def exscan(x: Any, axis: AxisName) -> Tensor:
     >>> cc.run(program, ranks=3)
     [[0], [2], [5]]
     """
-    x, on, _ = _begin(x, axis, "exscan")
-    return exclusive(x, Call(on.names, on.group, options=Direction()))
+    x, on = operand(x, axis, "exscan")
+    return Use(EXSCAN, x, on.call(options=Direction()))

@@ -25,7 +25,7 @@ from autograd.layouts.layout import I, Label, Layout, P, R, Rooted, Shard, V, du
 
 from ..collective import Collective, collectives
 from ..mesh import Mesh
-from ..ops.basic import all_reduce
+from ..ops.sums import all_reduce
 from ..world import run, world
 
 __all__ = ["Case", "Failure", "Setting", "Skip", "check_cases", "check_everywhere", "judge", "mutated", "observe",
@@ -387,7 +387,8 @@ def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
     for node in reversed(tape.recording.nodes):
         if node is None or not isinstance(node[0], Collective) or node[0].name in ("send", "recv"):
             continue
-        call, layout, out, (shape, dtype, absent) = node[4][:4]
+        made = node[4]
+        call, layout, out, (shape, dtype, absent) = made.call, made.layout, made.out, made.result
         ct = Tensor(Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype), out.dual)
         try:
             with ag.no_grad():

@@ -58,7 +58,6 @@ class DryCommunicator(Communicator):
         self.name = name
         self.traffic = Traffic()
         self.copies = []
-        self.texts = {}
         self._note = note
 
     def __repr__(self) -> str:

@@ -129,8 +129,6 @@ class Communicator:
         Messages and payload bytes sent to each peer by `send` and `lend`.
     copies : list of Copy
         What the next statement on it tells of values that should be equal on its ranks (see `sanitizer`).
-    texts : dict
-        The fingerprints of calls that were made on it before.
     """
 
     rank: int
@@ -140,9 +138,10 @@ class Communicator:
     algorithm: str = "native"
     traffic: Traffic
     copies: list[Copy]
-    texts: dict[Any, str]
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
+    repeats = False
+    """Whether `_run` takes the operand from `x` alone, so that a request can be run again with another one."""
     adds_float16 = False
     """Whether it is given float16 operands of reductions as they are, and rounds their sums once itself."""
 
@@ -220,6 +219,18 @@ class Communicator:
         ):  # fmt: skip
             return self._run(request, x, empty(x.size, x.dtype))
         return self._prepared(request, False)
+
+    def run_again(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Any:
+        """`run` for a request that was run before with another operand of the same size and dtype.
+
+        The operand is `x`, an array of the host and not of float16; `result` is what `request.answer` gives. The group
+        has several ranks, and the call is no message. Where the transport allows it nothing is checked again.
+        """
+        if not self.repeats or (observers and get_ident() in observers):
+            return self.run(_new(Request, (request[0], x, *request[2:])))
+        if request[0] == "broadcast":
+            return self._run(request, None, x.copy())
+        return self._run(request, x, None if result is None else empty(*result))
 
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""
@@ -362,7 +373,7 @@ class Wrapper(Communicator):
     def __init__(self, base: Communicator):
         self.base = base
         self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
-        self.traffic, self.copies, self.texts, self.dry = base.traffic, base.copies, base.texts, base.dry
+        self.traffic, self.copies, self.dry = base.traffic, base.copies, base.dry
         self.poke, self.foreign = base.poke, base.foreign
 
     @property

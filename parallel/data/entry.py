@@ -27,7 +27,7 @@ from collectives import all_reduce, current_mesh
 from collectives.checks import modes, sanitizer
 from collectives.inspect.probe import Sent
 from collectives.mesh import Axis
-from collectives.staging import back, host_flat
+from collectives.staging import back, flat
 from collectives.transports.protocol import Communicator, Request
 
 __all__ = ["enter"]
@@ -111,7 +111,7 @@ class _Entry:
             return all_reduce(g if g.__class__ in TENSORS else Tensor(g, layout.dual), on.names, to=I)
         if on.size == 1:
             return g
-        pending = on.group.start(Request("all_reduce", host_flat(g)))
+        pending = on.group.start(Request("all_reduce", flat(g)))
         return lambda: back(pending.wait(), g.shape, g)
 
     def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:

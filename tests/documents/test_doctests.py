@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
+from typing import Any
 
 import pytest
 
@@ -20,14 +22,23 @@ def _modules() -> list[str]:
     return [n for n in names if n not in NEEDS_MPI]
 
 
+class Finder(doctest.DocTestFinder):
+    """Takes a decorated function for one of the module that holds the function inside."""
+
+    def _from_module(self, module: Any, object: Any) -> bool:
+        return super()._from_module(module, inspect.unwrap(object))  # type: ignore[misc,no-any-return]
+
+
 @pytest.mark.parametrize("name", _modules())
 def test_examples_in_docstrings(name: str) -> None:
-    module = importlib.import_module(name)
-    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS, verbose=False)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
+    for test in Finder().find(importlib.import_module(name), name):
+        runner.run(test)
+    result = runner.summarize(verbose=False)
     assert result.failed == 0, f"{result.failed} of {result.attempted} examples of {name} failed"
 
 
 def test_there_are_examples() -> None:
-    finder = doctest.DocTestFinder()
+    finder = Finder()
     count = sum(bool(t.examples) for n in _modules() for t in finder.find(importlib.import_module(n)))
     assert count > 30

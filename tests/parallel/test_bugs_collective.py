@@ -19,7 +19,7 @@ import collectives as cc
 from autograd import nn, optim
 from collectives import I, R, V
 from collectives.checks import modes
-from collectives.ops import pairs
+from collectives.ops.parts import ALL_GATHER, REDUCE_SCATTER
 from parallel import DataParallel
 
 from .test_bugs import Bug, agrees, draw, grads, mine, says_enough, together, whole
@@ -309,7 +309,7 @@ def test_row47_the_gradient_of_a_reduce_scatter_on_the_second_row() -> None:
 
 def by_world_rank(ct: Any, call: Any) -> Any:
     """The mutant: each part goes to the place that the rank's number in the world would have."""
-    whole = numpy.array(pairs.all_gather(ct, call, source=V, to=R))
+    whole = numpy.array(ALL_GATHER(ct, call, source=V, to=R))
     starts = numpy.cumsum([0, *call.extents[:-1]])
     wrong = numpy.zeros_like(whole)
     for place, world_rank in enumerate(call.group.ranks):
@@ -320,7 +320,7 @@ def by_world_rank(ct: Any, call: Any) -> Any:
 
 
 def test_row47_the_mutant_that_takes_world_ranks_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs.reduce_scatter, "_adjoint", by_world_rank)
+    monkeypatch.setattr(REDUCE_SCATTER, "_adjoint", by_world_rank)
     of_data, _ = serial_on_rows()
     for rank, (g, _) in enumerate(on_rows()):
         if rank < 3:  # on the first row the two numbers are the same: two ranks in one row would prove nothing

@@ -20,7 +20,7 @@ from autograd.layouts.layout import I, Label, P, R, Rooted, Shard, V, dual_label
 from autograd.layouts.partition import level
 
 from ...mesh import Mesh, current_mesh
-from ...ops import basic
+from ...ops import messages
 from ...world import run, world
 from .form import LeafForm, Program
 from .rules import Kind, kinds
@@ -81,9 +81,9 @@ def hand_over(x: Any, axis: str | Sequence[str], source: int, target: int) -> An
     on = current_mesh().axis(axis)
     here = on.rank
     if here == source:
-        basic.send(x, axis, target)
+        messages.send(x, axis, target)
     if here == target:
-        return basic.recv(axis, source)
+        return messages.recv(axis, source)
     zeros = x.array * 0 if type(x.array) is Shaped else np.zeros_like(x.array)
     return Tensor(zeros, x.layout.replace(on.names, V))
 

@@ -45,6 +45,8 @@ class MpiCommunicator(HostTransport):
         This process's place.
     """
 
+    repeats = True
+
     def __init__(self, comm: Any, channel: Channel, rank: int, handle: Handle | None = None):
         self._handle = Handle(comm, channel) if handle is None and comm is not None else handle
         self.rank = rank
@@ -55,7 +57,6 @@ class MpiCommunicator(HostTransport):
         self._comm = comm
         self._channel = channel
         self.copies = []
-        self.texts = {}
         self._agreed = 0
         self._groups: dict[str, int] = {}  # how often a subgroup was made
         self._reversed: MpiCommunicator | None = None
@@ -110,7 +111,7 @@ class MpiCommunicator(HostTransport):
             both = _two_ways(repr(mine if mine.compares_site else mine._replace(site="")))
         else:
             both = _two_ways(call)
-        most = np.empty_like(both)
+        most = both.copy()
         # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
         # order, and the agreement stands directly before its call on all ranks: a rank that makes another call meets
         # theirs with its own agreement. A communicator for control alone would double their number, of which MPI

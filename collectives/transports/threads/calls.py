@@ -45,9 +45,9 @@ class Part(NamedTuple):
     out: Any
 
 
-def agreed(request: Request) -> tuple[Any, ...]:
+def agreed(request: Request, x: Any, out: Any) -> tuple[Any, ...]:
     """The name of a call, and the values that must be equal on all ranks, in the order of `AGREES`."""
-    call, given = request.call, request.out if request.x is None else request.x
+    call, given = request.call, out if x is None else x
     found: list[Any] = [shown(request)]
     for word in AGREES[call]:
         if word == "root":

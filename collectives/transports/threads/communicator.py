@@ -65,6 +65,8 @@ class LocalWorld(WaitingRanks):
 class LocalCommunicator(HostTransport):
     """A channel between threads, as one of its ranks has it. `LocalWorld.communicator` makes them."""
 
+    repeats = True
+
     def __init__(self, world: LocalWorld, channel: Channel, world_rank: int):
         self.rank = channel.ranks.index(world_rank)
         self.size = len(channel.ranks)
@@ -74,7 +76,6 @@ class LocalCommunicator(HostTransport):
         self._world_rank = world_rank
         self._channel = channel
         self.copies = []
-        self.texts = {}
         self._said: Statement | None = None  # about the next call
         self._number = 0
         self._sent = [0] * self.size
@@ -137,7 +138,7 @@ class LocalCommunicator(HostTransport):
     # -- meetings ----------------------------------------------------------------------------------------------
     def _join(self, request: Request, x: Any, out: Any, said: Statement | None, site: str | int) -> Meeting:
         """Leave this rank's call and part at the next meeting, and conclude it if all have come."""
-        call = agreed(request)
+        call = agreed(request, x, out)
         self._number = number = self._number + 1
         world, meetings = self._world, self._channel.meetings
         with world.lock:

@@ -14,8 +14,9 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn
+from collectives.inspect.graph import Operation
 from collectives.inspect.observing import observing
-from collectives.inspect.plan import Operation, Plan, _merge, _Seen
+from collectives.inspect.plan import Plan, _merge, _Seen
 from collectives.inspect.probe import Sent
 from collectives.inspect.simulator import simulate
 from collectives.testing.proof import Case, Setting, operand, prepare

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from collectives import R, Rooted, V
-from collectives.collective import Collective, collectives
+from collectives.collective import Prepared, collectives
 from collectives.testing import Case, Setting, Skip, check, prepare
 from collectives.testing.registry_cases import HELPERS, cases, settings, work_and_skips
 
@@ -120,13 +120,13 @@ def test_every_pair_of_layouts_that_is_taken_has_cases() -> None:
 def test_helpers_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectives that only adjoints call run in the cases of their pairs."""
     seen: set[str] = set()
-    run = Collective.run
+    run = Prepared.run
 
-    def noted(self: Collective, *args: Any) -> Any:
-        seen.add(self.name)
+    def noted(self: Prepared, *args: Any) -> Any:
+        seen.add(self.collective.name)
         return run(self, *args)
 
-    monkeypatch.setattr(Collective, "run", noted)
+    monkeypatch.setattr(Prepared, "run", noted)
     setting = Setting({"a": 2}, ["a"])
     work = [(case, setting) for case in cases(setting, 2) if isinstance(case, Case)]
     assert not check(work, 2)

@@ -1,0 +1,177 @@
+"""The arguments of the functions that users call, and how such a function is made of a declared collective.
+
+    @user_function
+    def all_reduce(x, axis, to=R, *, algorithm=None):
+        check_to(to, (R, I), "all_reduce")
+        x, on = operand(x, axis, "all_reduce")
+        return Use(summing, x, on.call(to=to))
+
+The body checks the arguments and says which collective runs, on what and with which `Call`. The function that users get
+runs it, and keeps what was settled with the mesh: the same arguments, with an operand of the same layout, shape and
+dtype, find it with one look-up. The nonblocking form is made of the same body (`nonblocking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any, NamedTuple, ParamSpec
+
+import numpy as np
+
+from autograd.arrays.device import is_array
+from autograd.arrays.shape_only import Shaped
+from autograd.engine.parameter import tensor
+from autograd.engine.state import state
+from autograd.engine.tensor import TENSORS, Tensor
+from autograd.errors import LayoutError, MeshError, ShapeError, call_site
+from autograd.layouts.layout import Label, Shard
+
+from ..call import Call, keep
+from ..collective import Collective
+from ..mesh import Axis, current_mesh
+from ..transports.protocol import Communicator
+
+__all__ = [
+    "AxisName", "Use", "check_other", "check_rank", "check_to", "group_of", "operand", "sample", "sizes_of",
+    "to_tensor", "user_function",
+]  # fmt: skip
+
+AxisName = str | Sequence[str]
+Arguments = ParamSpec("Arguments")
+
+
+class Use(NamedTuple):
+    """A collective with its operand and call, as the arguments of a user's call say it.
+
+    `repeats` is False where the ranks had to tell each other something to know the call, and so must the next time.
+    """
+
+    collective: Collective
+    x: Tensor
+    call: Call
+    repeats: bool = True
+
+
+def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Arguments, Tensor]:
+    """The function that users call, of one that resolves its arguments to a `Use` (or to a result, if nothing runs).
+
+    The operand and the axis come first. The function has the name, signature and docstring of `resolve`, which is its
+    ``__wrapped__``.
+    """
+
+    @wraps(resolve)
+    def function(x: Any, axis: Any, *args: Any, **options: Any) -> Tensor:
+        mesh = state.mesh
+        key: Any = None
+        if mesh is not None and x.__class__ in TENSORS:
+            array = x.array
+            key = (resolve, axis, x.layout, array.__class__, array.shape, array.dtype)
+            if args or options:
+                values = (*args, *options.values())
+                if "like" in options:
+                    values = tuple(map(_outline, values))
+                key = (*key, *options, *values, *map(type, values))
+            try:
+                known = mesh.prepared.get(key)
+            except TypeError:
+                key = tuple([tuple(k) if k.__class__ is list else k for k in key])
+                known = mesh.prepared.get(key) if _is_hashable(key) else None
+            if known is not None:
+                return known.apply(x)
+        use = resolve(x, axis, *args, **options)
+        if use.__class__ is not Use:
+            return use  # type: ignore[return-value]
+        known = use.collective.prepared(use.x, use.call)
+        if key is not None and use.repeats and use.x is x and _can_be_kept(key):
+            keep(mesh.prepared, key, known)
+        return known.apply(use.x)
+
+    declared = signature(resolve)
+    function.__signature__ = declared.replace(return_annotation="Tensor")  # type: ignore[attr-defined]
+    function.__annotations__ = {**resolve.__annotations__, "return": "Tensor"}
+    return function  # type: ignore[return-value]
+
+
+def _outline(value: Any) -> Any:
+    """In the place of a Tensor, all that ``like=`` tells of it."""
+    if value.__class__ not in TENSORS:
+        return value
+    return value.layout, value.array.__class__, tuple(value.array.shape), value.array.dtype
+
+
+def _is_hashable(key: tuple[Any, ...]) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
+def _can_be_kept(key: tuple[Any, ...]) -> bool:
+    """Whether equal keys mean equal calls: not so for a leaf without a layout, nor for a Shard without extents."""
+    is_exact = not any(isinstance(k, Shard) for k in key)
+    return is_exact and key[2] is not None and key[3] is not Shaped and _is_hashable(key)
+
+
+def to_tensor(x: Any, name: str) -> Tensor:
+    """The operand as a Tensor under the current mesh; a plain array is V."""
+    mesh = current_mesh()
+    if x is None:
+        raise ShapeError(f"{name} was given None; needed: an array or Tensor on every rank" + call_site())
+    x = x if x.__class__ in TENSORS else tensor(x)
+    if x.layout is None:
+        x.layout = x.labelled(mesh.grid)
+    elif x.layout.grid is not mesh.grid:
+        raise LayoutError(
+            f"{name}: x has layout {x.layout!r} of another mesh; the current one is {mesh!r}" + call_site()
+        )
+    return x
+
+
+def operand(x: Any, axis: AxisName, name: str) -> tuple[Tensor, Axis]:
+    """The operand as a Tensor under the current mesh, and the axis."""
+    on = current_mesh().axis(axis)
+    return to_tensor(x, name), on
+
+
+def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
+    """Refuse what is not the number of a rank of the axis."""
+    if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < on.size:
+        raise MeshError(
+            f"{name}: {what}={rank!r} was given; axis {'*'.join(on.names)!r} has ranks 0 to {on.size - 1}"
+            + call_site()
+        )
+
+
+def check_other(rank: Any, on: Axis, name: str, what: str) -> None:
+    """Refuse what is not the number of another rank of the axis."""
+    check_rank(rank, on, name, what)
+    if rank == on.group.rank:
+        raise MeshError(f"{name}: {what}={rank} is this rank itself; needed: another rank" + call_site())
+
+
+def check_to(to: Label, allowed: tuple[Label, ...], name: str) -> None:
+    """Refuse a label that the result cannot have."""
+    if to not in allowed:
+        raise LayoutError(f"{name}: to={to!r} was given; needed: to={' or to='.join(map(repr, allowed))}" + call_site())
+
+
+def group_of(on: Axis, algorithm: str | None, name: str) -> Communicator:
+    """The ranks along the axis, with the algorithm asked for, which adjoints inherit."""
+    return on.group if algorithm is None else on.using(algorithm, name)
+
+
+def sizes_of(on: Axis) -> list[int]:
+    """The sizes of the axes that are named, the outer one first."""
+    mesh = current_mesh()
+    return [mesh.sizes[mesh.grid.axis(a)] for a in on.names]
+
+
+def sample(like: Any) -> Any:
+    """An empty array of the device on which `like` lives; None for the host."""
+    array = like.array if like.__class__ in TENSORS else like
+    if array is None or isinstance(array, np.ndarray | np.generic | Shaped) or not is_array(array):
+        return None
+    return np.empty_like(array, shape=(0,))

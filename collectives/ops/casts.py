@@ -1,0 +1,195 @@
+"""Casts: another layout for the same value. Forward they move nothing.
+
+==================================  ================  =====================================  ==================
+forward                             layouts           adjoint                                cotangent
+==================================  ================  =====================================  ==================
+cast(to=I)                          R -> I            cast(to=P)                             I -> P
+cast(to=P)                          I -> P, R -> P    free; the same                         R -> I, R -> P
+declare_partial                     V -> P            free                                   R -> V
+==================================  ================  =====================================  ==================
+
+The cast I -> R, whose adjoint is a sum, is declared beside that: see `sums`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autograd.engine.recording import FREE
+from autograd.engine.state import state
+from autograd.engine.tensor import Tensor
+from autograd.errors import LayoutError, call_site
+from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
+from autograd.layouts.messages import describe
+
+from ..call import Call
+from ..collective import Collective
+from ..mesh import Axis
+from ..staging import zeros_like
+from .arguments import AxisName, Use, operand, user_function
+from .extents import normal_dim
+from .sums import CAST_I_TO_R
+
+__all__ = ["cast", "declare_partial"]
+
+CAST_R_TO_I = Collective("cast R->I", (R, C), silent=True)
+CAST_TO_P = Collective("cast to P", (I, R, C), silent=True)
+RELABEL = Collective("relabel", (V, R, Shard, C), free=True)  # V->P, R->V, Shard<->V: nothing moves
+
+
+@CAST_R_TO_I.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return CAST_TO_P(ct, call, source=I, to=P)
+
+
+@CAST_TO_P.forward
+def _(x: Any, call: Call) -> Any:
+    return x if call.group.rank == 0 else zeros_like(x)
+
+
+@CAST_TO_P.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if call.source is R:
+        return CAST_TO_P(ct, call, source=R, to=P)
+    return CAST_R_TO_I(ct, call, source=R, to=I)
+
+
+@user_function
+def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
+    """State another layout for the same value; forward it moves nothing.
+
+    ======  =========  ==========================================  =======================================
+    from    to         forward                                     adjoint
+    ======  =========  ==========================================  =======================================
+    I       R          the identity                                all-reduce (P -> I): Megatron-LM's f
+    R       I          the identity                                kept on the first rank (I -> P)
+    I, R    P          kept on the first rank, zeros elsewhere     the identity (R -> I); the same (R -> P)
+    V       P          the identity: `declare_partial`             the identity
+    R       V          the identity                                the identity (V is P: the addends)
+    Shard   V          the identity                                the identity
+    V       Shard(d)   the identity, parts equal on all ranks      the identity
+    ======  =========  ==========================================  =======================================
+
+    Raises
+    ------
+    LayoutError
+        P to anything (the sum must be taken), V to R or I (nothing says that the values are equal).
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> with cc.Mesh(dp=1):
+    ...     w = ag.Parameter([1.0])
+    ...     print(w.layout, cc.cast(w, "dp", to=cc.R).layout)
+    {dp: I} {dp: R}
+    """
+    x, on = operand(x, axis, "cast")
+    if not isinstance(to, Label):
+        raise LayoutError(f"cast: to={to!r} was given; needed: R, I, P, V or Shard(dim)" + call_site())
+    assert x.layout is not None
+    labels = {x.layout[a] for a in on.names}
+    if len(labels) > 1:  # one axis at a time
+        for name in on.names:
+            x = cast(x, name, to)
+        return x
+    (have,) = labels
+    if have is D:  # cast says what is meant, so a draw is a constant here
+        have = C
+        x = Tensor(x.array, x.layout.replace(on.names, C), None, -1 if state.recording is None else FREE)
+    if have is to or (isinstance(have, Shard) and isinstance(to, Shard) and have == to):
+        return x
+    if have is C and (to is R or to is I or to is V):
+        return Tensor(x.array, x.layout.replace(on.names, to), None, -1 if state.recording is None else FREE)
+    if have is I and to is R:
+        return Use(CAST_I_TO_R, x, on.call(to=to, source=have))
+    if have is R and to is I:
+        return Use(CAST_R_TO_I, x, on.call(to=to, source=have))
+    if to is P and (have is I or have is R or have is C):
+        return Use(CAST_TO_P, x, on.call(to=to, source=have))
+    if have is I and to is V:
+        return cast(cast(x, axis, R), axis, V)
+    if (to is V and (have is R or isinstance(have, Shard))) or (to is P and have is V):
+        return Use(RELABEL, x, on.call(to=to, source=have))
+    if isinstance(to, Shard) and have is V:
+        return Use(RELABEL, x, on.call(to=_equal_shard(x, on, to), source=have))
+    raise LayoutError(_cast_refusal(x, on, have, to) + call_site())
+
+
+def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
+    axis = "*".join(on.names)
+    why = {
+        "P": "its sum is not taken: nothing short of a reduction makes it anything else",
+        "V": "nothing says that the ranks' values are equal",
+        "S": "its parts differ",
+        "O": "the other ranks hold no data",
+    }.get(have.letter, "no free cast leads there")
+    fix = {
+        "P->R": "all_reduce(x, axis, to=R)",
+        "P->I": "all_reduce(x, axis, to=I)",
+        "P->V": "reduce_scatter(x, axis, dim=...)",
+        "P->S": "reduce_scatter(x, axis, dim=...)",
+        "V->R": "all_reduce(x, axis, to=R) for the sum, all_gather(x, axis) for the parts, broadcast(x, axis) for one",
+        "V->I": "all_reduce(x, axis, to=I) for the sum, all_gather(x, axis, to=I) for the parts",
+        "S->R": "all_gather(x, axis, dim=..., to=R)",
+        "S->I": "all_gather(x, axis, dim=..., to=I)",
+        "R->S": "shard(x, axis, dim=...)",
+        "I->S": "shard(x, axis, dim=...)",
+        "O->R": "broadcast(x, axis, root=..., to=R)",
+        "O->I": "broadcast(x, axis, root=..., to=I)",
+        "O->V": "scatter(x, axis, root=...) or broadcast(x, axis, root=...)",
+    }.get(f"{have.letter}->{to.letter}", "name the collective that is meant")
+    return (
+        f"cast({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {axis!r}, to={to!r})\n"
+        f"  axis {axis!r}: x is {have.word}, and {why}\n  fix: {fix}"
+    )
+
+
+def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
+    if len(on.names) > 1:
+        raise LayoutError(
+            f"cast to Shard over {on.names}; needed: one axis at a time, the inner one first" + call_site()
+        )
+    dim = normal_dim(to.dim, x.array.shape, "cast")
+    if to.extent is not None:
+        return to
+    assert x.layout is not None
+    grid, k = x.layout.grid, x.layout.grid.axis(on.names[0])
+    for i, label in enumerate(x.layout.labels):
+        if isinstance(label, Shard) and label.dim == dim and i < k:
+            raise LayoutError(
+                f"cast({describe(x.array, x.array.shape, x.layout)}, axis {on.names[0]!r}, to={to!r})\n  axis "
+                f"{grid.names[i]!r}: the outer axis says how dimension {dim} is cut already\n  fix: cast the "
+                f"inner axis, "
+                f"{on.names[0]!r}, first" + call_site()
+            )
+    inner = [x for x in x.layout.labels[k + 1 :] if isinstance(x, Shard) and x.dim == dim]
+    n = int(inner[0].extent or 0) if inner else int(x.array.shape[dim])
+    return Shard(dim, n * on.size, n * int(on.rank))
+
+
+@user_function
+def declare_partial(x: Any, axis: AxisName) -> Use:
+    """V -> P: state that the ranks' values are addends of one value. Free; adjoint R -> V, free.
+
+    Raises
+    ------
+    LayoutError
+        `x` is anything but V: R or I would be counted once per rank.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> with cc.Mesh(tp=1):
+    ...     print(cc.declare_partial(ag.tensor([1.0]), "tp").layout)
+    {tp: P}
+    """
+    x, on = operand(x, axis, "declare_partial")
+    assert x.layout is not None
+    for a in on.names:
+        if x.layout[a] is not V and not isinstance(x.layout[a], Shard):
+            raise LayoutError(
+                f"declare_partial({describe(x.array, x.array.shape, x.layout)}, axis {a!r})\n  axis {a!r}: x is "
+                f"{x.layout[a].word}; needed: Varying\n  fix: cast(x, {a!r}, to=P)   (one copy, kept on the first rank)"
+                + call_site()
+            )
+    return Use(RELABEL, x, on.call(to=P))

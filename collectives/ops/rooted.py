@@ -1,0 +1,299 @@
+"""From and to one root: `broadcast`, `reduce`, `scatter` and `gather`.
+
+==================================  ================  =====================================  ==================
+forward                             layouts           adjoint                                cotangent
+==================================  ================  =====================================  ==================
+broadcast                           root -> R         reduce                                 P -> root
+broadcast(to=I)                     root -> I         the root keeps its own                 I -> root
+reduce                              P -> root         broadcast                              root -> R
+scatter                             root -> V         gather                                 V -> root
+gather                              V -> root         scatter                                root -> V
+==================================  ================  =====================================  ==================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays.shape_only import Shaped
+from autograd.engine.state import state
+from autograd.engine.tensor import Tensor
+from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
+from autograd.layouts.messages import describe
+
+from ..call import Call
+from ..collective import Asked, Collective
+from ..mesh import Axis, current_mesh
+from ..staging import InShape, buffer_like, flat, from_front, front
+from ..transports.protocol import Request
+from . import headers
+from .arguments import (
+    AxisName,
+    Use,
+    check_rank,
+    check_to,
+    group_of,
+    operand,
+    sample,
+    sizes_of,
+    to_tensor,
+    user_function,
+)
+from .extents import check_inner, check_outer, extents_along, nested_parts, normal_dim
+from .parts import counts_of, joined_dims, part_label, part_shape, whole_shape
+
+__all__ = ["broadcast", "gather", "reduce", "scatter"]
+
+
+@lru_cache(maxsize=256)
+def _coordinates(rank: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(rank, sizes))
+
+
+def _root_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
+    """Rooted at the root's coordinate on the k-th axis."""
+    return Rooted(_coordinates(call.root, tuple(layout.grid.sizes[layout.grid.axis(a)] for a in call.axes))[k])
+
+
+def _elsewhere(shape: Sequence[int], dtype: Any, call: Call) -> Shaped:
+    return Shaped(shape, dtype, f"it is rooted on rank {call.root} of axis {'*'.join(call.axes)!r}")
+
+
+BROADCAST = Collective("broadcast", (Rooted, V), meets=True, rooted=True)
+KEEP_ROOT = Collective("keep on the root", (I, C), _root_label, silent=True, rooted=True)
+REDUCE = Collective("reduce", (P, V, Shard), _root_label, meets=True, rooted=True)
+SCATTER = Collective("scatter", (Rooted, V), part_label, shape=part_shape, meets=True, rooted=True)
+GATHER = Collective(
+    "gather", (V, Shard), _root_label, shape=whole_shape, meets=True, rooted=True, resizes=joined_dims
+)  # fmt: skip
+
+
+def _sample(x: Any, call: Call) -> Any:
+    """An array of the device where a rank's result belongs: its operand, if it has one, or the sample of the call."""
+    return call.like if x is None or type(x) is Shaped else x
+
+
+@BROADCAST.asks
+def _(x: Any, call: Call) -> Asked:
+    if call.group.rank == call.root:
+        return Request("broadcast", flat(x), root=call.root), InShape(call.shape)
+    buffer = buffer_like(_sample(x, call), call.shape, call.dtype, call.group.dry)
+    return Request("broadcast", out=buffer, root=call.root), lambda y, x, call: y.reshape(call.shape)
+
+
+@BROADCAST.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if call.to is R:
+        return REDUCE(ct, call, source=P)
+    return KEEP_ROOT(ct, call, source=I)
+
+
+@KEEP_ROOT.forward
+def _(x: Any, call: Call) -> Any:
+    return x if call.group.rank == call.root else _elsewhere(x.shape, x.dtype, call)
+
+
+@KEEP_ROOT.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return BROADCAST(ct, call, to=I, shape=tuple(ct.shape), dtype=ct.dtype)
+
+
+@REDUCE.asks
+def _(x: Any, call: Call) -> Asked:
+    request = Request("reduce", flat(x), root=call.root)
+    if call.group.rank == call.root:
+        return request, InShape(x.shape)
+    return request, lambda _, x, call: _elsewhere(x.shape, x.dtype, call)
+
+
+@REDUCE.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return BROADCAST(ct, call, to=R, shape=tuple(ct.shape), dtype=ct.dtype)
+
+
+@SCATTER.asks
+def _(x: Any, call: Call) -> Asked:
+    row = math.prod(call.shape[: call.dim] + call.shape[call.dim + 1 :])
+    rows = front(x, call.dim)[0] if call.group.rank == call.root else None
+    request = Request("scatter", rows, counts=counts_of(call, row), root=call.root, dtype=call.dtype)
+    finish = from_front(part_shape(call.shape, call), call.dim)
+
+    def where_it_belongs(y: Any, x: Any, call: Call) -> Any:
+        like = _sample(x, call)
+        return finish(y, y if like is None else like, call)
+
+    return request, where_it_belongs
+
+
+@SCATTER.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return GATHER(ct, call, source=V, shape=())
+
+
+@GATHER.asks
+def _(x: Any, call: Call) -> Asked:
+    rows, row = front(x, call.dim)
+    request = Request("gather", rows, counts=counts_of(call, row), root=call.root)
+    shape = whole_shape(x.shape, call)
+    if call.group.rank == call.root:
+        return request, from_front(shape, call.dim)
+    return request, lambda _, x, call: _elsewhere(shape, x.dtype, call)
+
+
+@GATHER.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return SCATTER(ct, call, to=V, shape=tuple(ct.shape), dtype=ct.dtype)
+
+
+# -- what users call -------------------------------------------------------------------------------------------
+
+
+def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Any, Any]:
+    """The operand of broadcast or scatter: off the root it may be None, and the root's header tells the rest."""
+    mesh = current_mesh()
+    on = mesh.axis(axis)
+    check_rank(root, on, name, "root")
+    at_root = on.group.rank == root
+    if at_root and x is None:
+        raise ShapeError(f"{name}: None was given on the root, rank {root}; needed: the value" + call_site())
+    recorded = state.recording is not None
+    if x is not None:
+        x = to_tensor(x, name)
+    if like is not None:
+        shape, dtype, labels = headers.told_by(like, name, f"rank {root}")
+    elif on.size == 1:
+        shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
+    else:
+        if on.group.checking:
+            said = "recorded" if recorded else "not recorded"
+            on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {said}", is_rooted=True)
+        data = headers.write(x.array, x.layout, recorded, name) if at_root else np.empty(headers.HEADER_BYTES, np.uint8)
+        data = on.group.broadcast(data, root)
+        if on.group.dry and not at_root:
+            shape, dtype, labels = headers.told_by(x, name, f"rank {root}")
+        else:
+            shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
+    rooted = dict(zip(on.names, map(Rooted, _coordinates(root, tuple(sizes_of(on)))), strict=True))
+    if x is None:
+        layout = mesh.grid.layout([rooted.get(a) or labels.get(a, V) for a in mesh.names])
+        x = Tensor(Shaped(shape, dtype, f"it is rooted on rank {root} of axis {'*'.join(on.names)!r}"), layout)
+    for a in on.names:
+        have = x.layout[a]
+        if isinstance(have, Rooted) and have != rooted[a]:
+            raise LayoutError(
+                f"{name}({describe(x.array, x.array.shape, x.layout)}, axis {a!r}, root={root})\n  axis {a!r}: x is "
+                f"{have!r}, and the root asked for is {rooted[a]!r}\n  fix: root={have.root}" + call_site()
+            )
+    return x, on, tuple(shape), dtype
+
+
+@user_function
+def broadcast(
+    x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None, algorithm: str | None = None
+) -> Use:
+    """Rooted -> R or I: the root's value on every rank. Elsewhere `x` may be None.
+
+    Adjoint: with ``to=R`` the sum of the cotangents, on the root (P -> Rooted): broadcast <-> reduce. With ``to=I`` the
+    root keeps its cotangent and the others drop theirs, free (I -> Rooted).
+
+    Parameters
+    ----------
+    x : Tensor, array, or None off the root
+    root : int
+        The rank along the axis.
+    like : Tensor or array, optional
+        On all ranks: shape, dtype and labels, so that the root need not send them first.
+    algorithm : str, optional
+        As in `all_reduce`; for the value, not for the header before it.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=3):
+    ...         x = ag.tensor([7.0]) if cc.world().rank == 1 else None
+    ...         return cc.broadcast(x, "dp", root=1).numpy().tolist()
+    >>> cc.run(program, ranks=3)
+    [[7.0], [7.0], [7.0]]
+    """
+    check_to(to, (R, I), "broadcast")
+    x, on, shape, dtype = _from_root(x, axis, root, "broadcast", like)
+    group = group_of(on, algorithm, "broadcast")
+    call = on.call(group, to=to, root=int(root), shape=shape, dtype=dtype, like=sample(like))
+    return Use(BROADCAST, x, call, like is not None or on.size == 1)
+
+
+@user_function
+def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = None) -> Use:
+    """Rooted -> Shard(dim): every rank's part of the root's value, by numpy's array_split rule.
+
+    Elsewhere `x` may be None. Adjoint: gather (V -> Rooted). `like` as in `broadcast`.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         x = ag.tensor([1.0, 2.0, 3.0]) if cc.world().rank == 0 else None
+    ...         return cc.scatter(x, "dp").numpy().tolist()
+    >>> cc.run(program, ranks=2)
+    [[1.0, 2.0], [3.0]]
+    """
+    x, on, shape, dtype = _from_root(x, axis, root, "scatter", like)
+    dim = normal_dim(dim, shape, "scatter")
+    check_inner(x, on, dim, "scatter")
+    extents = nested_parts(int(shape[dim]), sizes_of(on))
+    call = on.call(root=int(root), dim=dim, extents=extents, shape=shape, dtype=dtype, like=sample(like))
+    return Use(SCATTER, x, call, like is not None or on.size == 1)
+
+
+@user_function
+def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = None) -> Use:
+    """P (or V) -> Rooted: the sum over the ranks, on the root only; elsewhere the result is absent.
+
+    Adjoint: broadcast (Rooted -> R): reduce <-> broadcast. `algorithm` as in `all_reduce`.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         y = cc.reduce(ag.tensor([1.0]), "dp", root=1)
+    ...         return y.data
+    >>> cc.run(program, ranks=2)
+    [None, array([2.])]
+    """
+    x, on = operand(x, axis, "reduce")
+    check_rank(root, on, "reduce", "root")
+    return Use(REDUCE, x, on.call(group_of(on, algorithm, "reduce"), root=int(root)))
+
+
+@user_function
+def gather(x: Any, axis: AxisName, root: int = 0, dim: int = 0) -> Use:
+    """V -> Rooted: every rank's part, concatenated along `dim` on the root; elsewhere the result is absent.
+
+    Uneven parts are legal. Adjoint: scatter (Rooted -> V).
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         y = cc.gather(ag.tensor([float(cc.world().rank)]), "dp")
+    ...         return y.data
+    >>> cc.run(program, ranks=2)
+    [array([0., 1.]), None]
+    """
+    x, on = operand(x, axis, "gather")
+    check_rank(root, on, "gather", "root")
+    dim = normal_dim(dim, x.array.shape, "gather")
+    GATHER.check(x, on)
+    check_outer(x, on, dim, "gather")
+    extents, is_known = extents_along(x, on, dim, GATHER)
+    return Use(GATHER, x, on.call(root=int(root), dim=dim, extents=extents), is_known)

@@ -1,0 +1,111 @@
+"""The sum over the ranks: `all_reduce`, `mean`, and the cast I -> R, which is the adjoint of one of them.
+
+==================================  ================  =====================================  ==================
+forward                             layouts           adjoint                                cotangent
+==================================  ================  =====================================  ==================
+all_reduce(to=R)                    P -> R            all_reduce(to=R)                       P -> R
+all_reduce(to=I)                    P -> I            cast(to=R), free                       I -> R
+cast(to=R)                          I -> R            all_reduce(to=I)                       P -> I
+==================================  ================  =====================================  ==================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autograd.engine.tensor import Tensor
+from autograd.layouts.layout import C, I, Label, P, R, Shard, V
+
+from ..call import Call
+from ..collective import Asked, Collective, Refusal
+from ..mesh import current_mesh
+from ..staging import InShape, flat
+from ..transports.protocol import Request
+from .arguments import AxisName, Use, check_to, group_of, operand, user_function
+
+__all__ = ["all_reduce", "mean"]
+
+_COPIES = Refusal("the sum over ranks of equal copies is the value times the number of ranks")
+
+ALL_REDUCE = Collective("all_reduce", (P, V, Shard), meets=True, refuses={R: _COPIES, I: _COPIES})
+CAST_I_TO_R = Collective("cast I->R", (I, C), silent=True)
+
+
+@ALL_REDUCE.asks
+def _(x: Any, call: Call) -> Asked:
+    return Request("all_reduce", flat(x)), InShape(x.shape)
+
+
+@ALL_REDUCE.adjoint
+def _(ct: Any, call: Call) -> Any:
+    if call.to is R:
+        return ALL_REDUCE(ct, call, source=P)
+    return CAST_I_TO_R(ct, call, source=I, to=R)
+
+
+@CAST_I_TO_R.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return ALL_REDUCE(ct, call, source=P, to=I)
+
+
+@user_function
+def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None = None) -> Use:
+    """P (or V) -> R or I: the sum over the ranks of an axis.
+
+    Formula: ``y = sum_r x_r``. Adjoint: with ``to=R`` the cotangents of the separately used copies are summed,
+    ``ct_x = sum_r ct_r`` (P -> R); with ``to=I`` the one cotangent is handed on, free (I -> R).
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape and dtype, the same on all ranks. A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    to : R or I
+        R where the ranks go on separately with the result, I where they repeat one computation.
+    algorithm : str, optional
+        A name of `collectives.algorithms.table`, in the place of the mesh's; the adjoint's too.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R or I: equal copies, whose sum is the number of ranks times the value.
+
+    Notes
+    -----
+    About ``2 n (p-1)/p`` bytes and ``2 (p-1)`` messages a rank with a ring. In the literature: Megatron-LM's g
+    (``to=I``; Shoeybi et al. 2019, section 3), psum in JAX.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=3):
+    ...         x = cc.world().rank + 1.0
+    ...         return cc.all_reduce(ag.tensor([x]), "dp").numpy().tolist()
+    >>> import autograd as ag
+    >>> cc.run(program, ranks=3)
+    [[6.0], [6.0], [6.0]]
+    """
+    check_to(to, (R, I), "all_reduce")
+    x, on = operand(x, axis, "all_reduce")
+    return Use(ALL_REDUCE, x, on.call(group_of(on, algorithm, "all_reduce"), to=to))
+
+
+def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
+    """P (or V) -> R or I: the sum over the ranks divided by their number.
+
+    Formula: ``y = sum_r x_r / p``; the division is recorded, so the adjoint is that of `all_reduce`, divided by p.
+    It is
+    the mean of what the ranks hold: of *local means* it is the global mean only where all ranks count the same.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2):
+    ...         return float(cc.mean(ag.tensor(float(cc.world().rank)), "dp"))
+    >>> cc.run(program, ranks=2)
+    [0.5, 0.5]
+    """
+    return all_reduce(x, axis, to) / current_mesh().axis(axis).size
