@@ -229,7 +229,7 @@ class Communicator:
         has several ranks, and the call is no message. Where the transport allows it nothing is checked again.
         """
         if not self.repeats or (observers and get_ident() in observers):
-            return self.run(request._replace(x=x))
+            return self.run(_new(Request, (request[0], x, *request[2:])))
         if request[0] == "broadcast":
             return self._run(request, None, x.copy())
         return self._run(request, x, None if result is None else empty(*result))
