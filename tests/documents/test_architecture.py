@@ -17,16 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("autograd", "collectives", "parallel")
 """From the lowest to the highest: a package may import from those before it."""
 MOST_FILES = 20
-KNOWN = frozenset({
-    ("autograd.engine.multi_output", "autograd.ops.arguments"),
-    ("autograd.ops.arguments", "autograd.ops.creation"),
-    ("autograd.ops.decompositions", "autograd.ops.linalg"),
-    ("autograd.ops.numpy_protocol", "autograd.numpy"),
-    ("collectives.inspect.plan_drawing", "collectives.inspect.plan"),
-    ("collectives.job.failure", "collectives.transports.mpi.communicator"),
-    ("collectives.mesh", "collectives.inspect.plan"),
-    ("collectives.mesh", "collectives.replicas"),
-})  # fmt: skip
+KNOWN = frozenset({("collectives.mesh", "collectives.inspect.plan")})
 """Imports (importer, imported) that close a circle and are still to be removed: the graph is checked without them."""
 
 
