@@ -85,5 +85,12 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def _plan(tape: Any, ranks: Communicator, sizes: tuple[int, ...]) -> Any:
+    from .inspect.plan import plan  # loaded by the few programs that ask for it
+
+    return plan(tape, ranks, sizes)
+
+
+Mesh.planner = staticmethod(_plan)
 process.guard(lambda: World("mpi"))
 del process

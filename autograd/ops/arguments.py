@@ -107,7 +107,6 @@ def _number(x: Any, dtype: Any, like: Any) -> Any:
     return made_like(partial(np.full, (), x, np.asarray(x).dtype if dtype is None else dtype), like)
 
 
-
 def made_like(make: Callable[..., Any], like: Any) -> Any:
     """Return a new array on the device of `like`; if `like` is a Tensor, a Tensor that is constant on all ranks.
 
@@ -128,7 +127,6 @@ def _constant(array: Any, like: Any) -> Any:
 def constant_like(array: Any, like: Any) -> Any:
     """Return a host array on the device of `like`; if `like` is a Tensor, as a Tensor that is constant on all ranks."""
     return _constant(move(np.asarray(array), raw(like)) if isinstance(array, _HOST) else array, like)
-
 
 
 def zero_like(x: Any) -> Any:

@@ -84,7 +84,6 @@ def _at_least(n: int) -> Any:
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
 
 
-
 @instead_of(np.vstack)
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the first dimension. One-dimensional operands are rows."""
@@ -146,7 +145,6 @@ def block(arrays: Any) -> Any:
 
     ndim = max((levels, widest(arrays)))
     return joined(arrays, ndim - levels)
-
 
 
 # -- filled with a value, and evenly spaced --------------------------------------------------------------------------

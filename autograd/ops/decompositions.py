@@ -29,7 +29,6 @@ from .shape import concatenate, expand_dims
 Shape = tuple[int, ...]
 
 
-
 def _row(x: Any) -> Any:
     return expand_dims(x, -2)
 
@@ -56,7 +55,6 @@ def _inverse_gaps(values: Any) -> Any:
 def _add(a: Any, b: Any) -> Any:
     """The sum of two matrices, either of which may be None for zero."""
     return b if a is None else a if b is None else a + b
-
 
 
 def _real(dtype: Any) -> Any:

@@ -22,7 +22,6 @@ Shape = tuple[int, ...]
 _ADJOINT_NORM = {None: "forward", "backward": "forward", "forward": None, "ortho": "ortho"}
 
 
-
 def _complex_transform(name: str, function: Any) -> Primitive:
     made: Primitive = op(
         name, "a", lambda x, axis, norm: function(x, None, axis, norm),

@@ -58,7 +58,6 @@ def matrix_dims(shapes: Sequence[Shape], options: Any) -> Any:
     ]
 
 
-
 def by_shape(function: Any, shape: Any) -> Any:
     """Wrap a function of matrices to return, for shape-only arrays, a shape-only array of shape ``shape(*xs)``."""
 

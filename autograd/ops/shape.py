@@ -70,7 +70,6 @@ _reshape = op(
 )  # fmt: skip
 
 
-
 def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any = None) -> Any:
     """Return the same elements in another shape; one extent may be -1. Adjoint: reshape back.
 
@@ -210,7 +209,6 @@ def ravel(a: Any, order: str = "C") -> Any:
     """Return all elements in one dimension. Adjoint: reshape back."""
     x = a if hasattr(a, "shape") else operand(a)
     return reshape(x, (-1,), order) if raw(x).size else reshape(x, (0,))
-
 
 
 def _slice_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tuple[int, ...]) -> Any:

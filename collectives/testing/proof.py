@@ -35,7 +35,6 @@ Values = list[Any]
 """One array per rank; None where the value is absent."""
 
 
-
 class Skip(NamedTuple):
     """A combination that has no case, with the reason."""
 
@@ -241,7 +240,6 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -
     if dtype.kind == "c":
         base = base + dtype.type(1j) * np.asarray(rng.standard_normal(wide), dtype)
     return base.T[..., ::2] if shape else np.asarray(base)
-
 
 
 def _norm(values: Values) -> float:

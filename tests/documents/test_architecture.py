@@ -7,7 +7,7 @@ and those that only type checkers follow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("autograd", "collectives", "parallel")
 """From the lowest to the highest: a package may import from those before it."""
 MOST_FILES = 20
-KNOWN = frozenset({("collectives.mesh", "collectives.inspect.plan")})
-"""Imports (importer, imported) that close a circle and are still to be removed: the graph is checked without them."""
 
 
 class Import(NamedTuple):
@@ -36,9 +34,7 @@ class Import(NamedTuple):
 class Library:
     """The modules below a folder and their imports of each other."""
 
-    def __init__(
-        self, root: Path, packages: Iterable[str] = PACKAGES, without: Collection[tuple[str, str]] = frozenset()
-    ):
+    def __init__(self, root: Path, packages: Iterable[str] = PACKAGES):
         self.root = root
         self.packages = tuple(packages)
         self.files = {
@@ -46,12 +42,7 @@ class Library:
             for package in self.packages
             for path in sorted((root / package).rglob("*.py"))
         }
-        self.imports = [
-            found
-            for module in self.files
-            for found in self._imports_of(module)
-            if (found.importer, found.imported) not in without
-        ]
+        self.imports = [found for module in self.files for found in self._imports_of(module)]
 
     def is_package(self, module: str) -> bool:
         return self.files[module].name == "__init__.py"
@@ -176,7 +167,7 @@ def components(edges: Mapping[str, set[str]]) -> list[set[str]]:
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return Library(ROOT, without=KNOWN)
+    return Library(ROOT)
 
 
 def refuse(imports: Iterable[Import], what: str) -> None:

@@ -18,7 +18,6 @@ from .fused import Fused
 Shape = tuple[int, ...]
 
 
-
 def _reduced_dims(shapes: Sequence[Shape], options: Any) -> Any:
     axis = options[0]
     return [tuple(Mix if i == axis else i - (i > axis) for i in range(len(shapes[0])))]

@@ -240,7 +240,6 @@ def gradient_faults(program: Program, answer: Answer, ranks: Sequence[Seen], rol
     return wrong
 
 
-
 def groups_along(places: Sequence[Sequence[int]], along: Sequence[int]) -> list[list[int]]:
     """All groups of ranks whose places on the mesh differ only on the axes `along`, in order of rank."""
     found: dict[Any, list[int]] = {}
