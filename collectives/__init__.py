@@ -16,7 +16,7 @@ from autograd.errors import (
     RankFailed,
     ReplicaMismatch,
 )
-from autograd.layouts.layout import C, I, Layout, P, R, Rooted, Shard, V
+from autograd.layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 
 from .call import Call
 from .checks.modes import set_check as check
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # the names of `_LATER`; none of these files imports this one
 
 __all__ = [
     "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
-    "DeadlockError", "DryRun", "I", "Layout", "LayoutError", "Link", "Mesh", "MeshError", "P", "Pending", "R",
+    "D", "DeadlockError", "DryRun", "I", "Layout", "LayoutError", "Link", "Mesh", "MeshError", "P", "Pending", "R",
     "RankFailed", "ReplicaMismatch", "Report", "Rooted", "Shard", "Timeline", "Topology", "V", "World", "all_gather",
     "all_gather_async", "all_max", "all_min", "all_prod", "all_reduce", "all_reduce_async", "all_to_all",
     "all_to_all_async", "apply", "barrier", "broadcast", "broadcast_async", "call", "cast", "check",

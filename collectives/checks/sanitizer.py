@@ -33,14 +33,21 @@ from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMisma
 from autograd.layouts.layout import C, D, I, Layout, R
 from autograd.layouts.messages import describe
 
-from ..transports.protocol import Copy
 from . import modes
 from .modes import rank_list
 
-__all__ = ["Statement", "compare", "digest_of", "statement", "witness"]
+__all__ = ["Copy", "Statement", "compare", "digest_of", "statement", "witness"]
 
 _EQUAL = frozenset((R, I, C, D))  # labels of what is the same on all ranks
 _MOST = 4096  # copies kept for an axis on which nothing is called
+
+
+class Copy(NamedTuple):
+    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest."""
+
+    place: str
+    text: str
+    digest: int
 
 
 class Statement(NamedTuple):

@@ -175,6 +175,9 @@ class DeadlockDetection:
             "task": self._activity.task,
             "calls": {key: channel.calls for key, channel in self._channels.copy().items()},
             "sent": {key: channel.sent.copy() for key, channel in self._channels.copy().items() if channel.sent},
+            "received": {
+                key: channel.received.copy() for key, channel in self._channels.copy().items() if channel.received
+            },
         }  # fmt: skip
 
     def _hear_verdict(self, verdict: Any) -> None:
@@ -193,16 +196,18 @@ class DeadlockDetection:
 
 
 def _named(channel: Channel, call: str, number: int, source: int | None) -> str:
-    return f"{call} #{number} on '{channel.name}'" + ("" if source is None else f" from rank {source}")
+    peer = "" if source is None else f" {'to' if call == 'lend' else 'from'} rank {source}"
+    return f"{call} #{number} on '{channel.name}'{peer}"
 
 
 def _missing(wait: Any, answers: dict[int, Answer], rank: int) -> list[int]:
-    """The ranks that the wait is for: those that have not made the call, or not sent the message."""
-    _, key, _, number, source, _, _, ranks = wait
-    if source is not None:
-        sent = answers[source]["sent"].get(key, {}) if source in answers else {}
-        made = sent.get(str(rank), sent.get(rank, 0))
-        return [source] if made < number else []
+    """The ranks that the wait is for: those that have not made the call, or not sent (or received) the message."""
+    _, key, call, number, peer, _, _, ranks = wait
+    if peer is not None:
+        what = "received" if call == "lend" else "sent"
+        counts = answers[peer].get(what, {}).get(key, {}) if peer in answers else {}
+        made = counts.get(str(rank), counts.get(rank, 0))
+        return [peer] if made < number else []
     return [r for r in ranks if r != rank and (r not in answers or answers[r]["calls"].get(key, 0) < number)]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy import empty, ndarray
@@ -20,10 +20,11 @@ from numpy import empty, ndarray
 from autograd.arrays.shape_only import Shaped
 from autograd.errors import DtypeError
 
+from ..checks.sanitizer import Copy
 from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
 from .traffic import Traffic
 
-__all__ = ["Array", "Communicator", "Copy", "Observer", "Pending", "Request", "Runs", "Wrapper", "observers", "quietly"]
+__all__ = ["Array", "Communicator", "Observer", "Pending", "Request", "Runs", "Wrapper", "observers", "quietly"]
 
 
 T = TypeVar("T")
@@ -54,14 +55,6 @@ class Pending(Generic[T]):
             self._result = self._finish()
             self._finish = self._test = None
         return self._result  # type: ignore[return-value]
-
-
-class Copy(NamedTuple):
-    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest."""
-
-    place: str
-    text: str
-    digest: int
 
 
 # -- observers ---------------------------------------------------------------------------------------------------------

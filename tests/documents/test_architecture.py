@@ -7,6 +7,7 @@ and those that only type checkers follow.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -82,21 +83,22 @@ class Library:
             edges[found.importer].add(found.imported)
         return _within(self.imports, components(edges), lambda module: module)
 
-    def circles_of_rooms(self) -> list[Import]:
-        """The imports between rooms that are part of a circle of rooms.
+    def circles_of_rooms(self, room: Callable[[str], str] | None = None) -> list[Import]:
+        """The imports between rooms that are part of a circle of rooms. A `room` is by default a folder.
 
         A folder's `__init__` gathers the names of what lies below it, which is no import from another room.
         """
+        room = self.room if room is None else room
         crossing = [
             found
             for found in self.imports
-            if self.room(found.importer) != self.room(found.imported)
+            if room(found.importer) != room(found.imported)
             and not (self.is_package(found.importer) and found.imported.startswith(found.importer + "."))
         ]
-        edges: dict[str, set[str]] = {self.room(module): set() for module in self.files}
+        edges: dict[str, set[str]] = {room(module): set() for module in self.files}
         for found in crossing:
-            edges[self.room(found.importer)].add(self.room(found.imported))
-        return _within(crossing, components(edges), self.room)
+            edges[room(found.importer)].add(room(found.imported))
+        return _within(crossing, components(edges), room)
 
     def upward(self) -> list[Import]:
         """The imports of a package that is not below the importer's."""
@@ -184,6 +186,19 @@ def test_no_circle_of_modules(library: Library) -> None:
 
 def test_no_circle_of_rooms(library: Library) -> None:
     refuse(library.circles_of_rooms(), "are part of a circle of rooms (folders, and files at the top of a package)")
+
+
+def test_no_circle_of_rooms_with_all_that_they_contain(library: Library) -> None:
+    circles = library.circles_of_rooms(lambda module: ".".join(module.split(".")[:2]))
+    refuse(circles, "are part of a circle of the folders directly below a package, subfolders included")
+
+
+def test_the_map_names_what_exists() -> None:
+    """Every path in docs/architecture.md leads to a file or folder."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    paths = set(re.findall(r"`((?:autograd|collectives|parallel|tests|benchmarks|docs|examples)/[\w/.]*)`", text))
+    assert len(paths) > 30
+    assert not {path for path in paths if not (ROOT / path).exists()}
 
 
 def test_packages_import_from_those_below(library: Library) -> None:

@@ -305,6 +305,13 @@ def test_ranks_blocked_inside_mpi_end_the_job() -> None:
     assert re.search(waits, outcome.err, re.MULTILINE), outcome.err
 
 
+def test_ranks_that_all_send_without_a_copy_end_the_job() -> None:
+    outcome = waits_in_vain("lends", "first", "none")
+    assert outcome.code != 0
+    waits = r"^ringtape: no rank can go on\n  rank 0 waits in lend #1 on 'world' to rank 1 at waits_in_vain.py:\d+"
+    assert re.search(waits, outcome.err, re.MULTILINE), outcome.err
+
+
 @pytest.mark.slow
 def test_a_rank_that_computes_for_ever_over_mpi() -> None:
     outcome = waits_in_vain("computes", "ranks", "1")

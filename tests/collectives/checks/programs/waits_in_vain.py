@@ -32,6 +32,12 @@ def receives() -> None:
         cc.recv("a", (int(mesh.axis("a").rank) + 1) % 3)
 
 
+def lends() -> None:
+    """Every rank sends a long message without a copy, and nobody receives."""
+    world = cc.world()
+    world.lend(np.zeros(10_000_000), (world.rank + 1) % 3).wait()
+
+
 def computes() -> None:
     """Rank 1 computes for ever."""
     with cc.Mesh(a=3):
