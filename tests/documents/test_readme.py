@@ -1,4 +1,4 @@
-"""The README's program runs as it stands, and breaking it as it says gives the error that it shows."""
+"""The README's program runs, and breaking it as the text says gives the error that it shows; paths and links exist."""
 
 from __future__ import annotations
 
@@ -34,3 +34,16 @@ def test_without_the_cast_it_is_refused_as_shown(tmp_path: Path) -> None:
     assert done.returncode != 0
     shown = _blocks("text")[0].strip()
     assert shown in done.stderr, f"README shows\n{shown}\nand it says\n{done.stderr}"
+
+
+def test_division_by_the_local_number_of_rows_is_refused(tmp_path: Path) -> None:
+    done = _run(_blocks("python")[0].replace("x.global_shape[0]", "x.shape[0]"), tmp_path)
+    assert done.returncode != 0 and "LayoutError: divide" in done.stderr
+
+
+def test_links_and_commands_name_files_that_exist() -> None:
+    links = [target for target in re.findall(r"\]\(([^)]+)\)", README) if not target.startswith("http")]
+    scripts = re.findall(r"python ((?:examples|benchmarks)/[\w/]+\.py)", README)
+    assert links and scripts
+    for path in [target.partition("#")[0] for target in links] + scripts:
+        assert (ROOT / path).exists(), path
