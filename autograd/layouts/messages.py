@@ -26,7 +26,7 @@ def describe(array: Any, shape: Any, layout: Any) -> str:
     dtype = getattr(array, "dtype", None)
     where = "" if layout is None else f" {layout!r}"
     if dtype is None and not shape:
-        return f"number {array}{where}"
+        return f"number{'' if array is None else f' {array}'}{where}"
     kind = {"f": "f", "c": "c", "i": "i", "u": "u", "b": "bool"}.get(getattr(dtype, "kind", ""), "")
     short = "bool" if kind == "bool" else f"{kind}{dtype.itemsize * 8}" if kind and dtype is not None else "number"
     return f"{short}[{','.join(str(int(n)) for n in shape)}]{where}"

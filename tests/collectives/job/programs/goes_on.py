@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -12,6 +13,11 @@ import numpy as np
 
 import collectives as cc
 from collectives.transports.protocol import Request
+
+
+def write(line: str) -> None:
+    """Write a line at once, so that the lines of several ranks do not mix."""
+    os.write(1, f"{line}\n".encode())
 
 
 def fail(how: str, world: cc.World) -> None:
@@ -57,13 +63,13 @@ def main(how: str, where: str) -> None:
             assert pair is not None
             try:
                 wait(where, group)
-                print("WENT ON", flush=True)
+                write("WENT ON")
             except cc.RankFailed as error:
-                print(f"RANK {group.rank} TOLD {str(error)!r}", flush=True)
+                write(f"RANK {group.rank} TOLD {str(error)!r}")
             assert list(world.failed) == ([] if how == "close" else [1]), world.failed
             try:
                 group.barrier()  # every later call that needs rank 1 raises as well
-                print("WENT ON", flush=True)
+                write("WENT ON")
             except cc.RankFailed:
                 pass
             assert pair.all_reduce(np.ones(1))[0] == 2
@@ -71,7 +77,7 @@ def main(how: str, where: str) -> None:
                 survivors = world.survivors()
                 with cc.Mesh(survivors, dp=-1):
                     assert cc.all_reduce(np.full(2, 3.0), "dp").numpy().tolist() == [6.0, 6.0]
-            print(f"RANK {group.rank} did its work", flush=True)
+            write(f"RANK {group.rank} did its work")
     if group.rank != 1 and world.failed:
         try:
             cc.World()

@@ -20,6 +20,11 @@ from collectives import shared_arrays
 WORLDS = 20
 
 
+def write(line: str) -> None:
+    """Write a line at once, so that the lines of several ranks do not mix."""
+    os.write(1, f"{line}\n".encode())
+
+
 def use(world: cc.World) -> np.ndarray[Any, Any]:
     """Everything that a world opens in MPI: groups, lanes, messages that are under way, meshes, shared memory."""
     everyone = world.communicator
@@ -111,4 +116,4 @@ def caught() -> None:
 
 
 globals()[sys.argv[1]]()
-print(f"DONE on rank {os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))}", flush=True)
+write(f"DONE on rank {os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))}")
