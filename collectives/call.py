@@ -58,6 +58,12 @@ class Call:
         """This call with some of it changed."""
         return replace(self, **changes)
 
+    def variant(self, **changes: Any) -> Call:
+        """`but` for changes that can be looked up: the same object for the same changes."""
+        key = tuple(changes.items())
+        found = self.changed.get(key)
+        return keep(self.changed, key, self.but(**changes)) if found is None else found
+
 
 def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
     """Add `value` to what is looked up by `key`, and return it.

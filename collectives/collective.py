@@ -208,16 +208,13 @@ class Collective:
         `changes` make an adjoint's call of the forward one. They are kept with it, so that every sweep finds the same.
         """
         if changes:
-            found = call.changed.get(key := tuple(changes.items()))
-            if found is None:
-                found = keep(call.changed, key, call.but(**changes))
-            call = found
+            call = call.variant(**changes)
         if call.begin is not None:
             return call.begin(self, x, call)
         if x.__class__ not in TENSORS:
             if self._forward is itself:
                 return x
-            known = call.prepared.get((self, x.__class__, x.shape, x.dtype))
+            known = call.prepared.get((self, x.__class__, x.shape, x.dtype))  # `run`, one frame less
             return (known or self.prepare(x, None, call)).run(x, None)
         return self.prepared(x, call).apply(x)
 
@@ -242,7 +239,10 @@ class Collective:
 
     def run(self, x: Any, call: Call) -> Any:
         """The forward direction on a raw array in a sweep, or on None where this rank has no operand."""
-        return Prepared(self, call, None, None, None if x is None else outline(x)).run(x, None)
+        if x is None:
+            return Prepared(self, call, None, None, None).run(None, None)
+        known = call.prepared.get((self, x.__class__, x.shape, x.dtype))
+        return (known or self.prepare(x, None, call)).run(x, None)
 
     def starts(self, call: Call) -> bool:
         """Whether a call has anything to start: something is asked of the transport, and of other ranks."""

@@ -240,14 +240,15 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     """Start a collective on a Tensor: labels first, then the transport, then the record."""
     layout = x.labelled(state.grid) if x.layout is None else x.layout  # type: ignore[arg-type]
     array = x.array
-    out = collective.label(array, layout, call, x.name)
+    out = collective.prepared(x, call).out
+    assert out is not None
     recorded = state.recording is not None and is_inexact(array.dtype)
     if layout.rooted and layout.absent_beyond(call.axes):
         call = call.but(elsewhere=True)
     if agree:
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             call.group.agree("start of " + collective.fingerprint(array, call, recorded))
-        call = call.but(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
+        call = call.variant(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
         if call.group.size == 1 and type(array) is not Shaped:
             array = array.copy()  # as it would be on two ranks: the caller may change its own
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):

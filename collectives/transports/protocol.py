@@ -91,7 +91,7 @@ _QUICK = DTYPES - {np.dtype(np.float16)}
 _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 _HERE = (ndarray, Shaped, bytes, type(None))  # what needs no staging
 _MESSAGES = frozenset(("send", "lend", "recv"))
-_new, _REST = tuple.__new__, tuple(Request._field_defaults.values())[2:]
+_SUM = Request("all_reduce")
 
 
 class Communicator:
@@ -206,13 +206,6 @@ class Communicator:
         """Make a call and return its result."""
         if observers and get_ident() in observers:
             return _told(self, request, False, lambda: self.run(request))
-        x = request[1]
-        if (  # the call that is made most, where nothing has to be done before it: a few looks in place of `_prepared`
-            request[0] == "all_reduce" and request[2] == "sum"
-            and x.__class__ is ndarray and x.ndim == 1 and x.dtype in _QUICK and x.flags.c_contiguous
-            and self.size > 1
-        ):  # fmt: skip
-            return self._run(request, x, empty(x.size, x.dtype))
         return self._prepared(request, False)
 
     def run_again(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Any:
@@ -222,7 +215,7 @@ class Communicator:
         has several ranks, and the call is no message. Where the transport allows it nothing is checked again.
         """
         if not self.repeats or (observers and get_ident() in observers):
-            return self.run(_new(Request, (request[0], x, *request[2:])))
+            return self.run(request._replace(x=x))
         if request[0] == "broadcast":
             return self._run(request, None, x.copy())
         return self._run(request, x, None if result is None else empty(*result))
@@ -295,7 +288,12 @@ class Communicator:
     # -- the calls, blocking -----------------------------------------------------------------------------------
     def all_reduce(self, x: Array, op: str = "sum") -> Array:
         """The reduction of all ranks' arrays."""
-        return self.run(_new(Request, ("all_reduce", x, op, *_REST)))  # Request(...), with one frame less
+        if (  # the most frequent call: where nothing has to be done before it, `run` and `_prepared` are left out
+            self.repeats and op == "sum" and x.__class__ is ndarray and x.ndim == 1 and x.dtype in _QUICK
+            and x.flags.c_contiguous and self.size > 1 and not observers
+        ):  # fmt: skip
+            return self._run(_SUM, x, empty(x.size, x.dtype))
+        return self.run(Request("all_reduce", x, op))
 
     def reduce(self, x: Array, root: int) -> Array | None:
         """The sum of all ranks' arrays on the root."""

@@ -28,7 +28,7 @@ import numpy as np
 from autograd.errors import CollectiveMismatch, ShapeError
 
 from ...checks import modes
-from ..protocol import Array, Communicator, Request, Wrapper
+from ..protocol import Array, Communicator, Request, Wrapper, observers
 from ..request import check
 from ..staged import HostTransport
 from .arena import ALIGNMENT_BYTES
@@ -139,6 +139,7 @@ class SharedMemory(Wrapper, HostTransport):
     """
 
     algorithm = "shared"
+    repeats = True
     adds_float16 = True
     is_plain: bool
     """Whether there is no window: one rank, or threads of one process."""
@@ -236,20 +237,33 @@ class SharedMemory(Wrapper, HostTransport):
 
     def _run(self, request: Request, x: Any, out: Any) -> Any:
         call = request[0]
-        if call == "all_reduce" and not self.is_plain:
+        if self.is_plain or request[2] != "sum" or (call != "all_reduce" and call not in _CALLS):
+            return self.base._run(request, x, out)
+        if call == "all_reduce":
             small = self._small.get((x.dtype, x.size)) or self._prepare_small(x)
             if small is None:
                 return self._all_reduce(x, out)
-            word, _, is_pair, mine, parts = small
-            odd = (self._flags.meeting + 1) & 1
-            mine[odd][...] = x
-            self._flags.meet(word)
-            if is_pair:
-                a, b = parts[odd]
-                return np.add(a, b, out)
-            add_up(parts[odd], out)
-            return out
-        return self.base.run(request) if self.is_plain else _CALLS[call](self, request, x, out)
+            return self._sum_small(small, x, out)
+        return _CALLS[call](self, request, x, out)
+
+    def all_reduce(self, x: Array, op: str = "sum") -> Array:
+        """The reduction of all ranks' arrays."""
+        # A small sum takes two microseconds, so this one call goes straight to the slots that are known already.
+        small = self._small.get((x.dtype, x.size)) if op == "sum" else None
+        if small is None or x.ndim != 1 or observers:
+            return super().all_reduce(x, op)
+        return self._sum_small(small, x, np.empty(x.size, x.dtype))
+
+    def _sum_small(self, small: _Small, x: Array, out: Array) -> Array:
+        word, _, is_pair, mine, parts = small
+        odd = (self._flags.meeting + 1) & 1
+        mine[odd][...] = x
+        self._flags.meet(word)
+        if is_pair:
+            a, b = parts[odd]
+            return np.add(a, b, out)
+        add_up(parts[odd], out)
+        return out
 
     def _barrier(self, request: Request, x: Any, out: Any) -> None:
         self._flags.meet(0)
