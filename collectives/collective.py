@@ -15,9 +15,9 @@ The forward direction is declared once, in one of two ways:
 
     asks      one `Request` to the transport, and a function that computes the result from the answer, the operand and
               the call. The blocking form runs the request, the nonblocking form starts it, and the plan runs it on a
-              stand-in for the group. If the request is None, nothing is sent and the answer is None. The request
-              depends only on the call and the operand's shape and dtype, except for the operand itself. Two arguments
-              of the declaration apply before the request: `alone` gives the result on a single rank (by default the
+              stand-in for the group. If the request is None, nothing is sent and the answer is None. Apart from the
+              operand's values, the request depends only on the call and the operand's shape and dtype. Two arguments of
+              the declaration apply before the request: `alone` gives the result on a single rank (by default the
               operand itself; with None the request is made there too), and `sends` gives messages to send first
     forward   any other computation: local work, or several requests. It has no nonblocking form
 
@@ -236,7 +236,7 @@ class Collective:
         """Check the labels and compute everything about a call that does not depend on the operand's values."""
         out = None if layout is None else self.label(x, layout, call, name)
         made = Prepared(self, call, layout, out, outline(x))
-        if x.__class__ is not Shaped:  # two of them may have different reasons for the missing values
+        if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
                 self, layout, x.__class__, x.shape, x.dtype)  # fmt: skip
             keep(call.prepared, key, made)
@@ -291,7 +291,7 @@ class Collective:
                 raise LayoutError(self._refusal(x.array, x.layout, axis, x.name))
 
     def label(self, x: Any, layout: Layout, call: Call, name: str = "") -> Layout:
-        """The result's layout; LayoutError if an axis' label is not one that this collective takes."""
+        """The result's layout; LayoutError if the collective does not take the operand's label on an axis."""
         result = layout
         if self.nonlinear:
             self._refuse_addends(x, layout, name or "x")
@@ -519,7 +519,7 @@ class Prepared:
         compare(text, layout, collective.rooted)
 
     def _giving(self, array: Any, y: Any) -> Prepared:
-        """This object, with its first result's shape and dtype; a new one for a result with others."""
+        """Set the shape and dtype of the result: in this object the first time, then in a new one."""
         made = self
         if self.result is not None:
             made = Prepared(self.collective, self.call, self.layout, self.out, self.operand)

@@ -50,7 +50,7 @@ class Axis:
         self.size = group.size
         self.rank = RankInt(group.rank, names)
         self.calls: dict[Any, Call] = {}  # by their fields
-        self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and messages that they expect
+        self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
@@ -215,7 +215,23 @@ class Mesh:
         return tuple(n for n in self.names if n in named)
 
     def axis(self, axes: str | Sequence[str]) -> Axis:
-        """An axis by name, or a tuple of axes flattened. The ranks along it make its communicator at the first use."""
+        """An axis by name, or a tuple of axes flattened into one.
+
+        At the first use of an axis, the ranks along it make its communicator together.
+
+        Parameters
+        ----------
+        axes : str or sequence of str
+
+        Returns
+        -------
+        Axis
+
+        Raises
+        ------
+        MeshError
+            The mesh has no such axis, or an axis is given twice.
+        """
         found = self._axes.get(axes if isinstance(axes, str) else tuple(axes))
         if found is None:
             names = self.normal(axes)
@@ -268,7 +284,16 @@ class Mesh:
         return [tuple(json.loads(data)) for data in gathered], on.group.rank
 
     def plan(self, tape: Any) -> Any:
-        """Merge the ranks' tapes; see `inspect.plan.plan`."""
+        """Merge the ranks' tapes into one graph; see `autograd.Tape.plan`. All ranks of the mesh must call it.
+
+        Parameters
+        ----------
+        tape : Tape
+
+        Returns
+        -------
+        Plan
+        """
         return self.planner(tape, self.ranks, self.sizes)
 
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:
@@ -303,6 +328,16 @@ def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
     ------
     ReplicaMismatch
         Copies differ; see `Mesh.check_replicas`.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2) as mesh:
+    ...         w = ag.Parameter([1.0], name="w")
+    ...         cc.check_replicas([w], mesh)
+    >>> cc.run(program, ranks=2)
+    [None, None]
     """
     mesh.check_replicas(tensors)
 
@@ -318,6 +353,13 @@ def current_mesh() -> Mesh:
     ------
     MeshError
         No mesh is current.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> with cc.Mesh(dp=1):
+    ...     cc.current_mesh()
+    Mesh(dp=1)
     """
     if state.mesh is None:
         raise MeshError(

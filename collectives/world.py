@@ -285,7 +285,7 @@ class World:
         -------
         list
             The return values of the program, in order of rank. Under the policy ``raise``, the value of a failed rank
-            is None, unless all ranks failed.
+            is None; if all ranks failed, an error is raised.
 
         Raises
         ------
@@ -522,6 +522,13 @@ def in_order(text: object) -> None:
     ----------
     text : object
         ``str(text)`` is printed, each line after the number of the rank.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> _ = cc.run(lambda: cc.in_order(f"half of {cc.world().rank}"), ranks=2)
+    [rank 0] half of 0
+    [rank 1] half of 1
     """
     everyone = world()
     texts = everyone.exchange(str(text).encode())

@@ -23,6 +23,11 @@ def barrier(axis: AxisName) -> None:
     axis : str or tuple of str
         The mesh axis, or several flattened into one.
 
+    Raises
+    ------
+    MeshError
+        No mesh is current, or it has no such axis.
+
     Notes
     -----
     ``log2 p`` empty messages per rank (dissemination: Hensgen, Finkel, Manber 1988), or MPI's own barrier.

@@ -158,7 +158,7 @@ def _others(x: Any, call: Call) -> Any:
 def _running(x: Any, call: Call, step: int) -> Any:
     """The product over all ranks before this one (step 1) or after it (step -1), in log2 p rounds."""
     y, reach = _shifted(x, call, step), 1
-    while reach < call.group.size - 1:  # y is the product over `reach` ranks, or fewer at the end
+    while reach < call.group.size - 1:  # y is the product over `reach` ranks, or fewer near the first or last rank
         y = y * _shifted(y, call, step * reach)
         reach *= 2
     return y

@@ -6,8 +6,8 @@ the same computation overlaps with the communication in both directions.
 
 Order. Started calls have their own channel, separate from blocking calls. Ranks may wait in different orders. Therefore
 the adjoints of a channel start in the reverse order of the starts, which is the same on all ranks, and not in the order
-in which cotangents arrive. If it is not yet an adjoint's turn at its WAIT, it starts later, as soon as it is, at the
-latest at its START.
+in which cotangents arrive. If its turn has not come at WAIT, an adjoint starts as soon as it comes, at the latest
+at START.
 
 Ownership. A transport copies the operand of a started call, so the program may change the operand as soon as the tape
 allows it.
@@ -180,7 +180,7 @@ class _Wait:
             if entry is not None:
                 entry.start()
             elif sweep.recording.nodes[lane[at]] is not None:
-                return  # its cotangent is not known yet, and earlier starts come after it
+                return  # its cotangent is not known yet, and the adjoints of earlier starts must follow it
 
     def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
         (place,) = node[3]
@@ -192,7 +192,7 @@ START, WAIT = _Start(), _Wait()
 
 
 class _Finisher:
-    """Finishes a `Deferred`: wait for the result, and append WAIT to the tape."""
+    """Finishes a `Deferred`: it waits for the result, and appends WAIT to the tape."""
 
     def __init__(self, what: str, started: Any, collective: Collective, call: Call, out: Layout | None,
                  recording: Recording | None, place: int, lane: list[int]):  # fmt: skip
@@ -579,6 +579,7 @@ def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
         The sending rank along the axis.
     like : Tensor or array, optional
         The shape, dtype and labels of the value (an array is V), so that its data can arrive in the background. Without
+        it only the header can arrive in the background, and the data is received at the wait.Without
         it only the header does, and the data is received at the wait.
 
     Returns

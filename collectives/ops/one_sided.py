@@ -1,8 +1,8 @@
 """One-sided reads of other ranks' parts (`get`), and the adjoint, one-sided additions to them.
 
-Each rank chooses what it reads from which rank; the owner need not know. All ranks of the axis make the call, because
-their parts must be accessible at that time. All of them also take part in the adjoint: in a sweep each rank adds the
-cotangent of what it read to the parts that it read, or zeros if no cotangent arrived.
+Each rank chooses what it reads from which rank; the owner does not take part. All ranks of the axis make the call,
+because their parts must be accessible at that time. All of them also take part in the adjoint: in a sweep each rank
+adds the cotangent of what it read to the parts that it read, or zeros if no cotangent arrived.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def get(x: Any, axis: AxisName, source: Any, index: Any = ...) -> Tensor:
 
 
 def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
-    """The operand, Varying on other axes where it is Replicated and the ranks read different places."""
+    """Cast `x` from Replicated to Varying on other axes along which the ranks read different places."""
     axes = set(rank_axes((source, index)))
     for given in (source, index):
         if given.__class__ in TENSORS and given.layout is not None:

@@ -73,7 +73,7 @@ def part_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
 
 
 def joined_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
-    """Dimensions whose extent changes unpredictably: V parts may have any extent, so labels of other axes are stale."""
+    """Dimensions for which labels of other axes become stale: no label describes the extents of V parts."""
     return () if all(type(x) is Shard for x in labels) else (call.dim,)
 
 
@@ -364,11 +364,11 @@ def _even_parts(x: Tensor, on: Axis, dim: int) -> tuple[int, ...]:
 def all_to_all(
     x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1, *, counts: Sequence[int] | None = None
 ) -> Use:
-    """V -> V, or Shard(concat_dim) -> Shard(split_dim): split along one dimension, concatenate along one.
+    """V -> V, or Shard(concat_dim) -> Shard(split_dim): split along one dimension, then concatenate.
 
     Rank r sends its s-th part along `split_dim` to rank s, and concatenates what it receives along `concat_dim` in
-    order of rank. Adjoint: the same with the two dimensions exchanged. If they are equal, the amounts that were sent
-    and received are exchanged instead.
+    order of rank. Formula: ``y_r = concatenate(part_r(x_0), ..., part_r(x_{p-1}))``. Adjoint: the same with the two
+    dimensions exchanged. If they are equal, the amounts that were sent and received are exchanged instead.
 
     Parameters
     ----------

@@ -75,6 +75,8 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
     ------
     LayoutError
         `x` is R or I: the sum of equal copies is the value times the number of ranks.
+    MeshError
+        `algorithm` is unknown.
 
     Notes
     -----
@@ -100,7 +102,7 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
 def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     """P (or V) -> R or I: the sum over the ranks divided by their number.
 
-    Formula: ``y = sum_r x_r / p``. The division is recorded, so the adjoint is that of `all_reduce`, divided by p. The
+    Formula: ``y = sum_r x_r / p``. Adjoint: that of `all_reduce`, divided by p, because the division is recorded. The
     result is the mean of the ranks' values. For *local means* it is the global mean only if all ranks average the same
     number of items.
 
