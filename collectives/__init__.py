@@ -38,7 +38,7 @@ from .ops.sums import *
 from .transports.protocol import Communicator, Pending
 from .world import World, in_order, run, world
 
-if TYPE_CHECKING:  # the names of `_LATER`; none of these files imports this one
+if TYPE_CHECKING:  # the names in `_LATER`; none of these modules imports this one
     from .inspect.dry_run import DryRun, dry
     from .inspect.timeline import Timeline, timeline
     from .inspect.topology import Link, Topology
@@ -60,8 +60,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Names of files that few programs use, which are loaded when one of the names is first asked for: an import of the
-# package takes half as long.
+# Names from modules that few programs use. Each module is loaded at the first access to one of its names, which
+# halves the time to import the package.
 _LATER = {
     **dict.fromkeys(("CheckFailed", "Report", "check_collective"), "testing.check"),
     **dict.fromkeys(("DryRun", "dry"), "inspect.dry_run"),
@@ -77,7 +77,7 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name == "testing":  # loaded by those who test
+    if name == "testing":  # loaded at the first access; only tests need it
         return importlib.import_module("collectives.testing")
     if name not in _LATER:
         raise AttributeError(f"module 'collectives' has no attribute {name!r}")
@@ -86,7 +86,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _plan(tape: Any, ranks: Communicator, sizes: tuple[int, ...]) -> Any:
-    from .inspect.plan import plan  # loaded by the few programs that ask for it
+    from .inspect.plan import plan  # loaded at the first plan; few programs make one
 
     return plan(tape, ranks, sizes)
 

@@ -1,4 +1,4 @@
-"""``python -m collectives TOOL``: the tools of `collectives.tools`, each loaded when it is asked for."""
+"""``python -m collectives TOOL``: the tools of `collectives.tools`. A tool is imported when it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOOLS = ("doctor", "check")
 
 
 def _tool(name: str) -> ModuleType | None:
-    """A tool's module: it has `SUMMARY`, `add_arguments(parser)` and `main(args) -> int`. None if it is not here."""
+    """A tool's module, with `SUMMARY`, `add_arguments(parser)` and `main(args) -> int`; None if it is not installed."""
     full = f"collectives.tools.{name}"
     return importlib.import_module(full) if importlib.util.find_spec(full) is not None else None
 

@@ -1,4 +1,4 @@
-"""Call: one use of a collective, everything about it but the operand."""
+"""Call: the parameters of one use of a collective, without the operand."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _MOST_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Everything about one use of a collective but its operand; the adjoint's call is this one, mirrored.
+    """The parameters of one use of a collective, without the operand. The adjoint's call is derived from this one.
 
     Attributes
     ----------
-    axes, group : the axes named, in the mesh's order, and the ranks along them
-    to, source : the result's label on the axes, and the operand's
-    root : the root's rank in the group; of a message, the other rank
-    dim, extents : the dimension that is cut or joined, and every rank's extent of it
-    dim2, extents2 : the same of the dimension that all_to_all joins
-    pairs : who sends to whom (permute)
-    shape, dtype : of the whole value where this rank's operand does not tell (broadcast, scatter, recv)
-    like : an empty array of the operand's device or kind, where that is not the host's
-    elsewhere : whether another axis roots the value elsewhere, so that nobody along these axes has data to send
-    options : what else the rules of one family read, the same on all ranks where the fingerprint shows it
-    begin : ``begin(collective, x, call)`` starts a collective that is called with this call, in the place of running it
-    changed : the calls that rules made from this one, by the changes
-    prepared : what was settled for collectives and operands that met this call, see `collective.Prepared`
+    axes, group : the axes of the call, in the mesh's order, and the ranks along them
+    to, source : the label of the result on these axes, and that of the operand
+    root : the root's rank in the group; for a message, the other rank
+    dim, extents : the dimension that is split or concatenated, and each rank's extent along it
+    dim2, extents2 : the same for the dimension along which all_to_all concatenates
+    pairs : the (source, destination) pairs of permute
+    shape, dtype : of the whole value, where this rank's operand does not determine them (broadcast, scatter, recv)
+    like : an empty array on the operand's device, if that is not the host
+    elsewhere : whether the value is rooted at another place of another axis, so that no rank of this group has data
+    options : further parameters of a family of collectives; the same on all ranks if the fingerprint contains them
+    begin : ``begin(collective, x, call)`` is run in place of a collective that is called with this call, and starts it
+    changed : calls that were derived from this one, by their changes
+    prepared : a `collective.Prepared` for each collective and kind of operand used with this call
     """
 
     axes: tuple[str, ...]
@@ -55,7 +55,7 @@ class Call:
     prepared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def but(self, **changes: Any) -> Call:
-        """This call with some of it changed."""
+        """A copy of this call with some fields changed."""
         return replace(self, **changes)
 
     def variant(self, **changes: Any) -> Call:
@@ -66,9 +66,9 @@ class Call:
 
 
 def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
-    """Add `value` to what is looked up by `key`, and return it.
+    """Store `value` under `key` in the cache `kept`, and return it.
 
-    All is forgotten once there is too much of it: a program whose shapes never repeat would fill the memory.
+    A full cache is emptied first: a program whose shapes never repeat would otherwise fill the memory.
     """
     if len(kept) >= _MOST_KEPT:
         kept.clear()

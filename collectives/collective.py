@@ -1,4 +1,4 @@
-"""How a collective is declared: what it asks of the transport, the layouts it takes, and its adjoint.
+"""Declaration of a collective: its request to the transport, the layouts that it takes, and its adjoint.
 
     gathering = Collective("all_gather", takes=(V, Shard), gives=...)
     @gathering.asks
@@ -7,24 +7,24 @@
     @gathering.adjoint
     def _(ct, call): return scattering(ct, call, to=V)       # other collectives, so that it can be recorded too
 
-The layout of the adjoint follows by duality and is never written. On an active tape a collective is recorded whatever
-its operand requires (DESIGN: the order of communications is the same on all ranks), and a sweep runs its adjoint even
-where no cotangent arrived.
+The layout of the adjoint follows by duality and is never declared. On an active tape a collective is always recorded,
+whether or not its operand requires a gradient, and a sweep runs its adjoint even if no cotangent arrived. So all ranks
+communicate in the same order.
 
 The forward direction is declared once, in one of two ways:
 
-    asks      one `Request` of the transport, and a function that makes the result of the answer, the operand and the
-              call. The blocking form runs the request, the nonblocking one starts it, the plan runs it on a stand-in
-              for the group. None in the place of a request asks for nothing, and the answer is None. Everything in the
-              request but its operand follows from the call and the operand's shape and dtype. Two words of the
-              declaration go before: `alone`, the result on a single rank (the operand itself, unless said otherwise;
-              None: it asks all the same), and `sends`, the messages that leave first
-    forward   anything else: the work of one rank, or several requests. It has no nonblocking form
+    asks      one `Request` to the transport, and a function that computes the result from the answer, the operand and
+              the call. The blocking form runs the request, the nonblocking form starts it, and the plan runs it on a
+              stand-in for the group. If the request is None, nothing is sent and the answer is None. Apart from the
+              operand's values, the request depends only on the call and the operand's shape and dtype. Two arguments of
+              the declaration apply before the request: `alone` gives the result on a single rank (by default the
+              operand itself; with None the request is made there too), and `sends` gives messages to send first
+    forward   any other computation: local work, or several requests. It has no nonblocking form
 
-The `word` of a declaration says how the result depends on the operand, as for a local operation:
+The `word` of a declaration states how the result depends on the operand, as for a local operation:
 
-    a   linear, which is the default: forward mode is the collective itself, and the node keeps no array
-    N   nonlinear: the node keeps the operand and the result, and two rules read them
+    a   linear, the default: forward mode is the collective itself, and the node keeps no array
+    N   nonlinear: the node keeps the operand and the result, which the adjoint and the derivative read
 
     all_max = Collective("all_max", takes=(V, Shard), word="N")
     @all_max.adjoint
@@ -32,11 +32,12 @@ The `word` of a declaration says how the result depends on the operand, as for a
     @all_max.derivative
     def _(t, call, x, y): ...                                # forward mode: the tangent of the result
 
-At first order the rules get raw arrays, in a recorded sweep Tensors with x and y at their places on the tape: so the
-second derivative goes through what the rules read too. A nonlinear collective refuses Partial on every axis.
+At first order the rules receive raw arrays. In a recorded sweep they receive Tensors, with x and y at their places on
+the tape, so second derivatives include the dependence of the rules on x and y. A nonlinear collective rejects an
+operand that is Partial on any axis.
 
-A repeated use of a collective is cheap: labels, checks, the text that ranks compare, the request and the node's facts
-are settled once for a call and an operand's layout, shape and dtype, and kept as a `Prepared`.
+A repeated use of a collective is cheap. The labels, the checks, the text that ranks compare, the request and the facts
+of the node are computed once per call and per layout, shape and dtype of the operand, and cached as a `Prepared`.
 """
 
 from __future__ import annotations
@@ -68,60 +69,60 @@ __all__ = ["Asked", "Collective", "Prepared", "Refusal", "absent_or_zeros", "arr
 
 
 Asked = tuple[Request | None, Callable[[Any, Any, Call], Any]]
-"""A request of the transport, and ``finish(answer, operand, call)``, which makes the result."""
+"""A request to the transport, and ``finish(answer, operand, call)``, which computes the result."""
 
 
 class Refusal(NamedTuple):
-    """Why a collective does not take a label, and what to call instead, where that is not said for all of them."""
+    """Why a collective does not take a label, and a fix, if it differs from the usual fix for that label."""
 
     why: str
     instead: str = ""
 
 
 def itself(x: Any, call: Call) -> Any:
-    """The result of most collectives where there is one rank."""
+    """Return the operand: the result of most collectives on a single rank."""
     return x
 
 
 collectives: dict[str, Collective] = {}
-"""Every collective by name: the test plan."""
+"""Every collective by name. The tests run over all of them."""
 
 
 class Collective:
-    """An operation between ranks, with its adjoint; linear, unless its word is N.
+    """An operation between ranks, with its adjoint. It is linear unless `word` is "N".
 
     Parameters
     ----------
     name : str
     takes : tuple of labels and classes of labels
-        The operand's, on each of the call's axes.
+        The labels that the operand may have on each axis of the call.
     gives : Label or callable, optional
-        The result's label: one for all calls, or ``gives(call, layout, k, shape)`` for the k-th of the call's axes.
-        Without it the label is ``call.to``.
+        The result's label: one label for all calls, or ``gives(call, layout, k, shape)`` for the k-th axis of the call.
+        The default is ``call.to``.
     silent : bool
         The forward direction sends nothing.
     free : bool
         Neither direction sends anything.
     meets : bool
-        It begins with one call of the group that all its ranks make, so that a transport may join the comparison of
-        fingerprints to it.
+        It begins with one transport call that all ranks of the group make, so a transport may combine the comparison of
+        fingerprints with that call.
     rooted : bool
-        One rank has a part of its own, ``call.root``.
+        One rank, ``call.root``, has a special role.
     between_two : bool
-        It is one end of a message, so that the other ranks of the group know nothing of it; ``call.root`` is the other
-        end. A header says what was sent, and no fingerprint is compared.
+        It is one end of a message between two ranks; the other end is ``call.root``. The other ranks of the group do
+        not take part, so a header describes what is sent, and no fingerprint is compared.
     shape : callable, optional
-        ``shape(shape, call)``: the result's shape as a list, where it is not the operand's.
+        ``shape(shape, call)``: the result's shape as a list. The default is the operand's shape.
     word : {"a", "N"}
         Linear or nonlinear.
     alone : callable or None
-        ``alone(x, call)``: the result on a single rank; None where the transport is asked all the same.
+        ``alone(x, call)``: the result on a single rank. With None the request is made there too.
     sends : callable, optional
-        ``sends(x, call)``: requests that are run before the one that `asks` gives.
+        ``sends(x, call)``: requests that are run before the request of `asks`.
     resizes : callable, optional
-        ``resizes(call, labels)``: the dimensions whose extents change in a way that no label tells.
+        ``resizes(call, labels)``: dimensions of the result whose extents no label describes.
     refuses : mapping from Label to Refusal
-        Reasons and fixes for labels that are not taken, where it has its own.
+        Reasons and fixes for labels that are not taken, where they differ from the usual ones.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class Collective:
         self.refuses = refuses or {}
         self._asks: Callable[[Any, Call], Asked] | None = None
         self._forward: Callable[..., Any] = itself
-        self._asking: Callable[..., Any] | None = None  # the forward direction that `asks` makes
+        self._asking: Callable[..., Any] | None = None  # the forward direction that `asks` builds
         self._adjoint: Callable[..., Any] = itself
         self._derivative: Callable[..., Any] | None = None
         collectives[name] = self
@@ -169,7 +170,7 @@ class Collective:
 
     # -- its rules ---------------------------------------------------------------------------------------------
     def asks(self, function: Callable[[Any, Call], Asked]) -> Callable[[Any, Call], Asked]:
-        """Decorator: the request of the transport and the function that makes the result, on raw arrays."""
+        """Decorator: the request to the transport and the function that computes the result, on raw arrays."""
 
         def forward(x: Any, call: Call, keep: Any = None) -> Any:
             group = call.group
@@ -187,12 +188,12 @@ class Collective:
         return function
 
     def forward(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
-        """Decorator: the forward direction on raw arrays, where that is not one request."""
+        """Decorator: the forward direction on raw arrays, if it is not a single request."""
         self._asks, self._forward, self._asking = None, function, None
         return function
 
     def adjoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: its adjoint, in collectives; of a nonlinear one also of the operand and the result."""
+        """Decorator: the adjoint, made of collectives. That of a nonlinear collective also receives x and y."""
         self._adjoint = function
         return function
 
@@ -203,9 +204,10 @@ class Collective:
 
     # -- the call ----------------------------------------------------------------------------------------------
     def __call__(self, x: Any, call: Call, **changes: Any) -> Any:
-        """Run it: on a raw array (a sweep at first order) without labels, on a Tensor with labels and record.
+        """Run the collective on a raw array (a sweep at first order, no labels) or a Tensor (with labels, recorded).
 
-        `changes` make an adjoint's call of the forward one. They are kept with it, so that every sweep finds the same.
+        `changes` derive the call of an adjoint from the forward call. The derived call is cached, so every sweep uses
+        the same object.
         """
         if changes:
             call = call.variant(**changes)
@@ -219,7 +221,7 @@ class Collective:
         return self.prepared(x, call).apply(x)
 
     def prepared(self, x: Tensor, call: Call) -> Prepared:
-        """The `Prepared` of a Tensor: the one that is kept with the call, or a new one."""
+        """The `Prepared` for a Tensor: the one cached with the call, or a new one."""
         layout = x.layout
         if layout is None:
             layout = x.labelled(state.grid)  # type: ignore[arg-type]
@@ -228,28 +230,28 @@ class Collective:
         return known or self.prepare(array, layout, call, x.name)
 
     def prepare(self, x: Any, layout: Layout | None, call: Call, name: str = "") -> Prepared:
-        """Check the labels and settle everything about a call that does not depend on the operand's values."""
+        """Check the labels and compute everything about a call that does not depend on the operand's values."""
         out = None if layout is None else self.label(x, layout, call, name)
         made = Prepared(self, call, layout, out, outline(x))
-        if x.__class__ is not Shaped:  # two of them may differ in why they have no values
+        if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
                 self, layout, x.__class__, x.shape, x.dtype)  # fmt: skip
             keep(call.prepared, key, made)
         return made
 
     def run(self, x: Any, call: Call) -> Any:
-        """The forward direction on a raw array in a sweep, or on None where this rank has no operand."""
+        """Run the forward direction on a raw array in a sweep, or on None if this rank has no operand."""
         if x is None:
             return Prepared(self, call, None, None, None).run(None, None)
         known = call.prepared.get((self, x.__class__, x.shape, x.dtype))
         return (known or self.prepare(x, None, call)).run(x, None)
 
     def starts(self, call: Call) -> bool:
-        """Whether a call has anything to start: something is asked of the transport, and of other ranks."""
+        """Whether a call can be started: it makes a request to the transport that involves other ranks."""
         return self._asks is not None and not call.elsewhere and (self.alone is None or call.group.size > 1)
 
     def start(self, x: Any, call: Call) -> tuple[Pending[Any], Callable[[Any], Any]]:
-        """Start the request: the transport's pending answer, and the function that makes the result of it."""
+        """Start the request. Return the pending answer, and the function that computes the result from the answer."""
         group = call.group
         assert self._asks is not None
         for message in () if self.sends is None else self.sends(x, call):
@@ -259,13 +261,13 @@ class Collective:
         return pending, lambda y: finish(y, x, call)
 
     def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
-        """What must be the same on all ranks of the group, as one line."""
+        """Everything that must be the same on all ranks of the group, as one line."""
         shape: list[Any] = list(call.shape or x.shape)
         if call.extents and len(shape) > call.dim and not call.shape:
             shape[call.dim] = "*"
         if call.extents2 and len(shape) > call.dim2:
             shape[call.dim2] = "*"
-        own = call.extents2 and call.dim == call.dim2  # what a rank sends and receives along one dimension is its own
+        own = call.extents2 and call.dim == call.dim2  # along one dimension, amounts differ by rank
         sizes = f" extents={list(call.extents)}" if call.extents and not own else ""
         root = f" root={call.root}" if self.rooted or isinstance(call.to, Rooted) else ""
         dtype = call.dtype if call.dtype is not None else x.dtype
@@ -278,18 +280,18 @@ class Collective:
 
     # -- labels ------------------------------------------------------------------------------------------------
     def takes_label(self, have: Label) -> bool:
-        """Whether it takes an operand with this label."""
+        """Whether the operand may have this label."""
         return any(have is t or (isinstance(t, type) and type(have) is t) for t in self.takes)
 
     def check(self, x: Tensor, on: Any) -> None:
-        """Refuse an operand whose label on one of the axes is not taken, before anything is sent."""
+        """Raise LayoutError, before anything is sent, if a label of the operand on one of the axes is not taken."""
         assert x.layout is not None
         for axis in on.names:
             if not self.takes_label(x.layout[axis]):
                 raise LayoutError(self._refusal(x.array, x.layout, axis, x.name))
 
     def label(self, x: Any, layout: Layout, call: Call, name: str = "") -> Layout:
-        """The result's layout; LayoutError if an axis' label is not one that this collective takes."""
+        """The result's layout; LayoutError if the collective does not take the operand's label on an axis."""
         result = layout
         if self.nonlinear:
             self._refuse_addends(x, layout, name or "x")
@@ -310,7 +312,8 @@ class Collective:
             if have is P:
                 raise LayoutError(
                     f"{self.name}({name}: {describe(x, x.shape, layout)})\n  axis {axis!r}: {name} is "
-                    f"Partial, and {self.name} is not linear: of addends it is not that of their sum\n  fix: "
+                    f"Partial, and {self.name} is not linear: its results on addends do not "
+                    f"add up to that of their sum\n  fix: "
                     f"all_reduce({name}, {axis!r}, to=R)   (an all-reduce in both directions)" + call_site()
                 )
 
@@ -334,7 +337,7 @@ class Collective:
 
     # -- the sweeps --------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        """One step of the reverse sweep; without a cotangent the ranks still communicate, zeros."""
+        """One step of the reverse sweep; if no cotangent arrived, zeros are communicated."""
         made: Prepared = node[4]
         if ct is None or sweep.record:
             ct = arrived(ct, made.out, made.result, made.call, sweep)
@@ -349,18 +352,18 @@ class Collective:
             self.hand_on(g, place, made.layout, made.operand, made.call, sweep)
 
     def hand_on(self, g: Any, place: int, layout: Layout | None, operand: Any, call: Call, sweep: Sweep) -> None:
-        """Add what the adjoint gave to the operand's cotangent."""
+        """Add the adjoint's result to the operand's cotangent."""
         if place < 0 or g is None:
             return
         assert layout is not None
         raw = g.array if g.__class__ in TENSORS else g
-        if not operand[2] and is_absent(raw):  # dropped here: this rank's operand was not the root's
+        if not operand[2] and is_absent(raw):  # this rank is not the root, so its operand has no influence
             g = zeros(operand[0], operand[1], call)
             g = Tensor(g, layout.dual) if sweep.record else g
         sweep.add(place, relabel(g, layout.dual) if sweep.record else g)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
-        """One step of forward mode: the same collective on the tangent, on zeros where there is none."""
+        """One step of forward mode: the same collective on the tangent, or on zeros without one."""
         (place,), made = node[3], node[4]
         t = carried[place - start] if place >= start else None
         if t is None and made.operand is not None:
@@ -372,11 +375,11 @@ class Collective:
         return self.tangent(t, made.call, made.out, record)
 
     def tangent(self, t: Any, call: Call, out: Layout | None, record: bool) -> Any:
-        """Forward mode's step: linear, so the collective itself."""
+        """One step of forward mode for a linear collective: the collective itself."""
         return self(t, call)
 
     def saved(self, node: Node, lifted: bool, recording: Recording | None = None, at: int = -1) -> tuple[Any, ...]:
-        """What the rules of a nonlinear collective read: operand and result, on their tape if one is given."""
+        """The operand and result that a nonlinear collective's rules read, on `recording` if it is given."""
         if not self.nonlinear:
             return ()
         y, (x,), (place,), made = node[1:5]
@@ -387,18 +390,18 @@ class Collective:
 
 
 class Prepared:
-    """A collective, its call, and everything about an operand but its values. It keeps no operand alive.
+    """A collective, its call, and everything about an operand except its values. It keeps no operand alive.
 
-    Nodes hold it, so that a sweep finds in it all that it needs; the sweep's own calls are kept with `call`.
+    Nodes refer to it, and sweeps read it. The calls that a sweep makes are cached with `call`.
 
     Attributes
     ----------
     collective : Collective
     call : Call
     layout, out : Layout or None
-        The operand's and the result's; None in a sweep at first order, where nothing has labels.
+        The operand's and the result's. None in a sweep at first order, where arrays have no labels.
     operand, result : (shape, dtype, whether it is absent)
-        Of the arrays; None for an operand that there is not, and for a result before the first one.
+        Facts of the arrays. `operand` is None without an operand, `result` is None before the first result.
     """
 
     __slots__ = (
@@ -421,14 +424,14 @@ class Prepared:
         is_alone = call.group.size == 1 and collective.alone is itself and rule is collective._asking
         self._is_identity = rule is itself or (is_alone and not call.elsewhere)
         self._texts: dict[bool | None, str] = {}
-        # the last request without its operand, if another contiguous operand is all that changes; False if not
+        # the last request without its operand, if later calls differ only in another contiguous operand; else False
         self._request: Any = None
-        self._is_flat = False  # whether the operand is the transport's as it is
+        self._is_flat = False  # whether the operand needs no reshaping for the transport
         self._answer: Any = None  # the number of elements and the dtype of its result
-        self._result_shape: tuple[int, ...] | None = None  # what a flat answer is brought to; None: it stays flat
+        self._result_shape: tuple[int, ...] | None = None  # the shape that a flat answer gets; None: it stays flat
 
     def apply(self, x: Tensor | None) -> Tensor:
-        """Run it on a Tensor and record that; an operand that nothing depends on is recorded too."""
+        """Run the collective on a Tensor and record it, even if the operand requires no gradient."""
         array, recording, collective = None if x is None else x.array, state.recording, self.collective
         if recording is None or not self._is_inexact:
             return Tensor(self.run(array, False, x), self.out)
@@ -438,30 +441,30 @@ class Prepared:
         elif x.tape is recording:
             place = x.node
         else:
-            known = recording.leaves.get(id(x))  # `enter` looks there first too; a leaf is found without its call
+            known = recording.leaves.get(id(x))  # as `enter` does first; this saves its call
             place = recording.enter(x) if known is None else known
-        told = self if y.dtype is self._result_dtype and y.shape == self.result[0] else self._giving(array, y)
+        prepared = self if y.dtype is self._result_dtype and y.shape == self.result[0] else self._giving(array, y)
         if collective.communicates:
             recording.communicates = True
         nodes = recording.nodes
-        made = _new(Tensor)  # without the call that the class' own constructor costs
+        made = _new(Tensor)  # faster than a call of the constructor
         made.array, made.layout, made.tape, made.node = y, self.out, recording, len(nodes)
         if collective.nonlinear:
-            nodes.append((collective, y, (array,), (place,), told, None, None))
+            nodes.append((collective, y, (array,), (place,), prepared, None, None))
         else:
-            nodes.append((collective, None, (), (place,), told, None, None))
+            nodes.append((collective, None, (), (place,), prepared, None, None))
         return made
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
-        """Compare the call with the other ranks', where that is asked for, and run it on an array.
+        """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.
 
-        `recorded` is None in a sweep at first order; `operand` is the Tensor of which `x` is the array.
+        `recorded` is None in a sweep at first order; `operand` is the Tensor whose array is `x`.
         """
         if modes.limit and self._is_compared and self.group.checking:
             self.compare(x, recorded, operand)
         if listeners:
             return self._run_between_events(x, operand)
-        if self.collective._forward is self._rule:  # and not one that a test has put there
+        if self.collective._forward is self._rule:  # unless a test has replaced the rule
             if self._is_identity:
                 return x
             request = self._request
@@ -488,7 +491,7 @@ class Prepared:
         return collective._forward(x, call)
 
     def _keep(self, x: Any, request: Request | None, finish: Any) -> None:
-        """Keep a request whose operand is the collective's own, as it lies, and whose answer only gets a shape."""
+        """Keep a request for `run_again` if it sends the operand in place and its answer only needs a shape."""
         if x.__class__ is not ndarray or request is None or finish.__class__ is not InShape:
             self._request = False
         elif x.flags.c_contiguous:
@@ -501,7 +504,7 @@ class Prepared:
             self._result_shape = None if len(finish.shape) == 1 else finish.shape
 
     def compare(self, x: Any, recorded: bool | None, operand: Tensor | None) -> None:
-        """Tell the other ranks of this call; under ``ranks`` mode with the operand's layout and its copies."""
+        """Compare this call between the ranks; in ``ranks`` mode also the operand's layout and its copies."""
         collective, call, layout = self.collective, self.call, ""
         if modes.watching and operand is not None:
             assert self.layout is not None
@@ -512,11 +515,11 @@ class Prepared:
         text = self._texts.get(recorded)
         if text is None:
             text = self._texts[recorded] = collective.fingerprint(x, call, recorded)
-        tell = self.group.announce if collective.meets else self.group.agree
-        tell(text, layout, collective.rooted)
+        compare = self.group.announce if collective.meets else self.group.agree
+        compare(text, layout, collective.rooted)
 
     def _giving(self, array: Any, y: Any) -> Prepared:
-        """This object once it has seen its first result; another one for a result of another shape or dtype."""
+        """Set the shape and dtype of the result: in this object the first time, then in a new one."""
         made = self
         if self.result is not None:
             made = Prepared(self.collective, self.call, self.layout, self.out, self.operand)
@@ -525,28 +528,29 @@ class Prepared:
             made.call = self.call.but(like=Shaped((0,), y.dtype, DRY))
         elif self.call.like is None and not (isinstance(y, _HOST) and isinstance(array, _HOST)):
             device = y if isinstance(array, _HOST) else array
-            made.call = self.call.but(like=np.empty_like(device, shape=(0,)))  # what a sweep makes up lives there too
+            # a sweep makes its zeros on the same device
+            made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
         return made
 
 
 def outline(x: Any) -> tuple[tuple[int, ...], Any, bool]:
-    """An array's shape and dtype, and whether another rank has its values."""
+    """An array's shape and dtype, and whether its values are absent (on another rank)."""
     return x.shape, x.dtype, x.__class__ is Shaped and x.absent
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, call: Call) -> Any:
-    """Zeros in the place of what did not arrive, on the operand's device."""
+    """Zeros on the operand's device, for a cotangent or tangent that did not arrive."""
     return np.zeros(shape, dtype) if call.like is None else np.zeros_like(call.like, shape=shape, dtype=dtype)
 
 
 def absent_or_zeros(known: tuple[tuple[int, ...], Any, bool], call: Call) -> Any:
-    """A cotangent or tangent that did not arrive, for a value with this outline."""
+    """The cotangent or tangent to use for a value with this outline if none arrived: zeros, or an absent array."""
     shape, dtype, is_absent_here = known
     return Shaped(shape, dtype, "it is rooted elsewhere") if is_absent_here else zeros(shape, dtype, call)
 
 
 def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) -> Any:
-    """The cotangent that an adjoint is given: zeros where none arrived, with labels where the sweep is recorded."""
+    """The cotangent passed to an adjoint: zeros if none arrived, with labels if the sweep is recorded."""
     if ct is None:
         ct = absent_or_zeros(result, call)
     if sweep.record:
@@ -558,9 +562,9 @@ def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) 
 def compared_layout(layout: Layout, axes: tuple[str, ...]) -> str:
     """The labels that must be the same on all ranks of a call along `axes`, as text.
 
-    Along these axes V, P, Shard and Rooted are not told apart: where a collective takes several of them it makes the
-    same of each, a rank that contributes nothing has a plain zero (V) where others have addends (P), and off the root
-    there may be no operand at all.
+    Along these axes V, P, Shard and Rooted count as equal: a collective that takes several of them gives the same
+    result label for each, a rank without a contribution has a plain zero (V) where others have addends (P), and ranks
+    other than the root may have no operand.
     """
     shown = [
         f"{name}: {x!r}"
@@ -573,14 +577,14 @@ def compared_layout(layout: Layout, axes: tuple[str, ...]) -> str:
 def _instead(name: str, axis: str, have: Label) -> str:
     if have is R or have is I or have is C:
         return (
-            f"leave the collective out, since {name} is the same on all ranks; or say what is meant: "
+            f"leave the collective out, since {name} is the same on all ranks; or state which copy counts: "
             f"cast({name}, {axis!r}, to=P)   (one copy, kept on the first rank)"
         )
     if have is P:
         return f"reduce_scatter({name}, {axis!r}) or all_reduce({name}, {axis!r}, to=R) first"
     if type(have) is Shard:
-        return f"cast({name}, {axis!r}, to=V)   (free; says that the parts are values of their own)"
-    return f"bring {name} to a layout that it takes"
+        return f"cast({name}, {axis!r}, to=V)   (free; states that the parts are separate values)"
+    return f"convert {name} to a layout that it takes"
 
 
 _new = object.__new__

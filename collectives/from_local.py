@@ -1,7 +1,7 @@
-"""`from_local`: a Tensor made of a plain array, with a label stated for every axis of the mesh.
+"""`from_local`: make a Tensor from a plain array, with a label for every axis of the mesh.
 
-``x.local`` gives the plain array of a Tensor, which has no layout. An axis that is not named on the way back would be
-lost without notice: a gradient summed over one axis of two still looks like a gradient.
+``x.local`` gives the plain array of a Tensor, without a layout. The way back must name every axis, because an omitted
+axis could go unnoticed: a gradient that is summed over only one of two axes still has the right shape.
 """
 
 from __future__ import annotations
@@ -29,26 +29,31 @@ def from_local(
     global_shape: Sequence[int] | None = None,
     name: str = "",
 ) -> Leaf:
-    """A leaf of this rank's part, with a stated layout on every axis of the mesh.
+    """A leaf made from this rank's part, with a label for every axis of the mesh.
 
-    Called by all ranks of the mesh. Where a label says that copies are equal (R or I) they are compared, unless
-    comparing is off (see `check`).
+    All ranks of the mesh must call it. Copies that a label declares equal (R or I) are compared, unless the check mode
+    is ``off`` (see `check`).
 
     Parameters
     ----------
     array : array
-        This rank's part, as ``x.local`` gave it or as computed from that. It has no history: nothing flows back.
+        This rank's part, from ``x.local`` or computed from it. It has no history, so no gradient flows back.
     layout : mapping from axis to label
-        Names every axis; ``dict(y.layout)`` is that of another Tensor.
+        A label for every axis. ``dict(y.layout)`` gives the layout of another Tensor y.
     requires_grad, global_shape, name
         As in `autograd.tensor`.
+
+    Returns
+    -------
+    Leaf
+        A Tensor with the shape and dtype of `array`.
 
     Raises
     ------
     LayoutError
-        An axis is not named, or `array` is a Tensor, which has a layout.
+        An axis has no label, or `array` is a Tensor, which already has a layout.
     ReplicaMismatch
-        On every rank of the axis: copies that were said to be equal differ.
+        Copies that a label declares equal differ. Raised on every rank of the axis.
 
     Examples
     --------
@@ -70,15 +75,15 @@ def from_local(
     missing = [axis for axis in mesh.names if axis not in layout]
     if missing:
         given = "{" + ", ".join(f"{a}: {x!r}" for a, x in layout.items()) + "}"
-        asked = ", ".join(f"{axis!r}: ..." for axis in missing)
+        needed = ", ".join(f"{axis!r}: ..." for axis in missing)
         raise LayoutError(
             f"from_local({describe(array, getattr(array, 'shape', ()), None)}, layout={given})\n  axis "
-            f"{missing[0]!r}: nothing is said about it. A plain array does not know on which axes it differs or is "
+            f"{missing[0]!r}: no label is given for it. A plain array does not show along which axes it differs or is "
             f"an addend; needed: a label on each of {', '.join(map(repr, mesh.names))}\n  fix: "
-            f"layout={{..., {asked}}}: V where the ranks hold their own, P where addends, R where equal copies"
+            f"layout={{..., {needed}}}: V for separate values, P for addends, R for equal copies"
             + call_site()
         )
     x = tensor(array, layout, requires_grad=requires_grad, global_shape=global_shape, name=name)
-    if check_mode() != "off":  # where nothing is equal too: ranks that say different things are told so
+    if check_mode() != "off":  # without any copies too: ranks with different labels must get an error
         mesh.check_replicas([x])
     return x

@@ -28,39 +28,39 @@ __all__ = ["Axis", "Mesh", "check_replicas", "current_mesh"]
 
 
 class Axis:
-    """One axis, or several flattened into one.
+    """One mesh axis, or several flattened into one.
 
     Attributes
     ----------
     names : tuple of str
     size : int
     rank : RankInt
-        This rank's place; an integer that knows on which axes it differs.
+        This rank's index along the axis: an integer that carries the names of the axes along which it differs.
     group : Communicator
-        The ranks along the axis, in order; with the mesh's algorithm, if it has one.
+        The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
     __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = names
-        self._channel: Any = None  # of the algorithms, which are loaded when one is asked for
+        self._channel: Any = None  # shared by the algorithms, and made with the first of them
         self._groups: dict[str, Communicator] = {"native": group}
         self.group = self.using(algorithm)
         self.size = group.size
         self.rank = RankInt(group.rank, names)
         self.calls: dict[Any, Call] = {}  # by their fields
-        self.kept: dict[Any, Any] = {}  # what nonblocking calls keep: their channel, and messages that are to come
+        self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
 
     def call(self, group: Communicator | None = None, **fields: Any) -> Call:
-        """A `Call` along this axis: the same object for the same fields, so that what was prepared for it is found.
+        """A `Call` along this axis. The same fields give the same object, so cached preparations are found again.
 
-        Without `group`, on the axis' own.
+        `group` defaults to the group of the axis.
         """
-        if fields.get("like") is not None:  # an array, which nothing is looked up by
+        if fields.get("like") is not None:  # an array is not hashable
             return Call(self.names, self.group if group is None else group, **fields)
         key = (group, *fields.items())
         found: Call | None = self.calls.get(key)
@@ -71,18 +71,18 @@ class Axis:
     def using(self, algorithm: str, operation: str | None = None) -> Communicator:
         """The ranks along the axis, with an algorithm for sums and copies; see `collectives.algorithms`.
 
-        With `operation`, MeshError if the algorithm has none for it.
+        If `operation` is given and the algorithm does not support it, raises MeshError.
         """
         if operation is not None:
             algorithm = check_name(algorithm, operation)
         found = self._groups.get(algorithm)
         if found is None:
-            if algorithm == "shared":  # in the place of the transport itself: a step of an algorithm costs more
-                from .transports.shared_memory.communicator import shared_memory  # loaded when it is asked for
+            if algorithm == "shared":  # replaces the transport; an algorithm's steps would cost more
+                from .transports.shared_memory.communicator import shared_memory  # loaded on first use
 
                 found = shared_memory(self._groups["native"])
             else:
-                from .algorithms.selected import Channel, Selected  # loaded when one is asked for
+                from .algorithms.selected import Channel, Selected  # loaded on first use
 
                 if self._channel is None:
                     self._channel = Channel(self._groups["native"])
@@ -91,9 +91,23 @@ class Axis:
         return found
 
     def choice(self, size_bytes: int, operation: str = "all_reduce", algorithm: str | None = None) -> str:
-        """The algorithm that a call of so many bytes runs along this axis.
+        """The algorithm that a call with an operand of `size_bytes` runs along this axis.
 
-        With ``auto``, all ranks of the axis call it the first time, which measures. Without `algorithm`, the axis' own.
+        With ``auto`` the first use measures the transport, so all ranks of the axis must call it.
+
+        Parameters
+        ----------
+        size_bytes : int
+            The size of the operand in bytes.
+        operation : str
+            The collective, for example ``all_reduce``.
+        algorithm : str, optional
+            The algorithm to ask about. The default is the algorithm of the axis.
+
+        Returns
+        -------
+        str
+            A name of `collectives.algorithms.table`.
 
         Examples
         --------
@@ -109,32 +123,32 @@ class Axis:
 
 
 def check_name(algorithm: Any, operation: str | None = None) -> str:
-    """The name of an algorithm, if there is one; see `algorithms.table.check_name`."""
+    """Check the name of an algorithm and return it; see `algorithms.table.check_name`."""
     if algorithm == "native":
         return "native"
-    from .algorithms.table import check_name  # loaded when an algorithm is asked for
+    from .algorithms.table import check_name  # loaded with the first algorithm
 
     return check_name(algorithm, operation)
 
 
 class Mesh:
-    """Named axes over the ranks of a world; ``with mesh:`` makes it current.
+    """Named axes over the ranks of a world; ``with mesh:`` makes the mesh current.
 
     Parameters
     ----------
     over : Communicator, optional
-        The ranks; the whole world without it.
+        The ranks. The default is the whole world.
     **sizes : int
-        The axes in order, outermost first. At most one may be -1, which takes what is left.
+        The axes in order, outermost first. One size may be -1: it is computed from the number of ranks.
     algorithm : str or mapping from axis to str
-        Which algorithm takes sums and copies along the axes, where it has one for the call: see
-        `collectives.algorithms`. ``native``, the transport's own, without it. Several axes flattened into one have it
-        if it is the same on all of them.
+        The algorithm for sums and copies along the axes, used where it supports the call: see
+        `collectives.algorithms`. The default is ``native``, the transport's own. Several axes flattened into one use
+        it if it is the same on all of them.
 
     Raises
     ------
     MeshError
-        Sizes that do not multiply to the number of ranks; an unknown algorithm.
+        The sizes do not multiply to the number of ranks, or an algorithm is unknown.
 
     Examples
     --------
@@ -145,12 +159,12 @@ class Mesh:
     """
 
     planner: Callable[[Any, Communicator, tuple[int, ...]], Any]
-    """`inspect.plan.plan`, which stands above this file: the package hands it in."""
+    """`inspect.plan.plan`. This module must not import it, so the package sets it here."""
 
     def __init__(self, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int):
         ranks = world() if over is None else over
         if not sizes:
-            raise MeshError("a mesh without axes was asked for; needed: at least one, like Mesh(dp=-1)")
+            raise MeshError("Mesh() was given no axes; needed: at least one, for example Mesh(dp=-1)")
         shape = list(sizes.values())
         shown = ", ".join(f"{k}={v}" for k, v in sizes.items())
         if any(not isinstance(n, int) or n == 0 or n < -1 for n in shape) or shape.count(-1) > 1:
@@ -160,7 +174,7 @@ class Mesh:
             shape[shape.index(-1)] = ranks.size // known
         if -1 in shape or math.prod(shape) != ranks.size:
             raise MeshError(
-                f"Mesh({shown}) was asked for in a world of {ranks.size} ranks; needed: sizes whose product is "
+                f"Mesh({shown}) was given in a world of {ranks.size} ranks; needed: sizes whose product is "
                 f"{ranks.size}. Fix: start {known} ranks, or give one axis the size -1"
             )
         self.names = tuple(sizes)
@@ -177,7 +191,7 @@ class Mesh:
             self.grid.axis(name)
             check_name(chosen)
         self._axes: dict[Any, Axis] = {}
-        self.prepared: dict[Any, Any] = {}  # uses of collectives by their arguments, see `ops.arguments`
+        self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, Any, Any]] = []
         self._thread = threading.get_ident()
         for name in self.names:
@@ -186,7 +200,7 @@ class Mesh:
             if measured and axis.group.algorithm == "auto":
                 group: Any = axis.group
                 group.agree(f"{self!r}")
-                _ = group.channel.fit  # measured now, not in the midst of a program
+                _ = group.channel.fit  # measured here, so that the program is not interrupted later
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"
@@ -201,7 +215,23 @@ class Mesh:
         return tuple(n for n in self.names if n in named)
 
     def axis(self, axes: str | Sequence[str]) -> Axis:
-        """An axis by name, or a tuple of axes flattened; its communicator is made once, by the ranks along it."""
+        """An axis by name, or a tuple of axes flattened into one.
+
+        At the first use of an axis, the ranks along it make its communicator together.
+
+        Parameters
+        ----------
+        axes : str or sequence of str
+
+        Returns
+        -------
+        Axis
+
+        Raises
+        ------
+        MeshError
+            The mesh has no such axis, or an axis is given twice.
+        """
         found = self._axes.get(axes if isinstance(axes, str) else tuple(axes))
         if found is None:
             names = self.normal(axes)
@@ -216,11 +246,11 @@ class Mesh:
         return found
 
     def known_axes(self) -> list[Axis]:
-        """The axes, single and flattened, that have a communicator by now."""
+        """The axes, single and flattened, that already have a communicator."""
         return list({id(axis): axis for axis in self._axes.values()}.values())
 
     def _members(self, names: Sequence[str]) -> list[int]:
-        """Ranks that share this one's place on all other axes, in row-major order of the axes named."""
+        """Ranks at this rank's position on all other axes, in row-major order of the given axes."""
         strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
         members = [sum(p * s for n, p, s in zip(self.names, self.place, strides, strict=True) if n not in names)]
         for name in names:
@@ -231,11 +261,11 @@ class Mesh:
     def __enter__(self) -> Mesh:
         if threading.get_ident() != self._thread:
             raise MeshError(
-                "a mesh was entered on another thread (rank) than it was made on. Fix: make it inside run(...)"
+                "a mesh was entered on another thread (rank) than the one that made it. Fix: make it inside run(...)"
             )
         self._outer.append((state.mesh, state.grid, state.poke))
         state.mesh, state.grid, state.poke = self, self.grid, self.ranks.poke if self.ranks.size > 1 else None
-        if state.recording is not None:  # leaves that it knows are met anew, and given labels
+        if state.recording is not None:  # so that its leaves enter again, with labels of this mesh
             state.recording.leaves.clear()
         return self
 
@@ -246,41 +276,94 @@ class Mesh:
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
 
     def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:
-        """Every rank's shape of a value along some axes, and this rank's place among them; all ranks there call it."""
+        """The shape of a value on each rank along some axes, and this rank's index. All these ranks must call it."""
         on = self.axis(axes)
         if on.group.checking:
             on.group.agree(f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
-        told = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
-        return [tuple(json.loads(data)) for data in told], on.group.rank
+        gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
+        return [tuple(json.loads(data)) for data in gathered], on.group.rank
 
     def plan(self, tape: Any) -> Any:
-        """Merge the ranks' tapes; see `inspect.plan.plan`."""
+        """Merge the ranks' tapes into one graph; see `autograd.Tape.plan`. All ranks of the mesh must call it.
+
+        Parameters
+        ----------
+        tape : Tape
+
+        Returns
+        -------
+        Plan
+        """
         return self.planner(tape, self.ranks, self.sizes)
 
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:
         """Compare the copies of every tensor along the axes on which it is I or R.
 
-        Called by all ranks of the mesh with the same tensors in the same order. One small all-gather an axis.
+        All ranks of the mesh must call it, with the same tensors in the same order. It costs one small all-gather per
+        axis.
+
+        Parameters
+        ----------
+        tensors : iterable of Tensor
 
         Raises
         ------
         ReplicaMismatch
-            On every rank of the axis: which tensor, and which ranks differ from the first.
+            Raised on every rank of the axis. It names the tensor and the ranks that differ from the first.
         """
         if self.ranks.size > 1:
             compare_replicas(tensors, self.grid, lambda axis: self.axis(axis).group)
 
 
 def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
-    """Compare copies that should be equal; see `Mesh.check_replicas`."""
+    """Compare the copies of every tensor along the axes on which it is I or R.
+
+    Parameters
+    ----------
+    tensors : iterable of Tensor
+        The same tensors in the same order on all ranks of the mesh.
+    mesh : Mesh
+
+    Raises
+    ------
+    ReplicaMismatch
+        Copies differ; see `Mesh.check_replicas`.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.Mesh(dp=2) as mesh:
+    ...         w = ag.Parameter([1.0], name="w")
+    ...         cc.check_replicas([w], mesh)
+    >>> cc.run(program, ranks=2)
+    [None, None]
+    """
     mesh.check_replicas(tensors)
 
 
 def current_mesh() -> Mesh:
-    """The mesh that is current; MeshError without one."""
+    """The current mesh.
+
+    Returns
+    -------
+    Mesh
+
+    Raises
+    ------
+    MeshError
+        No mesh is current.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> with cc.Mesh(dp=1):
+    ...     cc.current_mesh()
+    Mesh(dp=1)
+    """
     if state.mesh is None:
         raise MeshError(
-            "a collective was called and no mesh is current. Needed: named axes. "
+            "a collective was called and no mesh is current. Needed: a mesh with named axes. "
             "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)"
         )
     mesh: Mesh = state.mesh

@@ -1,4 +1,4 @@
-"""Digests of values that should be equal on all ranks of an axis."""
+"""Comparison of values that should be equal on all ranks of an axis, by their digests."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
     Parameters
     ----------
     tensors : iterable of Tensor
-        Those of another mesh, and values that are absent here, are left out.
+        Tensors of another mesh, and values that are absent on this rank, are ignored.
     grid : Grid
-        The mesh's.
+        The grid of the mesh.
     group_of : callable
-        The ranks along an axis.
+        ``group_of(axis)``: the ranks along an axis.
+
+    Raises
+    ------
+    ReplicaMismatch
+        Copies differ, or the ranks compare different numbers of tensors.
     """
     tensors = [t for t in tensors if t.layout is not None and t.layout.grid is grid and not is_absent(t.array)]
     digests = np.array([_digest(t.array) for t in tensors], np.int64)
@@ -42,8 +47,8 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
         ]
         group = group_of(axis)
         mine = np.concatenate([digests[along], [len(along)]])
-        told = group.exchange(mine.tobytes())
-        table = [np.frombuffer(t, np.int64) for t in told]
+        gathered = group.exchange(mine.tobytes())
+        table = [np.frombuffer(t, np.int64) for t in gathered]
         if any(len(row) != len(mine) for row in table):
             raise ReplicaMismatch(
                 f"axis {axis!r}: the ranks compare different numbers of replicated tensors: "
@@ -59,19 +64,17 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
 
 def _digest(array: Any) -> int:
     if type(array) is Shaped:
-        return 0  # in a dry run the copies are taken to be equal
+        return 0  # a dry run assumes that the copies are equal
     return zlib.crc32(np.ascontiguousarray(to_host(array)).data)
 
 
 def _text(x: Any, i: int, axis: str, odd: list[int], group: Any) -> str:
     ranks = ", ".join(map(str, odd))
     return (
-        f"{x.name or f'tensor {i}'} of shape {x.array.shape} is {x.layout[axis].word} on axis {axis!r}, so its "
-        f"copies must "
-        f"be equal, but those of rank{'s' if len(odd) > 1 else ''} {ranks} (world "
-        f"{[group.ranks[r] for r in odd]}) differ "
-        f"from rank 0's. Each rank trains a model of its own, and the loss still falls.\n"
+        f"{x.name or f'tensor {i}'} of shape {x.array.shape} is {x.layout[axis].word} on axis {axis!r}, so its copies "
+        f"must be equal, but those of rank{'s' if len(odd) > 1 else ''} {ranks} (world "
+        f"{[group.ranks[r] for r in odd]}) differ from rank 0's. The ranks then train different models, although the "
+        "loss may still fall.\n"
         "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant "
-        "to differ, "
-        f"declare it layout={{{axis!r}: V}}"
+        f"to differ, declare it layout={{{axis!r}: V}}"
     )

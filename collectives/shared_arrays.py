@@ -1,4 +1,4 @@
-"""Arrays in memory that the ranks of one host share: made along a mesh axis, and summed where they lie."""
+"""Arrays in memory shared by the ranks of one host, which reduce them in place along a mesh axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,23 @@ __all__ = ["all_reduce_in_place", "along", "empty"]
 
 @contextmanager
 def along(axis: str | Sequence[str]) -> Iterator[SharedMemory]:
-    """Inside the block, collectives along an axis of the current mesh go through shared memory. All its ranks enter.
+    """Inside the block, collectives along an axis of the current mesh use shared memory.
+
+    All ranks of the axis must enter the block.
+
+    Parameters
+    ----------
+    axis : str or tuple of str
+
+    Yields
+    ------
+    SharedMemory
+        The communicator of the axis inside the block.
+
+    Raises
+    ------
+    MeshError
+        The ranks along the axis are on several hosts.
 
     Examples
     --------
@@ -39,21 +55,22 @@ def along(axis: str | Sequence[str]) -> Iterator[SharedMemory]:
 
 
 def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> Array:
-    """An array that the ranks of a mesh axis reduce without copying it, if they share a host; uninitialised.
+    """An uninitialised array in shared memory, which the ranks of a mesh axis can reduce without a copy.
 
     Parameters
     ----------
     shape : int or tuple of int
-        This rank's; the others' may differ.
+        The shape on this rank; it may differ between ranks.
     dtype : dtype
-        A native numeric or boolean one.
+        A native numeric or boolean dtype.
     axis : str or tuple of str
-        The axis of the current mesh along which it will be reduced. All its ranks call `empty`, in the same order.
+        The axis of the current mesh along which the array will be reduced. All its ranks call `empty`, in the same
+        order.
 
     Returns
     -------
     array
-        An ordinary one. Its memory is used again when all ranks have dropped it and its views.
+        An ordinary NumPy array. Its memory is reused once all ranks have dropped it and its views.
 
     Raises
     ------
@@ -74,18 +91,28 @@ def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> 
 
 
 def all_reduce_in_place(x: Array, axis: str | Sequence[str]) -> Array:
-    """The sum over the ranks of an axis, written over `x` on all of them; off the tape, for gradient buckets.
+    """Replace `x` by its sum over the ranks of an axis. It is not recorded; it is meant for gradient buckets.
 
     Parameters
     ----------
     x : array
-        C-contiguous and writeable, the same shape and dtype on all ranks. One that `empty` made, or a view of it, is
-        added where it lies; any other is copied in and out.
+        C-contiguous and writeable, with the same shape and dtype on all ranks. An array made by `empty`, or a view of
+        one, is summed in place; any other array is copied to shared memory and back.
     axis : str or tuple of str
+        The axis of the current mesh.
 
     Returns
     -------
     array
         `x` itself.
+
+    Raises
+    ------
+    MeshError
+        The ranks along the axis are on several hosts.
+
+    Examples
+    --------
+    See `empty`.
     """
     return shared_memory(current_mesh().axis(axis).group).all_reduce_in_place(x)

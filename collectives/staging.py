@@ -1,6 +1,6 @@
-"""How operands are laid out for a transport, and its answers put back in shape.
+"""Conversion of operands to the form that transports take, and of their answers to results.
 
-Arrays stay on their device: a transport that needs host memory moves them itself (`transports.staged`).
+Arrays stay on their device. A transport that needs host memory copies them itself (`transports.staged`).
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ __all__ = ["InShape", "back", "buffer_like", "flat", "from_front", "front", "hos
 
 
 def flat(x: Any) -> Any:
-    """The operand as a transport takes it: one-dimensional and contiguous."""
+    """The operand in the form that transports take: one-dimensional and contiguous."""
     if x.__class__ is ndarray:
         if x.flags.c_contiguous:
             return x if x.ndim == 1 else x.reshape(-1)
     elif type(x) is Shaped and not x.absent:
         return x.reshape(-1)
     elif not isinstance(x, ndarray | np.generic | Shaped):
-        return x.ravel()  # of a device
+        return x.ravel()  # an array on a device
     return host_flat(x)
 
 
 def host_flat(x: Any) -> Any:
-    """The same on the host, for what a collective computes itself."""
+    """As `flat`, on the host: for collectives that compute on the values themselves."""
     if type(x) is Shaped and not x.absent:
         return x.reshape(-1)
     return np.ascontiguousarray(to_host(x)).reshape(-1)
 
 
 def to_device(y: Any, like: Any) -> Any:
-    """A result on the operand's device, if it is not there yet."""
+    """The result on the operand's device."""
     return move(y, like) if isinstance(y, ndarray) else y
 
 
 def back(answer: Any, shape: tuple[int, ...], like: Any) -> Any:
-    """A transport's result in its shape, on the operand's device; a scalar stays a scalar."""
+    """A transport's answer in the given shape, on the operand's device; a scalar stays a scalar."""
     if like.__class__ is ndarray:
         return answer if len(shape) == 1 else answer.reshape(shape)
     y = to_device(answer.reshape(shape), like)
@@ -51,7 +51,7 @@ def back(answer: Any, shape: tuple[int, ...], like: Any) -> Any:
 
 
 def front(x: Any, dim: int) -> tuple[Any, int]:
-    """The operand flat with dimension `dim` in front, and how many elements belong to one index of it."""
+    """The operand, flat with dimension `dim` first, and the number of elements per index of `dim`."""
     row = math.prod(x.shape[:dim] + x.shape[dim + 1 :])
     if dim == 0 or (type(x) is Shaped and not x.absent):
         return flat(x), row
@@ -59,7 +59,7 @@ def front(x: Any, dim: int) -> tuple[Any, int]:
 
 
 class InShape:
-    """``finish(answer, operand, call)`` of a collective: the flat answer in a shape, on the operand's device."""
+    """``finish(answer, operand, call)`` of a collective: reshape the flat answer, on the operand's device."""
 
     __slots__ = ("shape",)
 
@@ -71,7 +71,7 @@ class InShape:
 
 
 def from_front(shape: Sequence[int], dim: int) -> Callable[[Any, Any, Any], Any]:
-    """``finish(answer, operand, call)`` for an answer that is flat with dimension `dim` in front."""
+    """``finish(answer, operand, call)`` for an answer that is flat with dimension `dim` first."""
     return InShape(shape) if dim == 0 else lambda y, x, call: _back_from_front(y, shape, dim, x)
 
 
@@ -79,13 +79,13 @@ def _back_from_front(answer: Any, shape: Sequence[int], dim: int, like: Any) -> 
     whole = np.moveaxis(answer.reshape((shape[dim], *shape[:dim], *shape[dim + 1 :])), 0, dim)
     if isinstance(whole, ndarray):
         return move(np.ascontiguousarray(whole), like)
-    return whole if type(whole) is Shaped else whole.copy()  # contiguous, on its device
+    return whole if type(whole) is Shaped else whole.copy()  # contiguous, on the same device
 
 
 def buffer_like(like: Any, shape: Sequence[int], dtype: Any, is_dry: bool) -> Any:
-    """A buffer for a transport to write the elements of a value to, on the device of `like` (None: the host).
+    """A flat buffer that a transport can write a value into, on the device of `like` (None: the host).
 
-    In a dry run it has a shape only.
+    In a dry run the buffer has a shape and no memory.
     """
     count = math.prod(shape)
     if is_dry:
@@ -94,6 +94,6 @@ def buffer_like(like: Any, shape: Sequence[int], dtype: Any, is_dry: bool) -> An
 
 
 def zeros_like(x: Any) -> Any:
-    """Zeros of an operand's shape and kind; a scalar stays a scalar."""
+    """Zeros of an operand's shape, dtype and device; a scalar stays a scalar."""
     zeros = x * 0 if type(x) is Shaped else np.zeros_like(x)  # x * 0 would keep a nan
     return zeros[()] if isinstance(x, np.generic) else zeros

@@ -1,7 +1,7 @@
-"""Worlds: which ranks there are, what connects them, and what happens when one of them fails.
+"""Worlds: the ranks of a job, their channels, and the policy for failures.
 
-Every thread has a current world. Without one that the program has made, it is the world of all processes that mpiexec
-started, else a world of this thread alone.
+Every thread has a current world. If the program has made none, it is the world of all processes that mpiexec started,
+or, without mpiexec, a world of this thread alone.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Policy = Literal["end", "raise"]
 KINDS: tuple[Kind, ...] = ("mpi", "threads", "dry")
 POLICIES: tuple[Policy, ...] = ("end", "raise")
 
-_GRACE_S = 5.0  # how long `run` waits, after a failure, for ranks that compute and so have not noticed it
+_GRACE_S = 5.0  # how long `run` waits, after a failure, for ranks that compute and have not noticed the failure
 
 
 class _Current(threading.local):
-    """The current world of a thread, and its communicator there."""
+    """The current world of a thread, and the thread's communicator in it."""
 
     world: World | None = None
     communicator: Communicator | None = None
@@ -48,28 +48,30 @@ _current = _Current()
 
 
 class World:
-    """The ranks of a job: their channels, their monitor, and the policy for failure.
+    """The ranks of a job: their channels, their monitor, and the policy for failures.
 
-    ``with World(...) as world:`` makes it the current world of this thread and closes it at the end. Several worlds can
-    be made and closed one after another; worlds of threads also exist side by side. A program that needs one world of
-    the usual kind need not make it: `cc.world()` and `cc.Mesh` do.
+    ``with World(...) as world:`` makes it the current world of this thread, and closes it at the end. Worlds can be
+    made and closed one after another; worlds of threads can also be open at the same time. A program that needs one
+    world of the usual kind need not make it: `cc.world()` and `cc.Mesh` make it.
 
     Parameters
     ----------
     kind : {"mpi", "threads", "dry"}, optional
-        What the ranks are: ``mpi``, the processes that mpiexec started; ``threads`` of this process, on which `run`
-        runs a program; ``dry``, one rank of a world of any size that sends nothing, on arrays that have a shape only
-        (`cc.dry` also counts). Without it: ``mpi`` under mpiexec, otherwise ``threads`` with one rank, which is the
-        calling thread.
+        The kind of ranks: ``mpi``, the processes that mpiexec started; ``threads`` of this process, on which `run`
+        runs a program; ``dry``, one rank of a world of any size that sends nothing and computes on shapes only
+        (`cc.dry` also counts the communication). The default is ``mpi`` under mpiexec, otherwise ``threads`` with one
+        rank, which is the calling thread.
     ranks : int, optional
-        The number of ranks of ``threads`` and ``dry``; 1 without it. For ``mpi`` the number is mpiexec's.
+        The number of ranks of a ``threads`` or ``dry`` world, by default 1. An ``mpi`` world always has all ranks that
+        mpiexec started.
     policy : {"end", "raise"}
-        What the failure of a rank does. Under ``end`` the whole job ends: over MPI all processes, with the rank named;
-        on threads every other rank raises `RankFailed` at its next wait, and `run` raises the error of the first.
-        Under ``raise``, which elastic programs use, a rank that waits for the failed one, or next communicates with it,
-        raises `RankFailed`, and all others go on; they may communicate in groups without it (see `survivors`).
+        The effect of a rank's failure. Under ``end`` the whole job ends: over MPI all processes end and the failed rank
+        is reported; on threads every other rank raises `RankFailed` at its next wait, and `run` raises the first error.
+        Under ``raise``, which elastic programs use, a rank that waits for the failed rank, or next communicates with
+        it, raises `RankFailed`. All other ranks continue, and may communicate in groups without the failed rank (see
+        `survivors`).
     rank : int
-        Which rank of a ``dry`` world runs.
+        The rank of a ``dry`` world that this program runs as.
     note : callable, optional
         Called at every call of a ``dry`` world; see `transports.dry.Note`.
 
@@ -79,9 +81,9 @@ class World:
     size : int
         The number of ranks.
     communicator : Communicator
-        The channel of all ranks, as the rank of this thread has it.
+        The channel of all ranks, for the rank of this thread.
     failed : dict of int to str
-        The ranks that have failed, as far as this process knows, and why.
+        The ranks that this process knows to have failed, and the reasons.
     is_closed : bool
 
     Raises
@@ -89,20 +91,20 @@ class World:
     ValueError
         An unknown kind or policy.
     MeshError
-        A number of ranks that the kind does not have; ``mpi`` while another world over MPI is open, or after a rank
-        has failed in one.
+        The number of ranks is not possible for the kind; or, for ``mpi``, another world over MPI is open, or a rank
+        has failed in an earlier one.
 
     Notes
     -----
-    Over MPI all ranks make the world, and all close it: both are collective. A rank fails if an error reaches the top
-    of its script or the end of the ``with`` block, or if it exits early; under ``raise`` it tells the others why and
-    waits at its exit until they leave. A process that is killed is different. The launchers of MPICH and Open MPI end
-    all other processes at once, whatever the policy, so the job ends and names that process. Under ``raise`` ranks poll
-    instead of blocking in MPI, as they do under ``ranks`` checking.
+    Over MPI, making and closing a world are collective: all ranks do it. A rank fails if an error reaches the top of
+    its script or the end of the ``with`` block, or if it exits early. Under ``raise`` it sends the reason to the others
+    and waits at its exit until they leave. A killed process is a different case: the launchers of MPICH and Open MPI
+    end all other processes at once, under either policy, and the report names the killed process. Under ``raise`` ranks
+    poll instead of blocking in MPI, as they do in ``ranks`` check mode.
 
     Closing a world over MPI waits until all ranks close it, stops its monitor thread, and frees its communicators and
-    shared memory; MPI stays initialised. Shared memory in which an array of the program lies (`shared_arrays.empty`) is
-    kept until MPI is finalized. After a failure, closing waits for nobody and frees nothing, and no further world over
+    shared memory; MPI stays initialised. Shared memory that an array of the program uses (`shared_arrays.empty`) is
+    kept until MPI is finalized. After a failure, closing neither waits nor frees anything, and no further world over
     MPI can be made.
 
     Examples
@@ -144,7 +146,7 @@ class World:
         if kind not in KINDS or policy not in POLICIES:
             wrong = f"kind={kind!r}" if kind not in KINDS else f"policy={policy!r}"
             needed = KINDS if kind not in KINDS else POLICIES
-            raise ValueError(f"World({wrong}) was asked for; needed: one of {', '.join(needed)}")
+            raise ValueError(f"World({wrong}) was given; needed: one of {', '.join(needed)}")
         self.kind = kind
         self.policy = policy
         self.raises = policy == "raise"
@@ -196,17 +198,17 @@ class World:
         self.size = self._communicator.size
         process.worlds.append(self)
         if ranks is not None and self._checked_ranks(ranks) != self.size:
-            raise MeshError(f"World('mpi', ranks={ranks}) was asked for; mpiexec has started {self.size}")
+            raise MeshError(f"World('mpi', ranks={ranks}) was given; mpiexec has started {self.size} ranks")
 
     def _refuse_another(self) -> None:
         if not self.is_closed:
             raise MeshError(
-                "a world over MPI was asked for while another one is open. Fix: close it first (`World.close`, or the "
-                "end of its `with` block); `cc.world()` and `cc.Mesh` open one unless a world is current"
+                "a new world over MPI cannot be made while another one is open. Fix: close it first (`World.close`, or "
+                "the end of its `with` block); `cc.world()` and `cc.Mesh` open one unless a world is current"
             )
         raise MeshError(
-            f"a world over MPI was asked for after a rank failed in the one before ({_failures(self.failed)}). A world "
-            "over MPI has all ranks that mpiexec started. Fix: go on with `World.survivors` before closing the world"
+            f"a new world over MPI cannot be made after a rank failed in an earlier one ({_failures(self.failed)}). A "
+            "world over MPI has all ranks that mpiexec started. Fix: continue with `World.survivors` before closing it"
         )
 
     # -- the current world -------------------------------------------------------------------------------------
@@ -214,8 +216,13 @@ class World:
     def current() -> World:
         """The current world of this thread.
 
-        Without one that the program has entered, the world over MPI that this process has open. Without that, one is
-        made: over MPI under mpiexec with two or more ranks (all ranks do it together), otherwise of this thread alone.
+        If the program has entered no world, it is the open world over MPI of this process. If there is none, one is
+        made: over MPI under mpiexec with two or more ranks (all ranks make it together), otherwise of this thread
+        alone.
+
+        Returns
+        -------
+        World
 
         Examples
         --------
@@ -233,7 +240,7 @@ class World:
     @property
     def communicator(self) -> Communicator:
         if self.is_closed:
-            raise MeshError(f"{self!r} has no communicator any more")
+            raise MeshError(f"{self!r} no longer has a communicator")
         found = _current.communicator if _current.world is self else None
         found = found or self._communicator
         if found is None:
@@ -257,38 +264,39 @@ class World:
             self.fail(_why(error))
             self.close()
         else:
-            # The error ends the job, unless the program catches it. A rank that raised cannot wait here for the others,
-            # because they may be waiting for it. The exit, or the next world, closes this one.
+            # The error ends the job, unless the program catches it. A rank that raised must not wait here for the other
+            # ranks, because they may be waiting for it. This world is closed at exit, or when the next one is made.
             self._is_abandoned = True
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self, program: Callable[..., T], *args: Any) -> list[T]:
         """Run `program(*args)` on each rank of a world of threads.
 
-        The threads share nothing but what the program itself shares: tape, mesh and random state are per thread.
+        Every thread has its own tape, mesh and random state. The threads share only what the program itself shares.
 
         Parameters
         ----------
         program : callable
-            What every rank runs; `cc.world()` in it is this world.
+            The function that every rank runs; inside it `cc.world()` is this world.
         *args
-            Given to the program on every rank.
+            Passed to the program on every rank.
 
         Returns
         -------
         list
-            What the program returned, in order of rank. Under the policy ``raise`` it is None for a rank that failed,
-            unless all of them did.
+            The return values of the program, in order of rank. Under the policy ``raise``, the value of a failed rank
+            is None; if all ranks failed, an error is raised.
 
         Raises
         ------
         MeshError
-            The world is none of threads, or closed.
+            The world is not one of threads, or it is closed.
         DeadlockError
-            All ranks wait for each other, or for one that has finished.
+            All ranks wait for each other, or for a rank that has finished.
         Exception
-            What the first rank to fail raised, with a note that names it; where others raised the same kind of error
-            (all do on a mismatch or a deadlock), the lowest such rank's. A `SystemExit` becomes a RankFailed.
+            The error of the first rank that failed, with a note that names the rank. If several ranks raised this kind
+            of error (as all do on a mismatch or a deadlock), that of the lowest rank. A `SystemExit` becomes a
+            RankFailed.
         """
         if self._local is None or self.is_closed:
             raise MeshError(f"`run` of {self!r}; needed: an open World('threads', ranks=...)")
@@ -314,7 +322,7 @@ class World:
             for thread in threads:
                 thread.start()
             _join(threads, local)
-        except BaseException as error:  # most likely KeyboardInterrupt: let the ranks end too
+        except BaseException as error:  # most likely KeyboardInterrupt: end the ranks too
             local.fail(None, error)
             raise
         failed = list(local.failed_ranks)
@@ -333,12 +341,12 @@ class World:
         return {} if self._local is None else self._local.failed_ranks.copy()
 
     def set_task(self, task: str) -> None:
-        """Say what this rank is doing; reports of deadlocks and of overdue ranks show it.
+        """Set a description of this rank's current work, for reports of deadlocks and overdue ranks.
 
         Parameters
         ----------
         task : str
-            For example ``epoch 3``; "" for nothing.
+            For example ``epoch 3``; "" for none.
         """
         if self._mpi is not None:
             self._mpi.activity.task = task
@@ -346,34 +354,39 @@ class World:
             self._local.tasks[self.communicator.rank] = task
 
     def fail(self, why: str) -> None:
-        """Tell the other ranks that this one has failed, under the policy ``raise`` over MPI.
+        """Report to the other ranks that this rank has failed, under the policy ``raise`` over MPI.
 
-        The exception hooks call it, and the end of a ``with`` block that an error leaves. A program calls it where it
-        catches an error after which this rank cannot go on.
+        The exception hooks call it, and the end of a ``with`` block that raised an error. A program calls it when it
+        catches an error after which this rank cannot continue.
 
         Parameters
         ----------
         why : str
-            What `RankFailed` says after the number of the rank, for example ``lost its disk``.
+            The reason, for example ``lost its disk``. `RankFailed` shows it after the rank's number.
         """
         if self._mpi is not None and self.raises:
             self._mpi.fail(why)
 
     def survivors(self) -> Communicator:
-        """The channel of the ranks that have not failed. All of them call it, once they know of the same failures.
+        """The channel of the ranks that have not failed.
 
-        ``cc.Mesh(world.survivors(), dp=-1)`` makes a mesh of them.
+        All of them call it, once they know the same failures. ``cc.Mesh(world.survivors(), dp=-1)`` makes a mesh of
+        them.
+
+        Returns
+        -------
+        Communicator
         """
         everyone = self.communicator
         alive = [rank for rank in range(everyone.size) if rank not in self.failed]
         return everyone.subgroup(alive, f"survivors of {len(self.failed)}")
 
     def leave(self, why: str) -> Iterator[None]:
-        """Wait at exit until all ranks leave: for the exit handler, see `job.failure`."""
+        """Wait at exit until all ranks leave. The exit handler of `job.failure` calls it."""
         return iter(()) if self._mpi is None else self._mpi.leave(why)
 
     def close(self) -> None:
-        """Leave the world and free what it holds; over MPI all ranks call it. Closing it again does nothing."""
+        """Leave the world and free its resources. Over MPI all ranks call it. A second call does nothing."""
         if self.is_closed:
             return
         is_left = self._mpi is None or self._mpi.close()
@@ -387,7 +400,7 @@ class World:
 
 @contextmanager
 def _entered(new: World | None, communicator: Communicator) -> Iterator[None]:
-    """Make a world current on this thread, without the mesh of the one before."""
+    """Make a world current on this thread, with no current mesh."""
     before = _current.world, _current.communicator, state.mesh, state.grid, state.poke, state.dry
     _current.world, _current.communicator = new, communicator
     state.mesh = state.grid = state.poke = None
@@ -401,8 +414,11 @@ def _entered(new: World | None, communicator: Communicator) -> Iterator[None]:
 def world() -> Communicator:
     """The communicator of all ranks of the current world: see `World.current`.
 
-    The answer is the same object as long as the world lives. mpi4py is imported only under mpiexec with two or more
-    ranks.
+    It is the same object for the life of the world. mpi4py is imported only under mpiexec with two or more ranks.
+
+    Returns
+    -------
+    Communicator
 
     Examples
     --------
@@ -414,7 +430,7 @@ def world() -> Communicator:
 
 @contextmanager
 def replaced_world(communicator: Communicator) -> Iterator[None]:
-    """Inside the block, have `world` answer with another communicator on this thread."""
+    """Inside the block, make `world` return another communicator on this thread."""
     before, _current.communicator = World.current().communicator, communicator
     try:
         yield
@@ -423,18 +439,30 @@ def replaced_world(communicator: Communicator) -> Iterator[None]:
 
 
 def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
-    """Run `program(*args)` on each of `ranks` threads of this process, which make up a world of their own.
+    """Run `program(*args)` on each of `ranks` threads of this process, in a new world.
 
-    It is ``World("threads", ranks).run(program, *args)``; see there for what is returned and raised.
+    Equivalent to ``World("threads", ranks).run(program, *args)``, where errors are described too.
 
     Parameters
     ----------
     program : callable
-        What every rank runs; `world()` in it is this world.
+        The function that every rank runs; inside it `world()` is the new world.
     ranks : int
         The number of ranks.
     *args
-        Given to the program on every rank.
+        Passed to the program on every rank.
+
+    Returns
+    -------
+    list
+        The return values of the program, in order of rank.
+
+    Raises
+    ------
+    DeadlockError
+        All ranks wait for each other, or for a rank that has finished.
+    Exception
+        The error of the first rank that failed.
 
     Examples
     --------
@@ -446,12 +474,12 @@ def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
 
 
 def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> None:
-    """Raise the error of the lowest rank that raised what the first rank to fail did."""
+    """Raise the lowest rank's error among those of the same type as the first failure."""
     kind = type(errors[first])
     rank = min(rank for rank, error in errors.copy().items() if type(error) is kind)
     chosen = errors[rank]
     try:
-        if isinstance(chosen, SystemExit):  # to pass it on would end this process, with a code 0 even in silence
+        if isinstance(chosen, SystemExit):  # raising it would end this process, silently for code 0
             raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen
         chosen.add_note(f"raised on rank {rank} of {ranks}")
         raise chosen
@@ -460,11 +488,11 @@ def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> No
 
 
 def _join(threads: list[threading.Thread], local: LocalWorld) -> None:
-    """Wait for the ranks. After a failure that ends the world, ranks that compute are not waited for long."""
+    """Wait for the ranks. After a failure that ends the world, wait only briefly for ranks that compute."""
     deadline = None
     for thread in threads:
         while thread.is_alive():
-            thread.join(0.1)  # with a limit, so that a KeyboardInterrupt gets through everywhere
+            thread.join(0.1)  # a time limit lets a KeyboardInterrupt through on every platform
             if deadline is None and local.failed and not local.raises:
                 deadline = time.monotonic() + _GRACE_S
             if deadline is not None and time.monotonic() > deadline:
@@ -472,7 +500,7 @@ def _join(threads: list[threading.Thread], local: LocalWorld) -> None:
 
 
 def _why(error: BaseException) -> str:
-    """What other ranks are told about an error."""
+    """The reason that other ranks receive for an error."""
     if isinstance(error, SystemExit):
         return f"exited early, with code {error.code}"
     text = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
@@ -488,7 +516,20 @@ def _ignore(*_: Any) -> None:
 
 
 def in_order(text: object) -> None:
-    """Print the text of every rank on rank 0, in order of rank. All ranks call it."""
+    """Print the text of every rank on rank 0, in order of rank. All ranks call it.
+
+    Parameters
+    ----------
+    text : object
+        ``str(text)`` is printed, each line after the number of the rank.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> _ = cc.run(lambda: cc.in_order(f"half of {cc.world().rank}"), ranks=2)
+    [rank 0] half of 0
+    [rank 1] half of 1
+    """
     everyone = world()
     texts = everyone.exchange(str(text).encode())
     if everyone.dry:

@@ -1,1 +1,1 @@
-"""Checks that ranks make the same calls with the same values: the modes, and the sanitizer."""
+"""Checks that all ranks make the same calls with the same values: the check modes, and the sanitizer."""

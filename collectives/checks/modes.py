@@ -1,6 +1,6 @@
-"""Check modes: which calls the ranks compare, and how long a rank may wait. All transports share them.
+"""Check modes: which calls the ranks compare, and how long a rank may wait. They apply to all transports.
 
-The mode is read from ``RINGTAPE_CHECK`` once and changed with `set_check` (``cc.check``):
+The mode is read once from ``RINGTAPE_CHECK``, and changed with `set_check` (``cc.check``):
 
 =========  ==========================================  ==========================================================
 mode       what is compared                            what it costs
@@ -15,13 +15,14 @@ ranks      the fingerprint, the operand's layout on    as ``always``, a walk up 
            should be equal: see `sanitizer`
 =========  ==========================================  ==========================================================
 
-A *fingerprint* is one line: the collective, the axis, shape, dtype, root, extents, what it gives, and whether it is
-recorded. On threads ``first`` compares every call, as ``always`` does: a meeting of threads costs more than its text.
+A *fingerprint* is one line of text: the collective, the axis, shape, dtype, root, extents, the label of the result, and
+whether the call is recorded. On threads ``first`` compares every call, as ``always`` does, because the comparison is
+cheap next to the synchronization of threads.
 
-A rank that waits longer than `time_limit_s` is told what every rank waits for and where, and the ranks that never
-arrived are named. The limit is ``RINGTAPE_TIMEOUT_S`` or the argument of `set_check`; without either it is 300 s under
-``ranks``, and there is none in the other modes. Ranks that wait for each other need no limit: that is found at once
-on threads, and within about two seconds over MPI.
+If a rank waits longer than `time_limit_s`, it raises an error that shows what every rank waits for and where, and names
+the ranks that never arrived. The limit is ``RINGTAPE_TIMEOUT_S`` or the argument of `set_check`. Without either it is
+300 s under ``ranks``, and there is no limit in the other modes. Ranks that wait for each other are detected without a
+limit: at once on threads, and within about two seconds over MPI.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ FIRST_CALLS = 1000
 PATIENCE_S = 300.0
 
 watching = False
-"""Whether the mode is ``ranks``; read where a look must cost nothing."""
+"""Whether the mode is ``ranks``; a plain variable, because hot paths read it."""
 limit = 0.0
-"""How many calls of a communicator are compared."""
+"""The number of calls of a communicator that are compared."""
 sites = True
-"""Whether call sites are compared under ``ranks``; they are always told."""
+"""Whether call sites are compared under ``ranks``. Reports show them in either case."""
 
 _limits = {"off": 0.0, "first": float(FIRST_CALLS), "always": float("inf"), "ranks": float("inf")}
 _mode = "first"
@@ -49,23 +50,23 @@ _timeout_s: float | None = None
 
 
 def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) -> None:
-    """Set the mode, to the same one on all ranks and at the same place of the program. Exported as ``cc.check``.
+    """Set the check mode. All ranks set the same mode at the same place of the program. Exported as ``cc.check``.
 
     Parameters
     ----------
     mode : {"off", "first", "always", "ranks"}
-        What is compared: see the module's table.
+        Selects what is compared: see the table of the module `collectives.checks.modes`.
     timeout_s : float, optional
-        How long a rank may wait for another one. Without it: ``RINGTAPE_TIMEOUT_S``, else 300 under ``ranks``, else
-        no limit.
+        How long a rank may wait for another one. The default is ``RINGTAPE_TIMEOUT_S`` if it is set, else 300 under
+        ``ranks``, else no limit.
     sites : bool
-        Whether ``ranks`` also compares where in the program a call stands. False for a program whose ranks make the
-        same call at different lines, as in ``if rank == 0: broadcast(x, "dp") else: broadcast(None, "dp")``.
+        Whether ``ranks`` also compares the call sites. Set it to False for a program whose ranks make the same call at
+        different lines, as in ``if rank == 0: broadcast(x, "dp") else: broadcast(None, "dp")``.
 
     Raises
     ------
     ValueError
-        The mode is none of these, or the limit is not positive.
+        The mode is unknown, or the limit is not positive.
 
     Examples
     --------
@@ -85,7 +86,7 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
 
 @contextmanager
 def waiting_limited(limit_s: float) -> Iterator[None]:
-    """Inside the block, limit how long a rank may wait for another one; all ranks enter it."""
+    """Limit how long a rank may wait for another one inside the block. All ranks enter the block."""
     global _timeout_s
     before, _timeout_s = _timeout_s, limit_s
     try:
@@ -95,17 +96,17 @@ def waiting_limited(limit_s: float) -> Iterator[None]:
 
 
 def check_mode() -> str:
-    """The mode in force."""
+    """The current check mode."""
     return _mode
 
 
 def is_checked(agreed: int) -> bool:
-    """Whether a communicator that has compared `agreed` calls compares the next one."""
+    """Whether a communicator that has already compared `agreed` calls compares the next one."""
     return agreed < limit
 
 
 def time_limit_s() -> float | None:
-    """How long a rank may wait for another one; None without a limit."""
+    """How long a rank may wait for another one, in seconds; None without a limit."""
     if _timeout_s is not None:
         return _timeout_s
     return _environment_s if _environment_s is not None else PATIENCE_S if watching else None
@@ -126,9 +127,9 @@ def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str], sites: 
     ranks : sequence of int
         The world ranks of its members.
     calls : sequence of str
-        What each member called, in the same order.
+        The call of each member, in the same order.
     sites : sequence of str
-        Where each member stands, ``model.py:41``; empty where that is not known.
+        The call site of each member, ``model.py:41``; an empty string if it is not known.
     """
     who: dict[str, list[int]] = {}
     for rank, call in zip(ranks, calls, strict=True):

@@ -1,18 +1,20 @@
 """The statements about a call that ranks compare under ``RINGTAPE_CHECK=ranks``, and the errors that follow.
 
-A rank's *statement* about a call is its fingerprint, the operand's layout on all axes, the call site, the number of
-the call, and the *copies* that it has seen since the last statement on the same group: a digest of every value that
-was Replicated, Invariant or constant along the group when it went into a collective, was cast, was declared (a tensor
-with such a label) or was made by `constant`. The statements of a group's ranks are compared in one exchange, the one
-of the fingerprint: over MPI an all-reduce of one hash, and only where hashes differ the statements themselves.
+A rank's *statement* about a call consists of its fingerprint, the operand's layout on all axes, the call site, the
+number of the call, and its *copies* since the last statement on the same group. A copy is the digest of a value that is
+Replicated, Invariant or constant along the group; it is taken when the value enters a collective, is cast, is declared
+(a tensor with such a label) or is made by `constant`. The ranks of a group compare their statements in the same
+exchange as the fingerprint. Over MPI that is an all-reduce of one hash; the statements are sent only if the hashes
+differ.
 
-- Calls, layouts, numbers or call sites that differ are a `CollectiveMismatch`. Sites are not compared where the ranks
-  have different parts, so that the program may well say ``if rank == root``: broadcast, reduce, scatter and gather.
-- Copies that differ are a `ReplicaMismatch`. Copies are matched by the line of the program that made or used them, so
-  ranks may pass such a line a different number of times. A value that is equal along an axis other than the call's is
-  compared at the next call along that axis.
+- If calls, layouts, numbers or call sites differ, a `CollectiveMismatch` is raised. Call sites are not compared for
+  broadcast, reduce, scatter and gather, where the root has a special role, so a program may well use different lines
+  under ``if rank == root``.
+- If copies differ, a `ReplicaMismatch` is raised. Copies are matched by the line of the program that made or used them,
+  so ranks may execute such a line a different number of times. A value that is equal along another axis than that of
+  the call is compared at the next call along that other axis.
 
-Every rank of the group compares the same statements, so all raise, with the same text. Digests are of bytes: copies
+Every rank of the group compares the same statements, so all ranks raise the same error. Digests are of bytes: copies
 that were computed with different rounding count as different.
 """
 
@@ -38,8 +40,8 @@ from .modes import rank_list
 
 __all__ = ["Copy", "Statement", "compare", "digest_of", "statement", "witness"]
 
-_EQUAL = frozenset((R, I, C, D))  # labels of what is the same on all ranks
-_MOST = 4096  # copies kept for an axis on which nothing is called
+_EQUAL = frozenset((R, I, C, D))  # labels of values that are the same on all ranks
+_MOST = 4096  # limit on the copies kept for an axis without calls
 
 
 class Copy(NamedTuple):
@@ -51,7 +53,7 @@ class Copy(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """One rank's statement about a call. In the other modes it holds the fingerprint alone."""
+    """One rank's statement about a call. In modes other than ``ranks`` it contains only the fingerprint."""
 
     call: str
     layout: str = ""
@@ -62,18 +64,18 @@ class Statement(NamedTuple):
     compares_site: bool = False
 
     def encode(self) -> bytes:
-        """As bytes, for the transports; a site that was not asked for before is looked up now."""
+        """The statement as bytes, for the transports. A call site that is not yet known is looked up here."""
         return json.dumps(self._replace(site=self.site or short_site(*find_site()))).encode()
 
     @staticmethod
     def decode(data: bytes) -> Statement:
-        """A statement of the bytes that `encode` made."""
-        told = Statement(*json.loads(data))
-        return told._replace(copies=tuple(Copy(*copy) for copy in told.copies))
+        """The statement from bytes that `encode` made."""
+        decoded = Statement(*json.loads(data))
+        return decoded._replace(copies=tuple(Copy(*copy) for copy in decoded.copies))
 
 
 def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[Copy]) -> Statement:
-    """This rank's statement in the present mode; it takes what `seen` holds. Called below the user's program."""
+    """This rank's statement in the current mode. It takes all copies out of the list `seen`."""
     if not modes.watching:
         return Statement(call)
     copies = tuple(seen)
@@ -88,7 +90,7 @@ def digest_of(array: Any) -> int:
 
 
 def witness(how: str, x: Any) -> None:
-    """Note the copies of a Tensor for every group along which all ranks should hold the same."""
+    """Record a Tensor's digest for every group along which all ranks should hold the same value."""
     mesh, layout = state.mesh, x.layout
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
@@ -109,8 +111,8 @@ def _is_equal(layout: Layout, axis: str) -> bool:
     return layout[axis] in _EQUAL
 
 
-def compare(name: str, ranks: Sequence[int], told: Sequence[Statement]) -> CommunicationError | None:
-    """The error of a call whose members' statements do not agree, which every one of them raises; None if they agree.
+def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) -> CommunicationError | None:
+    """The error that all members raise if their statements about a call differ; None if they agree.
 
     Parameters
     ----------
@@ -118,45 +120,45 @@ def compare(name: str, ranks: Sequence[int], told: Sequence[Statement]) -> Commu
         The communicator's name.
     ranks : sequence of int
         The world ranks of its members.
-    told : sequence of Statement
-        In the same order.
+    statements : sequence of Statement
+        The statements of the members, in the same order.
     """
-    is_full = all(each.is_full for each in told)  # else a rank was still in another mode
-    where = [each.site for each in told]
-    calls = [f"{t.call} layout={t.layout}" if is_full and t.layout else t.call for t in told]
+    is_full = all(each.is_full for each in statements)  # otherwise a rank was still in another mode
+    where = [each.site for each in statements]
+    calls = [f"{t.call} layout={t.layout}" if is_full and t.layout else t.call for t in statements]
     if len(set(calls)) > 1:
         return CollectiveMismatch(modes.mismatch_text(name, ranks, calls, where))
     if not is_full:
         return None
-    if len({t.number for t in told}) > 1:
-        counted = [f"{each.call} as call #{each.number} of '{name}'" for each in told]
+    if len({t.number for t in statements}) > 1:
+        counted = [f"{each.call} as call #{each.number} of '{name}'" for each in statements]
         return CollectiveMismatch(modes.mismatch_text(name, ranks, counted, where))
-    if len(set(where)) > 1 and all(each.compares_site for each in told):
+    if len(set(where)) > 1 and all(each.compares_site for each in statements):
         return CollectiveMismatch(_other_lines(name, ranks, calls[0], where))
-    return _unequal_copies(name, ranks, told)
+    return _unequal_copies(name, ranks, statements)
 
 
 def _other_lines(name: str, ranks: Sequence[int], call: str, where: Sequence[str]) -> str:
     text = modes.mismatch_text(name, ranks, [f"{call}\n    at {site}" for site in where])
     first, *lines, _ = text.replace("the call of", "the same call at the line of").splitlines()
-    lines.append("  needed: the same line of the program on all ranks, or equal values may be exchanged for each other")
-    lines.append('  fix: call it at one place; or, where the lines are meant, cc.check("ranks", sites=False)')
+    lines.append("  needed: the same line of the program on all ranks, or the ranks may confuse two equal calls")
+    lines.append('  fix: call it at one place; or, if the different lines are intended, cc.check("ranks", sites=False)')
     return "\n".join([first, *lines])
 
 
-def _unequal_copies(name: str, ranks: Sequence[int], told: Sequence[Statement]) -> ReplicaMismatch | None:
+def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statement]) -> ReplicaMismatch | None:
     by_place: list[dict[str, list[Copy]]] = []
-    for each in told:
+    for each in statements:
         mine: dict[str, list[Copy]] = {}
         for copy in each.copies:
             mine.setdefault(copy.place, []).append(copy)
         by_place.append(mine)
-    for place in dict.fromkeys(copy.place for each in told for copy in each.copies):
+    for place in dict.fromkeys(copy.place for each in statements for copy in each.copies):
         passed = [mine.get(place, []) for mine in by_place]
         for nth in range(max(map(len, passed))):
             who = {rank: copies[nth] for rank, copies in zip(ranks, passed, strict=True) if len(copies) > nth}
             if len({copy.digest for copy in who.values()}) > 1:
-                return ReplicaMismatch(_copies_text(name, place, who, told[0].site))
+                return ReplicaMismatch(_copies_text(name, place, who, statements[0].site))
     return None
 
 
@@ -172,9 +174,9 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
             f"the copies of {rank_list(odd)} differ from those of {rank_list(ordered[0][1])}, "
             f"and should be equal along '{name}': {place}",
             *lines,
-            f"  found when the ranks came to {now}",
+            f"  found at the call at {now}",
             "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to "
-            "differ, say so by its label (V)",
+            "differ, declare it with the label V",
         ]
     )
 

@@ -1,12 +1,12 @@
-"""Dry worlds: a program runs once, on shapes only, as one rank of a world of any size.
+"""Dry worlds: run a program once, on shapes only, as one rank of a world of any size.
 
-Nothing is sent, so that a world of 16,384 ranks needs one process and a second or two. Everything but the values is as
+Nothing is sent, so a world of 16,384 ranks needs one process and one or two seconds. Everything except the values is as
 in a real run: the mesh, the layouts and their errors, the tape, every rule of the backward sweep, the optimizer. Every
-leaf that the program makes keeps its shape and dtype only; reading a value raises `AbsentError`. What the rank hands to
-the transport is counted, and a described machine (`Topology`) makes times of it.
+leaf that the program makes keeps only its shape and dtype; reading a value raises `AbsentError`. The calls to the
+transport are counted, and with the description of a machine (`Topology`) their times are predicted.
 
-It is a ``with`` block around the program, not a function that is given the program: so nothing of the program need be
-a function, its results are at hand, and if it raises, the counts up to there are too.
+A dry world is a ``with`` block, so the program need not be a function, its results remain accessible, and if it raises,
+the counts up to that point remain too.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ __all__ = ["DryRun", "Prediction", "DryTraffic", "dry"]
 
 @dataclass(frozen=True)
 class DryTraffic:
-    """The calls of one kind that the rank made.
+    """Transport calls of one kind that the rank made.
 
     Attributes
     ----------
     axis : str
-        The mesh axis, several as ``dp*tp``; ``world`` for calls of all ranks.
+        The mesh axis, or several as ``dp*tp``; ``world`` for calls of all ranks.
     direction : "forward" or "backward"
-        Whether a backward sweep made them; forward is everything else, the optimizer's checks included.
+        Whether a backward sweep made the calls. Everything else is forward, including the checks of the optimizer.
     operation : str
         The transport's call.
     by : str
-        The operation of the program that made them: a collective, "parameter entry". The call itself where none did.
+        The operation of the program that made the calls: a collective, or "parameter entry"; without one, the
+        transport's call.
     ranks : int
-        In the group.
+        The size of the group.
     calls, bytes : int
-        How many, and how much this rank handed to them: the buffer's size where it receives.
+        The number of calls, and the bytes that this rank passed to them. For a receive it is the size of the buffer.
     """
 
     axis: str
@@ -63,9 +64,18 @@ class DryTraffic:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one algorithm makes of a `DryTraffic`: messages and bytes sent by the rank that sends most, and the time.
+    """The predicted cost of a `DryTraffic` with one algorithm, for the rank that sends most.
 
-    `time_s` is None without a topology. `sent_bytes` is what travels, in the place of what was handed over.
+    Attributes
+    ----------
+    traffic : DryTraffic
+    algorithm : str
+    messages : float
+        The number of messages sent.
+    sent_bytes : float
+        The bytes sent, in contrast to the bytes passed to the transport.
+    time_s : float or None
+        The predicted time; None without a topology.
     """
 
     traffic: DryTraffic
@@ -78,37 +88,38 @@ class Prediction:
 def dry(
     ranks: int, rank: int = 0, *, mesh: Mapping[str, int] | None = None, topology: Topology | None = None
 ) -> DryRun:
-    """A dry world, for a ``with`` block: the program in it runs as one rank, on shapes only, and sends nothing.
+    """A dry world, for a ``with`` block: the program in it runs as one rank, on shapes only, without communication.
 
     Parameters
     ----------
     ranks : int
         The size of the world.
     rank : int
-        Which of them this one is.
+        The rank that the program runs as.
     mesh : mapping from axis to size, optional
-        Makes ``cc.Mesh(**mesh)`` current in the block; a program that makes its own needs none.
+        Makes ``cc.Mesh(**mesh)`` current in the block. Not needed if the program makes its own mesh.
     topology : Topology, optional
-        The machine that times are predicted for.
+        The machine for which times are predicted.
 
     Returns
     -------
     DryRun
-        Holds the counts, while the block runs and after it; printed, it is the report.
+        Holds the counts, during the block and after it. Printing it shows the report.
 
     Raises
     ------
     MeshError
-        `rank` is none of the world's.
+        `ranks`, `rank` or `topology` is not valid.
     TapeError
-        A tape is recording around the block.
+        A tape is recording when the block is entered.
 
     Notes
     -----
-    Random numbers are shapes too, but `random.integers` and `random.permutation` are real: programs choose by them.
-    Every other rank is taken to tell this one what it itself would say (extents of parts, which parameters were used);
-    of a dimension that is cut unevenly say so by ``layout=Shard(d), global_shape=``. `recv`, and a `broadcast` or
-    `scatter` of None off the root, need ``like=``, as no header comes.
+    Random numbers have shapes only, except those of `random.integers` and `random.permutation`, which are real because
+    programs branch on them. Every exchange assumes that the other ranks send what this rank sends (the extents of
+    parts, which parameters were used). For a dimension that is split unevenly, declare ``layout=Shard(d),
+    global_shape=``. `recv`, and a `broadcast` or `scatter` of None on other ranks than the root, need ``like=``,
+    because no header arrives.
 
     Examples
     --------
@@ -139,7 +150,7 @@ def dry(
 
 
 class DryRun:
-    """The world that `dry` makes, and what was counted in it.
+    """The world that `dry` makes, and the counts of its communication.
 
     Attributes
     ----------
@@ -153,7 +164,7 @@ class DryRun:
         self.topology = topology
         self._sizes = None if mesh is None else dict(mesh)
         self._counts: Counter[tuple[Any, ...]] = Counter()
-        self._groups: dict[int, tuple[int, ...]] = {}  # the members of every group, by the tuple's id, which it keeps
+        self._groups: dict[int, tuple[int, ...]] = {}  # members of groups, by id of the tuple
         self._open: list[tuple[str, str]] = []  # the operations that are running, the innermost last
         self._exit: ExitStack | None = None
 
@@ -165,7 +176,7 @@ class DryRun:
         self._exit = ExitStack()
         self._exit.enter_context(World("dry", self.ranks, rank=self.rank, note=self._note))
         try:
-            self._exit.enter_context(events.listening(self._hear))
+            self._exit.enter_context(events.listening(self._on_event))
             if self._sizes is not None:
                 self._exit.enter_context(Mesh(**self._sizes))
         except BaseException:
@@ -178,10 +189,10 @@ class DryRun:
         self._exit.close()
 
     # -- counting ----------------------------------------------------------------------------------------------
-    def _hear(self, phase: str, direction: str, name: str) -> None:
+    def _on_event(self, phase: str, direction: str, name: str) -> None:
         if phase == "begin":
             self._open.append((direction, name))
-        elif (direction, name) in self._open:  # what an error left open ends with what is around it
+        elif (direction, name) in self._open:  # operations that an error interrupted end with the operation around them
             while self._open.pop() != (direction, name):
                 pass
 
@@ -194,9 +205,14 @@ class DryRun:
         axis = group.name.partition("@")[0]
         self._counts[axis, "backward" if sweeps else "forward", call, by, id(group.ranks), given, whole] += 1
 
-    # -- what was counted --------------------------------------------------------------------------------------
+    # -- the counts --------------------------------------------------------------------------------------------
     def traffic(self) -> list[DryTraffic]:
-        """What this rank handed to the transport, in order of first use."""
+        """The calls of this rank to the transport, by kind, in order of first use.
+
+        Returns
+        -------
+        list of DryTraffic
+        """
         calls: Counter[tuple[Any, ...]] = Counter()
         total: Counter[tuple[Any, ...]] = Counter()
         for (*kind, group, given, _), n in self._counts.items():
@@ -206,7 +222,12 @@ class DryRun:
         return [DryTraffic(*key, calls=n, bytes=total[key]) for key, n in calls.items()]  # type: ignore[misc]
 
     def predictions(self) -> list[Prediction]:
-        """What every algorithm makes of each `traffic`, the usual algorithm of a call first."""
+        """The predicted cost of each `traffic` with every algorithm; the default algorithm of a call comes first.
+
+        Returns
+        -------
+        list of Prediction
+        """
         found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
         for (*kind, group, _, whole), n in self._counts.items():
             ranks = self._groups[group]
@@ -225,17 +246,22 @@ class DryRun:
         ]
 
     def time_s(self, algorithm: str | None = None) -> float:
-        """The predicted time of all calls, one after the other: nothing is taken to be hidden behind computation.
+        """The predicted time of all calls in seconds, one after the other, without overlap with computation.
 
         Parameters
         ----------
         algorithm : str, optional
-            For the calls that have it, the others take their usual one. Without it every call takes its fastest.
+            The algorithm for all calls that support it; other calls use their default. Without it, every call uses its
+            fastest algorithm.
+
+        Returns
+        -------
+        float
 
         Raises
         ------
         MeshError
-            An algorithm that no call has; or no topology, without which there are no times.
+            No call supports the algorithm, or the run has no topology.
         """
         if self.topology is None:
             raise MeshError("time_s of a dry run without a topology. Fix: cc.dry(..., topology=cc.Topology(...))")
@@ -257,7 +283,12 @@ class DryRun:
         return found
 
     def to_json(self) -> str:
-        """Everything as one JSON object: the world, the traffic, the predictions."""
+        """The world, the traffic and the predictions as one JSON object.
+
+        Returns
+        -------
+        str
+        """
         return json.dumps(
             {
                 "ranks": self.ranks,

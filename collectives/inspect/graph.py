@@ -1,4 +1,4 @@
-"""The nodes of a plan: one rank's operations, and the communications that several ranks take part in."""
+"""The nodes of a plan: the operations of each rank, and the communications between ranks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class Operation:
     Attributes
     ----------
     place : int
-        In the rank's list.
+        Its index in the rank's list.
     name : str
     parents : list of int
-        Places of the operands that something depends on.
+        The places of the operands that are recorded on the tape.
     shape, dtype, layout
-        Of the result on this rank, where the node knows them.
+        Of the result on this rank, if the node records them.
     parameter : str
-        A leaf's name.
+        The name of a leaf; empty for other nodes.
     holders : list of int
-        A leaf's: the world ranks that hold data of the value, where its layout says so.
+        For a leaf, the world ranks that hold data of the value according to its layout.
     communication : int
-        Index of the communication that it is part of, or -1.
+        The index of the communication that it belongs to, or -1.
     """
 
     place: int
@@ -48,17 +48,17 @@ class Communication:
     Attributes
     ----------
     name, axes
-        What was called, along what.
+        The names of the calls, and the axes along which they were made.
     ranks : list of int
         The world ranks that take part.
     places : list of int
-        Its place in the list of each of them.
+        Its place in the list of each of these ranks.
     group : list of int
-        The world ranks of its channel, which should all take part; of a send and its recv, these two.
+        The world ranks of its channel, which should all take part. For a send and its recv, these two ranks.
     forward, backward : list of Sent lists, one per rank
-        What each rank calls on its transport in either direction.
+        The transport calls of each rank in either direction.
     root : int or None
-        The root's world rank; of a send, the receiver's, of a recv, the sender's.
+        The world rank of the root. For a send it is the receiver, for a recv the sender.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Observing every call of every communicator of a thread; at the cost of one look at an empty dictionary otherwise.
+"""Observe every call of every communicator of a thread. Without an observer it costs one lookup in an empty dictionary.
 
-An observer is told of the `Request` of each call, whatever the transport and whenever the communicator was made. Of
-calls inside a call (an all-reduce that is a ring of messages) it is told of the outer one only.
+An observer receives the `Request` of each call, for any transport, and also for communicators made before the block. If
+a call makes further calls (an all-reduce made of messages in a ring), the observer receives only the outer call.
 """
 
 from __future__ import annotations
@@ -18,19 +18,25 @@ __all__ = ["Observer", "Watched", "observing", "quietly"]
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Tell `observer` of every call of this thread's communicators inside the block.
+    """Call `observer` for every call of this thread's communicators inside the block.
+
+    Parameters
+    ----------
+    observer : callable
+        ``observer(group, request, started, run)`` is called in place of each call. It returns ``run()``, which runs the
+        call. `started` is whether the call is nonblocking.
 
     Examples
     --------
     >>> import collectives as cc
     >>> from collectives.inspect.observing import observing
-    >>> heard = []
+    >>> seen = []
     >>> def observer(group, request, started, run):
-    ...     heard.append((group.name, request.call))
+    ...     seen.append((group.name, request.call))
     ...     return run()
     >>> with observing(observer):
     ...     cc.world().barrier()
-    >>> heard
+    >>> seen
     [('world', 'barrier')]
     """
     thread = get_ident()
@@ -46,13 +52,13 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 class Watched(Pending[Any]):
-    """A pending communication that tells when it was waited for, and when it was complete.
+    """A pending communication that calls a function before its wait, and another at its completion.
 
     Parameters
     ----------
     inner : Pending
     began, ended : callable
-        Called once each: before its wait, and when it is known to be complete.
+        Each is called once: before the wait, and when the communication is known to be complete.
     """
 
     __slots__ = ("_began", "_ended", "_inner")
@@ -66,7 +72,7 @@ class Watched(Pending[Any]):
     def test(self) -> bool:
         done = quietly(self._inner.test)
         if done:
-            self._tell_end()
+            self._report_end()
         return bool(done)
 
     def wait(self) -> Any:
@@ -74,10 +80,10 @@ class Watched(Pending[Any]):
             self._began()
             self._began = None
         result = quietly(self._inner.wait)
-        self._tell_end()
+        self._report_end()
         return result
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         if self._ended is not None:
             self._ended()
             self._ended = None

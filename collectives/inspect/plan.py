@@ -1,11 +1,11 @@
 """The plan: all ranks' tapes as one distributed graph, before anything is differentiated.
 
-Each rank describes its tape: which operations, on what, and what each sends in either direction. The descriptions are
-exchanged and merged: the k-th collective of a channel is one communication on all ranks of its group, the k-th message
-from one rank to another is one send and one recv. A small simulator then replays the same lists, forwards and in
-reverse, and reports deadlocks: who waits for whom.
+Each rank describes its tape: the operations, their operands, and what each operation sends in either direction. The
+ranks exchange and merge the descriptions: the k-th collective of a channel is one communication on all ranks of its
+group, and the k-th message from one rank to another is one send and one recv. A small simulator then runs through the
+merged lists, forwards and in reverse, and reports deadlocks with the rank that each rank waits for.
 
-The bytes of a communication are not declared a second time: its own rules run on zeros, with a `Probe` in the place of
+The bytes of a communication are not declared a second time: its own rules are run on zeros, with a `Probe` in place of
 its group.
 """
 
@@ -48,12 +48,26 @@ class _Seen(NamedTuple):
 
 
 def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
-    """Merge the ranks' tapes; all `ranks` of a mesh of these sizes call it. See `autograd.Tape.plan`.
+    """Merge the ranks' tapes; see `autograd.Tape.plan`.
+
+    Parameters
+    ----------
+    tape : Tape
+        The tape of this rank.
+    ranks : Communicator
+        The ranks of the mesh. All of them call `plan`.
+    sizes : sequence of int
+        The sizes of the mesh.
+
+    Returns
+    -------
+    Plan
+        The same on all ranks.
 
     Raises
     ------
     TapeError
-        A tape that `backward` has released.
+        The tape was never entered, or `backward` has released it.
     """
     operations: list[Operation] = []
     seen: dict[int, _Seen] = {}
@@ -68,11 +82,11 @@ def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
             )
         node: Any = recording.nodes[place]
         operations.append(_describe(place, node, sizes))
-        said = _communication(node)
-        if said is not None:
-            seen[place] = said
-    told = ranks.exchange(_pack(operations, seen))
-    return _merge([_unpack(data) for data in told])
+        described = _communication(node)
+        if described is not None:
+            seen[place] = described
+    gathered = ranks.exchange(_pack(operations, seen))
+    return _merge([_unpack(data) for data in gathered])
 
 
 def _describe(place: int, node: Any, sizes: Sequence[int]) -> Operation:
@@ -99,7 +113,7 @@ def _state_of(found: Operation, array: Any, layout: Any) -> None:
 
 
 def _holders(layout: Any, sizes: Sequence[int]) -> list[int]:
-    """The ranks that hold data of a value: those at the root's place on every axis that roots it."""
+    """The ranks that hold data of a value: those at the root's index on every axis where its label is Rooted."""
     places = np.array(list(np.ndindex(*sizes))).reshape(-1, len(sizes))
     holds = np.ones(len(places), bool)
     for k, label in enumerate(() if layout is None else layout.labels):
@@ -109,7 +123,7 @@ def _holders(layout: Any, sizes: Sequence[int]) -> list[int]:
 
 
 def _communication(node: Any) -> _Seen | None:
-    """The requests of a node in both directions, from its rules run on zeros; None if it never communicates."""
+    """The requests of a node in both directions, found by running its rules on zeros; None without communication."""
     op = node[0]
     if isinstance(op, Collective):
         made: Prepared = node[4]
@@ -122,13 +136,13 @@ def _communication(node: Any) -> _Seen | None:
         channel = call.group.name, tuple(call.group.ranks)
         root = call.group.ranks[call.root] if op.rooted or op.between_two else None
         return _Seen(op.name, call.axes, channel, forward.sent, backward.sent, root, op.between_two)
-    describe = getattr(op, "communication", None)  # operations of the layers above say it themselves
+    describe = getattr(op, "communication", None)  # operations of higher layers describe it themselves
     if describe is None:
         return None
-    told = describe(node)
-    if told is None:
+    described = describe(node)
+    if described is None:
         return None
-    axes, group, sent = told
+    axes, group, sent = described
     return _Seen(op.name, tuple(axes), (group.name, tuple(group.ranks)), [], sent, None)
 
 
@@ -148,8 +162,8 @@ def _unpack(data: bytes) -> tuple[list[Operation], dict[int, _Seen]]:
     return [Operation(**o) for o in operations], {int(k): _restored(v) for k, v in seen.items()}
 
 
-def _restored(said: list[Any]) -> _Seen:
-    name, axes, (channel, ranks), forward, backward, root, between_two = said
+def _restored(packed: list[Any]) -> _Seen:
+    name, axes, (channel, ranks), forward, backward, root, between_two = packed
     return _Seen(name, tuple(axes), (channel, tuple(ranks)), [Sent(*s) for s in forward], [Sent(*s) for s in backward],
                  root, between_two)
 
@@ -157,22 +171,22 @@ def _restored(said: list[Any]) -> _Seen:
 # -- merging -----------------------------------------------------------------------------------------------------------
 
 
-def _merge(told: list[tuple[list[Operation], dict[int, _Seen]]]) -> Plan:
+def _merge(descriptions: list[tuple[list[Operation], dict[int, _Seen]]]) -> Plan:
     communications: list[Communication] = []
     problems: list[str] = []
     meetings: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
     messages: dict[Any, list[tuple[int, int, _Seen]]] = defaultdict(list)
-    for rank, (_, seen) in enumerate(told):
+    for rank, (_, seen) in enumerate(descriptions):
         met: Counter[Any] = Counter()
-        for place, said in seen.items():
-            if said.between_two:
-                pair = (rank, said.root) if said.name == "send" else (said.root, rank)
-                key = said.channel, said.name, pair
-                messages[said.channel, pair, met[key]].append((rank, place, said))
+        for place, described in seen.items():
+            if described.between_two:
+                pair = (rank, described.root) if described.name == "send" else (described.root, rank)
+                key = described.channel, described.name, pair
+                messages[described.channel, pair, met[key]].append((rank, place, described))
                 met[key] += 1
             else:
-                meetings[said.channel, met[said.channel]].append((rank, place, said))
-                met[said.channel] += 1
+                meetings[described.channel, met[described.channel]].append((rank, place, described))
+                met[described.channel] += 1
     for (channel, number), members in meetings.items():
         missing = sorted(set(channel[1]) - {rank for rank, _, _ in members})
         if missing:
@@ -180,25 +194,25 @@ def _merge(told: list[tuple[list[Operation], dict[int, _Seen]]]) -> Plan:
             problems.append(f"communication {number} of '{channel[0]}' ({members[0][2].name}): rank {who} has none")
         names = {f"{s.name} along {'*'.join(s.axes)}" for _, _, s in members}
         if len(names) > 1:
-            said_by = "; ".join(f"rank {r}: {s.name} along {'*'.join(s.axes)}" for r, _, s in members)
-            problems.append(f"communication {number} of '{channel[0]}' is not the same on all ranks: {said_by}")
-        _enlist(communications, members, told)
+            calls = "; ".join(f"rank {r}: {s.name} along {'*'.join(s.axes)}" for r, _, s in members)
+            problems.append(f"communication {number} of '{channel[0]}' is not the same on all ranks: {calls}")
+        _enlist(communications, members, descriptions)
     for (channel, (source, target), number), members in messages.items():
         if len(members) != 2:
-            rank, _, said = members[0]
+            rank, _, described = members[0]
             problems.append(
-                f"{said.name} {number} from rank {source} to rank {target} on '{channel[0]}': rank {rank} calls it, "
-                f"rank {target if rank == source else source} does not"
+                f"{described.name} {number} from rank {source} to rank {target} on '{channel[0]}': rank {rank} "
+                f"calls it, rank {target if rank == source else source} does not"
             )
-        _enlist(communications, sorted(members, key=lambda m: m[2].name, reverse=True), told)
-    return Plan([operations for operations, _ in told], communications, problems)
+        _enlist(communications, sorted(members, key=lambda m: m[2].name, reverse=True), descriptions)
+    return Plan([operations for operations, _ in descriptions], communications, problems)
 
 
-def _enlist(communications: list[Communication], members: list[tuple[int, int, _Seen]], told: Any) -> None:
+def _enlist(communications: list[Communication], members: list[tuple[int, int, _Seen]], descriptions: Any) -> None:
     first = members[0][2]
     for rank, place, _ in members:
-        start = told[rank][0][0].place
-        told[rank][0][place - start].communication = len(communications)
+        start = descriptions[rank][0][0].place
+        descriptions[rank][0][place - start].communication = len(communications)
     communications.append(
         Communication(
             " -> ".join(dict.fromkeys(s.name for _, _, s in members)), list(first.axes), [r for r, _, _ in members],
@@ -208,11 +222,11 @@ def _enlist(communications: list[Communication], members: list[tuple[int, int, _
     )  # fmt: skip
 
 
-def _group(said: _Seen, members: list[tuple[int, int, _Seen]]) -> list[int]:
-    if said.between_two:
-        assert said.root is not None
-        return [members[0][0], said.root] if said.name == "send" else [said.root, members[0][0]]
-    return list(said.channel[1])
+def _group(described: _Seen, members: list[tuple[int, int, _Seen]]) -> list[int]:
+    if described.between_two:
+        assert described.root is not None
+        return [members[0][0], described.root] if described.name == "send" else [described.root, members[0][0]]
+    return list(described.channel[1])
 
 
 @dataclass
@@ -225,7 +239,7 @@ class Plan:
         One list per rank, in order of execution.
     communications : list of Communication
     problems : list of str
-        Communications that do not match between the ranks, and deadlocks in either direction; empty for a sound one.
+        Communications that do not match between ranks, and deadlocks in either direction. Empty for a correct program.
 
     Examples
     --------
@@ -268,7 +282,17 @@ class Plan:
         return found
 
     def bytes_by_axis(self, way: str = "forward") -> dict[str, int]:
-        """Bytes of operands handed to the transport by all ranks, by axis ("dp", or "dp*tp" for a flattened one)."""
+        """Bytes of operands that all ranks pass to the transport, by axis.
+
+        Parameters
+        ----------
+        way : {"forward", "backward"}
+
+        Returns
+        -------
+        dict of str to int
+            The keys are axis names, or ``dp*tp`` for flattened axes.
+        """
         found: Counter[str] = Counter()
         for c in self.communications:
             for sent in c.forward if way == "forward" else c.backward:
@@ -276,7 +300,12 @@ class Plan:
         return dict(found)
 
     def to_json(self) -> dict[str, Any]:
-        """The whole graph as plain data."""
+        """The whole graph as plain data: dictionaries, lists, strings and numbers.
+
+        Returns
+        -------
+        dict
+        """
         return {
             "ranks": len(self.operations),
             "operations": [[asdict(o) for o in mine] for mine in self.operations],
@@ -285,7 +314,18 @@ class Plan:
         }
 
     def write(self, path: str) -> None:
-        """Write it as JSON, or drawn as SVG, as the name's end says; one rank does."""
+        """Write the graph as JSON, or draw it as SVG. Call it on one rank only.
+
+        Parameters
+        ----------
+        path : str
+            A file name that ends in ``.json`` or ``.svg``, which selects the format.
+
+        Raises
+        ------
+        ValueError
+            `path` has another ending.
+        """
         if not path.endswith((".json", ".svg")):
             raise ValueError(f"plan.write({path!r}): needed: a name that ends in .json or .svg")
         if path.endswith(".json"):
@@ -301,8 +341,8 @@ class Plan:
         for i, c in enumerate(self.communications):
             ranks = ",".join(map(str, c.ranks))
             lines.append(
-                f"  {i:3} {c.name:16} {'*'.join(c.axes):8} ranks {ranks:12} forward {_said(c.forward):24} "
-                f"backward {_said(c.backward)}"
+                f"  {i:3} {c.name:16} {'*'.join(c.axes):8} ranks {ranks:12} forward {_summary(c.forward):24} "
+                f"backward {_summary(c.backward)}"
             )
         lines += [f"  problem: {p}" for p in self.problems]
         return "\n".join(lines)
@@ -315,7 +355,7 @@ def _plain(c: Communication) -> dict[str, Any]:
     return data
 
 
-def _said(sent: list[list[Sent]]) -> str:
-    """What the ranks call, in short: the calls of all, and the most bytes that one of them hands over."""
+def _summary(sent: list[list[Sent]]) -> str:
+    """A summary: the names of all ranks' calls, and the largest number of bytes that one rank passes to them."""
     calls = list(dict.fromkeys(s.call for mine in sent for s in mine))
     return f"{'+'.join(calls)} {max(sum(s.bytes for s in mine) for mine in sent)} B" if calls else "-"

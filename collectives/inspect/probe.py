@@ -1,4 +1,4 @@
-"""What a collective asks of its transport, found by running its own rules on a stand-in for the group."""
+"""Find the transport calls of a collective by running its own rules on a stand-in for the group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Probe", "Sent"]
 
 
 class Sent(NamedTuple):
-    """One call of a transport: its name, the other rank (a world rank; None for a collective), the operand's bytes."""
+    """One transport call: its name, the other rank (a world rank; None for a collective), and the operand's bytes."""
 
     call: str
     peer: int | None
@@ -20,7 +20,7 @@ class Sent(NamedTuple):
 
 
 class Probe(DryCommunicator):
-    """A stand-in for a group that sends nothing, notes what would be sent, and returns zeros for what would come."""
+    """A stand-in for a group. It sends nothing, records the calls, and returns zeros in place of received data."""
 
     def __init__(self, group: Communicator):
         self.sent: list[Sent] = []

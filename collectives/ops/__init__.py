@@ -1,1 +1,1 @@
-"""The functions that users call, each declared beside its adjoint, blocking and nonblocking."""
+"""The public communication operations, blocking and nonblocking, each declared next to its adjoint."""

@@ -1,4 +1,4 @@
-"""The arguments of the functions that users call, and how such a function is made of a declared collective.
+"""The arguments of the public functions, and the decorator that makes a public function from a collective.
 
     @user_function
     def all_reduce(x, axis, to=R, *, algorithm=None):
@@ -6,9 +6,9 @@
         x, on = operand(x, axis, "all_reduce")
         return Use(summing, x, on.call(to=to))
 
-The body checks the arguments and says which collective runs, on what and with which `Call`. The function that users get
-runs it, and keeps what was settled with the mesh: the same arguments, with an operand of the same layout, shape and
-dtype, find it with one look-up. The nonblocking form is made of the same body (`nonblocking`).
+The body checks the arguments and returns the collective, its operand and its `Call`. The public function runs the
+collective, and caches the preparation with the mesh: a later call with the same arguments, and an operand of the same
+layout, shape and dtype, finds it with one lookup. The nonblocking form is made from the same body (`nonblocking`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Arguments = ParamSpec("Arguments")
 
 
 class Use(NamedTuple):
-    """A collective with its operand and call, as the arguments of a user's call say it.
+    """A collective with its operand and call, which the arguments of a public function select.
 
-    `repeats` is False where the ranks had to tell each other something to know the call, and so must the next time.
+    `repeats` is False if the ranks had to communicate to determine the call. It is then not cached.
     """
 
     collective: Collective
@@ -55,10 +55,10 @@ class Use(NamedTuple):
 
 
 def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Arguments, Tensor]:
-    """The function that users call, of one that resolves its arguments to a `Use` (or to a result, if nothing runs).
+    """Make the public function from `resolve`, which turns the arguments into a `Use` (or a result, if nothing runs).
 
-    The operand and the axis come first. The function has the name, signature and docstring of `resolve`, which is its
-    ``__wrapped__``.
+    The first two arguments are the operand and the axis. The function has the name, signature and docstring of
+    `resolve`, which is its ``__wrapped__``.
     """
 
     @wraps(resolve)
@@ -95,7 +95,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
 
 
 def _outline(value: Any) -> Any:
-    """In the place of a Tensor, all that ``like=`` tells of it."""
+    """The facts of a ``like=`` argument that the key of the cache contains: layout, kind of array, shape and dtype."""
     if value.__class__ not in TENSORS:
         return value
     return value.layout, value.array.__class__, tuple(value.array.shape), value.array.dtype
@@ -110,7 +110,7 @@ def _is_hashable(key: tuple[Any, ...]) -> bool:
 
 
 def _can_be_kept(key: tuple[Any, ...]) -> bool:
-    """Whether equal keys mean equal calls: not so for a leaf without a layout, nor for a Shard without extents."""
+    """Whether equal keys mean equal calls. That is not so for a leaf without a layout, or a Shard argument."""
     is_exact = not any(isinstance(k, Shard) for k in key)
     return is_exact and key[2] is not None and key[3] is not Shaped and _is_hashable(key)
 
@@ -137,7 +137,7 @@ def operand(x: Any, axis: AxisName, name: str) -> tuple[Tensor, Axis]:
 
 
 def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
-    """Refuse what is not the number of a rank of the axis."""
+    """Raise MeshError if `rank` is not the number of a rank of the axis."""
     if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < on.size:
         raise MeshError(
             f"{name}: {what}={rank!r} was given; axis {'*'.join(on.names)!r} has ranks 0 to {on.size - 1}"
@@ -146,31 +146,31 @@ def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
 
 
 def check_other(rank: Any, on: Axis, name: str, what: str) -> None:
-    """Refuse what is not the number of another rank of the axis."""
+    """Raise MeshError if `rank` is not the number of another rank of the axis."""
     check_rank(rank, on, name, what)
     if rank == on.group.rank:
         raise MeshError(f"{name}: {what}={rank} is this rank itself; needed: another rank" + call_site())
 
 
 def check_to(to: Label, allowed: tuple[Label, ...], name: str) -> None:
-    """Refuse a label that the result cannot have."""
+    """Raise LayoutError if the result cannot have the label `to`."""
     if to not in allowed:
         raise LayoutError(f"{name}: to={to!r} was given; needed: to={' or to='.join(map(repr, allowed))}" + call_site())
 
 
 def group_of(on: Axis, algorithm: str | None, name: str) -> Communicator:
-    """The ranks along the axis, with the algorithm asked for, which adjoints inherit."""
+    """The ranks along the axis, with the given algorithm, which the adjoint uses too."""
     return on.group if algorithm is None else on.using(algorithm, name)
 
 
 def sizes_of(on: Axis) -> list[int]:
-    """The sizes of the axes that are named, the outer one first."""
+    """The sizes of the mesh axes in `on`, the outer one first."""
     mesh = current_mesh()
     return [mesh.sizes[mesh.grid.axis(a)] for a in on.names]
 
 
 def sample(like: Any) -> Any:
-    """An empty array of the device on which `like` lives; None for the host."""
+    """An empty array on the device of `like`; None for the host."""
     array = like.array if like.__class__ in TENSORS else like
     if array is None or isinstance(array, np.ndarray | np.generic | Shaped) or not is_array(array):
         return None

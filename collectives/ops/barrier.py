@@ -1,4 +1,4 @@
-"""A barrier: it moves no value, and orders the ranks in time."""
+"""`barrier`: wait for all ranks of an axis, without moving a value."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ __all__ = ["barrier"]
 
 
 def barrier(axis: AxisName) -> None:
-    """Return once all ranks of an axis have come here.
+    """Return once all ranks of an axis have called it.
 
-    Its adjoint is a barrier: what it separates in time stays separated in a backward sweep (and in forward mode).
-    Under `no_grad` it is not recorded. A program needs none to be correct where ranks share values by collectives
-    only; what it orders is what happens outside, such as files and clocks.
+    Its adjoint is a barrier, so a backward sweep (and forward mode) keeps the order in time. Under `no_grad` it is not
+    recorded. A program whose ranks share values only by collectives needs no barrier to be correct; a barrier orders
+    effects outside the program, such as files and clocks.
 
     Parameters
     ----------
     axis : str or tuple of str
         The mesh axis, or several flattened into one.
 
+    Raises
+    ------
+    MeshError
+        No mesh is current, or it has no such axis.
+
     Notes
     -----
-    ``log2 p`` empty messages a rank (dissemination: Hensgen, Finkel, Manber 1988), or what MPI has.
+    ``log2 p`` empty messages per rank (dissemination: Hensgen, Finkel, Manber 1988), or MPI's own barrier.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Casts: another layout for the same value. Forward they move nothing.
+"""Casts: another layout for the same value. Forward they send nothing.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
@@ -8,7 +8,7 @@ cast(to=P)                          I -> P, R -> P    free; the same            
 declare_partial                     V -> P            free                                   R -> V
 ==================================  ================  =====================================  ==================
 
-The cast I -> R, whose adjoint is a sum, is declared beside that: see `sums`.
+The cast I -> R, whose adjoint is a sum, is declared in `sums`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["cast", "declare_partial"]
 
 CAST_R_TO_I = Collective("cast R->I", (R, C), silent=True)
 CAST_TO_P = Collective("cast to P", (I, R, C), silent=True)
-RELABEL = Collective("relabel", (V, R, Shard, C), free=True)  # V->P, R->V, Shard<->V: nothing moves
+RELABEL = Collective("relabel", (V, R, Shard, C), free=True)  # V->P, R->V, Shard<->V: nothing is sent
 
 
 @CAST_R_TO_I.adjoint
@@ -56,7 +56,9 @@ def _(ct: Any, call: Call) -> Any:
 
 @user_function
 def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
-    """State another layout for the same value; forward it moves nothing.
+    """R, I, V, P or Shard -> `to`: state another layout for the same value. Forward it sends nothing.
+
+    Formula and adjoint:
 
     ======  =========  ==========================================  =======================================
     from    to         forward                                     adjoint
@@ -70,10 +72,30 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     V       Shard(d)   the identity, parts equal on all ranks      the identity
     ======  =========  ==========================================  =======================================
 
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape and dtype. A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several.
+    to : R, I, P, V or Shard(dim)
+        The label of the result.
+
+    Returns
+    -------
+    Tensor
+        With label `to` on the axis, and the shape and dtype of `x`.
+
     Raises
     ------
     LayoutError
-        P to anything (the sum must be taken), V to R or I (nothing says that the values are equal).
+        The cast is not free: P to any label (the sum must be taken), or V to R or I (the values may differ). Or `to` is
+        no label.
+
+    Notes
+    -----
+    No bytes forward. Backward only I -> R communicates: one all-reduce (see `all_reduce`). The cast I -> R is f of
+    Megatron-LM (Shoeybi et al. 2019, section 3).
 
     Examples
     --------
@@ -93,7 +115,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
             x = cast(x, name, to)
         return x
     (have,) = labels
-    if have is D:  # cast says what is meant, so a draw is a constant here
+    if have is D:  # cast states the layout, so a random draw counts as a constant here
         have = C
         x = Tensor(x.array, x.layout.replace(on.names, C), None, -1 if state.recording is None else FREE)
     if have is to or (isinstance(have, Shard) and isinstance(to, Shard) and have == to):
@@ -118,11 +140,11 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
 def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
     axis = "*".join(on.names)
     why = {
-        "P": "its sum is not taken: nothing short of a reduction makes it anything else",
-        "V": "nothing says that the ranks' values are equal",
+        "P": "its addends are not summed yet: only a reduction gives another layout",
+        "V": "the values of the ranks may differ",
         "S": "its parts differ",
         "O": "the other ranks hold no data",
-    }.get(have.letter, "no free cast leads there")
+    }.get(have.letter, "there is no free cast to this label")
     fix = {
         "P->R": "all_reduce(x, axis, to=R)",
         "P->I": "all_reduce(x, axis, to=I)",
@@ -137,7 +159,7 @@ def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
         "O->R": "broadcast(x, axis, root=..., to=R)",
         "O->I": "broadcast(x, axis, root=..., to=I)",
         "O->V": "scatter(x, axis, root=...) or broadcast(x, axis, root=...)",
-    }.get(f"{have.letter}->{to.letter}", "name the collective that is meant")
+    }.get(f"{have.letter}->{to.letter}", "call the collective that communicates the value")
     return (
         f"cast({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {axis!r}, to={to!r})\n"
         f"  axis {axis!r}: x is {have.word}, and {why}\n  fix: {fix}"
@@ -158,8 +180,7 @@ def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
         if isinstance(label, Shard) and label.dim == dim and i < k:
             raise LayoutError(
                 f"cast({describe(x.array, x.array.shape, x.layout)}, axis {on.names[0]!r}, to={to!r})\n  axis "
-                f"{grid.names[i]!r}: the outer axis says how dimension {dim} is cut already\n  fix: cast the "
-                f"inner axis, "
+                f"{grid.names[i]!r}: the outer axis already splits dimension {dim}\n  fix: cast the inner axis, "
                 f"{on.names[0]!r}, first" + call_site()
             )
     inner = [x for x in x.layout.labels[k + 1 :] if isinstance(x, Shard) and x.dim == dim]
@@ -169,12 +190,30 @@ def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
 
 @user_function
 def declare_partial(x: Any, axis: AxisName) -> Use:
-    """V -> P: state that the ranks' values are addends of one value. Free; adjoint R -> V, free.
+    """V -> P: state that the ranks' values are the addends of one value. Free.
+
+    Formula: ``y_r = x_r``, and the value is ``sum_r y_r``. Adjoint: the identity (R -> V), free.
+
+    Parameters
+    ----------
+    x : Tensor or array, V or Shard
+        Any shape and dtype.
+    axis : str or tuple of str
+        The mesh axis, or several.
+
+    Returns
+    -------
+    Tensor
+        P on the axis, with the array of `x`.
 
     Raises
     ------
     LayoutError
-        `x` is anything but V: R or I would be counted once per rank.
+        `x` is R, I or P. The copies of R or I would be counted once per rank.
+
+    Notes
+    -----
+    No bytes and no messages in either direction.
 
     Examples
     --------

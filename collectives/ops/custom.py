@@ -1,4 +1,4 @@
-"""Calling a collective of one's own on a Tensor: `apply`, and `call`, which names the axis."""
+"""Calls of user-defined collectives: `apply`, and `call`, which makes the call for an axis."""
 
 from __future__ import annotations
 
@@ -18,13 +18,23 @@ __all__ = ["apply", "call"]
 
 
 def call(axis: str | Sequence[str], **fields: Any) -> Call:
-    """What a collective needs beside its operand, for an axis (or a tuple of axes) of the current mesh.
+    """The parameters of a collective other than its operand, for an axis of the current mesh.
 
     Parameters
     ----------
     axis : str or tuple of str
+        The mesh axis, or several flattened into one.
     **fields
-        Of `Call`: ``to=``, ``root=``, ``dim=``, ``extents=`` and so on, as the collective's rules read them.
+        Fields of `Call`, such as ``to=``, ``root=``, ``dim=`` and ``extents=``, as the collective's rules read them.
+
+    Returns
+    -------
+    Call
+
+    Raises
+    ------
+    MeshError
+        `Call` has no such field, or no mesh is current.
 
     Examples
     --------
@@ -42,7 +52,31 @@ def call(axis: str | Sequence[str], **fields: Any) -> Call:
 
 
 def apply(collective: Collective, x: Any, axis: str | Sequence[str], **fields: Any) -> Tensor:
-    """Call a collective on a Tensor, or on a plain array, which is V; `fields` as in `call`.
+    """Call a collective on a Tensor or a plain array.
+
+    Formula, adjoint, bytes and messages are those of the collective.
+
+    Parameters
+    ----------
+    collective : Collective
+    x : Tensor or array
+        A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    **fields
+        As in `call`.
+
+    Returns
+    -------
+    Tensor
+        With the labels that the collective declares.
+
+    Raises
+    ------
+    LayoutError
+        The collective does not take the labels of `x`.
+    MeshError
+        As in `call`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Parts along a dimension: every rank's extent, cutting, and joining."""
+"""Parts along a dimension: the extent on each rank, splitting, and concatenating."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def normal_dim(dim: int, shape: Sequence[int], name: str) -> int:
 
 
 def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -> tuple[int, ...]:
-    """Every rank's extent where a dimension is cut by several axes, the outer one first.
+    """The extent on each rank of a dimension that several axes split, the outer axis first.
 
-    Each cuts by the rule of array_split, in multiples of its unit.
+    Each axis splits by the rule of ``numpy.array_split``, in multiples of its unit.
     """
     found = [extent]
     for size, unit in zip(sizes, units or [1] * len(sizes), strict=True):
@@ -43,14 +43,14 @@ def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -
 
 
 def split_part(x: Any, extents: Sequence[int], dim: int, rank: int) -> Any:
-    """One rank's part of a whole array, as an array of its own."""
+    """One rank's part of a whole array, as a copy."""
     start = sum(extents[:rank])
     part = x[(slice(None),) * dim + (slice(start, start + extents[rank]),)]
     return part if type(part) is Shaped else part.copy()
 
 
 def joined(flat: np.ndarray, shapes: Sequence[tuple[int, ...]], dim: int) -> np.ndarray:
-    """Parts that lie one after the other in a flat array, concatenated along a dimension."""
+    """Concatenate along a dimension the parts that follow each other in a flat array."""
     pieces, start = [], 0
     for shape in shapes:
         n = int(np.prod(shape, dtype=np.int64))
@@ -60,7 +60,10 @@ def joined(flat: np.ndarray, shapes: Sequence[tuple[int, ...]], dim: int) -> np.
 
 
 def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tuple[tuple[int, ...], bool]:
-    """Every rank's extent of `dim`, and whether it was known: where the operand is Shard, else the ranks tell it."""
+    """The extent of `dim` on each rank, and whether it was known without communication.
+
+    The labels of a Shard give the extents. Otherwise the ranks exchange them.
+    """
     mine, layout, name = int(x.array.shape[dim]), x.layout, collective.name
     assert layout is not None
     labels = [layout[a] for a in axis.names]
@@ -79,17 +82,17 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
         if found[axis.group.rank] == mine:
             return found, True
     if layout.absent_beyond(axis.names):
-        return (mine,) * axis.size, False  # nobody along the axis holds any of it, and its label does not tell
-    if axis.group.checking:  # another call of another rank must not meet this exchange
+        return (mine,) * axis.size, False  # no rank of the axis holds data, and the label has no extents
+    if axis.group.checking:  # detects a different call of another rank before this exchange
         dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
         compared = compared_layout(layout, axis.names) if modes.watching else ""
         axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, collective.rooted)
-    told = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
-    return tuple(told.tolist()), False
+    gathered = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
+    return tuple(gathered.tolist()), False
 
 
 def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
-    """How much of a dimension goes to each rank: one number a rank, which sum to its extent."""
+    """Check `counts`: one number per rank, which sum to the extent of the dimension."""
     found = tuple(int(n) for n in counts)
     if len(found) != axis.size or min(found) < 0 or sum(found) != x.array.shape[dim]:
         raise ShapeError(
@@ -101,9 +104,9 @@ def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tu
 
 
 def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
-    """How much every rank sends to this one. Each rank knows only what it sends, so the ranks exchange the counts.
+    """The extent that each rank sends to this one. A rank knows only what it sends, so the ranks exchange the counts.
 
-    In a dry run all ranks are taken to send the same.
+    A dry run assumes that all ranks send the same counts.
     """
     group, layout = axis.group, x.layout
     assert layout is not None
@@ -120,7 +123,7 @@ def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> 
         return tuple(counts)
     if group.dry or layout.absent_beyond(axis.names):
         return (counts[group.rank],) * axis.size
-    if group.checking:  # another call of another rank must not meet this exchange
+    if group.checking:  # detects a different call of another rank before this exchange
         dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
         compared = compared_layout(layout, axis.names) if modes.watching else ""
         group.announce(f"all_to_all(axis={'*'.join(axis.names)!r} {dims} along it)", compared, False)
@@ -129,26 +132,24 @@ def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> 
 
 
 def check_outer(x: Tensor, axis: Axis, dim: int, name: str) -> None:
-    """Before parts are joined: no inner axis may still cut the same dimension."""
+    """Raise LayoutError if an inner axis still splits the dimension along which parts are to be concatenated."""
     layout = x.layout
     assert layout is not None
     grid = layout.grid
-    first = min(grid.axis(a) for a in axis.names)  # an axis between those of a tuple is inner to the first of them
+    first = min(grid.axis(a) for a in axis.names)  # axes between those of a tuple count as inner to its first
     for k in range(first + 1, len(grid.names)):
         label = layout.labels[k]
         if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
             raise LayoutError(
                 f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
-                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r} there too, and it is the inner axis: "
-                f"joining the "
-                f"outer parts first would interleave them\n  fix: {name} over {grid.names[k]!r} first, or over "
-                f"the tuple "
-                f"of both axes" + call_site()
+                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r} on this inner axis too: joining the "
+                f"outer parts first would interleave them\n  fix: {name} over {grid.names[k]!r} first, or over the "
+                "tuple of both axes" + call_site()
             )
 
 
 def check_inner(x: Tensor, axis: Axis, dim: int, name: str) -> None:
-    """Before a dimension is cut: no inner axis may have cut it already."""
+    """Raise LayoutError if an inner axis already splits the dimension that is to be split."""
     layout = x.layout
     assert layout is not None
     grid = layout.grid
@@ -159,6 +160,6 @@ def check_inner(x: Tensor, axis: Axis, dim: int, name: str) -> None:
             raise LayoutError(
                 f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
                 f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r}: the inner axis has cut this dimension "
-                f"already, and "
-                f"the mesh's earlier axis is the outer one\n  fix: cut along {axis.names[0]!r} first" + call_site()
+                "already, and the mesh's earlier axis is the outer one\n  fix: cut along "
+                f"{axis.names[0]!r} first" + call_site()
             )

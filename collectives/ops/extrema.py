@@ -1,4 +1,4 @@
-"""The largest, the smallest and the product over the ranks: the nonlinear collectives.
+"""Maximum, minimum and product over the ranks: the nonlinear collectives.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
@@ -7,9 +7,9 @@ all_max, all_min                    V -> R, I         to the winners, in equal s
 all_prod                            V -> R, I         times the product of the others        P -> V, I -> V
 ==================================  ================  =====================================  ==================
 
-Where several ranks hold the extreme value of an element, they share its cotangent equally, as the winners of a local
-`max` do. A product's adjoint multiplies with the product of the *other* ranks' values, which is taken without a
-division, so that zeros are legal; it is made of permutes and products, so that it has derivatives of every order.
+If several ranks hold the extreme value of an element, they share its cotangent equally, as the winners of a local `max`
+do. The adjoint of a product multiplies by the product of the *other* ranks' values. It is computed without a division,
+so zeros are allowed. It is made of permutes and products, so it has derivatives of every order.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ __all__ = ["all_max", "all_min", "all_prod"]
 
 
 def _separately(ct: Any, call: Call) -> Any:
-    """The result's cotangent as each rank's operand needs it: the sum over separate uses, or the one there is."""
+    """The result's cotangent on each rank: the sum of the cotangents with ``to=R``, or the one with ``to=I``."""
     if call.to is R:
         return ALL_REDUCE(ct, call, source=P, to=R)
     return CAST_I_TO_R(ct, call, source=I, to=R)
 
 
 def _share(x: Any, y: Any, call: Call) -> Any:
-    """What each element's rank gets of its cotangent: 1 / (number of winners) where it won, else 0. A constant."""
+    """The share of each element's cotangent: 1 / (number of winners) on a rank that won, else 0. A constant."""
     a, b = (x.array, y.array) if x.__class__ in TENSORS else (x, y)
     won = (a == b).astype(a.dtype)
     winners = ALL_REDUCE(won, call, to=R)
-    with np.errstate(invalid="ignore"):  # a nan equals nothing: no winner, and a nan for a cotangent
+    with np.errstate(invalid="ignore"):  # nan != nan, so there is no winner, and the cotangent is nan
         share = won / winners
     return Tensor(share, x.layout.replace(call.axes, V)) if x.__class__ in TENSORS else share
 
@@ -81,7 +81,7 @@ for _extremum in (ALL_MAX, ALL_MIN):
 
 
 def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
-    """The largest of numbers that the transport can order, which are in the operand's order or in the opposite one."""
+    """The request: a maximum of integers in the order of the operand, or in the opposite order for a minimum."""
     flat = host_flat(x)
     if call.group.dry:
         return Request("all_reduce", flat, op="max"), InShape(x.shape)
@@ -91,7 +91,7 @@ def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
         return Request("all_reduce", there, op="max"), (
             lambda y, x, call: back(_from_ordered(y, dtype, is_largest), x.shape, x)
         )
-    turn = np.negative if dtype.kind == "f" else np.invert  # a long double: no integer is as wide
+    turn = np.negative if dtype.kind == "f" else np.invert  # no integer is as wide as a long double
     there = flat if is_largest else turn(flat)
 
     def finish(y: np.ndarray, x: Any, call: Call) -> Any:
@@ -107,10 +107,10 @@ def _as_bytes(x: np.ndarray) -> np.ndarray:
 
 
 def _ordered(x: np.ndarray, is_largest: bool) -> np.ndarray:
-    """Integers in the order of the floats, or in the opposite one, with nan above all.
+    """Integers in the order of the floats, or in the opposite order, with nan the largest in either case.
 
-    The bits of an IEEE float are ordered like an integer once those of the negative ones, but for the sign, are
-    inverted. So every transport reduces float16, and nan wins on all of them as it does in NumPy.
+    The bits of an IEEE float have the order of an integer once all bits of negative numbers but the sign are inverted.
+    So every transport can reduce float16, and nan wins as it does in NumPy.
     """
     kind = np.dtype(f"i{x.dtype.itemsize}")
     most = np.iinfo(kind).max
@@ -151,27 +151,27 @@ def _(t: Any, call: Call, x: Any, y: Any) -> Any:
 
 
 def _others(x: Any, call: Call) -> Any:
-    """The product over the other ranks: of those before this one times that of those after it."""
+    """The product over the other ranks: that over the ranks before this one, times that over the ranks after it."""
     return _running(x, call, 1) * _running(x, call, -1)
 
 
 def _running(x: Any, call: Call, step: int) -> Any:
     """The product over all ranks before this one (step 1) or after it (step -1), in log2 p rounds."""
     y, reach = _shifted(x, call, step), 1
-    while reach < call.group.size - 1:  # y is the product over `reach` ranks, or up to the border
+    while reach < call.group.size - 1:  # y is the product over `reach` ranks, or fewer near the first or last rank
         y = y * _shifted(y, call, step * reach)
         reach *= 2
     return y
 
 
 def _shifted(x: Any, call: Call, by: int) -> Any:
-    """The value of the rank `by` places before; 1 where there is none."""
+    """The value of the rank `by` places before this one; ones if there is no such rank."""
     size, at = call.group.size, call.group.rank
     there = PERMUTE(x, call, to=V, pairs=tuple([(r, r + by) for r in range(size) if 0 <= r + by < size]))
     return there if 0 <= at - by < size else there + 1
 
 
-# -- what users call -------------------------------------------------------------------------------------------
+# -- public functions ------------------------------------------------------------------------------------------
 
 
 def _nonlinear(collective: Collective, x: Any, axis: AxisName, to: Label) -> Use:
@@ -180,38 +180,45 @@ def _nonlinear(collective: Collective, x: Any, axis: AxisName, to: Label) -> Use
     if x.array.dtype.kind == "c" and collective is not ALL_PROD:
         raise DtypeError(
             f"{collective.name}: x has dtype {x.array.dtype}, and complex numbers have no order. Needed: real numbers. "
-            "Fix: the extreme of the absolute value, or of the real part" + call_site()
+            "Fix: apply it to the absolute value, or to the real part" + call_site()
         )
     return Use(collective, x, on.call(to=to))
 
 
 @user_function
 def all_max(x: Any, axis: AxisName, to: Label = R) -> Use:
-    """V -> R or I: the largest over the ranks of an axis, element by element.
+    """V -> R or I: the maximum over the ranks of an axis, elementwise.
 
-    Formula: ``y = max_r x_r``. Adjoint: the cotangent goes to the ranks that hold the largest value; where several do,
-    in equal shares (the rule of a local `max`). With ``to=R`` the cotangents are summed first (P -> V), with ``to=I``
-    there is one (I -> V). The second derivative is zero. A nan wins and has no derivative (nan).
+    Formula: ``y = max_r x_r``. Adjoint: the cotangent goes to the ranks that hold the maximum, in equal shares if there
+    are several (as for a local `max`). With ``to=R`` the cotangents are summed first (P -> V); with ``to=I`` there is
+    only one (I -> V). The second derivative is zero. If a value is nan, the result and the cotangent are nan.
 
     Parameters
     ----------
     x : Tensor or array
-        Real, any shape, the same on all ranks; an array is V.
+        Real, any shape, the same on all ranks. A plain array is V.
     axis : str or tuple of str
+        The mesh axis, or several flattened into one.
     to : R or I
-        R where the ranks go on separately with the result, I where they repeat one computation.
+        R if the ranks use the result separately, I if they all repeat one computation with it.
+
+    Returns
+    -------
+    Tensor
+        R or I on the axis, with the shape and dtype of `x`.
 
     Raises
     ------
     LayoutError
-        `x` is R or I (it is its own largest) or P on any axis (the sum must be taken first).
+        `x` is R or I (it is the maximum already), or P on any axis (the sum must be taken first).
     DtypeError
         `x` is complex.
 
     Notes
     -----
-    One all-reduce forward; backward one to count the winners and, with ``to=R``, one of the cotangents. On floats the
-    reduction runs on integers of the same order, so float16 and nan mean the same on every transport.
+    One all-reduce forward; backward one to count the winners and, with ``to=R``, one of the cotangents (bytes and
+    messages: see `all_reduce`). Floats are reduced as integers of the same order, so float16 and nan behave equally on
+    every transport. It corresponds to JAX's pmax.
 
     Examples
     --------
@@ -231,7 +238,35 @@ def all_max(x: Any, axis: AxisName, to: Label = R) -> Use:
 
 @user_function
 def all_min(x: Any, axis: AxisName, to: Label = R) -> Use:
-    """V -> R or I: the smallest over the ranks of an axis, element by element; everything else as in `all_max`.
+    """V -> R or I: the minimum over the ranks of an axis, elementwise.
+
+    Formula: ``y = min_r x_r``. Adjoint: the cotangent goes to the ranks that hold the minimum, in equal shares if there
+    are several, as in `all_max`.
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Real, any shape, the same on all ranks. A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    to : R or I
+        As in `all_max`.
+
+    Returns
+    -------
+    Tensor
+        R or I on the axis, with the shape and dtype of `x`.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R or I (it is the minimum already), or P on any axis (the sum must be taken first).
+    DtypeError
+        `x` is complex.
+
+    Notes
+    -----
+    Bytes and messages as in `all_max`. It corresponds to JAX's pmin.
 
     Examples
     --------
@@ -247,19 +282,27 @@ def all_min(x: Any, axis: AxisName, to: Label = R) -> Use:
 
 @user_function
 def all_prod(x: Any, axis: AxisName, to: Label = R) -> Use:
-    """V -> R or I: the product over the ranks of an axis, element by element.
+    """V -> R or I: the product over the ranks of an axis, elementwise.
 
-    Formula: ``y = prod_r x_r``. Adjoint: ``ct_x_r = ct * prod_{s != r} x_s``, with the cotangents summed first where
-    ``to=R`` (P -> V). The product of the others is that of the ranks before times that of the ranks after: nothing is
-    divided, so zeros are legal, and it is differentiable again, so all higher derivatives are true.
+    Formula: ``y = prod_r x_r``. Adjoint: ``ct_x_r = ct * prod_{s != r} x_s``. With ``to=R`` the cotangents are summed
+    first (P -> V); with ``to=I`` there is only one (I -> V). The product of the other ranks' values is that of the
+    ranks before times that of the ranks after. It uses no division, so zeros are allowed, and it is differentiable, so
+    all higher derivatives are exact.
 
     Parameters
     ----------
     x : Tensor or array
-        Any shape and dtype, the same on all ranks; an array is V. Products of float16 are taken in float32 and
-        rounded once, those of the adjoint at every step.
+        Any shape and dtype, the same on all ranks. A plain array is V. Products of float16 are computed in float32 and
+        rounded once; those of the adjoint are rounded at every step.
     axis : str or tuple of str
+        The mesh axis, or several flattened into one.
     to : R or I
+        As in `all_max`.
+
+    Returns
+    -------
+    Tensor
+        R or I on the axis, with the shape and dtype of `x`.
 
     Raises
     ------
@@ -268,8 +311,8 @@ def all_prod(x: Any, axis: AxisName, to: Label = R) -> Use:
 
     Notes
     -----
-    One all-reduce forward; backward ``2 log2 p`` messages of n elements a rank (Hillis & Steele 1986, in both
-    directions), and one all-reduce with ``to=R``.
+    One all-reduce forward; backward ``2 log2 p`` messages of n elements per rank (Hillis & Steele 1986, in both
+    directions) and, with ``to=R``, one all-reduce.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Ghost cells: every rank's part with the edges of its neighbours' parts around it, and the adjoint.
+"""Ghost cells: each rank's part, surrounded by the edges of its neighbours' parts, and the adjoint.
 
-One dimension at a time: what is exchanged along the second dimension contains the ghosts of the first, and so brings
-the corners, without a message to a diagonal neighbour.
+Dimensions are exchanged one at a time. The exchange along the second dimension includes the ghost cells of the first,
+so it fills the corners without messages to diagonal neighbours.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["halo_exchange"]
 
 
 class Borders(NamedTuple):
-    """How many cells of the neighbours, before and after; whether the last rank is the first one's neighbour."""
+    """The number of ghost cells before and after, and whether the first and the last rank are neighbours."""
 
     before: int
     after: int
@@ -74,7 +74,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @ADD_GHOSTS.forward
 def _(ct: Any, call: Call) -> Any:
-    """Each ghost's cotangent goes to the cell's owner and is added there; those beyond an open border are dropped."""
+    """Add each ghost cell's cotangent to that of the cell's owner; drop those beyond an open border."""
     before, after, _ = call.options
     dry = call.group.dry
     n = call.extents[call.group.rank]
@@ -84,8 +84,8 @@ def _(ct: Any, call: Call) -> Any:
     own = ct[_cells(call, before, before + n)]
     if dry:
         return own
-    own = own.astype(np.float32 if ct.dtype == np.float16 else ct.dtype)  # several addends, rounded once
-    if high is not None:  # what the right neighbour had as its ghosts before
+    own = own.astype(np.float32 if ct.dtype == np.float16 else ct.dtype)  # sums are rounded once
+    if high is not None:  # from the right neighbour's ghost cells before its part
         own[_cells(call, n - before, n)] += high
     if low is not None:
         own[_cells(call, 0, after)] += low
@@ -104,16 +104,16 @@ def _cells(call: Call, start: int, end: int) -> tuple[slice, ...]:
 def _swap(
     call: Call, to_left: np.ndarray, to_right: np.ndarray, from_left: int, from_right: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Send to both neighbours and receive from both; None for what is beyond an open border, or has no width.
+    """Send to both neighbours and receive from both. Return None for data beyond an open border, or of width 0.
 
-    The two messages between two ranks that are each other's neighbour on both sides go in the same order on either.
+    If a rank is the neighbour on both sides, the two messages are sent in the same order in both directions.
     """
     group, periodic = call.group, call.options.periodic
     at, size = group.rank, group.size
     left = (at - 1) % size if at > 0 or periodic else None
     right = (at + 1) % size if at < size - 1 or periodic else None
     if left == at:
-        return to_right, to_left  # one rank around a periodic border is its own neighbour on both sides
+        return to_right, to_left  # a single rank with a periodic border is its own neighbour on both sides
     for target, cells in ((right, to_right), (left, to_left)):
         if target is not None and cells.shape[call.dim]:
             group.send(flat(cells), target)
@@ -129,7 +129,7 @@ def _swap(
     return found[0], found[1]
 
 
-# -- what users call -------------------------------------------------------------------------------------------
+# -- public functions ------------------------------------------------------------------------------------------
 
 
 def halo_exchange(
@@ -139,40 +139,48 @@ def halo_exchange(
     dims: int | Sequence[int] = 0,
     periodic: bool | Sequence[bool] = False,
 ) -> Tensor:
-    """V -> V: this rank's part with ghost cells around it, copies of the neighbours' cells.
+    """V -> V: this rank's part with ghost cells around it, which are copies of the neighbours' cells.
 
-    The result is longer than `x` by ``before + after`` along every dimension named. Beyond an open border the ghosts
-    are zeros. With several dimensions the corners are filled too. Adjoint: the cotangent of each ghost goes to the
-    cell's owner and is added to that cell's; those of ghosts beyond an open border are dropped; what is left is `x`'s
-    shape (V -> V).
+    Formula: ``y_r = concatenate(last cells of x_{r-1}, x_r, first cells of x_{r+1})`` along each dimension, with zeros
+    beyond an open border. With several dimensions the corners are filled too. Adjoint: the cotangent of each ghost cell
+    is added to that of the cell on its owner. Cotangents of ghost cells beyond an open border are dropped (V -> V).
 
     Parameters
     ----------
     x : Tensor or array, V or Shard(dim) on each axis
-        This rank's part without ghosts. Parts may be uneven along an axis; the other extents are the same on all ranks
-        along it.
+        This rank's part without ghost cells. Parts may be uneven along an axis; their other extents are the same on all
+        ranks of that axis.
     axes : str, or a sequence with one axis per dimension
-        The mesh axis along which the parts of a dimension lie; several flattened into one are a tuple in its place
-        (where `dims` is a number, that tuple itself).
+        The mesh axis along which each dimension is split. Several axes flattened into one are a tuple in place of the
+        name. If `dims` is a number, `axes` may be such a tuple.
     widths : int, (before, after), or a sequence with one of them per dimension
-        One number is the width on both sides; where `dims` is a sequence, of all dimensions.
+        The number of ghost cells. One number is the width on both sides, of all dimensions if `dims` is a sequence.
     dims : int or sequence of int
         The dimensions, in the order of `axes`.
     periodic : bool, or a sequence with one per dimension
-        Whether the last rank's part is the neighbour of the first one's.
+        Whether the first and the last rank are neighbours.
+
+    Returns
+    -------
+    Tensor
+        V on the axes, longer than `x` by ``before + after`` along each of the dimensions.
 
     Raises
     ------
     ShapeError
-        A width larger than the neighbour's part.
+        A width is negative or larger than the neighbour's part, or `axes`, `widths`, `dims` and `periodic` do not
+        match.
+    MeshError
+        An axis is given twice.
     LayoutError
-        `x` is R, I or P on one of the axes, or sharded there along another dimension.
+        `x` is R, I or P on one of the axes, or it is sharded there along another dimension.
 
     Notes
     -----
-    Two messages a dimension and rank, of the width times the rest of the part (with the ghosts of the dimensions
-    before); where `x` is V and not Shard, the ranks tell each other their extents first. Float16 ghosts are added in
-    float32 and rounded once a dimension. Domain decomposition: Smith, Bjorstad, Gropp 1996.
+    Two messages per dimension and rank. Their size is the width times the other extents of the part, including the
+    ghost cells of earlier dimensions. If `x` is V and not Shard, the ranks exchange their extents first. Float16
+    cotangents are added in float32 and rounded once per dimension. It is used in domain decomposition (Smith, Bjorstad,
+    Gropp 1996).
 
     Examples
     --------
@@ -221,8 +229,8 @@ def _borders(width: Any, periodic: Any) -> Borders:
     pair = tuple(width) if isinstance(width, tuple | list) else (width, width)
     if len(pair) != 2 or any(not isinstance(w, int | np.integer) or isinstance(w, bool) or w < 0 for w in pair):
         raise ShapeError(
-            f"halo_exchange: widths={width!r} was given for one dimension; needed: a number >= 0, or two, (before, "
-            f"after)" + call_site()
+            f"halo_exchange: widths={width!r} was given for one dimension; needed: a number >= 0, or a pair "
+            "(before, after)" + call_site()
         )
     return Borders(int(pair[0]), int(pair[1]), bool(periodic))
 
@@ -236,8 +244,9 @@ def _exchange(x: Tensor, axis: AxisName, borders: Borders, dim: int) -> Tensor:
             both = tuple(n for n in mesh.names if n in on.names or n == name)
             raise LayoutError(
                 f"halo_exchange({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis "
-                f"{'*'.join(on.names)!r}, dim={dim})\n  axis {name!r}: x is {label!r} there too, so the neighbours "
-                f"along dimension {dim} lie on both axes\n  fix: axes={both!r} for this dimension" + call_site()
+                f"{'*'.join(on.names)!r}, dim={dim})\n  axis {name!r}: x is {label!r} on this axis too, so the "
+                f"neighbours along dimension {dim} lie on both axes\n  fix: axes={both!r} for this dimension"
+                + call_site()
             )
     extents, _ = extents_along(x, on, dim, HALO_EXCHANGE)
     _check_widths(x, on, borders, dim, extents)
@@ -258,5 +267,5 @@ def _check_widths(x: Tensor, on: Axis, borders: Borders, dim: int, extents: tupl
                     f"dim={dim}): rank {rank} of the axis needs {width} cells of rank {owner}, the one {side} it, "
                     f"which holds {extents[owner]} along dimension {dim}\n  needed: widths no larger than the "
                     f"neighbour's part; the parts have {list(extents)}\n  fix: fewer ranks along the axis, or smaller "
-                    "widths, exchanged more often" + call_site()
+                    "widths and more exchanges" + call_site()
                 )

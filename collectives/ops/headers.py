@@ -1,4 +1,4 @@
-"""Headers: a small message with dtype, shape and labels, sent before data whose receiver cannot know them."""
+"""Headers: a small message with dtype, shape and labels, sent before data whose receiver does not know them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autograd.engine.tensor import TENSORS
 from autograd.errors import AbsentError, CollectiveMismatch, ShapeError, call_site
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 
-__all__ = ["HEADER_BYTES", "read", "told_by", "write"]
+__all__ = ["HEADER_BYTES", "read", "outline_of", "write"]
 
 HEADER_BYTES = 1024
 _PLAIN = {label.letter: label for label in (R, I, V, P, C, D)}
@@ -37,13 +37,13 @@ def _text(dtype: np.dtype, shape: tuple[int, ...], layout: Layout | None, record
 def read(
     data: np.ndarray, recorded: bool, what: str, sender: str
 ) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
-    """Shape, dtype and labels; CollectiveMismatch if the sender records and this rank does not, or the reverse."""
+    """Shape, dtype and labels from a header; CollectiveMismatch if only one of sender and receiver records."""
     shape, dtype, labels, is_recorded, call = _facts(data.tobytes())
     if call != what or (dtype.kind in "fc" and is_recorded != recorded):
-        said = "recorded" if is_recorded else "not recorded"
+        theirs = "recorded" if is_recorded else "not recorded"
         mine = "recorded" if recorded else "not recorded"
         raise CollectiveMismatch(
-            f"{sender} called {call} ({said}) and this rank {what} ({mine}). Needed: both recorded or neither. "
+            f"{sender} called {call} ({theirs}) and this rank {what} ({mine}). Needed: both recorded or neither. "
             "Fix: the same no_grad() and the same active tape on both ranks"
         )
     return shape, dtype, dict(labels)
@@ -56,8 +56,8 @@ def _facts(text: bytes) -> tuple[tuple[int, ...], np.dtype, dict[str, Label], bo
     return tuple(header["shape"]), np.dtype(header["dtype"]), labels, header["recorded"], header["what"]
 
 
-def told_by(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
-    """Shape, dtype and labels by `like`, where no header can tell them."""
+def outline_of(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
+    """Shape, dtype and labels of `like`, used when no header arrives."""
     if like is None:
         raise AbsentError(
             f"{name}: {sender} would send the shape first, and in a dry run it sends nothing. Needed: the shape and "

@@ -1,4 +1,4 @@
-"""Values that go from one rank to another: `permute`, `send` and `recv`.
+"""Messages from one rank to another: `permute`, `send` and `recv`.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
@@ -56,7 +56,7 @@ def _(ct: Any, call: Call) -> Any:
 
 
 class _Receive(Collective):
-    """The only collective without an operand: forward mode receives again."""
+    """A collective without an operand. In forward mode it receives the tangent."""
 
     def tangent(self, t: Any, call: Call, out: Layout | None, record: bool) -> Any:
         return received(call, out) if record else self.run(None, call)
@@ -68,7 +68,7 @@ RECV = _Receive("recv", (V,), V, alone=None, between_two=True)
 
 @SEND.asks
 def _(x: Any, call: Call) -> Asked:
-    # a send has no result; nothing can depend on it
+    # the result of a send is empty
     return Request("send", flat(x), peer=call.root), lambda _, x, call: np.zeros(0, x.dtype)
 
 
@@ -91,29 +91,44 @@ def _(ct: Any, call: Call) -> Any:
 
 
 def received(call: Call, layout: Layout | None) -> Tensor:
-    """Receive, and record that."""
+    """Receive a value, and record it."""
     assert layout is not None
     return Prepared(RECV, call, layout, layout, None).apply(None)
 
 
-# -- what users call -------------------------------------------------------------------------------------------
+# -- public functions ------------------------------------------------------------------------------------------
 
 
 @user_function
 def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
-    """V -> V: for every (src, dst), rank dst gets rank src's value; who gets none gets zeros.
+    """V -> V: for every pair (src, dst), send the value of rank src to rank dst.
 
-    Adjoint: the same with every pair reversed.
+    Formula: ``y_dst = x_src``; zeros on a rank that is no dst. Adjoint: the same with every pair reversed (V -> V).
 
     Parameters
     ----------
+    x : Tensor or array
+        Any shape and dtype, the same on all ranks. A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
     pairs : sequence of (src, dst)
-        The same on all ranks; each rank at most once as src and once as dst.
+        The same on all ranks. A rank may be src at most once, and dst at most once.
+
+    Returns
+    -------
+    Tensor
+        V on the axis, with the shape and dtype of `x`.
 
     Raises
     ------
     MeshError
-        A rank out of range, or named twice.
+        A rank is out of range, or is src or dst twice.
+    LayoutError
+        `x` is R, I or P on the axis.
+
+    Notes
+    -----
+    One message of n bytes per pair. It corresponds to JAX's ppermute.
 
     Examples
     --------
@@ -139,10 +154,31 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
 
 
 def send(x: Any, axis: AxisName, dst: int) -> None:
-    """V -> (there): send this rank's value to rank `dst`, which calls `recv`. Returns nothing, and does not block.
+    """V -> (on `dst`): send this rank's value to rank `dst`, which calls `recv`. It does not block.
 
-    Adjoint: receives the cotangent from `dst` in the backward sweep, whether or not the value reached the loss there.
-    Shape, dtype and the labels on the other axes travel with it.
+    Formula: ``y_dst = x_r``. Adjoint: the backward sweep receives the cotangent from `dst`, even if the value did not
+    reach the loss there.
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape and dtype. They are sent with the value, as are the labels on the other axes.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    dst : int
+        The receiving rank along the axis.
+
+    Raises
+    ------
+    MeshError
+        `dst` is out of range, or this rank itself.
+    LayoutError
+        `x` is R, I or P on the axis.
+
+    Notes
+    -----
+    A header of 1024 bytes and a message of n bytes; backward one message of n bytes in the other direction. It
+    corresponds to MPI's Send (MPI standard 4.1, chapter 3).
 
     Examples
     --------
@@ -166,25 +202,49 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
 
 
 def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
-    """(there) -> V: receive the value that rank `src` sends; blocks until it is here.
+    """(on `src`) -> V: receive the value that rank `src` sends. It blocks until the value has arrived.
 
-    The value arrives on the device of `like`, if one is given; shape, dtype and labels come with it, but in a dry run,
-    where nothing comes: there they are those of `like`. Adjoint: sends the cotangent to `src`, zeros where the value
-    did not reach the loss. See `send` for an example.
+    Formula: ``y_r = x_src``. Adjoint: the backward sweep sends the cotangent to `src`, or zeros if the value did not
+    reach the loss.
+
+    Parameters
+    ----------
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    src : int
+        The sending rank along the axis.
+    like : Tensor or array, optional
+        The value arrives on the device of `like`. Shape, dtype and labels arrive with the value, except in a dry run,
+        where they are those of `like`.
+
+    Returns
+    -------
+    Tensor
+        V on the axis, with the shape, dtype and other labels of the value that was sent.
 
     Raises
     ------
+    MeshError
+        `src` is out of range, or this rank itself.
     CollectiveMismatch
         One of the two ranks records and the other does not.
     AbsentError
         In a dry run, without `like`.
+
+    Notes
+    -----
+    Messages and bytes as in `send`.
+
+    Examples
+    --------
+    See `send`.
     """
     mesh = current_mesh()
     on = mesh.axis(axis)
     check_other(src, on, "recv", "src")
     data = on.group.recv(np.empty(headers.HEADER_BYTES, np.uint8), int(src))
     if on.group.dry:
-        shape, dtype, labels = headers.told_by(like, "recv", f"rank {src}")
+        shape, dtype, labels = headers.outline_of(like, "recv", f"rank {src}")
     else:
         shape, dtype, labels = headers.read(data, state.recording is not None, "send/recv", f"rank {src}")
     layout = mesh.grid.layout([labels.get(a, V) for a in mesh.names]).replace(on.names, V)

@@ -1,7 +1,7 @@
-"""`wrap`: a collective made of a function written with NumPy and raw mpi4py, and its adjoint.
+"""`wrap`: make a collective from a function written with NumPy and raw mpi4py, and its adjoint.
 
-The functions get a plain array and an mpi4py communicator of the axis. It is a duplicate, so that their messages are
-not mistaken for ringtape's. `collectives.testing.check` proves the pair right, under mpiexec.
+The functions receive a plain array and an mpi4py communicator of the axis. It is a duplicate, so their messages do not
+mix with those of ringtape. `collectives.testing.check` checks the pair, under mpiexec.
 """
 
 from __future__ import annotations
@@ -28,37 +28,43 @@ Function = Callable[[Any, Any], Any]
 
 
 def wrap(forward: Function, adjoint: Function, *, takes: Label, gives: Label, name: str = "") -> Wrapped:
-    """A linear function that communicates by raw mpi4py, and its adjoint, as one differentiable operation.
+    """`takes` -> `gives`: a differentiable operation from a linear function with raw mpi4py, and its adjoint.
 
     Parameters
     ----------
     forward : callable
-        ``forward(x, comm) -> y`` on this rank's part, a read-only NumPy array, and the axis' ``mpi4py.MPI.Comm``.
-        Linear; called by all ranks of the axis.
+        ``forward(x, comm) -> y``. x is this rank's part, a read-only NumPy array, and comm the axis'
+        ``mpi4py.MPI.Comm``. It must be linear. All ranks of the axis call it.
     adjoint : callable
-        ``adjoint(ct, comm) -> cotangent of x``, of the shape of x. All ranks call it in every sweep.
+        ``adjoint(ct, comm) -> cotangent of x``, with the shape of x. All ranks call it in every sweep.
     takes, gives : R, I, V or P
-        What the ranks hold of operand and result along the axis. Cotangents have the dual layouts.
+        The labels of operand and result along the axis. Cotangents have the dual labels.
     name : str
-        What errors call it; the forward's name without it.
+        The name in error messages. The default is the name of `forward`.
 
     Returns
     -------
     Wrapped
-        ``wrapped(x, axis) -> Tensor``. The operand has the same shape on all ranks.
+        ``wrapped(x, axis) -> Tensor``. The operand has the same shape on all ranks, and the result its dtype.
 
     Raises
     ------
     LayoutError
-        A label that is none of the four.
+        `takes` or `gives` is not one of the four labels.
     MeshError
-        When called where ranks are threads: there is no mpi4py communicator of threads.
+        At a call of the result, if the ranks are threads, which have no mpi4py communicator.
+    ShapeError
+        In a sweep, if `adjoint` returns an array that does not have the shape of x.
+
+    Notes
+    -----
+    Formula, adjoint, bytes and messages are those of the two functions.
 
     Examples
     --------
     >>> import collectives as cc
     >>> def total(x, comm):
-    ...     return comm.allreduce(x)                  # whatever it does: here the sum
+    ...     return comm.allreduce(x)                  # any linear function; here the sum
     >>> all_sum = cc.wrap(total, total, takes=cc.P, gives=cc.R)
     >>> all_sum
     <wrapped total: P -> R>
@@ -67,7 +73,7 @@ def wrap(forward: Function, adjoint: Function, *, takes: Label, gives: Label, na
 
 
 class Wrapped:
-    """What `wrap` returns; call it as ``wrapped(x, axis)``."""
+    """The result of `wrap`; call it as ``wrapped(x, axis)``."""
 
     needs_processes = True
 
@@ -95,12 +101,12 @@ class Wrapped:
         return result
 
     def use(self, x: Any, axis: Any) -> Tensor:
-        """How the check calls it."""
+        """Call it as the check does."""
         return self(x, axis)
 
 
 def _run(name: str, function: Function, x: Any, call: Call) -> Any:
-    """Hand over a read-only array and the raw communicator; take back an array of its own."""
+    """Call the function with a read-only array and the raw communicator, and return its result as a separate array."""
     given = np.ascontiguousarray(to_host(x)).reshape(x.shape).view()
     given.flags.writeable = False
     y = _among(call.group, name, function, given)
@@ -128,6 +134,6 @@ def _among(group: Communicator, name: str, function: Function, given: Any) -> An
             "process, which have none. Needed: ranks that are processes\n  fix: mpiexec -n N python ..., without "
             "collectives.run" + call_site()
         )
-    from mpi4py import MPI  # one process: there is nobody else
+    from mpi4py import MPI  # there is only one process
 
     return function(given, MPI.COMM_SELF)

@@ -1,15 +1,16 @@
-"""Nonblocking collectives: started at one place of the tape and waited for at another.
+"""Nonblocking collectives, which start at one place of the tape and are waited for at another.
 
-A started call has two nodes on the tape: START where the call was made, and WAIT where its result was first needed. A
-backward sweep comes to WAIT first and *starts* the adjoint there, replays the nodes in between, and *waits* at START.
-So the same computation overlaps with the communication in both directions.
+A started call has two nodes on the tape: START at the call, and WAIT at the first use of its result. A backward sweep
+reaches WAIT first. It *starts* the adjoint there, runs the adjoints of the nodes in between, and *waits* at START. So
+the same computation overlaps with the communication in both directions.
 
-Order. Started calls have a channel of their own, so that blocking calls cannot come between them. Each rank may wait
-in an order of its own. Therefore the adjoints of one channel start in the reverse order of the starts, which is the
-same on all ranks, and never in the order in which cotangents arrived. An adjoint whose turn has not come at its WAIT
-starts as soon as it has come, at the latest at its START.
+Order. Started calls have their own channel, separate from blocking calls. Ranks may wait in different orders. Therefore
+the adjoints of a channel start in the reverse order of the starts, which is the same on all ranks, and not in the order
+in which cotangents arrive. If its turn has not come at WAIT, an adjoint starts as soon as it comes, at the latest
+at START.
 
-Ownership. A transport copies the operand of a started call, so the operand may be changed once the tape allows it.
+Ownership. A transport copies the operand of a started call, so the program may change the operand as soon as the tape
+allows it.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-_WHAT = "isend/irecv"  # in headers, which tell these messages from those of `send` and `recv`
+_WHAT = "isend/irecv"  # in headers; distinguishes these messages from those of `send` and `recv`
 
 
 class Started:
-    """A collective on raw arrays that was started; `wait` returns its result."""
+    """A started collective on raw arrays; `wait` returns its result."""
 
     __slots__ = ("_finish", "_pending", "_result", "name")
 
@@ -85,7 +86,7 @@ class Started:
 
 
 def _start_array(collective: Collective, x: Any, call: Call) -> Started:
-    """Start a collective on a raw array; one that has nothing to start is made at once."""
+    """Start a collective on a raw array. One that needs no communication is computed at once."""
     if not collective.starts(call):
         return Started(collective.name, None, None, collective.run(x, call))
     if listeners:
@@ -100,7 +101,7 @@ def _start_array(collective: Collective, x: Any, call: Call) -> Started:
 
 
 class _Adjoint:
-    """The adjoint of a started call: its cotangent until its turn comes, then the communication that was started."""
+    """The adjoint of a started call. It holds the cotangent until its turn, and then the started communication."""
 
     __slots__ = ("call", "collective", "ct", "started")
 
@@ -120,12 +121,12 @@ class _Adjoint:
         return self.started.wait() if hasattr(self.started, "wait") else self.started
 
     def __add__(self, other: _Adjoint) -> _Adjoint:
-        # two sweeps of an inner tape have left theirs here; neither starts before the tape that holds START is swept
+        # from two sweeps of an inner tape; neither adjoint starts before the sweep of the tape with START
         return _Adjoint(self.collective, self.ct + other.ct, self.call)
 
 
 def _start_adjoint(collective: Collective, ct: Any, call: Call) -> Any:
-    """Start what the adjoint rule makes. No fingerprint: the forward starts were compared, and these mirror them."""
+    """Start the adjoint. Its fingerprint is not compared: it follows from the forward start, which was compared."""
     lifted = ct.__class__ in TENSORS
     if collective is SEND:
         call = call.but(group=_sweep_channel(call))
@@ -137,13 +138,13 @@ def _start_adjoint(collective: Collective, ct: Any, call: Call) -> Any:
 
 
 class _Start:
-    """The node at which a communication was started. Its sweep waits here for what the node of the wait has started."""
+    """The node at which a communication starts. A sweep waits here for the adjoint that WAIT has started."""
 
     name = "start"
     communicates = True
 
     def pull(self, node: Node, entry: Any, sweep: Sweep) -> None:
-        if entry is not None:  # it is None only if the wait is not part of what is swept, on any rank
+        if entry is not None:  # it is None only if WAIT is outside the swept interval, on every rank
             (place,), (collective, call, layout, operand, _) = node[3], node[4]
             collective.hand_on(entry.wait(), place, layout, operand, call, sweep)
 
@@ -161,7 +162,7 @@ class _Start:
 
 
 class _Wait:
-    """The node at which a started communication was waited for. A sweep starts the adjoint here, if it is its turn."""
+    """The node at which a communication is waited for. A sweep starts the adjoint here, if it is its turn."""
 
     name = "wait"
     communicates = True
@@ -169,17 +170,17 @@ class _Wait:
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         (place,), (collective, call, out, result, lane) = node[3], node[4]
         sweep.add(place, _Adjoint(collective, arrived(ct, out, result, call, sweep), call))
-        at = bisect_left(lane, sweep.place)  # the starts that this sweep has yet to come to
+        at = bisect_left(lane, sweep.place)  # the starts that this sweep has not reached yet
         while at:
             at -= 1
             i = lane[at] - sweep.start
             if i < 0:
-                return  # started before the interval: the tape that holds it will do it
+                return  # started before the interval: the sweep of the outer tape starts its adjoint
             entry = sweep.cts[i]
             if entry is not None:
                 entry.start()
             elif sweep.recording.nodes[lane[at]] is not None:
-                return  # its cotangent is not known yet, and those before it wait for their turn
+                return  # its cotangent is not known yet, and the adjoints of earlier starts must follow it
 
     def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
         (place,) = node[3]
@@ -191,7 +192,7 @@ START, WAIT = _Start(), _Wait()
 
 
 class _Finisher:
-    """How a `Deferred` is finished: wait, and take the place of WAIT on the tape."""
+    """Finishes a `Deferred`: it waits for the result, and appends WAIT to the tape."""
 
     def __init__(self, what: str, started: Any, collective: Collective, call: Call, out: Layout | None,
                  recording: Recording | None, place: int, lane: list[int]):  # fmt: skip
@@ -221,13 +222,13 @@ class _Finisher:
 
 
 def _record(collective: Collective, x: Tensor | None, layout: Layout | None, call: Call) -> tuple[Any, int, list[int]]:
-    """Append START; the recording, its place, and the starts of its channel."""
+    """Append START. Return the recording, the place of START, and the list of starts on its channel."""
     recording = state.recording
     assert recording is not None
     place = -1 if x is None else x.node if x.tape is recording else recording.enter(x)
     key: tuple[Any, ...] = (id(call.group),)
     if collective is SEND or collective is RECV:
-        key = (id(call.group), collective.name, call.root)  # messages to one rank have an order of their own
+        key = (id(call.group), collective.name, call.root)  # the order of messages is separate for each rank
     lane = recording.lanes.setdefault(key, [])
     operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
     recording.communicates = True
@@ -237,7 +238,7 @@ def _record(collective: Collective, x: Tensor | None, layout: Layout | None, cal
 
 
 def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = False) -> Deferred:
-    """Start a collective on a Tensor: labels first, then the transport, then the record."""
+    """Start a collective on a Tensor: check the labels, start the request, and record it."""
     layout = x.labelled(state.grid) if x.layout is None else x.layout  # type: ignore[arg-type]
     array = x.array
     out = collective.prepared(x, call).out
@@ -250,7 +251,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
             call.group.agree("start of " + collective.fingerprint(array, call, recorded))
         call = call.variant(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
         if call.group.size == 1 and type(array) is not Shaped:
-            array = array.copy()  # as it would be on two ranks: the caller may change its own
+            array = array.copy()  # as on several ranks: the caller may change the operand
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):
         call = call.but(like=np.empty_like(array, shape=(0,)))
     shape = list(call.shape or array.shape)
@@ -262,7 +263,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
 
 
 def _begin_in_sweep(collective: Collective, x: Any, call: Call) -> Any:
-    """Start the collective that an adjoint or a tangent calls, in the place of running it."""
+    """Start the collective that an adjoint or a tangent calls, instead of running it."""
     call = call.but(begin=None)
     if x.__class__ not in TENSORS:
         return _start_array(collective, x, call)
@@ -270,16 +271,17 @@ def _begin_in_sweep(collective: Collective, x: Any, call: Call) -> Any:
 
 
 def _started_channel(axis: Axis, collective: Collective, algorithm: str) -> Communicator:
-    """The channel of the calls that are started on an axis; made at the first of them, by all its ranks.
+    """The channel of the started calls on an axis. All ranks of the axis make it at their first start.
 
-    The calls on it are the transport's own. An algorithm over messages goes on only while its rank waits for it, so
-    ranks that wait in orders of their own would wait for each other; and in shared memory the ranks meet.
+    It uses the transport's own operations. An algorithm over messages progresses only while its rank waits for it, so
+    ranks that wait in different orders would deadlock; and shared memory synchronizes the ranks.
     """
     if algorithm not in ("native", "auto") and axis.size > 1 and collective.name in OPERATIONS:
         raise MeshError(
-            f"{collective.name}_async on axis {'*'.join(axis.names)!r} with algorithm={algorithm!r}: it goes on only "
-            "while all ranks wait for it, so it cannot be started and left. Needed: the transport's own, which goes "
-            f"on by itself\n  fix: {collective.name}_async(..., algorithm='native'), or the blocking "
+            f"{collective.name}_async on axis {'*'.join(axis.names)!r} with algorithm={algorithm!r}: it progresses "
+            "only while all ranks wait for it, so it cannot run in the background. Needed: the transport's own "
+            "algorithm\n  fix: "
+            f"{collective.name}_async(..., algorithm='native'), or the blocking "
             f"{collective.name}" + call_site()
         )
     group = axis.kept.get("started")
@@ -290,7 +292,10 @@ def _started_channel(axis: Axis, collective: Collective, algorithm: str) -> Comm
 
 
 def _sweep_channel(call: Call) -> Communicator:
-    """Where messages of sweeps go: a neighbour's program may send its next value before or after its sweep."""
+    """The channel for messages of sweeps, separate from those of the forward pass.
+
+    A neighbour may send the next value of its forward pass before or after its sweep.
+    """
     return call.group if call.group.name.endswith("/sweeps") else call.group.lane("sweeps")
 
 
@@ -298,9 +303,9 @@ def _sweep_channel(call: Call) -> Communicator:
 
 
 def _keep_poking() -> None:
-    """While something is pending, poke the transport after each operation of the forward pass as well.
+    """While a communication is pending, poke the transport after each operation of the forward pass too.
 
-    Sweeps poke by themselves. An operation pays nothing for this as long as nothing is pending.
+    Sweeps poke the transport themselves. Operations have no extra cost while nothing is pending.
     """
     poke = state.poke
     if poke is None or _thread.is_poking:
@@ -329,7 +334,7 @@ _thread = _ThreadState()
 
 
 def _start_recv(call: Call, layout: Layout | None) -> Deferred:
-    """Start to receive in a recorded sweep: what comes is known."""
+    """Start a receive in a recorded sweep, where shape, dtype and labels are known."""
     assert layout is not None
     call = call.but(elsewhere=layout.absent_beyond(call.axes))
     recording, place, lane = _record(RECV, None, layout, call) if state.recording is not None else (None, -1, [])
@@ -339,7 +344,7 @@ def _start_recv(call: Call, layout: Layout | None) -> Deferred:
 
 
 def _start_recv_of_header(call: Call, layout: Layout | None, on: Axis) -> Deferred:
-    """Start to receive in the program: a header comes on its own lane, the data on that of `call`."""
+    """Start a receive in the forward pass: the header arrives on a separate lane, the data on the lane of `call`."""
     recorded = state.recording is not None and (call.dtype is None or is_inexact(call.dtype))
     outline = None
     if layout is not None:
@@ -355,10 +360,10 @@ def _start_recv_of_header(call: Call, layout: Layout | None, on: Axis) -> Deferr
 
 
 class _Receiver(_Finisher):
-    """Finishes a receive: the header may be the first to tell shape, dtype and labels.
+    """Finishes a receive, whose shape, dtype and labels may be known only from the header.
 
-    Data is received in the order in which it is sent, so one whose shape is not known yet holds up those behind it;
-    `queue` holds these.
+    Data arrives in the order in which it was sent. A receive of unknown shape therefore delays the receives after it,
+    which wait in `queue`.
     """
 
     def __init__(self, header: Pending[Any], queue: deque[_Receiver], call: Call, out: Layout | None, *where: Any):
@@ -381,13 +386,13 @@ class _Receiver(_Finisher):
             first._read()
             first._post()
         self._read()
-        if self.recording is not None and not is_inexact(self.call.dtype):  # only the header could tell
+        if self.recording is not None and not is_inexact(self.call.dtype):  # known only from the header
             self.recording.nodes[self.place] = None
             self.recording = None
         return super().finish()
 
     def _post(self) -> None:
-        """Start to receive the data, and that of those behind whose turn it is now."""
+        """Start to receive the data, and then the data of the next receives whose shape is known."""
         self.started = _start_array(RECV, None, self.call)
         self.queue.popleft()
         if self.queue and self.queue[0].out is not None:
@@ -411,8 +416,9 @@ class _Receiver(_Finisher):
                 self.recording.nodes[self.place] = (START, None, (), (-1,), options, None, None)
         elif (shape, dtype, layout) != (call.shape, call.dtype, self.out):
             raise CollectiveMismatch(
-                f"{self.what}, started at {self.site}, was told like={np.dtype(call.dtype)}{list(call.shape)} "
-                f"{self.out!r}; {sender} sent {dtype}{list(shape)} {layout!r}\n  fix: like= of what is sent, or none"
+                f"{self.what}, started at {self.site}, was given like={np.dtype(call.dtype)}{list(call.shape)} "
+                f"{self.out!r}; {sender} sent {dtype}{list(shape)} {layout!r}\n  fix: pass like= with the "
+                "shape, dtype and labels of the value that is sent, or omit it"
             )
 
 
@@ -422,14 +428,14 @@ class _Receiver(_Finisher):
 def nonblocking(
     blocking: Callable[Arguments, Tensor], note: str = "", example: str = ""
 ) -> Callable[Arguments, Tensor]:
-    """The nonblocking form of a function that users call: the same arguments, and a handle in the place of the result.
+    """The nonblocking form of a public function: it has the same arguments and returns a handle.
 
     Parameters
     ----------
     blocking : callable
-        Made by `user_function`.
+        A function made by `user_function`.
     note, example : str
-        What its docstring says of this form alone.
+        Text that is added to the docstring of the nonblocking form.
     """
     resolve: Callable[..., Use] = blocking.__wrapped__  # type: ignore[attr-defined]
     name = blocking.__name__
@@ -445,37 +451,38 @@ def nonblocking(
     function.__annotations__ = dict(blocking.__annotations__)
     function.__doc__ = f"""{labels}: start `{name}` and return at once; the first use of the result waits for it.
 
-    The arguments are those of `{name}`. The handle is a Tensor: to use it as an operand waits for it, as
-    ``handle.wait()`` does, and ``handle.test()`` tells whether that would return at once. The adjoint is started where
-    the result was first used and waited for where this call stood.{note and f" {note}"}
+    The parameters, formula, bytes and messages are those of `{name}`. The handle is a Tensor. Using it as an operand
+    waits for it, as ``handle.wait()`` does; ``handle.test()`` is True if that would return at once. Adjoint: that of
+    `{name}`. It starts at the first use of the result, and is waited for at this call.{note and f" {note}"}
 
     Returns
     -------
     Deferred
-        To be used or waited for, on every rank, before the tape's block or the mesh's block ends. The operand may be
-        changed after the call: a copy of it is sent.
+        Every rank must use it or wait for it before the block of the tape or the mesh ends. The operand may be changed
+        after the call, because a copy of it is sent.
 
     Raises
     ------
     CommunicationError
-        At the end of either block, naming this call, if nothing has waited for it.
+        At the end of either block, if the handle was not waited for. The error names this call.
     MeshError
-        An algorithm other than ``native`` (or ``auto``, which comes to ``native`` for a call that is started): it would
-        go on only while its rank waits for it, and ranks may wait in different orders. Where the mesh has another one,
+        The algorithm is neither ``native`` nor ``auto`` (which selects ``native`` for started calls). It would progress
+        only while its rank waits for it, and ranks may wait in different orders. If the mesh has another algorithm,
         pass ``algorithm="native"``.
 
     Notes
     -----
-    Started calls have a channel of their own on each axis, made at the first one. They are still compared with the
-    calls of the other ranks on this axis, so while calls are compared (see `check`) the start waits for all ranks to
-    arrive, though never for the data. MPI makes little progress by itself: the tape pokes it after each operation.
+    Started calls have a separate channel on each axis, which is made at the first of them. They are compared with the
+    calls of the other ranks on the axis. So if the check mode compares calls (see `check`), a start waits until all
+    ranks have made the call, but not for the data. MPI makes little progress by itself, so the tape pokes it after each
+    operation. Source: the nonblocking collectives of the MPI standard 4.1, chapter 6.
 {example}
     """
     return function
 
 
-_EXTENTS = "Where `x` is Varying the ranks first tell each other their extents, blocking; a Shard knows them."
-_HEADER = "Without `like`, shape, dtype and labels are broadcast first, blocking."
+_EXTENTS = "If `x` is Varying, the ranks first exchange their extents, which blocks; a Shard has them in its label."
+_HEADER = "Without `like`, shape, dtype and labels are broadcast first, which blocks."
 
 _EXAMPLE = """
     Examples
@@ -506,18 +513,36 @@ reduce_scatter_async = nonblocking(reduce_scatter)
 
 
 def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
-    """V -> (there): start to send this rank's value to rank `dst`, which calls `irecv`.
+    """V -> (on `dst`): start to send this rank's value to rank `dst`, which calls `irecv`.
 
-    Adjoint: the cotangent's receive is started where the handle was waited for, and waited for where this call stood.
+    Formula: ``y_dst = x_r``. Adjoint: a receive of the cotangent, which starts where the handle was waited for and is
+    waited for at this call.
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape and dtype. They are sent with the value, as are the labels on the other axes.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    dst : int
+        The receiving rank along the axis.
 
     Returns
     -------
     Deferred
-        Without a value; ``handle.wait()`` returns once the array may be changed, which is at once: a copy is sent.
+        A handle without a value. ``handle.wait()`` returns once the array may be changed; because a copy is sent, that
+        is at once.
+
+    Raises
+    ------
+    MeshError
+        `dst` is out of range, or this rank itself.
+    LayoutError
+        `x` is R, I or P on the axis.
 
     Notes
     -----
-    Pairs with `irecv` only: their messages are told from those of `send` and `recv`.
+    It pairs only with `irecv`, not with `recv`. Messages and bytes as in `send`. It corresponds to MPI's Isend.
 
     Examples
     --------
@@ -542,18 +567,41 @@ def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
 
 
 def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
-    """(there) -> V: start to receive the value that rank `src` sends by `isend`; see there.
+    """(on `src`) -> V: start to receive the value that rank `src` sends by `isend`.
+
+    Formula: ``y_r = x_src``. Adjoint: a send of the cotangent, which starts at the first use of the result and is
+    waited for at this call.
 
     Parameters
     ----------
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    src : int
+        The sending rank along the axis.
     like : Tensor or array, optional
-        Shape, dtype and labels of what will come (an array is V), so that its data can be received meanwhile. Without
-        it only the header is, and the data from the wait on.
+        The shape, dtype and labels of the value (an array is V), so that its data can arrive in the background. Without
+        it only the header can arrive in the background, and the data is received at the wait.Without
+        it only the header does, and the data is received at the wait.
+
+    Returns
+    -------
+    Deferred
+        A handle, which is the value at its first use.
 
     Raises
     ------
+    MeshError
+        `src` is out of range, or this rank itself.
     CollectiveMismatch
-        At the wait: what came is not what `like` says, or one of the two ranks records and the other does not.
+        At the wait: the value does not match `like`, or one of the two ranks records and the other does not.
+
+    Notes
+    -----
+    Messages and bytes as in `send`. It corresponds to MPI's Irecv.
+
+    Examples
+    --------
+    See `isend`.
     """
     mesh = current_mesh()
     on = mesh.axis(axis)

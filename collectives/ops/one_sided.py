@@ -1,8 +1,8 @@
-"""One-sided reading of other ranks' parts, and its adjoint, one-sided adding to them.
+"""One-sided reads of other ranks' parts (`get`), and the adjoint, one-sided additions to them.
 
-Each rank chooses what it reads of which rank, and the owner takes no part. All ranks of the axis make the call, since
-their parts must be accessible at that time, and all take part in its adjoint: in a sweep each rank adds the cotangent
-of what it read to the parts that it read, zeros where no cotangent arrived.
+Each rank chooses what it reads from which rank; the owner does not take part. All ranks of the axis make the call,
+because their parts must be accessible at that time. All of them also take part in the adjoint: in a sweep each rank
+adds the cotangent of what it read to the parts that it read, or zeros if no cotangent arrived.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 
 
 class Places(NamedTuple):
-    """What this rank reads, where; the shape of it, and of this rank's own part."""
+    """The runs of elements that this rank reads, the shape of the result, and the shape of this rank's own part."""
 
     runs: Runs
     taken: Shape
@@ -44,7 +44,7 @@ class Places(NamedTuple):
 
 
 class _OneSided(Collective):
-    """Ranks may read different places and amounts, so neither is compared."""
+    """A collective whose ranks may read different places and amounts, so the fingerprint contains neither."""
 
     def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
         how = "in a backward sweep" if recorded is None else "recorded" if recorded else "not recorded"
@@ -80,43 +80,49 @@ def _(ct: Any, call: Call) -> Any:
     return GET(ct, call)
 
 
-# -- what users call -------------------------------------------------------------------------------------------
+# -- public functions ------------------------------------------------------------------------------------------
 
 
 def get(x: Any, axis: AxisName, source: Any, index: Any = ...) -> Tensor:
-    """V -> V: read part of what another rank of the axis holds; each rank may ask for another place.
+    """V -> V: read from the part of another rank of the axis. Each rank may read from another place.
 
-    Formula: ``y = x_source[index]``. Adjoint: the cotangent is added to the source's at `index`, for all ranks that
-    read there (one-sided accumulate, V -> V).
+    Formula: ``y = x_source[index]``. Adjoint: the cotangents of all ranks that read a place are added to the cotangent
+    of the source there (one-sided accumulate, V -> V).
 
     Parameters
     ----------
     x : Tensor or array
-        This rank's part, which the others may read. The same number of dimensions and dtype on all ranks; an array
-        is V.
+        This rank's part, which the others may read. All ranks have the same dtype and number of dimensions. A plain
+        array is V.
     axis : str or tuple of str
         The mesh axis, or several flattened into one.
     source : int, or array of int
-        The rank to read from (this one's own is legal). With an array of rows, one source per row.
+        The rank to read from; it may be this rank. If `index` is an array of rows, an array gives one source per row.
     index : int, slice, Ellipsis, a tuple of them, or array of int
-        In the source's part, of the source's shape: as NumPy indexes it. An array of integers (no tuple) takes rows,
-        of the shape of the array; an empty one reads nothing. Without `index` it is the whole part.
+        An index into the source's part, as in NumPy. An array of integers (not in a tuple) takes rows, with the shape
+        of the array; an empty one reads nothing. The default is the whole part.
+
+    Returns
+    -------
+    Tensor
+        V on the axis, with the dtype of `x` and the shape that NumPy's indexing gives.
 
     Raises
     ------
     MeshError
-        A source that the axis does not have.
+        A source is no rank of the axis.
     ShapeError
-        An index outside the source's part.
+        An index is outside the source's part, or is none of the kinds above.
     LayoutError
         `x` is R, I or P on the axis; or `source` or `index` differs between the ranks of another axis, on which `x`
         is I or P.
 
     Notes
     -----
-    The bytes read, and one message for each run of elements that lie one after the other. Over MPI: a window, passive
-    targets, Get and Accumulate (MPI standard 4.1, chapter 12). The adjoint's order of addition is not fixed there, so
-    sums of three or more addends may differ in the last bit; on threads it is the order of the ranks.
+    The bytes that are read, and one message for each run of contiguous elements. If `x` is V, the ranks exchange their
+    shapes first. Over MPI it uses a window with passive targets, Get and Accumulate (MPI standard 4.1, chapter 12). MPI
+    does not fix the order of additions in the adjoint, so sums of three or more addends may differ in the last bit. On
+    threads the order is that of the ranks.
 
     Examples
     --------
@@ -146,7 +152,7 @@ def get(x: Any, axis: AxisName, source: Any, index: Any = ...) -> Tensor:
 
 
 def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
-    """On other axes, copies of which each rank reads another place are values of their own."""
+    """Cast `x` from Replicated to Varying on other axes along which the ranks read different places."""
     axes = set(rank_axes((source, index)))
     for given in (source, index):
         if given.__class__ in TENSORS and given.layout is not None:
@@ -158,7 +164,7 @@ def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
             raise LayoutError(
                 f"get({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}) with "
                 f"a source or index that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x is {have.word},"
-                f" and each rank would read something else of it. Needed: Replicated or Varying\n  fix: "
+                f" and the ranks would read different places of it. Needed: Replicated or Varying\n  fix: "
                 f"{'cast(x, ' if have is I else 'all_reduce(x, '}{axis!r}, to=R)" + call_site()
             )
         if have is R:
@@ -167,7 +173,7 @@ def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
 
 
 def _shapes(x: Tensor, on: Axis) -> list[Shape]:
-    """The shape of every rank's part: known where they are Shard, else the ranks tell each other."""
+    """The shape of each rank's part: from the labels if they are Shard, otherwise exchanged by the ranks."""
     shape, layout = tuple(int(n) for n in x.array.shape), x.layout
     assert layout is not None
     if on.size == 1:
@@ -178,12 +184,12 @@ def _shapes(x: Tensor, on: Axis) -> list[Shape]:
         return [(*shape[: label.dim], n, *shape[label.dim + 1 :]) for n in extents]
     if on.group.checking:
         on.group.agree(f"get(axis={'*'.join(on.names)!r} dimensions={len(shape)})")
-    told = on.group.all_gather(np.array(shape, np.int64), [len(shape)] * on.size).reshape(on.size, len(shape))
-    return [tuple(map(int, each)) for each in told]
+    gathered = on.group.all_gather(np.array(shape, np.int64), [len(shape)] * on.size).reshape(on.size, len(shape))
+    return [tuple(map(int, each)) for each in gathered]
 
 
 def _basic(source: int, shape: Shape, index: Any) -> tuple[Runs, Shape]:
-    """The runs of integers and slices in one part."""
+    """The runs of elements that integers and slices select in one part, and the shape of the result."""
     key = index if isinstance(index, tuple) else (index,)
     if any(k is not Ellipsis and not isinstance(k, int | np.integer | slice) or isinstance(k, bool) for k in key):
         raise ShapeError(
@@ -202,7 +208,7 @@ def _basic(source: int, shape: Shape, index: Any) -> tuple[Runs, Shape]:
             taken.append(len(chosen[-1]))
         else:
             chosen.append(np.array([_checked(int(k), n, source, shape)]))
-    block = 1  # elements that lie together whatever is chosen before: trailing dimensions that are taken whole
+    block = 1  # contiguous elements: the trailing dimensions that are taken whole
     while chosen and len(chosen[-1]) == shape[len(chosen) - 1] and np.array_equal(
         chosen[-1], np.arange(shape[len(chosen) - 1])
     ):  # fmt: skip
@@ -216,7 +222,7 @@ def _basic(source: int, shape: Shape, index: Any) -> tuple[Runs, Shape]:
 
 
 def _rows(source: Any, index: Any, shapes: list[Shape], on: Axis) -> tuple[Runs, Shape]:
-    """The runs of one row after the other, each of its own source."""
+    """The runs of elements of the rows, each from its own source, and the shape of the result."""
     sources, rows = np.asarray(source), np.asarray(index)
     if rows.size == 0:
         rows = rows.astype(np.int64)
@@ -230,7 +236,9 @@ def _rows(source: Any, index: Any, shapes: list[Shape], on: Axis) -> tuple[Runs,
         check_rank(rank, on, "get", "a source")
     used = [shapes[r] for r in np.unique(sources)] or [shapes[on.group.rank]]
     if any(len(shape) == 0 for shape in used) or len({shape[1:] for shape in used}) > 1:
-        raise ShapeError(f"get: rows of parts of shapes {used}; needed: rows of one shape" + call_site())
+        raise ShapeError(
+            f"get: the parts have shapes {used}, so their rows differ; needed: rows of one shape" + call_site()
+        )
     rest = used[0][1:]
     extents = np.array([shape[0] if shape else 0 for shape in shapes])[sources]
     wrong = np.flatnonzero((rows.ravel() < -extents.ravel()) | (rows.ravel() >= extents.ravel()))
@@ -252,7 +260,7 @@ def _checked(k: int, n: int, source: int, shape: Shape) -> int:
 
 
 def _merged(sources: np.ndarray, starts: np.ndarray, block: int) -> Runs:
-    """Blocks that follow each other in one part, as one run."""
+    """Merge blocks that follow each other in one part into one run."""
     if block == 0 or starts.size == 0:
         return ()
     breaks = np.flatnonzero((np.diff(starts) != block) | (np.diff(sources) != 0)) + 1

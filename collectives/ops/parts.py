@@ -1,4 +1,4 @@
-"""Parts of a value: gathering, scattering and exchanging them along a dimension.
+"""Gather, scatter and exchange the parts of a value along a dimension.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
@@ -52,7 +52,7 @@ __all__ = ["all_gather", "all_to_all", "reduce_scatter", "shard"]
 
 
 def whole_shape(shape: Sequence[int], call: Call) -> list[int]:
-    """The shape of the parts joined along ``call.dim``."""
+    """The shape of all parts concatenated along ``call.dim``."""
     return [*shape[: call.dim], sum(call.extents), *shape[call.dim + 1 :]]
 
 
@@ -62,7 +62,7 @@ def part_shape(shape: Sequence[int], call: Call) -> list[int]:
 
 
 def part_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    """The label of this rank's part on the k-th axis: earlier axes are the outer ones."""
+    """The label of this rank's part on the k-th axis of the call. Earlier axes are outer axes."""
     grid = layout.grid
     extent, offset = sum(call.extents), 0
     for axis in call.axes[: k + 1]:
@@ -73,12 +73,12 @@ def part_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
 
 
 def joined_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
-    """Parts that are V have extents that only they know: what another axis said of the whole dimension is stale."""
+    """Dimensions for which labels of other axes become stale: no label describes the extents of V parts."""
     return () if all(type(x) is Shard for x in labels) else (call.dim,)
 
 
 def counts_of(call: Call, row: int) -> list[int]:
-    """Every rank's number of elements, where one index of ``call.dim`` has `row` of them."""
+    """The number of elements on each rank, with `row` elements per index of ``call.dim``."""
     return [int(n) * row for n in call.extents]
 
 
@@ -159,12 +159,12 @@ def _exchanged_shape(shape: Sequence[int], call: Call) -> list[int]:
 def _exchanged_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     if type(layout[call.axes[k]]) is Shard and call.dim != call.dim2:
         return part_label(call, layout, k, shape)
-    return V  # along one dimension, parts of a Shard change their order
+    return V  # an exchange along one dimension changes the order of a Shard's parts
 
 
 def _exchanged_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
-    told = call.dim != call.dim2 and all(type(x) is Shard for x in labels)
-    return () if told else (call.dim, call.dim2)
+    is_known = call.dim != call.dim2 and all(type(x) is Shard for x in labels)
+    return () if is_known else (call.dim, call.dim2)
 
 
 ALL_TO_ALL = Collective(
@@ -187,12 +187,12 @@ def _(ct: Any, call: Call) -> Any:
     return ALL_TO_ALL(ct, call, dim=call.dim2, extents=call.extents2, dim2=call.dim, extents2=call.extents)
 
 
-# -- what users call -------------------------------------------------------------------------------------------
+# -- public functions ------------------------------------------------------------------------------------------
 
 
 @user_function
 def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R, *, algorithm: str | None = None) -> Use:
-    """V -> R or I: every rank's part, concatenated along `dim` in order of rank. Uneven parts are legal.
+    """V -> R or I: concatenate the parts of all ranks along `dim`, in order of rank. Parts may be uneven.
 
     Formula: ``y = concatenate(x_0, ..., x_{p-1})``. Adjoint: with ``to=R`` a reduce-scatter (P -> V), with ``to=I``
     this rank's own slice, free (I -> V).
@@ -200,20 +200,33 @@ def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R, *, algorithm
     Parameters
     ----------
     x : Tensor or array, V or Shard(dim)
-        The same dtype and shape on all ranks, but for the extent of `dim`.
+        The same dtype and shape on all ranks, except for the extent of `dim`.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    dim : int
+        The dimension along which the parts are concatenated.
     to : R or I
+        R if the ranks use the result separately, I if they all repeat one computation with it.
     algorithm : str, optional
         As in `all_reduce`.
+
+    Returns
+    -------
+    Tensor
+        R or I on the axis. Its extent along `dim` is the sum of the extents of the parts.
 
     Raises
     ------
     LayoutError
-        `x` is R, I (it is whole already) or P (addends, not parts), or is sharded along another dimension, or an inner
-        axis still cuts `dim`.
+        `x` is R or I (already whole) or P (addends, not parts), or it is sharded along another dimension, or an inner
+        axis still splits `dim`.
+    ShapeError
+        `x` has no dimension `dim`.
 
     Notes
     -----
-    ``n (p-1)/p`` bytes of the result a rank. FSDP's and ZeRO-3's parameter gather (Rajbhandari et al. 2020).
+    ``n (p-1)/p`` bytes per rank for a result of n bytes, in ``p-1`` messages with a ring. If `x` is V, the ranks
+    exchange their extents first. It is the parameter gather of FSDP and ZeRO-3 (Rajbhandari et al. 2020).
 
     Examples
     --------
@@ -236,13 +249,37 @@ def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R, *, algorithm
 
 @user_function
 def reduce_scatter(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str | None = None) -> Use:
-    """P (or V) -> Shard(dim): this rank's part of the sum, by numpy's array_split rule.
+    """P (or V) -> Shard(dim): this rank's part of the sum over the ranks, split as by ``numpy.array_split``.
 
-    Formula: ``y_r = part_r(sum_s x_s)``. Adjoint: all_gather (V -> R). `algorithm` as in `all_reduce`.
+    Formula: ``y_r = part_r(sum_s x_s)``. Adjoint: ``all_gather(to=R)`` (V -> R).
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape with a dimension `dim`, and any dtype, the same on all ranks. A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    dim : int
+        The dimension that is split.
+    algorithm : str, optional
+        As in `all_reduce`.
+
+    Returns
+    -------
+    Tensor
+        Shard(dim) on the axis.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R, I or Shard, or an inner axis already splits `dim`.
+    ShapeError
+        `x` has no dimension `dim`.
 
     Notes
     -----
-    ``n (p-1)/p`` bytes a rank. The exit of sequence parallelism (Korthikanti et al. 2022).
+    ``n (p-1)/p`` bytes per rank for an operand of n bytes, in ``p-1`` messages with a ring. It ends a region of
+    sequence parallelism (Korthikanti et al. 2022).
 
     Examples
     --------
@@ -263,14 +300,37 @@ def reduce_scatter(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str | Non
 
 @user_function
 def shard(x: Any, axis: AxisName, dim: int = 0) -> Use:
-    """R or I -> Shard(dim): keep this rank's part, by numpy's array_split rule. Forward it moves nothing.
+    """R or I -> Shard(dim): keep this rank's part, split as by ``numpy.array_split``. Forward it sends nothing.
 
-    Adjoint: of R, the cotangent padded with zeros (V -> P); of I, all_gather(to=I) (V -> I), Megatron-LM's scatter.
+    Formula: ``y_r = part_r(x)``. Adjoint: for R, the cotangent padded with zeros (V -> P); for I, ``all_gather(to=I)``
+    (V -> I).
+
+    Parameters
+    ----------
+    x : Tensor or array, R or I
+        Any shape with a dimension `dim`, and any dtype.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    dim : int
+        The dimension that is split.
+
+    Returns
+    -------
+    Tensor
+        Shard(dim) on the axis.
 
     Raises
     ------
     LayoutError
-        `x` is P: a slice of an addend is not a slice of the sum (use `reduce_scatter`); or V.
+        `x` is P (a slice of an addend is not a slice of the sum: use `reduce_scatter`) or V; it has different labels
+        on several axes; or an inner axis already splits `dim`.
+    ShapeError
+        `x` has no dimension `dim`.
+
+    Notes
+    -----
+    No bytes forward, nor backward for R; for I the all-gather of the adjoint. It corresponds to Megatron-LM's scatter
+    to a model-parallel region (Shoeybi et al. 2019).
 
     Examples
     --------
@@ -304,31 +364,40 @@ def _even_parts(x: Tensor, on: Axis, dim: int) -> tuple[int, ...]:
 def all_to_all(
     x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1, *, counts: Sequence[int] | None = None
 ) -> Use:
-    """V -> V, or Shard(concat_dim) -> Shard(split_dim): cut along one dimension, join along another or the same.
+    """V -> V, or Shard(concat_dim) -> Shard(split_dim): split along one dimension, then concatenate.
 
-    Rank r sends its s-th part along `split_dim` to rank s, and joins what it receives along `concat_dim` in order of
-    rank. Adjoint: the same with the two dimensions exchanged; along one dimension, with what was sent and what was
-    received exchanged.
+    Rank r sends its s-th part along `split_dim` to rank s, and concatenates what it receives along `concat_dim` in
+    order of rank. Formula: ``y_r = concatenate(part_r(x_0), ..., part_r(x_{p-1}))``. Adjoint: the same with the two
+    dimensions exchanged. If they are equal, the amounts that were sent and received are exchanged instead.
 
     Parameters
     ----------
     x : Tensor or array
     axis : str or tuple of str
+        The mesh axis, or several flattened into one.
     split_dim, concat_dim : int
-        Where they are the same, parts are exchanged as MPI's Alltoallv does, and the result is V: of a Shard too, whose
-        order it changes.
+        If they are equal, parts are exchanged as by MPI's Alltoallv. The result is then V, even for a Shard, because
+        the order of its parts changes.
     counts : sequence of int, optional
-        With one dimension only: how much of it goes to each rank, this rank's own choice; nearly equal parts without.
+        Only with ``split_dim == concat_dim``: the extent to send to each rank. Ranks may pass different counts. The
+        default is parts as by ``numpy.array_split``.
+
+    Returns
+    -------
+    Tensor
+        V, or Shard(split_dim) if `x` is Shard(concat_dim) and the dimensions differ.
 
     Raises
     ------
+    LayoutError
+        `x` is R, I or P on the axis, or an inner axis splits one of the dimensions.
     ShapeError
-        `counts` are not one number a rank, or do not sum to the extent, or were given with two dimensions.
+        `counts` are not one number per rank, do not sum to the extent, or were given with two different dimensions.
 
     Notes
     -----
-    ``n (p-1)/p`` bytes a rank. DeepSpeed-Ulysses (Jacobs et al. 2023), expert dispatch (Lepikhin et al. 2020). Along
-    one dimension the ranks first tell each other how much is extents_received.
+    ``n (p-1)/p`` bytes per rank. It is used by DeepSpeed-Ulysses (Jacobs et al. 2023) and to dispatch tokens to experts
+    (Lepikhin et al. 2020). If `split_dim` equals `concat_dim`, the ranks exchange the extents first.
 
     Examples
     --------

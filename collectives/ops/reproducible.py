@@ -1,4 +1,4 @@
-"""The sum of all ranks' addends, with bits that do not depend on how many ranks there are or who holds which addend."""
+"""`reproducible_sum`: its bits do not depend on the number of ranks, or on which rank holds which addend."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REPRODUCIBLE_SUM = Collective("reproducible_sum", (V,), shape=_one)
 @REPRODUCIBLE_SUM.forward
 def _(x: Any, call: Call) -> Any:
     size = int(np.prod(x.shape[1:], dtype=np.int64))
-    if call.group.dry:  # counted as the all-reduce that it is in the place of
+    if call.group.dry:  # counted as the all-reduce that it replaces
         return back(call.group.all_reduce(host_flat(x)[:size]), x.shape[1:], x)
     wide = widened(host_flat(x)).reshape(x.shape[0], size)
     ends = np.cumsum(call.extents)
@@ -56,7 +56,7 @@ def _(x: Any, call: Call) -> Any:
 
 @REPRODUCIBLE_SUM.adjoint
 def _(ct: Any, call: Call) -> Any:
-    """Every addend has the sum's cotangent."""
+    """The cotangent of every addend is that of the sum."""
     if call.to is R:
         ct = ALL_REDUCE(ct, call, extents=(), extents2=(), source=P)
     else:
@@ -73,35 +73,49 @@ def reproducible_sum(
     *,
     algorithm: str = "reproducible",
 ) -> Tensor:
-    """V -> R or I: the sum of all addends of all ranks, the same bits for any number of ranks and any shares.
+    """V -> R or I: the sum of the addends of all ranks, bitwise equal for any number of ranks and any distribution.
 
     Formula: ``y = sum_i a_i`` over the global index i, in the order of a balanced binary tree (see
-    `collectives.algorithms.reproducible`). Adjoint: every addend gets the sum's cotangent, summed over the ranks with
-    ``to=R`` (P -> R), free with ``to=I``.
+    `collectives.algorithms.reproducible`). Adjoint: every addend gets the cotangent of the sum. With ``to=R`` the
+    cotangents of the ranks are summed first (P -> R); with ``to=I`` there is only one, free.
 
-    Elements are summed one by one, so cutting arrays into buckets changes no bit either. The addends themselves must
-    have the same bits: a microbatch of the same shape wherever it is computed, since BLAS rounds by shape.
+    Each element is summed separately, so splitting arrays into buckets does not change the bits either. The addends
+    themselves must have the same bits. For a microbatch that requires the same shape on every rank, because the
+    rounding of BLAS depends on the shape.
 
     Parameters
     ----------
     addends : sequence of Tensor or array, or one of them with the addends along dimension 0
-        This rank's; all of one shape and dtype. A rank without any gives an array of shape ``(0, ...)``.
+        The addends of this rank. All addends have the same shape and dtype. A rank without addends passes an array of
+        shape ``(0, ...)``.
     indices : sequence of int
-        Their global numbers: over all ranks each of 0..N-1 once, in any order and any share.
+        The global indices of the addends. Over all ranks each of 0..N-1 occurs once, in any order and distribution.
     axis : str or tuple of str
+        The mesh axis, or several flattened into one.
     to : R or I
+        R if the ranks use the result separately, I if they all repeat one computation with it.
     algorithm : str
-        ``reproducible``, for long arrays, or ``reproducible:tree``, for short ones: the same bits.
+        ``reproducible``, for long arrays, or ``reproducible:tree``, for short ones. Both give the same bits.
+
+    Returns
+    -------
+    Tensor
+        R or I on the axis, with the shape and dtype of one addend.
 
     Raises
     ------
     ShapeError
-        Indices that are missing or doubled, on all ranks; or not one for each addend.
+        An index is missing or occurs twice (raised on all ranks); or there is not one index per addend; or the list of
+        addends is empty.
+    LayoutError
+        The addends are R, I or P on the axis, or `to` is another label.
+    MeshError
+        `algorithm` is not reproducible.
 
     Notes
     -----
-    ``2 (p-1)`` messages and ``(m+1) n (p-1)/p`` bytes a rank, where m is the number of the tree's nodes that the rank
-    adds up alone: 1 for an aligned share of a power of two. The numbers of the addends are exchanged first.
+    ``2 (p-1)`` messages and ``(m+1) n (p-1)/p`` bytes per rank. Here m is the number of subtrees that the rank sums
+    alone; it is 1 for an aligned share whose length is a power of two. The ranks exchange the indices first.
 
     Examples
     --------
@@ -123,7 +137,7 @@ def reproducible_sum(
         if not addends:
             raise ShapeError(
                 "reproducible_sum was given an empty list; needed: addends, or an array of shape (0, ...) on a rank "
-                "without any, which tells their shape and dtype" + call_site()
+                "without any, which gives their shape and dtype" + call_site()
             )
         addends = stack([a if a.__class__ in TENSORS else np.asarray(a) for a in addends])
     x = addends if addends.__class__ in TENSORS else tensor(addends)
@@ -140,10 +154,10 @@ def reproducible_sum(
     group = on.using(algorithm)
     if group.size > 1 and group.checking:
         group.agree(f"reproducible_sum(axis={'*'.join(on.names)!r})")
-    told = [np.frombuffer(data, np.int64).tolist() for data in group.exchange(np.array(mine, np.int64).tobytes())]
-    if not group.dry:  # where all others are taken to say what this rank says
-        check_indices(told, group.name)
-    extents = tuple(map(len, told))
-    call = Call(on.names, group, to=to, extents=extents, extents2=tuple(i for each in told for i in each))
+    gathered = [np.frombuffer(data, np.int64).tolist() for data in group.exchange(np.array(mine, np.int64).tobytes())]
+    if not group.dry:  # a dry run assumes that all ranks have this rank's indices
+        check_indices(gathered, group.name)
+    extents = tuple(map(len, gathered))
+    call = Call(on.names, group, to=to, extents=extents, extents2=tuple(i for each in gathered for i in each))
     result: Tensor = REPRODUCIBLE_SUM(x, call)
     return result

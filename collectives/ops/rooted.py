@@ -1,10 +1,10 @@
-"""From and to one root: `broadcast`, `reduce`, `scatter` and `gather`.
+"""Communication from or to one root: `broadcast`, `reduce`, `scatter` and `gather`.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
 ==================================  ================  =====================================  ==================
 broadcast                           root -> R         reduce                                 P -> root
-broadcast(to=I)                     root -> I         the root keeps its own                 I -> root
+broadcast(to=I)                     root -> I         the root keeps its cotangent           I -> root
 reduce                              P -> root         broadcast                              root -> R
 scatter                             root -> V         gather                                 V -> root
 gather                              V -> root         scatter                                root -> V
@@ -57,7 +57,7 @@ def _coordinates(rank: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _root_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
-    """Rooted at the root's coordinate on the k-th axis."""
+    """The label of the result on the k-th axis: Rooted at the root's coordinate."""
     return Rooted(_coordinates(call.root, tuple(layout.grid.sizes[layout.grid.axis(a)] for a in call.axes))[k])
 
 
@@ -75,7 +75,7 @@ GATHER = Collective(
 
 
 def _sample(x: Any, call: Call) -> Any:
-    """An array of the device where a rank's result belongs: its operand, if it has one, or the sample of the call."""
+    """An array on the device for this rank's result: the operand if there is one, else the sample of the call."""
     return call.like if x is None or type(x) is Shaped else x
 
 
@@ -124,11 +124,11 @@ def _(x: Any, call: Call) -> Asked:
     request = Request("scatter", rows, counts=counts_of(call, row), root=call.root, dtype=call.dtype)
     finish = from_front(part_shape(call.shape, call), call.dim)
 
-    def where_it_belongs(y: Any, x: Any, call: Call) -> Any:
+    def on_its_device(y: Any, x: Any, call: Call) -> Any:
         like = _sample(x, call)
         return finish(y, y if like is None else like, call)
 
-    return request, where_it_belongs
+    return request, on_its_device
 
 
 @SCATTER.adjoint
@@ -151,11 +151,14 @@ def _(ct: Any, call: Call) -> Any:
     return SCATTER(ct, call, to=V, shape=tuple(ct.shape), dtype=ct.dtype)
 
 
-# -- what users call -------------------------------------------------------------------------------------------
+# -- public functions ------------------------------------------------------------------------------------------
 
 
 def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Any, Any]:
-    """The operand of broadcast or scatter: off the root it may be None, and the root's header tells the rest."""
+    """The operand of broadcast or scatter, the axis, and the shape and dtype of the root's value.
+
+    On other ranks than the root `x` may be None. They then take shape, dtype and labels from the root's header.
+    """
     mesh = current_mesh()
     on = mesh.axis(axis)
     check_rank(root, on, name, "root")
@@ -166,17 +169,17 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     if x is not None:
         x = to_tensor(x, name)
     if like is not None:
-        shape, dtype, labels = headers.told_by(like, name, f"rank {root}")
+        shape, dtype, labels = headers.outline_of(like, name, f"rank {root}")
     elif on.size == 1:
         shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
     else:
         if on.group.checking:
-            said = "recorded" if recorded else "not recorded"
-            on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {said}", is_rooted=True)
+            how = "recorded" if recorded else "not recorded"
+            on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
         data = headers.write(x.array, x.layout, recorded, name) if at_root else np.empty(headers.HEADER_BYTES, np.uint8)
         data = on.group.broadcast(data, root)
         if on.group.dry and not at_root:
-            shape, dtype, labels = headers.told_by(x, name, f"rank {root}")
+            shape, dtype, labels = headers.outline_of(x, name, f"rank {root}")
         else:
             shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
     rooted = dict(zip(on.names, map(Rooted, _coordinates(root, tuple(sizes_of(on)))), strict=True))
@@ -188,7 +191,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
         if isinstance(have, Rooted) and have != rooted[a]:
             raise LayoutError(
                 f"{name}({describe(x.array, x.array.shape, x.layout)}, axis {a!r}, root={root})\n  axis {a!r}: x is "
-                f"{have!r}, and the root asked for is {rooted[a]!r}\n  fix: root={have.root}" + call_site()
+                f"{have!r}, and the given root is {rooted[a]!r}\n  fix: root={have.root}" + call_site()
             )
     return x, on, tuple(shape), dtype
 
@@ -197,20 +200,48 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
 def broadcast(
     x: Any, axis: AxisName, root: int = 0, to: Label = R, *, like: Any = None, algorithm: str | None = None
 ) -> Use:
-    """Rooted -> R or I: the root's value on every rank. Elsewhere `x` may be None.
+    """Rooted -> R or I: copy the root's value to every rank of an axis.
 
-    Adjoint: with ``to=R`` the sum of the cotangents, on the root (P -> Rooted): broadcast <-> reduce. With ``to=I`` the
-    root keeps its cotangent and the others drop theirs, free (I -> Rooted).
+    Formula: ``y_r = x_root``. Adjoint: with ``to=R`` the sum of the cotangents on the root, as by `reduce` (P ->
+    Rooted); with ``to=I`` the root keeps its cotangent and the other ranks drop theirs, free (I -> Rooted).
 
     Parameters
     ----------
-    x : Tensor, array, or None off the root
+    x : Tensor, array or None
+        The value on the root, of any shape and dtype. On other ranks it may be None.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
     root : int
-        The rank along the axis.
+        The root's rank along the axis.
+    to : R or I
+        R if the ranks use the result separately, I if they all repeat one computation with it.
     like : Tensor or array, optional
-        On all ranks: shape, dtype and labels, so that the root need not send them first.
+        Shape, dtype and labels of the value, given on all ranks. The root then sends no header.
     algorithm : str, optional
-        As in `all_reduce`; for the value, not for the header before it.
+        As in `all_reduce`. It applies to the value, not to the header.
+
+    Returns
+    -------
+    Tensor
+        R or I on the axis, with the shape, dtype and other labels of the root's value.
+
+    Raises
+    ------
+    ShapeError
+        `x` is None on the root.
+    LayoutError
+        `x` is R, I or P on the axis, or Rooted at another rank.
+    MeshError
+        `root` is out of range.
+    CollectiveMismatch
+        Some ranks record and others do not.
+    AbsentError
+        In a dry run, if `x` and `like` are None on another rank than the root.
+
+    Notes
+    -----
+    A header of 1024 bytes, unless `like` is given, and the n bytes of the value, both by the transport's broadcast or
+    by `algorithm`. It corresponds to MPI's Bcast.
 
     Examples
     --------
@@ -231,9 +262,45 @@ def broadcast(
 
 @user_function
 def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = None) -> Use:
-    """Rooted -> Shard(dim): every rank's part of the root's value, by numpy's array_split rule.
+    """Rooted -> Shard(dim): send each rank its part of the root's value, split as by ``numpy.array_split``.
 
-    Elsewhere `x` may be None. Adjoint: gather (V -> Rooted). `like` as in `broadcast`.
+    Formula: ``y_r = part_r(x_root)``. Adjoint: `gather` (V -> Rooted).
+
+    Parameters
+    ----------
+    x : Tensor, array or None
+        The value on the root, of any shape with a dimension `dim`. On other ranks it may be None.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    root : int
+        The root's rank along the axis.
+    dim : int
+        The dimension that is split.
+    like : Tensor or array, optional
+        As in `broadcast`.
+
+    Returns
+    -------
+    Tensor
+        Shard(dim) on the axis.
+
+    Raises
+    ------
+    ShapeError
+        `x` is None on the root, or has no dimension `dim`.
+    LayoutError
+        `x` is R, I or P on the axis, or Rooted at another rank, or an inner axis already splits `dim`.
+    MeshError
+        `root` is out of range.
+    CollectiveMismatch
+        Some ranks record and others do not.
+    AbsentError
+        As in `broadcast`.
+
+    Notes
+    -----
+    A header of 1024 bytes, unless `like` is given. The root sends ``n (p-1)/p`` bytes in ``p-1`` messages for a value
+    of n bytes. It corresponds to MPI's Scatterv.
 
     Examples
     --------
@@ -255,9 +322,36 @@ def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = 
 
 @user_function
 def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = None) -> Use:
-    """P (or V) -> Rooted: the sum over the ranks, on the root only; elsewhere the result is absent.
+    """P (or V) -> Rooted: the sum over the ranks of an axis, on the root only. On other ranks the result is absent.
 
-    Adjoint: broadcast (Rooted -> R): reduce <-> broadcast. `algorithm` as in `all_reduce`.
+    Formula: ``y_root = sum_r x_r``. Adjoint: `broadcast` (Rooted -> R).
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape and dtype, the same on all ranks. A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    root : int
+        The root's rank along the axis.
+    algorithm : str, optional
+        As in `all_reduce`.
+
+    Returns
+    -------
+    Tensor
+        Rooted on the axis, with the shape and dtype of `x`.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R or I: equal copies would be counted once per rank.
+    MeshError
+        `root` is out of range.
+
+    Notes
+    -----
+    n bytes per rank by the transport's reduce or by `algorithm`. It corresponds to MPI's Reduce.
 
     Examples
     --------
@@ -276,9 +370,39 @@ def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = Non
 
 @user_function
 def gather(x: Any, axis: AxisName, root: int = 0, dim: int = 0) -> Use:
-    """V -> Rooted: every rank's part, concatenated along `dim` on the root; elsewhere the result is absent.
+    """V -> Rooted: concatenate the parts of all ranks along `dim` on the root. On other ranks the result is absent.
 
-    Uneven parts are legal. Adjoint: scatter (Rooted -> V).
+    Formula: ``y_root = concatenate(x_0, ..., x_{p-1})``. Parts may be uneven. Adjoint: `scatter` (Rooted -> V).
+
+    Parameters
+    ----------
+    x : Tensor or array, V or Shard(dim)
+        The same dtype and shape on all ranks, except for the extent of `dim`.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    root : int
+        The root's rank along the axis.
+    dim : int
+        The dimension along which the parts are concatenated.
+
+    Returns
+    -------
+    Tensor
+        Rooted on the axis. Its extent along `dim` is the sum of the extents of the parts.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R, I or P, or it is sharded along another dimension, or an inner axis still splits `dim`.
+    ShapeError
+        `x` has no dimension `dim`.
+    MeshError
+        `root` is out of range.
+
+    Notes
+    -----
+    The root receives ``n (p-1)/p`` bytes in ``p-1`` messages for a result of n bytes. If `x` is V, the ranks exchange
+    their extents first. It corresponds to MPI's Gatherv.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Prefix sums over the ranks of an axis, each beside its adjoint: the sum in the other direction.
+"""Prefix sums over the ranks of an axis. The adjoint is the sum in the other direction.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
@@ -54,26 +54,31 @@ def _(ct: Any, call: Call) -> Any:
 
 @user_function
 def scan(x: Any, axis: AxisName) -> Use:
-    """V -> V: the sum over this rank and those before it (inclusive prefix sums).
+    """V -> V: the sum over this rank and the ranks before it (inclusive prefix sums).
 
     Formula: ``y_r = sum_{s <= r} x_s``. Adjoint: the suffix sums, ``ct_x_r = sum_{s >= r} ct_s`` (V -> V).
 
     Parameters
     ----------
     x : Tensor or array
-        Any shape and dtype, the same on all ranks; an array is V. The sum of float16 is taken in float32 and rounded
-        once.
+        Any shape and dtype, the same on all ranks. A plain array is V. The sum of float16 is computed in float32 and
+        rounded once.
     axis : str or tuple of str
         The mesh axis, or several flattened into one, in order of rank.
+
+    Returns
+    -------
+    Tensor
+        V on the axis, with the shape and dtype of `x`.
 
     Raises
     ------
     LayoutError
-        `x` is R or I (equal copies), or P (the sum over the ranks is not taken).
+        `x` is R or I (equal copies), or P (the sum over the ranks must be taken first).
 
     Notes
     -----
-    ``n log2 p`` bytes in ``log2 p`` messages a rank (Hillis & Steele 1986); over MPI its own Scan.
+    ``n log2 p`` bytes in ``log2 p`` messages per rank (Hillis & Steele 1986); over MPI, MPI's Scan.
 
     Examples
     --------
@@ -90,16 +95,36 @@ def scan(x: Any, axis: AxisName) -> Use:
 
 @user_function
 def exscan(x: Any, axis: AxisName) -> Use:
-    """V -> V: the sum over the ranks before this one (exclusive prefix sums); zeros on the first.
+    """V -> V: the sum over the ranks before this one (exclusive prefix sums); zeros on the first rank.
 
     Formula: ``y_r = sum_{s < r} x_s``. Adjoint: the exclusive suffix sums, ``ct_x_r = sum_{s > r} ct_s`` (V -> V).
-    Parameters, errors and costs are those of `scan`.
+
+    Parameters
+    ----------
+    x : Tensor or array
+        As in `scan`.
+    axis : str or tuple of str
+        As in `scan`.
+
+    Returns
+    -------
+    Tensor
+        V on the axis, with the shape and dtype of `x`.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R, I or P on the axis.
+
+    Notes
+    -----
+    Bytes and messages as in `scan`; over MPI, MPI's Exscan.
 
     Examples
     --------
     >>> import numpy as np
     >>> import autograd as ag, collectives as cc
-    >>> def program():  # where this rank's rows begin in the whole
+    >>> def program():  # the index of this rank's first row in the whole
     ...     with cc.Mesh(dp=3):
     ...         return cc.exscan(ag.tensor([2 + cc.world().rank]), "dp").numpy().tolist()
     >>> cc.run(program, ranks=3)

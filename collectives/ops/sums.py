@@ -1,4 +1,4 @@
-"""The sum over the ranks: `all_reduce`, `mean`, and the cast I -> R, which is the adjoint of one of them.
+"""The sum over the ranks: `all_reduce`, `mean`, and the cast I -> R, which is the adjoint of ``all_reduce(to=I)``.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
@@ -25,7 +25,7 @@ from .arguments import AxisName, Use, check_to, group_of, operand, user_function
 
 __all__ = ["all_reduce", "mean"]
 
-_COPIES = Refusal("the sum over ranks of equal copies is the value times the number of ranks")
+_COPIES = Refusal("the sum of equal copies over the ranks is the value times the number of ranks")
 
 ALL_REDUCE = Collective("all_reduce", (P, V, Shard), meets=True, refuses={R: _COPIES, I: _COPIES})
 CAST_I_TO_R = Collective("cast I->R", (I, C), silent=True)
@@ -52,8 +52,8 @@ def _(ct: Any, call: Call) -> Any:
 def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None = None) -> Use:
     """P (or V) -> R or I: the sum over the ranks of an axis.
 
-    Formula: ``y = sum_r x_r``. Adjoint: with ``to=R`` the cotangents of the separately used copies are summed,
-    ``ct_x = sum_r ct_r`` (P -> R); with ``to=I`` the one cotangent is handed on, free (I -> R).
+    Formula: ``y = sum_r x_r``. Adjoint: with ``to=R`` the ranks use their copies separately, so their cotangents are
+    summed, ``ct_x = sum_r ct_r`` (P -> R); with ``to=I`` there is one cotangent, which is passed on, free (I -> R).
 
     Parameters
     ----------
@@ -62,19 +62,26 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
     axis : str or tuple of str
         The mesh axis, or several flattened into one.
     to : R or I
-        R where the ranks go on separately with the result, I where they repeat one computation.
+        R if the ranks use the result separately, I if they all repeat one computation with it.
     algorithm : str, optional
-        A name of `collectives.algorithms.table`, in the place of the mesh's; the adjoint's too.
+        A name of `collectives.algorithms.table`, for this call and its adjoint. The default is the mesh's algorithm.
+
+    Returns
+    -------
+    Tensor
+        R or I on the axis, with the shape and dtype of `x`.
 
     Raises
     ------
     LayoutError
-        `x` is R or I: equal copies, whose sum is the number of ranks times the value.
+        `x` is R or I: the sum of equal copies is the value times the number of ranks.
+    MeshError
+        `algorithm` is unknown.
 
     Notes
     -----
-    About ``2 n (p-1)/p`` bytes and ``2 (p-1)`` messages a rank with a ring. In the literature: Megatron-LM's g
-    (``to=I``; Shoeybi et al. 2019, section 3), psum in JAX.
+    About ``2 n (p-1)/p`` bytes and ``2 (p-1)`` messages per rank with a ring. It corresponds to Megatron-LM's g
+    (``to=I``; Shoeybi et al. 2019, section 3) and JAX's psum.
 
     Examples
     --------
@@ -95,9 +102,32 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
 def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     """P (or V) -> R or I: the sum over the ranks divided by their number.
 
-    Formula: ``y = sum_r x_r / p``; the division is recorded, so the adjoint is that of `all_reduce`, divided by p.
-    It is
-    the mean of what the ranks hold: of *local means* it is the global mean only where all ranks count the same.
+    Formula: ``y = sum_r x_r / p``. Adjoint: that of `all_reduce`, divided by p, because the division is recorded. The
+    result is the mean of the ranks' values. For *local means* it is the global mean only if all ranks average the same
+    number of items.
+
+    Parameters
+    ----------
+    x : Tensor or array
+        Any shape, the same on all ranks. A plain array is V.
+    axis : str or tuple of str
+        The mesh axis, or several flattened into one.
+    to : R or I
+        As in `all_reduce`.
+
+    Returns
+    -------
+    Tensor
+        R or I on the axis, with the shape of `x`; integers become floats.
+
+    Raises
+    ------
+    LayoutError
+        `x` is R or I, as in `all_reduce`.
+
+    Notes
+    -----
+    The messages and bytes are those of `all_reduce`. It corresponds to JAX's pmean.
 
     Examples
     --------

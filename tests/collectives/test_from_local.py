@@ -88,9 +88,9 @@ def test_every_axis_must_be_named(sizes: dict[str, int]) -> None:
         with pytest.raises(LayoutError) as caught:
             cc.from_local(np.ones((2, 3)), {"dp": V})
         text = str(caught.value)
-        assert "axis 'tp': nothing is said about it" in text and "a label on each of 'dp', 'tp'" in text
+        assert "axis 'tp': no label is given for it" in text and "a label on each of 'dp', 'tp'" in text
         assert "fix: layout={..., 'tp': ...}" in text and "test_from_local.py:" in text
-        with pytest.raises(LayoutError, match="axis 'dp': nothing is said"):
+        with pytest.raises(LayoutError, match="axis 'dp': no label is given"):
             cc.from_local(np.ones(2), {})
         with pytest.raises(MeshError, match="'pp' was given"):
             cc.from_local(np.ones(2), {"dp": V, "tp": V, "pp": V})
@@ -120,7 +120,7 @@ def test_row_6_unwrapping_cannot_lose_an_axis() -> None:
             u = cc.all_gather(cc.cast(w, "tp", to=R), "dp")  # R on both
             with ag.no_grad():
                 plain = u.local
-            with pytest.raises(LayoutError, match="axis 'tp': nothing is said"):
+            with pytest.raises(LayoutError, match="axis 'tp': no label is given"):
                 cc.from_local(plain, {"dp": R}, requires_grad=True)
             again = cc.from_local(plain, dict(u.layout), requires_grad=True)  # type: ignore[arg-type]
             loss = (again * data[d, t]).sum()

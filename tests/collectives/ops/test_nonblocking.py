@@ -390,7 +390,7 @@ def test_like_must_be_what_comes() -> None:
 
     assert cc.run(program, 2, (2, 3), np.float64) == [(0,), (2, 3)]
     for shape, dtype in (((6,), np.float64), ((2, 3), np.float32)):
-        with pytest.raises(CollectiveMismatch, match="irecv from rank 0 of axis 'a'.*was told like="):
+        with pytest.raises(CollectiveMismatch, match="irecv from rank 0 of axis 'a'.*was given like="):
             cc.run(program, 2, shape, dtype)
 
 
