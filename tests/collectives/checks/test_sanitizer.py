@@ -278,7 +278,7 @@ def test_who_is_deadlocked() -> None:
     text = verdict_text("no rank can go on", computes, 4)
     assert "rank 0 waits in all_reduce #2 on 'a' for rank 1 at a.py:5" in text
     assert "rank 1 computes at a.py:1" in text
-    assert "rank 3 does not answer" in text
+    assert "rank 3 does not reply" in text
 
 
 def waits_in_vain(how: str, mode: str, limit: str) -> Outcome:
