@@ -101,7 +101,7 @@ class Structure:
         Raises
         ------
         ArgumentError
-            A container that is nested in another way; `what` says whose it is.
+            A container with another structure. The message calls it `what`.
         """
         found: list[Any] = []
         self._match(tree, what, found)
