@@ -1,4 +1,4 @@
-"""The vector space that a value lives in: arrays, numbers, and tuples, lists and dictionaries of them.
+"""Vector spaces of values: arrays, numbers, and tuples, lists and dictionaries of them.
 
 HIPS autograd's programs and tests use it for sums, multiples, inner products, zeros and bases of values of any type.
 Its operations are composed of differentiable ones, so they also work on Tensors.

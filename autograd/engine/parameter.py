@@ -98,8 +98,8 @@ class Leaf(Tensor):
             if state.dry and type(self.array) is not Shaped:
                 raise AbsentError(
                     f"{self.name or 'a leaf'} of shape {self.array.shape} was made outside the dry run, which would "
-                    "label it for good by a mesh that does not exist. Needed: leaves of its own. Fix: make the model "
-                    "and the data inside the with block" + call_site()
+                    "give it permanent labels of a mesh that does not exist. Needed: leaves made in the dry run. Fix: "
+                    "make the model and the data inside the with block" + call_site()
                 )
             self.layout = grid.uniform(self._default)
         return self.layout

@@ -338,7 +338,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
                 f"backward(output: {describe(array, array.shape, y.layout)}, cotangent: "
                 f"{describe(value, value.shape, have)})\n  axis {axis!r}: the cotangent is {label.word}; the output is "
                 f"{y.layout.labels[k].word}, so it must be {dual.labels[k].word}\n  fix: ag.tensor(cotangent, layout="
-                f"{{{axis!r}: {dual.labels[k]!r}}}), if that is what the ranks hold" + call_site()
+                f"{{{axis!r}: {dual.labels[k]!r}}}), if the ranks hold values of that layout" + call_site()
             )
     if (type(array) is Shaped and array.absent) or (type(value) is Shaped and value.absent):
         return None

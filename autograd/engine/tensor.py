@@ -37,7 +37,7 @@ class Tensor:
     __array_priority__ = 1000.0
     __hash__ = object.__hash__
     name = ""
-    _requires_grad = False  # of leaves: whether tapes record what is computed from it
+    _requires_grad = False  # of leaves: whether tapes record the operations on it
 
     array: Any  # this rank's part, not guarded against writes; a `Shaped` where the value is absent
     layout: Layout | None  # one label per mesh axis; None without a mesh
@@ -229,7 +229,7 @@ def interior(array: Any, layout: Layout | None, tape: Recording | None, node: in
 
 
 class _Watch(Step):
-    """The identity, recorded as a node of its own: an argument of a transform, or a relabelled value."""
+    """The identity, recorded as a node: an argument of a transform, or a relabelled value."""
 
     name = "watch"
 

@@ -46,7 +46,7 @@ def _unmatched(op: Any, labels: Sequence[Label], i: int, j: int) -> str:
 def _mixes(op: Any, labels: Sequence[Any], i: int) -> str:
     return (
         f"{op.operand_name(i)} is {labels[i]!r}, and {op.name} mixes along dimension {labels[i].dim}: "
-        "each rank would see its own part only"
+        "each rank would use only its own part"
     )
 
 
@@ -71,7 +71,7 @@ def _cut_along_others(op: Any, labels: Sequence[Any], j: int, i: int) -> str:
 def _spans(op: Any, labels: Sequence[Any], j: int, d: int, i: int) -> str:
     return (
         f"{op.operand_name(j)} is {labels[j].word} and spans dimension {d}, along which {op.operand_name(i)} is "
-        "sharded: each rank would use its own part with the whole"
+        "sharded: each rank would combine its own part with the whole"
     )
 
 
@@ -83,7 +83,7 @@ def _invariant(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
 
 
 def _added(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
-    count = "once per rank" if labels[j] is R or labels[j] is C else "on its own"
+    count = "once per rank" if labels[j] is R or labels[j] is C else "separately"
     return f"{_partial(op, labels, i, j)}, which would be added {count}"
 
 

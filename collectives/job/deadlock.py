@@ -117,8 +117,11 @@ class DeadlockDetection:
         self._next_s *= 2
         if not waiting and (limit_s is None or longest < limit_s):
             return
-        why = "no rank can go on" if len(waiting) == self.size else "ranks wait for each other" if waiting else ""
-        if not why:
+        if len(waiting) == self.size:
+            why = "deadlock: no rank can continue"
+        elif waiting:
+            why = "deadlock: ranks wait for each other"
+        else:
             why = f"rank {self.rank} has waited for {limit_s:g} s (RINGTAPE_TIMEOUT_S)"
         text = verdict_text(why, self._replies, self.size)
         waits = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}

@@ -179,12 +179,12 @@ class RankProcess:
         """Report an uncaught error, and end the job; under the policy ``raise``, send it to the other ranks instead."""
         lines = "".join(traceback.format_exception_only(kind, error)).strip().splitlines() or [kind.__name__]
         why = f"raised{where} {lines[0]}"
-        goes_on = bool(self.worlds) and all(world.raises for world in self.worlds)
-        text = f"rank {self.rank} of {self.size} {why}; the job {'goes on without it' if goes_on else 'ends'}"
+        continues = bool(self.worlds) and all(world.raises for world in self.worlds)
+        text = f"rank {self.rank} of {self.size} {why}; the job {'continues without it' if continues else 'ends'}"
         if trace is not None:
             full = "".join(traceback.format_exception(kind, error, trace)).rstrip()
             text += "\n" + "\n".join(f"[rank {self.rank}] {line}" for line in full.splitlines())
-        if not goes_on:
+        if not continues:
             self.end_job(text)
         os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
         for world in self.worlds:

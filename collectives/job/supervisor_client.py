@@ -21,14 +21,19 @@ __all__ = ["SupervisorClient", "connect"]
 class SupervisorClient:
     """A rank's connections to the supervisor of its host. Its methods never raise an error."""
 
-    def __init__(self, lives: list[socket.socket], talk: socket.socket, process: subprocess.Popen[bytes] | None):
-        self._lives = lives
-        self._talk = talk
+    def __init__(
+        self,
+        life_connections: list[socket.socket],
+        status_connection: socket.socket,
+        process: subprocess.Popen[bytes] | None,
+    ):
+        self._life_connections = life_connections
+        self._status_connection = status_connection
         self._process = process
 
     def report(self, text: str) -> None:
         """Send a description of this rank's waits, which is printed if a rank is killed."""
-        _send(self._talk, f"doing {text}")
+        _send(self._status_connection, f"doing {text}")
 
     def report_ending(self) -> bool:
         """Report that this rank ends the job, so that the deaths that follow are not reported as its cause.
@@ -38,14 +43,14 @@ class SupervisorClient:
         bool
             Whether this rank is the first of its host that ends the job.
         """
-        _send(self._lives[0], "ending")
+        _send(self._life_connections[0], "ending")
         while (reply := self._read_reply(0)) == WATCHED:
             pass
         return reply != LATER
 
     def wait_until_watched(self) -> None:
         """Return when the supervisor watches this rank, so that it can detect that this rank dies first."""
-        for number in range(len(self._lives)):
+        for number in range(len(self._life_connections)):
             self._read_reply(number)
 
     def open_to_hosts(self) -> str:
@@ -56,11 +61,11 @@ class SupervisorClient:
         str
             The address at which it listens, for `join`; "" if it does not listen.
         """
-        _send(self._talk, "open")
+        _send(self._status_connection, "open")
         text = b""
         try:
-            self._talk.settimeout(1.0)
-            while not text.endswith(b"\n") and (data := self._talk.recv(4096)):
+            self._status_connection.settimeout(1.0)
+            while not text.endswith(b"\n") and (data := self._status_connection.recv(4096)):
                 text += data
         except OSError:
             return ""
@@ -68,27 +73,27 @@ class SupervisorClient:
 
     def join(self, where: str) -> None:
         """Link this host's supervisor to the one at that address; returns after success and after failure."""
-        _send(self._talk, f"join {where}")
+        _send(self._status_connection, f"join {where}")
         try:
-            self._talk.settimeout(5.0)
-            self._talk.recv(1)
-            self._talk.settimeout(0.1)
+            self._status_connection.settimeout(5.0)
+            self._status_connection.recv(1)
+            self._status_connection.settimeout(0.1)
         except OSError:
             pass
 
     def _read_reply(self, number: int) -> bytes:
         try:
-            self._lives[number].settimeout(0.5)
-            return self._lives[number].recv(1)
+            self._life_connections[number].settimeout(0.5)
+            return self._life_connections[number].recv(1)
         except OSError:
             return b""
 
     def close(self) -> None:
         """Leave without a failure. Wait for the supervisor if this rank started it, so that no zombie is left."""
-        for life in self._lives:
-            _send(life, "done")
-            life.close()
-        self._talk.close()
+        for connection in self._life_connections:
+            _send(connection, "done")
+            connection.close()
+        self._status_connection.close()
         if self._process is not None:
             try:
                 self._process.wait(timeout=0.5)
@@ -140,13 +145,13 @@ def connect(rank: int, size: int, ranks_on_host: int) -> SupervisorClient | None
                     connection.close()  # the supervisor does not listen yet, or is about to exit
                 time.sleep(0.005)
                 continue
-            low, high, talk = connections
+            low, high, status_connection = connections
             high = _with_high_number(high)
-            for life in (low, high):
-                _send(life, f"hello {rank} {size} {os.getpid()} {ranks_on_host}")
-            talk.settimeout(0.1)
-            _send(talk, f"talk {rank}")
-            return SupervisorClient([low, high], talk, process)
+            for connection in (low, high):
+                _send(connection, f"hello {rank} {size} {os.getpid()} {ranks_on_host}")
+            status_connection.settimeout(0.1)
+            _send(status_connection, f"talk {rank}")
+            return SupervisorClient([low, high], status_connection, process)
     except (OSError, subprocess.SubprocessError):
         pass
     return None

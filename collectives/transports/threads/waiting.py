@@ -168,7 +168,7 @@ class WaitingRanks:
         return f"rank {rank} computes{self._at(rank)}{task}"
 
     def _deadlock(self) -> None:
-        self._stop_all("no rank can go on")
+        self._stop_all("deadlock: no rank can continue")
 
     def _stop_all(self, why: str) -> None:
         text = f"{why}: " + "; ".join(map(self._state, range(self.size)))
