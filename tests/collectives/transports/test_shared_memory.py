@@ -313,7 +313,7 @@ def test_stalled_peer_ends_the_job() -> None:
     outcome = launch("shared_memory_program.py", 3, "stall", limit_s=START_S, RINGTAPE_SHARED_LIMIT_S="0.5")
     ended = time.time()
     assert not outcome.is_late and outcome.code != 0
-    assert re.search(r"rank [02] of 3 raised .*RankFailed: rank 1 \(pid \d+\) did not come within 0.5 s", outcome.err)
+    assert re.search(r"rank [02] of 3 raised .*RankFailed: rank 1 \(pid \d+\) did not arrive within 0.5 s", outcome.err)
     assert "WENT ON" not in outcome.out
     fault = re.search(r"FAULT ([\d.]+)", outcome.out)
     assert fault is not None and ended - float(fault[1]) < LIMIT_S
