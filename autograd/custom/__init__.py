@@ -1,4 +1,4 @@
 """Primitives that users declare in HIPS autograd's style, and the vector spaces of their arguments.
 
-`autograd.extend` is the public face.
+`autograd.extend` is the public interface.
 """

@@ -1,11 +1,11 @@
 """Users' primitives on the tape: see `autograd.extend`.
 
-The arguments may be nested containers with values of a tape anywhere inside them, and so may the result. A result that
-is one array is one node. A container is a node and, after it, a node for each array in it, as all operations with
-several outputs have (`engine.multi_output`).
+The arguments and the result may be nested containers of Tensors. A result that is one array is recorded as one node. A
+result that is a container is recorded as one node, followed by a node for each array in it, like all operations with
+several outputs (`engine.multi_output`).
 
-A function that closes over a value on the tape is refused where its result shows it, because rules give gradients of
-arguments only.
+A function that closes over a Tensor on the tape raises an error if its result depends on it, because rules give
+gradients of arguments only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Call:
     Attributes
     ----------
     leaves : list
-        The leaves of the arguments, with plain arrays in the place of Tensors.
+        The leaves of the arguments, with plain arrays instead of Tensors.
     operands : list of int
         The indices of the leaves that were Tensors.
     places : list of int
@@ -74,7 +74,7 @@ class Call:
 
     @classmethod
     def of(cls, args: tuple[Any, ...]) -> Call | None:
-        """The call, or None without a Tensor among the arguments."""
+        """The call with these arguments; None if no Tensor is among them."""
         leaves, structure = flatten(args)
         operands = [i for i, x in enumerate(leaves) if x.__class__ in TENSORS]
         return cls(leaves, structure, operands) if operands else None
@@ -85,7 +85,7 @@ class Call:
         return args
 
     def lifted(self, recording: Recording) -> tuple[Any, ...]:
-        """The arguments with Tensors, at their places on a tape."""
+        """The arguments with Tensors at their places on a tape."""
         leaves = list(self.leaves)
         for i in self.operands:
             p = self.places[i]
@@ -95,7 +95,7 @@ class Call:
         return args
 
     def enter(self, recording: Recording) -> bool:
-        """Enter the operands on a tape, and drop the Tensors; returns whether one requires a gradient."""
+        """Enter the operands on a tape, and drop the Tensors. Returns whether an operand requires a gradient."""
         for i in self.operands:
             x = self.found[i]
             if (x.tape is not None or x.requires_grad) and is_inexact(x.array.dtype):
@@ -115,12 +115,12 @@ class Call:
         return spans
 
     def trees(self, argnums: Sequence[int], make: Function) -> list[Any]:
-        """Containers like these arguments, of ``make(index of the leaf)``."""
+        """Containers like the arguments `argnums`, whose leaves are ``make(index of the leaf)``."""
         spans, parts = self.spans(), self.structure.parts
         return [parts[k].rebuild([make(i) for i in range(*spans[k])]) for k in argnums]
 
     def parts(self, name: str, argnums: Sequence[int], trees: Sequence[Any]) -> list[tuple[int, Any]]:
-        """The (index, leaf) pairs of containers like these arguments; None stands for no leaves."""
+        """The (index, leaf) pairs of containers like the arguments `argnums`. A None has no leaves."""
         spans = self.spans()
         found = []
         for k, tree in zip(argnums, trees, strict=True):
@@ -134,22 +134,22 @@ class Extension:
     """A user's function as an operation of the tape."""
 
     communicates = False
-    dims = None  # nothing is known about dimensions
+    dims = None  # how dimensions map to the result is unknown
 
     def __init__(self, name: str, function: Function, vjp: Function, jvp: Function):
         self.name = name
         self.function = function
-        self.vjp, self.jvp = vjp, jvp  # functions that look up the rules, which may be given later
+        self.vjp, self.jvp = vjp, jvp  # functions that look up the rules, which may be defined later
 
     def __repr__(self) -> str:
         return f"<primitive {self.name}>"
 
     def letters(self, n: int) -> str:
-        """Nonlinear in each operand, as far as layout inference can tell."""
+        """The letters for layout inference: nonlinear in each operand."""
         return "N" * n
 
     def operand_name(self, i: int) -> str:
-        """What errors call operand i."""
+        """The name of operand i in error messages."""
         return f"operand {i}"
 
     # -- the call ------------------------------------------------------------------------------------------------
@@ -157,14 +157,15 @@ class Extension:
         """Run the function on plain values and record it."""
         call.kwargs = {key: self._plain(key, value) for key, value in kwargs.items()}
         args = call.raw()
-        recording, state.recording = state.recording, None  # its own operations are not recorded
+        recording, state.recording = state.recording, None  # the function's own operations are not recorded
         try:
             result = self.function(*args, **call.kwargs)
         finally:
             state.recording = recording
         ys, call.ans_structure = flatten(result)
         if recording is not None and any(y.__class__ in TENSORS for y in ys):
-            ys, _ = flatten(self.function(*args, **call.kwargs))  # recorded now, which shows what it closes over
+            # run it again and record it, to detect Tensors that it closes over
+            ys, _ = flatten(self.function(*args, **call.kwargs))
             if any(y.__class__ in TENSORS and y.requires_grad for y in ys):
                 raise NotDifferentiable(
                     f"{self.name} closes over a value that the tape follows: no rule gives its gradient, so it would "
@@ -194,7 +195,7 @@ class Extension:
             )
 
     def _plain(self, key: str, value: Any) -> Any:
-        """A keyword argument, as plain arrays: it is never differentiated."""
+        """A keyword argument with plain arrays, because it is not differentiated."""
         leaves, structure = flatten(value)
         for i, x in enumerate(leaves):
             if x.__class__ in TENSORS:
@@ -224,7 +225,7 @@ class Extension:
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
     def _values(self, call: Call, recording: Recording | None, place: int) -> tuple[Any, tuple[Any, ...]]:
-        """The result and the arguments for the rules: plain, or on the tape for a recorded sweep."""
+        """The result and the arguments for the rules: plain arrays, or Tensors on the tape for a recorded sweep."""
         if recording is None:
             return call.ans_structure.rebuild(call.ans), call.raw()
         if call.ans_structure.kind is None:
@@ -233,7 +234,7 @@ class Extension:
         return call.ans_structure.rebuild(ans), call.lifted(recording)
 
     def _cotangent(self, call: Call, ct: Any, sweep: Sweep) -> Any:
-        """The rule's argument: a container like the result, with zeros where no cotangent arrived."""
+        """The cotangent for the rule: a container like the result, with zeros where there is no cotangent."""
         known = {0: ct} if call.ans_structure.kind is None else ct.found
         dual = None if call.layout is None else call.layout.dual
         found: list[Any] = []
@@ -248,7 +249,7 @@ class Extension:
         """One step of the reverse sweep."""
         (call,) = node[4]
         if sweep.wanted is not None and max(call.places) < sweep.start:
-            return  # no operand is in the interval, so the rule need not run
+            return  # no operand is in the interval, so the rule is not needed
         self._require_rule(call)
         ans, args = self._values(call, sweep.recording if sweep.record else None, sweep.place)
         ct = self._cotangent(call, ct, sweep)
@@ -307,7 +308,7 @@ class Extension:
             if g.size == x.size:
                 g = reshape(g, x.shape)
             elif not g.shape:
-                g = broadcast_to(g, x.shape)  # a number for every element
+                g = broadcast_to(g, x.shape)  # the same number for every element
             else:
                 raise ShapeError(
                     f"{self.name}'s vjp gave a cotangent of shape {g.shape} for an argument of shape {x.shape}. "
@@ -325,7 +326,7 @@ class Extension:
     def _transposed_vjp(
         self, call: Call, argnums: Sequence[int], gs: list[Any], ans: Any, args: tuple[Any, ...], record: bool
     ) -> Any:
-        """The tangent from the reverse rule, which is linear in the cotangent: its transpose."""
+        """The tangent, by transposing the reverse rule, which is linear in the cotangent."""
         rule = self.vjp()
         given = dict(call.parts(self.name, argnums, gs))
         dual = None if call.layout is None else call.layout.dual
@@ -340,7 +341,7 @@ class Extension:
         return self._rebuilt(call.ans_structure, transpose(linear, zeros, list(given.values()), record), zeros)
 
     def _transposed_jvp(self, call: Call, ans: Any, args: tuple[Any, ...], ct: Any, record: bool) -> list[Any]:
-        """The cotangents from the forward rule, which is linear in the tangents: its transpose."""
+        """The cotangents, by transposing the forward rule, which is linear in the tangents."""
         if self in _transposing.operations:
             raise NotDifferentiable(
                 f"{self.name} has no vjp, and its jvp is the function itself, so that reverse mode has nothing to "
@@ -368,7 +369,7 @@ class Extension:
         return [None if found is None else found[k] for k in call.argnums]
 
     def _rebuilt(self, structure: Structure, found: Sequence[Any], zeros: Sequence[Any]) -> Any:
-        """What `transpose` returned as a container, with zeros for None; None where it is zero throughout."""
+        """The results of `transpose` as a container, with zeros for None; None if all of them are None."""
         if all(g is None for g in found):
             return None
         leaves = [z.array if g is None and z is not None else g for g, z in zip(found, zeros, strict=True)]
@@ -385,7 +386,7 @@ _transposing = _Transposing()
 
 
 def _is_value(x: Any) -> bool:
-    """Whether a leaf is an array or a floating number."""
+    """Whether a leaf is an array or a floating or complex number."""
     return x.__class__ in TENSORS or is_array(x) or isinstance(x, float | complex)
 
 
@@ -394,7 +395,7 @@ def _differentiable(x: Any) -> bool:
 
 
 def _value(x: Any) -> Any:
-    """An array; a number where it has no dimensions, because functions meet numbers as numbers."""
+    """A leaf as a plain array, or as a NumPy scalar if it has no dimensions, as users' functions expect."""
     a = x.array if x.__class__ in TENSORS else as_array(x)
     return a if a.shape else a[()]
 

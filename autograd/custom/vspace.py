@@ -1,7 +1,7 @@
-"""The vector space that a value lives in: arrays, numbers, and tuples, lists and dictionaries of them.
+"""Vector spaces of values: arrays, numbers, and tuples, lists and dictionaries of them.
 
-HIPS autograd's programs and tests use it for sums, multiples, inner products, zeros and bases of values of any kind.
-Its operations are made of differentiable ones, so they work on Tensors too.
+HIPS autograd's programs and tests use it for sums, multiples, inner products, zeros and bases of values of any type.
+Its operations are composed of differentiable ones, so they also work on Tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 
 
 class VSpace:
-    """A vector space; `register` registers it for a Python type.
+    """A vector space. `register` registers it for a Python type.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class VSpace:
 
     @classmethod
     def register(cls, kind: type, maker: Function | None = None) -> None:
-        """Use this space for values of a type, or the space that ``maker(value)`` returns."""
+        """Use this class, or the space that ``maker(value)`` returns, for values of a type."""
         VSpace.mappings[kind] = cls if maker is None else maker
 
     # defined by subclasses
@@ -60,19 +60,19 @@ class VSpace:
         return x
 
     def zeros(self) -> Any:
-        """Its zero."""
+        """The zero vector."""
         raise NotImplementedError(f"{type(self).__name__} defines no zeros")
 
     def ones(self) -> Any:
-        """The sum of its basis."""
+        """The sum of the basis vectors."""
         raise NotImplementedError(f"{type(self).__name__} defines no ones")
 
     def standard_basis(self) -> Iterator[Any]:
-        """Its basis vectors."""
+        """The basis vectors."""
         raise NotImplementedError(f"{type(self).__name__} defines no standard_basis")
 
     def randn(self) -> Any:
-        """A value drawn from NumPy's global generator, which programs seed: normal in each coordinate."""
+        """A random vector with normal coordinates, from NumPy's global generator, which programs can seed."""
         raise NotImplementedError(f"{type(self).__name__} defines no randn")
 
     # called by programs
@@ -81,7 +81,7 @@ class VSpace:
         return self._add(x, y)
 
     def mut_add(self, x: Any, y: Any) -> Any:
-        """The sum of two vectors, where None stands for zero."""
+        """The sum of two vectors, where None means zero."""
         return y if x is None else self._mut_add(x, y)
 
     def scalar_mul(self, x: Any, a: Any) -> Any:
@@ -143,7 +143,7 @@ class ArrayVSpace(VSpace):
 
 
 class ComplexArrayVSpace(ArrayVSpace):
-    """Complex arrays, as vectors of twice as many real coordinates."""
+    """Complex arrays, as vectors with two real coordinates per element."""
 
     iscomplex = True
 
@@ -185,11 +185,11 @@ class ContainerVSpace(VSpace):
         raise NotImplementedError
 
     def _items(self, x: Any) -> list[tuple[Any, Any]]:
-        """Its keys and items."""
+        """The keys and items of a container."""
         raise NotImplementedError
 
     def _replaced(self, x: Any, key: Any, item: Any) -> Any:
-        """A copy with another item."""
+        """A copy of a container with one item replaced."""
         raise NotImplementedError
 
     @property
@@ -276,12 +276,12 @@ VSpace.register(dict, DictVSpace)
 
 
 def vspace(value: Any) -> Any:
-    """The space that a value lives in.
+    """The vector space of a value.
 
     Raises
     ------
     TypeError
-        A value without derivatives, like an integer, or of a type that was never registered.
+        A value without derivatives, such as an integer, or a value of a type that is not registered.
     """
     kind = type(value)
     maker = VSpace.mappings.get(kind)
@@ -289,7 +289,7 @@ def vspace(value: Any) -> Any:
         maker = SequenceVSpace
     if maker is None:
         raise TypeError(
-            f"{value!r} of type {kind.__name__} lives in no vector space that is known. Needed: floating or complex "
+            f"{value!r} of type {kind.__name__} lives in no registered vector space. Needed: floating or complex "
             f"arrays and numbers, or lists, tuples and dictionaries of them. Fix: 2.0 for 2, or VSpace.register"
         )
     return maker(value)

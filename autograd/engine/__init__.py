@@ -1,7 +1,7 @@
-"""The engine: Tensors, the tape, and what a declared operation does when it is called and differentiated.
+"""The engine: Tensors, the tape, and the calls and derivatives of declared operations.
 
-The files in the order in which they build on each other: `recording` (the list of nodes), `state` (what belongs to a
-thread), `tensor`, `deferred`, `tape` (the sweeps), `parameter` (leaves), `checked_pull` (recorded sweeps, and the check
-of a rule's layouts), `promotion`, `dispatch` (one call, one step of a sweep), `forward_mode`, `primitive` (how an
-operation is declared), `multi_output`. Beside them: `events`, `saved_arrays`, `broadcasting`, `pytree`.
+In order of dependence the files are `recording` (the list of nodes), `state` (the state of a thread), `tensor`,
+`deferred`, `tape` (the sweeps), `parameter` (leaves), `checked_pull` (recorded sweeps, and the check of a rule's
+layouts), `promotion`, `dispatch` (one call, and one step of a sweep), `forward_mode`, `primitive` (the declaration of
+an operation), and `multi_output`. Helpers are `events`, `saved_arrays`, `broadcasting` and `pytree`.
 """

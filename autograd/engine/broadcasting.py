@@ -1,4 +1,4 @@
-"""Broadcasting, as declarations of elementwise operations name it. `dispatch` undoes it for cotangents."""
+"""The `dims` function of elementwise operations. `dispatch` undoes broadcasting for cotangents."""
 
 from __future__ import annotations
 

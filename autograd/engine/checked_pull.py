@@ -1,7 +1,7 @@
 """One step of a reverse sweep on Tensors: for a recorded sweep, and to check the layouts of an operation's rules.
 
-Other steps work on bare arrays (`dispatch`). The check is made once per `Signature`: on Tensors with layouts in the
-place of arrays, each rule must give a cotangent of its operand's dual layout. Operations with one output and with
+Other steps work on bare arrays (`dispatch`). The check is made once per `Signature`: the rules run on Tensors with
+layouts, and each rule must give a cotangent of its operand's dual layout. Operations with one output and with
 several (`multi_output`) share these functions.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["add_cotangents", "labelled", "lift", "lift_operands", "check_rules",
 
 
 def checked_pull(op: Any, node: Node, ct: Any, sweep: Sweep) -> None:
-    """One step of a reverse sweep that is recorded, or whose rules are not checked yet."""
+    """One step of a reverse sweep that is recorded, or of an operation whose rules have not been checked yet."""
     y, xs, signature = node[1], node[2], node[6]
     if signature is not None and not signature.checked:
         check_rules(op, node, ct)
@@ -50,7 +50,7 @@ def lift(op: Any, node: Node, tape: Recording | None, at: int = -1) -> tuple[Any
 
 
 def lift_operands(node: Node, tape: Recording | None) -> tuple[Any, ...]:
-    """The operands that the node kept, as Tensors; None in the places of the others."""
+    """The operands that the node keeps, as Tensors; None for the others."""
     _, _, xs, places, _, _, signature = node
     layouts = (None,) * len(xs) if signature is None else signature.layouts
     return tuple(
@@ -60,7 +60,7 @@ def lift_operands(node: Node, tape: Recording | None) -> tuple[Any, ...]:
 
 
 def check_rules(op: Any, node: Any, ct: Any) -> None:
-    """Run a node's rules on Tensors with layouts; LayoutError where a result has not its operand's dual layout."""
+    """Run a node's rules on Tensors with layouts; LayoutError if a result does not have its operand's dual layout."""
     check_rules_on(op, node, labelled(ct, node[6].out.dual), *lift(op, node, None))
 
 
@@ -70,7 +70,7 @@ def labelled(ct: Any, layout: Layout) -> Tensor:
 
 
 def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None:
-    """The same, given the arguments of the rules as Tensors with layouts."""
+    """`check_rules`, with the arguments of the rules given as Tensors with layouts."""
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
     active, state.recording = state.recording, None

@@ -22,8 +22,8 @@ class Deferred(Tensor):
     Layout, shape and dtype can be read without waiting. The `maker` has
 
     - ``finish()``, which waits and returns (array, layout, node),
-    - ``test()``, True once that would return at once,
-    - ``what`` and ``site``: the call, and where in the user's program it was made,
+    - ``test()``, which returns True once ``finish`` would return at once,
+    - ``what`` and ``site``: the call, and its line in the user's program,
     - ``mesh`` and ``place``: its mesh, and where on the tape it was started.
     """
 
@@ -38,14 +38,14 @@ class Deferred(Tensor):
         state.pending = [*state.pending, self]
 
     def wait(self) -> Tensor:
-        """Wait until the value is here, and return it: this same object."""
+        """Wait until the value has arrived, and return this object."""
         if self._maker is not None:
             array, layout, node = self._maker.finish()
             _array_slot.__set__(self, array)
             _layout_slot.__set__(self, layout)
             _node_slot.__set__(self, node)
             if node < 0:
-                self.tape = None  # what came has no derivative, or was not recorded
+                self.tape = None  # the value has no derivative, or was not recorded
             self.drop()
         return self
 
@@ -65,7 +65,7 @@ class Deferred(Tensor):
             return slot.__get__(self)
         except AttributeError:
             raise CommunicationError(
-                f"{self.what}, started at {self.site}, was given up by an error and has no value"
+                f"{self.what}, started at {self.site}, has no value, because an error ended the communication"
             ) from None
 
     array = property(lambda self: self._found(_array_slot))
@@ -97,9 +97,9 @@ _node_slot: Any = Tensor.__dict__["node"]
 
 
 def refuse_pending(mine: Sequence[Any], when: str, failed: bool) -> None:
-    """Forget values that were started and never waited for; CommunicationError that names them, unless `failed`.
+    """Drop pending values that were never waited for, and raise a CommunicationError that lists them, unless `failed`.
 
-    They are not waited for, so this cannot hang. With `failed` another error is being raised already.
+    It does not wait for them, so it cannot hang. `failed` means that another error is being raised already.
     """
     for x in mine:
         x.drop()

@@ -1,8 +1,8 @@
-"""Dispatch: what runs when an operation is called, and its step of a reverse sweep.
+"""Dispatch: the call of an operation, and its step of a reverse sweep.
 
-`bind` makes the two functions of an operation, ``call`` and ``pull``, from what the operation declares. They are
-closures written out for one, for two and for any number of operands, because this is the path that every operation
-takes. All three do the same:
+`bind` makes the two functions of an operation, ``call`` and ``pull``, from its declaration. They are closures with
+separate versions for one, two, three and any number of operands, because every operation takes this path. All versions
+do the same:
 
 call
     1. Read the operands' arrays, and their places on the tape that records (if one does).
@@ -12,8 +12,8 @@ call
 pull
     For each operand that needs a cotangent: apply its rule, undo broadcasting, add the result at the operand's place.
 
-Operands that are no Tensors beside one that is: Python numbers go along as they are. Everything else (lists, arrays,
-operands of different dtypes) is first converted by `promotion.promoted`.
+If one operand is a Tensor, Python numbers among the others are used unchanged. All other operands (lists, arrays, and
+Tensors of different dtypes) are first converted by `promotion.promoted`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def bind(op: Any) -> tuple[Callable[..., Any], Callable[..., None]]:
 
 
 def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """Call an operation and emit its events. Where it has an `instead`, listeners hear the operations of that."""
+    """Call an operation and emit its events. For an operation with `instead`, the events are those of `instead`."""
     if op.instead is not None or not any(x.__class__ in TENSORS for x in xs):
         return (op.instead or op.function)(*xs, *options)
     events.emit("begin", "forward", op.name)
@@ -267,7 +267,7 @@ def _pull_two(op: Any) -> Callable[..., None]:
 
 # -- three operands --------------------------------------------------------------------------------------------------
 def _call_three(op: Any) -> Callable[..., Any]:
-    """Three differentiable Tensors of one dtype, as linear layers have them; all else is left to `_call_many`."""
+    """For three differentiable Tensors of one dtype, as in linear layers. Other calls are passed to `_call_many`."""
     function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
     keep0, keep1, keep2, keeps_y = op.keeps(0), op.keeps(1), op.keeps(2), op.keeps_y
     elementwise, ranked, call_many = op.elementwise, op.ranked, _call_many(op)
@@ -459,7 +459,7 @@ def _call_many(op: Any) -> Callable[..., Any]:
 
 
 def _mixed(xs: Any, letters: str) -> bool:
-    """Whether `promotion.mixed` says so of the differentiable Tensors among the operands."""
+    """`promotion.mixed` of the differentiable Tensors among the operands."""
     pairs = zip(xs, letters, strict=True)
     return mixed(*[x.array.dtype for x, letter in pairs if letter != "S" and x.__class__ in TENSORS])
 

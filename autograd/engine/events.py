@@ -28,7 +28,7 @@ listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs. A listener is called for the events of its own thread (on threads, its own rank)."""
 
 declarations: list[Callable[[str, Any], None]] = []
-"""Called as ``f("tensor", x)`` with a leaf that was given labels, and as ``f("constant", x)`` with a constant."""
+"""Called as ``f("tensor", x)`` with a leaf that has explicit labels, and as ``f("constant", x)`` with a constant."""
 
 
 def emit(phase: str, direction: str, name: str, *facts: Any) -> None:

@@ -1,7 +1,8 @@
-"""Forward mode: the tangent of an operation's result, from what the operation declares.
+"""Forward mode: the tangent of an operation's result, from the operation's declaration.
 
-A forward rule of its own comes first. An elementwise operation has a diagonal Jacobian, so its adjoint serves. A linear
-operation is its own tangent. Otherwise the adjoint, which is linear in the cotangent, is transposed by `transpose`.
+If the declaration has a forward rule, that is used. An elementwise operation has a diagonal Jacobian, so its adjoint is
+used. A linear operation is applied to the tangents. Otherwise `transpose` transposes the adjoint, which is linear in
+the cotangent.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def tangent(op: Any, node: Any, tangents: list[Any], y: Any, xs: tuple[Any, ...]
             continue
         if i < len(op.tangent) and op.tangent[i] is not None:
             dy = op.tangent[i](t, y, *xs, *options)
-        elif op.elementwise:  # a diagonal Jacobian is its own transpose, so the adjoint rule serves
+        elif op.elementwise:  # a diagonal Jacobian equals its transpose, so use the adjoint rule
             whole = t.shape if shapes is None else np.broadcast_shapes(*shapes)
             t = t if t.shape == whole else op.named("broadcast_to")(t, options=(whole, t.shape))
             dy = op.cotangent(i, t, y, xs, options)
@@ -64,7 +65,7 @@ def transpose(
     Parameters
     ----------
     linear : callable
-        Takes a list like `zeros`, of Tensors on a tape of its own, and returns a list of results.
+        Takes a list like `zeros`, of Tensors on a new tape, and returns a list of results.
     zeros : sequence of Tensor or None
         Where the function is recorded; None for an argument that it does not depend on.
     cotangents : sequence

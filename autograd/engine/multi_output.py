@@ -1,4 +1,4 @@
-"""Operations with several outputs: one node for the operation, and a light node for each output.
+"""Operations with several outputs: one node for the operation, and one small node for each output.
 
     eigh = Several("eigh", "N", numpy.linalg.eigh, rule, saves="y", dims=..., outputs=...)
 
@@ -10,8 +10,8 @@ saves    "y" keeps all outputs.
 dims     Returns a list with, per output, what `dims` of an operation with one output returns.
 outputs  ``outputs(*operands, *options)`` -> (shape, dtype) per output, for arrays that have no values.
 
-On the tape each output is a node whose parent is the operation's node. Its step of a sweep hands (index, cotangent) to
-the parent, where they are collected as `Cotangents`, so that the operation's own step runs once, with all of them.
+On the tape each output is a node whose parent is the operation's node. Its step of a sweep adds (index, cotangent) to
+the parent's `Cotangents`, so that the operation's own step runs once, with the cotangents of all outputs.
 Users' primitives (`custom.primitive`) and checkpoints (`transforms.rematerialise`) use the same nodes.
 """
 
@@ -40,7 +40,7 @@ __all__ = ["OUTPUT", "Cotangents", "Several", "append_output", "append_outputs",
 
 
 class Cotangents:
-    """The cotangents of some outputs of one operation, by the output's index. Sweeps add them up to one of all."""
+    """The cotangents of some outputs of one operation, by index. Sweeps merge them by addition."""
 
     __slots__ = ("found",)
 
@@ -48,7 +48,7 @@ class Cotangents:
         self.found = found
 
     def __add__(self, other: Cotangents) -> Cotangents:
-        return Cotangents({**self.found, **other.found})  # each output's node hands on its cotangent once
+        return Cotangents({**self.found, **other.found})  # each output's node contributes its cotangent once
 
 
 class _Output:
@@ -75,9 +75,9 @@ def append_output(recording: Recording, parent: int, i: int, array: Any, layout:
 
 
 def append_outputs(recording: Recording, parent: int, ys: Sequence[Any], layouts: Sequence[Any]) -> list[Any]:
-    """The outputs as Tensors; those with a derivative get a node each, right after the operation's.
+    """The outputs as Tensors. Each one with a derivative gets a node, directly after the operation's node.
 
-    What is no array stays as it is.
+    Outputs that are not arrays are returned unchanged.
     """
     found = []
     for i, (y, layout) in enumerate(zip(ys, layouts, strict=True)):
@@ -91,7 +91,7 @@ def append_outputs(recording: Recording, parent: int, ys: Sequence[Any], layouts
 
 
 def find_outputs(recording: Recording | None, parent: int, ys: Sequence[Any], layouts: Sequence[Any]) -> list[Any]:
-    """The same outputs for the rules of a recorded sweep, at their places; only labelled without a recording."""
+    """The outputs for the rules of a recorded sweep, at their places; without a recording they only get layouts."""
     place, found = parent, []
     for y, layout in zip(ys, layouts, strict=True):
         if not hasattr(y, "dtype"):
@@ -105,7 +105,7 @@ def find_outputs(recording: Recording | None, parent: int, ys: Sequence[Any], la
 
 
 class _View:
-    """One output of a `Several`, as an operation with one output for inference."""
+    """Presents one output of a `Several` to layout inference as an operation with one output."""
 
     def __init__(self, op: Several, index: int):
         self.name, self.letters, self.operand_name = op.name, op.letters, op.operand_name
@@ -113,7 +113,7 @@ class _View:
 
 
 class Several(Primitive):
-    """A differentiable operation with several outputs. On arrays it returns what its function does.
+    """A differentiable operation with several outputs. On arrays it returns the result of its function.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Several(Primitive):
         return self._call, self._pull
 
     def _call(self, *xs: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
-        """Run it: a tuple of Tensors (a named one where the function returns one)."""
+        """Run the operation. Returns a tuple of Tensors, a named one if the function returns a named one."""
         if listeners and not announced:
             return announce(self, xs, options)
         dtypes = [x.array.dtype for x in xs if x.__class__ in TENSORS]
@@ -188,7 +188,7 @@ class Several(Primitive):
         return kind(append_outputs(recording, main, ys, layouts))
 
     def run(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-        """The outputs' arrays, and what makes the result of them."""
+        """The outputs' arrays, and the function that makes the result from them."""
         shape_only = next((a for a in arrays if type(a) is Shaped), None)
         if shape_only is not None:
             return tuple(Shaped(s, d, shape_only.why) for s, d in self.outputs(*arrays, *options)), tuple
@@ -225,7 +225,7 @@ class Several(Primitive):
 
     @staticmethod
     def _each(function: Callable[[Any, Layout], Any], values: Sequence[Any], layouts: Sequence[Layout]) -> Any:
-        """The function of each output's value and layout, None where there is none."""
+        """Apply the function to each output's value and layout; None where there is no value."""
         return tuple([None if x is None else function(x, layout) for x, layout in zip(values, layouts, strict=True)])
 
     def lift(self, node: Node, tape: Recording | None, place: int = -1) -> tuple[Any, tuple[Any, ...]]:
@@ -241,7 +241,7 @@ class Several(Primitive):
         signature = node[6]
         duals = [out.dual for out in signature.out]
         check_rules_on(self, node, self._each(labelled, cts, duals), *self.lift(node, None))
-        signature.checked &= all(c is not None for c in cts)  # with a None among them, a rule may not have run in full
+        signature.checked &= all(c is not None for c in cts)  # with a None, a rule may have run only in part
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode: a tuple of the outputs' tangents."""

@@ -1,6 +1,7 @@
 """Leaves: the Tensors that users make, and their gradients.
 
-A `Leaf` is this rank's part of a value, a `Parameter` a leaf that is learned, a `Constant` the same on every rank.
+A `Leaf` is this rank's part of a value, a `Parameter` is a leaf that is learned, and a `Constant` is a leaf that is the
+same on every rank.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Leaf(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a tape follows it."""
+        """Whether tapes record the operations on it."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -97,17 +98,17 @@ class Leaf(Tensor):
             if state.dry and type(self.array) is not Shaped:
                 raise AbsentError(
                     f"{self.name or 'a leaf'} of shape {self.array.shape} was made outside the dry run, which would "
-                    "label it for good by a mesh that does not exist. Needed: leaves of its own. Fix: make the model "
-                    "and the data inside the with block" + call_site()
+                    "give it permanent labels of a mesh that does not exist. Needed: leaves made in the dry run. Fix: "
+                    "make the model and the data inside the with block" + call_site()
                 )
             self.layout = grid.uniform(self._default)
         return self.layout
 
     _default: Label = V
-    owns = False  # whether no one else has its array
+    owns = False  # whether no other object refers to its array
 
     def zero_grad(self) -> None:
-        """Forget the gradient."""
+        """Remove the gradient."""
         self._grad = None
 
     def accumulate(self, ct: Any) -> None:
@@ -143,7 +144,7 @@ class Parameter(Leaf):
     global_shape : sequence of int, optional
         The whole value's shape, where parts follow numpy's array_split rule.
     name : str
-        What errors and checkpoints call it; modules fill it in.
+        Its name in errors and checkpoints. Modules set it.
     """
 
     __slots__ = ()
@@ -160,7 +161,7 @@ class Parameter(Leaf):
         requires_grad: bool = True,
     ):
         array = as_array(array.array if array.__class__ in TENSORS else array)
-        if not state.dry:  # where only the shape is taken
+        if not state.dry:  # a dry world uses only the shape
             array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
         super().__init__(array, _layout(array, layout, I, global_shape), requires_grad, name)
 
@@ -226,15 +227,15 @@ def tensor(
     if state.grid is not None and drawn is not None and drawn.drawn and drawn.grid is state.grid and not requires_grad:
         x.layout = _still_drawn(drawn, x.labelled(state.grid), () if layout is None else layout)
     if layout is not None:
-        for hear in declarations:
-            hear("tensor", x)
+        for declare in declarations:
+            declare("tensor", x)
     return x
 
 
-def _still_drawn(drawn: Layout, layout: Layout, said: Any) -> Layout:
+def _still_drawn(drawn: Layout, layout: Layout, labelled_axes: Any) -> Layout:
     """The layout of a leaf made of a draw: still Drawn on the axes for which no other label was given."""
     pairs = zip(layout.grid.names, drawn.labels, layout.labels, strict=True)
-    return layout.grid.layout([D if d is D and name not in said else label for name, d, label in pairs])
+    return layout.grid.layout([D if d is D and name not in labelled_axes else label for name, d, label in pairs])
 
 
 def constant(array: Any, dtype: Any = None) -> Leaf:
@@ -248,8 +249,8 @@ def constant(array: Any, dtype: Any = None) -> Leaf:
     """
     array = array.array if array.__class__ in TENSORS else array
     x = Constant(as_array(array, dtype), None if state.grid is None else state.grid.uniform(C))
-    for hear in declarations:
-        hear("constant", x)
+    for declare in declarations:
+        declare("constant", x)
     return x
 
 

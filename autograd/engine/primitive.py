@@ -1,9 +1,9 @@
-"""Primitive: a differentiable operation and everything that its declaration says.
+"""Primitive: a differentiable operation and its declaration.
 
     multiply = op("multiply", "a b", operator.mul, (lambda ct, y, a, b: ct * b, lambda ct, y, a, b: ct * a),
                   saves="01", dims=broadcast)
 
-From one declaration follow the call and the step of a reverse sweep (`dispatch`), forward mode (`forward_mode`), the
+One declaration determines the call and the step of a reverse sweep (`dispatch`), forward mode (`forward_mode`), the
 result's layout (`layouts.inference`), the checks of the rules' layouts (`checked_pull`), and the tests.
 """
 
@@ -33,7 +33,7 @@ Rule = Callable[..., Any]
 Dims = Callable[[Sequence[tuple[int, ...]], Any], Any]
 
 registry: dict[str, Primitive] = {}
-"""Every operation by name: the test plan."""
+"""Every operation by name. The tests of operations run over it."""
 
 
 class Signature:
@@ -49,8 +49,8 @@ class Signature:
         Whether the rules were shown to give cotangents of the dual layouts (see `checked_pull`). Never True where
         `apart` is not empty.
     apart : frozenset of int
-        Operands that this rank holds although the result, rooted on another rank, is absent here. They get no cotangent
-        from it.
+        Operands that are present on this rank although the result is rooted on another rank and absent here. They get
+        no cotangent from it.
     """
 
     __slots__ = ("apart", "checked", "layouts", "out")
@@ -80,7 +80,7 @@ class Primitive:
         One per operand, ``rule(ct, y, *operands, *options)``; with ``*`` one for all, ``rule(ct, y, operands, i,
         *options)``. Written in differentiable operations. It runs on arrays, or on Tensors in recorded sweeps.
     saves : str or sequence of str
-        What the rules read: the operands' numbers, and "y" for the result.
+        The values that the rules read: the indices of operands, and "y" for the result.
     dims : callable, optional
         ``dims(shapes, options)``: per operand, which dimension of the result each of its dimensions becomes; see
         `layouts.inference`. `broadcast` makes the operation elementwise.
@@ -93,9 +93,9 @@ class Primitive:
     ranked : bool
         Whether options may hold numbers that differ between ranks.
     keeping : callable, optional
-        Runs in the place of `function` while a tape records, and returns the result and what the rules get as `y`.
+        Runs instead of `function` while a tape records. Returns the result, and the value that the rules get as `y`.
     instead : callable, optional
-        The same by other operations, for layouts that this one does not take, and for listeners.
+        Computes the same by other operations, for layouts that this operation does not support, and for listeners.
     neutral_zero : bool
         Whether an integer 0 as the last operand leaves the first unchanged, whatever its layout.
 
@@ -107,7 +107,7 @@ class Primitive:
         ``pull(node, ct, sweep)``, one step of a reverse sweep.
     """
 
-    __slots__ = ("__call__", "__dict__")  # a slot: calling an instance runs its own function, with no frame between
+    __slots__ = ("__call__", "__dict__")  # a slot: calling an instance calls its own function directly
 
     __call__: Callable[..., Any]
     communicates = False
@@ -146,17 +146,17 @@ class Primitive:
         """`call` and `pull`. Operations with kernels or several outputs have their own."""
         return bind(self)
 
-    # -- what the declaration says, for a call with n operands -----------------------------------------------------
+    # -- the declaration, for a call with n operands ---------------------------------------------------------------
     def letters(self, n: int) -> str:
         """One letter per operand."""
         return "".join(self.words) + (self.words[-1] * (n - len(self.words)) if self.variadic else "")
 
     def operand_name(self, i: int) -> str:
-        """What errors call operand i."""
+        """The name of operand i in error messages."""
         return self.operands[i] if i < len(self.operands) and not self.variadic else f"operand {i}"
 
     def keeps(self, i: int) -> bool:
-        """Whether some rule reads operand i."""
+        """Whether a rule reads operand i."""
         return self.variadic or str(i) in self.saves
 
     def rule(self, i: int) -> Rule | None:
@@ -181,8 +181,8 @@ class Primitive:
         assert grid is not None
         signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
                                   arrays, options)  # fmt: skip
-        if None not in layouts:  # a leaf without a layout has been given one now, and comes under another key
-            if len(self.signatures) > 4096:  # programs with ever new shapes must not grow for ever
+        if None not in layouts:  # otherwise a leaf has just got its layout, and the next call has another key
+            if len(self.signatures) > 4096:  # bounds the memory of programs whose shapes change all the time
                 self.signatures.clear()
             self.signatures[key] = signature
         return signature

@@ -52,7 +52,7 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
 
 
 def _kind(x: Any) -> Any:
-    """What decides promotion: an array's dtype, a Python number's (weak) self."""
+    """The argument for `numpy.result_type`: an array's dtype, or a Python number, which is weak."""
     if x.__class__ in TENSORS:
         return x.array.dtype
     if not is_array(x):

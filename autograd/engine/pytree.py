@@ -96,12 +96,12 @@ class Structure:
     def match(self, tree: Any, what: str) -> list[Any]:
         """The leaves of another container of the same structure, in this one's order.
 
-        Where this structure has a leaf, anything counts as one: a list may stand for an array.
+        Any value is accepted where this structure has a leaf, so a list may be passed for an array.
 
         Raises
         ------
         ArgumentError
-            A container that is nested in another way; `what` says whose it is.
+            A container with another structure. The message calls it `what`.
         """
         found: list[Any] = []
         self._match(tree, what, found)

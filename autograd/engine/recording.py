@@ -62,7 +62,7 @@ class _Leaf(Step):
 
 
 class _Import(Step):
-    """A value of another recording: its cotangent is kept there until that recording's sweep."""
+    """A value of another recording, which keeps its cotangent until that recording's next sweep."""
 
     name = "import"
 
@@ -73,7 +73,7 @@ class _Import(Step):
 
 
 class _Mark(Step):
-    """A callback that a sweep calls when everything recorded later is done."""
+    """A callback that a sweep calls when all later nodes are done."""
 
     name = "mark"
     communicates = True  # called without a cotangent
@@ -269,8 +269,8 @@ def _refuse_operand(recording: Recording, x: Any) -> NoReturn:
     assert x.tape is not None
     if x.tape.thread != recording.thread:
         raise TapeError(
-            "an operand was recorded by another thread (on threads: another rank). Needed: values of this rank; "
-            "a value goes from rank to rank by a collective" + call_site()
+            "an operand was recorded by another thread (on threads: another rank). Needed: values of this rank. "
+            "Fix: communicate the value with a collective" + call_site()
         )
     raise TapeError(
         f"an operand of shape {x.array.shape} belongs to a tape that backward has released. Fix: "

@@ -1,6 +1,6 @@
 """Arrays that a tape has saved are read-only until the last tape that needs them is released.
 
-`Recording.lock` locks them. This file has what users see of it: read-only views, and the errors of writes.
+`Recording.lock` locks them. This file makes the read-only views and the errors that users get.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class State(threading.local):
     recording: Recording | None = None
     """The flat list that operations append to; None while nothing is recorded."""
     grid: Grid | None = None
-    """The current mesh's names, sizes and this rank's place; None without a mesh."""
+    """The axis names and sizes of the current mesh, and this rank's coordinates; None without a mesh."""
     mesh: Any = None
     """The current mesh object, for the layers above."""
     poke: Callable[[], None] | None = None
@@ -30,8 +30,8 @@ class State(threading.local):
     pending: Any = ()
     """Values that were started and not yet waited for (see `deferred.Deferred`), in the order in which they started."""
     contexts: tuple[Callable[[], Any], ...] = ()
-    """The contexts that the program is in, outermost first. Each makes a context manager that enters it again where a
-    part of the program runs a second time (see `transforms.checkpoint`)."""
+    """The active contexts, outermost first. Each makes a context manager that enters the context again when a part of
+    the program runs a second time (see `transforms.checkpoint`)."""
     dry: bool = False
     """Whether this thread runs a dry world, where every leaf has a shape only."""
 

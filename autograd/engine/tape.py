@@ -137,13 +137,13 @@ class Tape:
             refuse_write(error)
 
     def open(self) -> Recording:
-        """The list, while the tape's block is open; TapeError else."""
+        """The list, while the tape's block is open. Raises TapeError otherwise."""
         if self.recording is None or self.end is not None:
             raise TapeError("this tape is not recording; needed: a call inside its with block")
         return self.recording
 
     def watch(self, x: Tensor) -> Tensor:
-        """`x` as an argument of this tape: the same value under a place of its own."""
+        """`x` as an argument of this tape: the same value at a new place."""
         recording = self.open()
         parent = x.node if x.tape is recording else recording.enter(x)
         recording.lock(x.array)
@@ -152,11 +152,11 @@ class Tape:
 
     # -- for the layers above ------------------------------------------------------------------------------------
     def mark(self, callback: Callable[[Sweep], None]) -> None:
-        """Call `callback` in a sweep once everything recorded after this point is done."""
+        """Call `callback` in a sweep when all nodes recorded after this point are done."""
         self.open().append((MARK, None, (), (), (callback,), None, None))
 
     def effect(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
-        """Run `do` now and `undo` when a sweep comes back to this point: a node without a cotangent."""
+        """Run `do` now, and `undo` when a sweep reaches this point. The node has no cotangent."""
         recording = self.open()
         events.emit("begin", "effect", "do")
         do()
@@ -168,7 +168,7 @@ class Tape:
         return self.recording.pending.pop(x.node, None) if x.tape is self.recording else None
 
     def plan(self) -> Any:
-        """All ranks' tapes as one graph: operations, communications, who owns what; see `collectives.inspect.plan`.
+        """All ranks' tapes as one graph of operations, communications and owned values; see `collectives.inspect.plan`.
 
         All ranks of the current mesh call it, before backward has released the tape.
         """
@@ -265,7 +265,7 @@ class Tape:
         return [carried[y.node - start] if y.tape is recording and y.node >= start else None for y in outputs]
 
 
-# -- what a sweep starts from ----------------------------------------------------------------------------------------
+# -- the start of a sweep --------------------------------------------------------------------------------------------
 _ONE: dict[type, Any] = {kind: kind(1) for kind in (np.float64, np.float32)}
 
 
@@ -338,7 +338,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
                 f"backward(output: {describe(array, array.shape, y.layout)}, cotangent: "
                 f"{describe(value, value.shape, have)})\n  axis {axis!r}: the cotangent is {label.word}; the output is "
                 f"{y.layout.labels[k].word}, so it must be {dual.labels[k].word}\n  fix: ag.tensor(cotangent, layout="
-                f"{{{axis!r}: {dual.labels[k]!r}}}), if that is what the ranks hold" + call_site()
+                f"{{{axis!r}: {dual.labels[k]!r}}}), if the ranks hold values of that layout" + call_site()
             )
     if (type(array) is Shaped and array.absent) or (type(value) is Shaped and value.absent):
         return None
@@ -348,11 +348,11 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
 
 
 def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
-    """Raise TapeError that says why `y` is no output of this tape."""
+    """Raise a TapeError with the reason why `y` is not an output of this tape."""
     if y.tape is None and y.__class__ is Tensor and y.node == OUTSIDE and recording.communicates:
         raise TapeError(
-            f"backward of a value of shape {y.array.shape} that was made outside the tape's block, so that nothing "
-            "of it was recorded. Fix: compute it inside `with Tape():`" + call_site()
+            f"backward of a value of shape {y.array.shape} that was computed outside the tape's block, so it "
+            "was not recorded. Fix: compute it inside `with Tape():`" + call_site()
         )
     if y.tape is None:
         raise TapeError(
@@ -375,18 +375,18 @@ def scope(name: str) -> Iterator[None]:
     Examples
     --------
     >>> import autograd as ag
-    >>> w, heard = ag.Parameter([1.0]), []
+    >>> w, seen = ag.Parameter([1.0]), []
     >>> with ag.Tape() as tape:
     ...     with ag.scope("layer"):
     ...         y = (w * w).sum()
-    >>> with ag.events.listening(lambda phase, way, what: heard.append((phase, what)) if what == "layer" else None):
+    >>> with ag.events.listening(lambda phase, way, what: seen.append((phase, what)) if what == "layer" else None):
     ...     tape.backward(y)
-    >>> heard
+    >>> seen
     [('begin', 'layer'), ('end', 'layer')]
     """
     recording = state.recording
     events.emit("begin", "forward", name)
-    if recording is not None:  # a sweep comes here last, when everything after it is done
+    if recording is not None:  # a sweep reaches this node after all nodes of the scope
         recording.append((MARK, None, (), (), (lambda sweep: events.emit("end", "backward", name),), None, None))
     try:
         yield

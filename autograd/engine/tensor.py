@@ -37,7 +37,7 @@ class Tensor:
     __array_priority__ = 1000.0
     __hash__ = object.__hash__
     name = ""
-    _requires_grad = False  # of leaves: whether tapes record what is computed from it
+    _requires_grad = False  # of leaves: whether tapes record the operations on it
 
     array: Any  # this rank's part, not guarded against writes; a `Shaped` where the value is absent
     layout: Layout | None  # one label per mesh axis; None without a mesh
@@ -70,7 +70,7 @@ class Tensor:
         return None
 
     def labelled(self, grid: Grid) -> Layout:
-        """Its layout under a mesh. A leaf without labels gets them, for good, when it first enters a mesh."""
+        """Its layout under a mesh. A leaf without labels gets permanent labels when it first enters a mesh."""
         return self.layout if self.layout is not None else grid.uniform(V)
 
     def enter_mesh(self) -> None:
@@ -88,13 +88,13 @@ class Tensor:
     # -- shape and dtype ---------------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of this rank's part. The extent of a sharded dimension is a number that knows its axes."""
+        """The shape of this rank's part. The extent of a sharded dimension is a `RankInt`."""
         shape = self.array.shape
         return shape if self.layout is None or not self.layout.special else local_shape(self.layout, shape)
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """The shape of the whole value; LayoutError where it is Varying, which is no one value."""
+        """The shape of the whole value; LayoutError if it is Varying, which is not one value."""
         return self.array.shape if self.layout is None else global_shape(self.layout, self.array.shape)
 
     dtype = property(lambda self: self.array.dtype)
@@ -127,8 +127,9 @@ class Tensor:
     def local(self) -> Any:
         """This rank's part as a plain array, for other libraries; read-only while a tape needs it.
 
-        What is computed from it is not differentiated and has no layout. So on an active tape it is refused for a value
-        that requires a gradient, except under ``no_grad``. ``collectives.from_local`` makes a Tensor of an array again.
+        Results computed from it are not differentiated and have no layout. So on an active tape it raises an error for
+        a value that requires a gradient, except under ``no_grad``. ``collectives.from_local`` converts an array to a
+        Tensor.
 
         Raises
         ------
@@ -150,8 +151,8 @@ class Tensor:
         if state.recording is not None and self.requires_grad:
             raise TapeError(
                 f"{self.name or 'x'}.local, of {describe(self.array, self.array.shape, self.layout)}, on an active "
-                "tape: what is computed from the plain array would miss in its gradient, and nothing would say so. "
-                "Needed: no_grad, which says it\n  fix: with ag.no_grad(): around what uses it, or "
+                "tape: computations on the plain array would be silently missing from its gradient. Needed: "
+                "no_grad, which declares that intent\n  fix: with ag.no_grad(): around the code that uses it, or "
                 "stop_gradient(x).local" + call_site()
             )
         if type(self.array) is Shaped:
@@ -167,8 +168,8 @@ class Tensor:
         if state.recording is not None and self.requires_grad and not discrete:
             raise NotDifferentiable(
                 f"{self.name or 'x'}, of {describe(self.array, self.array.shape, self.layout)}, was to become a plain "
-                "array on an active tape: what is computed from it would miss in its gradient, and nothing would say "
-                "so. Fix: autograd.numpy.array(x), which is differentiable, of lists too; or x.numpy() where no "
+                "array on an active tape: computations on it would be silently missing from the gradient. "
+                "Fix: autograd.numpy.array(x), which is differentiable, of lists too; or x.numpy() where no "
                 "gradient is wanted" + call_site()
             )
         host = to_host(self.array)
@@ -228,7 +229,7 @@ def interior(array: Any, layout: Layout | None, tape: Recording | None, node: in
 
 
 class _Watch(Step):
-    """The identity, recorded as a node of its own: an argument of a transform, or a relabelled value."""
+    """The identity, recorded as a node: an argument of a transform, or a relabelled value."""
 
     name = "watch"
 
@@ -246,7 +247,7 @@ WATCH = _Watch()
 
 
 def relabel(x: Tensor, layout: Any) -> Tensor:
-    """`x` with another layout that it may take freely; recorded as the identity."""
+    """`x` with another layout that needs no communication; recorded as the identity."""
     if x.layout is layout:
         return x
     if x.tape is None:

@@ -1,16 +1,16 @@
-"""Kernels: fused operations in one pass over blocks, faster than NumPy's functions one after the other.
+"""Kernels: fused operations in one pass over blocks, faster than a sequence of NumPy functions.
 
 A kernel belongs to an array type. `find` looks it up by the operands' type; `register` adds the kernels of a device's
-array type. Without a kernel (shape-only arrays, other dtypes, other devices) `find` returns None, and the operation
-runs the composition of plain functions that it is declared with. Recorded sweeps do too: kernels compute first-order
-cotangents only.
+array type. Without a kernel (for shape-only arrays, other dtypes, other devices) `find` returns None, and the operation
+runs the composition of plain functions in its declaration. Recorded sweeps also run the composition, because kernels
+compute first-order cotangents only.
 
 A kernel is two functions:
 
-    forward(xs, options, keep) -> (y, kept)       `kept` is for backward; None unless `keep`
+    forward(xs, options, keep) -> (y, kept)       `kept` holds the residuals for backward; None unless `keep`
     backward(ct, kept, xs, options, wanted, last) -> the operands' cotangents, None where not wanted
 
-Neither writes to its arguments, but the `last` backward may overwrite what was kept. On the host they work with
+Neither writes to its arguments, except that the `last` backward may overwrite `kept`. On the host they work with
 ``out=`` in blocks that stay in the cache.
 """
 
@@ -35,7 +35,7 @@ class Kernel(NamedTuple):
 
 
 _found: dict[tuple[type, str], Kernel | None] = {}
-_homes: dict[type, str] = {np.ndarray: __name__}
+_packages: dict[type, str] = {np.ndarray: __name__}
 _files = {
     "gelu": "activations",
     "silu": "activations",
@@ -52,7 +52,7 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def register(kind: type, package: str) -> None:
-    """Register the kernels of an array type: a package with some of the files of this one.
+    """Register the kernels of an array type: a package with files named like those of this package.
 
     Examples
     --------
@@ -62,15 +62,15 @@ def register(kind: type, package: str) -> None:
     >>> kernels.find("gelu", (Device(),)) is None
     True
     """
-    _homes[kind] = package
+    _packages[kind] = package
     _found.clear()
 
 
 def _load(kind: type, name: str) -> Kernel | None:
     kernel = None
-    if kind in _homes and name in _files:
+    if kind in _packages and name in _files:
         try:
-            kernel = getattr(import_module(f"{_homes[kind]}.{_files[name]}"), f"{name}_kernel", None)
+            kernel = getattr(import_module(f"{_packages[kind]}.{_files[name]}"), f"{name}_kernel", None)
         except ModuleNotFoundError:
             if kind is np.ndarray:
                 raise
@@ -79,9 +79,10 @@ def _load(kind: type, name: str) -> Kernel | None:
 
 
 def find(name: str, xs: Sequence[Any]) -> Kernel | None:
-    """The kernel of an operation for these arrays, or None: all of one type, float32 or float64 throughout.
+    """The kernel of an operation for these arrays, or None.
 
-    Arrays of integers or booleans among them (labels, masks) are allowed.
+    The arrays must have one type and one dtype, float32 or float64. Further arrays of integers or booleans (labels,
+    masks) are allowed.
     """
     kind = type(xs[0])
     key = kind, name

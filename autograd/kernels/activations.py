@@ -1,4 +1,4 @@
-"""GELU and SiLU: value and derivative in one pass, so that backward is one product."""
+"""GELU and SiLU. Forward computes the value and the derivative in one pass, so that backward is one product."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _DENSITY = 1 / math.sqrt(2 * math.pi)
 
 @cache
 def _constants(dtype: Any, *values: float) -> list[Any]:
-    """Numbers as arrays without dimensions: with a Python number each call takes a microsecond more."""
+    """Numbers as arrays without dimensions. With Python numbers each call would take a microsecond more."""
     return [np.array(value, dtype) for value in values]
 
 
 def _gelu_tanh(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
     """``y = x h``, ``h = (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u))``; ``d = h + 2 y (1 - h) du/dx``.
 
-    ``u = slope (x + cubic x^3)``, by products: NumPy's x**3 is an order of magnitude slower, its exp is twice as fast
-    as its tanh.
+    ``u = slope (x + cubic x^3)`` is computed by products, because NumPy's x**3 is an order of magnitude slower. NumPy's
+    exp is twice as fast as its tanh.
     """
     one, linear, cube, slope, square = _constants(
         x.dtype, 1, -2 * _SLOPE, -2 * _SLOPE * _CUBIC, 2 * _SLOPE, 6 * _SLOPE * _CUBIC
@@ -54,7 +54,7 @@ def _gelu_tanh(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
 
 
 def _gelu_erf(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
-    """``y = x P(x)`` with the normal distribution's P; ``d = P(x) + x p(x)``."""
+    """``y = x P(x)`` with the normal distribution function P and its density p; ``d = P(x) + x p(x)``."""
     minus_half, density = _constants(x.dtype, -0.5, _DENSITY)
     np.multiply(x, x, y)
     np.multiply(y, minus_half, y)
@@ -72,7 +72,7 @@ def _gelu_erf(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
 
 
 def _cdf_float32(x: Any, e: Any, a: Any, b: Any) -> None:
-    """Write P(x) to `a`, given ``e = exp(-x^2 / 2)``: one form for all x, to 1.5e-7, about float32's precision.
+    """Write P(x) to `a`, given ``e = exp(-x^2 / 2)``, by one formula for all x, to 1.5e-7 (about float32's precision).
 
     Source: Abramowitz & Stegun 1964, formula 7.1.26 (Hastings):
     erfc(z) = (polynomial in t) exp(-z^2), t = 1 / (1 + p z).
@@ -121,7 +121,7 @@ def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
             for at in blocks(len(x), x.itemsize, BLOCK_BYTES):
                 loop(x[at], y[at], scratch[0, : at.stop - at.start] if d is None else d[at])
             return y.reshape(xs[0].shape), d
-        with np.errstate(over="ignore"):  # exp's infinity is the right one: 1 / (1 + inf) = 0
+        with np.errstate(over="ignore"):  # an infinite exp gives the right result: 1 / (1 + inf) = 0
             for at in blocks(len(x), x.itemsize, BLOCK_BYTES):
                 a, b = scratch[:, : at.stop - at.start]
                 function(x[at], y[at], None if d is None else d[at], a, b)

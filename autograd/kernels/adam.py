@@ -1,4 +1,4 @@
-"""Adam's update in place: one compiled pass, or NumPy's passes block by block, so that a block stays in the cache."""
+"""Adam's update in place, by one compiled pass, or by NumPy in blocks that stay in the cache."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def adam(
     p, g, first, second : arrays
         Parameter, gradient (which is only read), averages of the gradient and of its square.
     step : int
-        Counted from one.
+        The number of the step, starting from one.
     weight_decay : float
-        Added to the gradient as ``weight_decay p``, or with `decoupled` taken off the parameter, ``lr weight_decay p``.
+        ``weight_decay p`` is added to the gradient; with `decoupled`, ``lr weight_decay p`` is subtracted from `p`.
 
     Raises
     ------
     ValueError
-        What is to be updated is read-only.
+        An array to be updated is read-only.
 
     Notes
     -----
@@ -49,7 +49,8 @@ def adam(
     array([0.9, 1.1])
     """
     if not (p.flags.writeable and first.flags.writeable and second.flags.writeable):
-        raise ValueError("adam: the parameter or one of its averages is read-only")  # a loop would write to it
+        # a compiled loop would write to it
+        raise ValueError("adam: the parameter or one of its averages is read-only; needed: writeable arrays")
     b1, b2 = betas
     size = lr / (1 - b1**step)
     root = (1 - b2**step) ** 0.5
@@ -61,7 +62,7 @@ def adam(
         numbers = (1 - b1, b1, 1 - b2, b2, eps, size, decay, keep)
         loop(*(x.reshape(-1) for x in (p, first, second, g)), *map(p.dtype.type, numbers))
         return
-    # as arrays without dimensions: with a Python number each call takes a microsecond more
+    # as arrays without dimensions: with Python numbers each call would take a microsecond more
     mean, square, keep_mean, keep_square, least, rate = (
         np.array(c, p.dtype) for c in (1 - b1, 1 - b2, b1, b2, eps, size)
     )

@@ -1,14 +1,14 @@
 """Attention in blocks of query rows, on views of (..., heads, tokens, width) with any strides: nothing is copied.
 
-The exponentials P are kept for backward, not divided by their rows' sums r: the division is folded into the output and
-into its cotangent, which are narrower. With ``c = ct / r``
+The exponentials P are kept for backward without the division by their row sums r. Instead the output and its cotangent
+are divided, which are smaller arrays. With ``c = ct / r``
 
     O = (P V) / r,  dV = P' c,  dS = P * (c V' - rowsum(c * O)),  dQ = dS K,  dK = dS' Q
 
-and the scale is folded into Q, in backward into c. Causal blocks that are masked throughout are not computed. In a
-block on the diagonal the exponentials are computed in strips of rows, each up to the last key that its last row sees.
-If the lengths of the rows of Q and K bound all scores within exp's safe range, the largest score of each row is not
-computed. Beyond `KEEP_BYTES` the exponentials are not kept, and backward computes them again.
+Q, and in backward c, is multiplied by the scale. Causal blocks that are fully masked are not computed. In a block on
+the diagonal the exponentials are computed in strips of rows, each up to the last key that its last row attends to. If
+the lengths of the rows of Q and K bound all scores within exp's safe range, the largest score of each row is not
+computed. Above `KEEP_BYTES` the exponentials are not kept, and backward recomputes them.
 
 Source: the recomputation and the row sum of ``ct * O`` are those of Dao et al. 2022 (FlashAttention), section 3.1.
 """
@@ -24,7 +24,7 @@ from . import Kernel
 from .softmax import SAFE, exponentials
 
 SCORE_BYTES = 1 << 19
-"""The size of the scores of one step: rows of one head, or all of several heads."""
+"""The size of the scores of one step: some rows of one head, or all rows of several heads."""
 KEEP_BYTES = 1 << 25
 """Up to this size the exponentials are kept for backward."""
 ROWS = 128
@@ -34,7 +34,7 @@ STRIP = 32
 
 
 class _Step(NamedTuple):
-    """Some query rows of some heads of one batch: its place, and how many keys those rows see."""
+    """Some query rows of some heads of one batch element, and the number of keys that they attend to."""
 
     at: tuple[int, ...]
     heads: slice
@@ -59,7 +59,7 @@ def _steps(q: Any, k: Any, causal: bool) -> Iterator[_Step]:
 
 
 def _bound(q: Any, k: Any, scale: float) -> float:
-    """A bound on the size of all scores: the product of the greatest lengths (Cauchy-Schwarz)."""
+    """A bound on the absolute values of all scores: the product of the largest row lengths (Cauchy-Schwarz)."""
     if not q.size or not k.size:
         return 0.0
     longest = [float(np.sqrt(np.vecdot(x, x).max())) for x in (q, k)]
@@ -71,14 +71,14 @@ class _Scores:
 
     def __init__(self, q: Any, k: Any, mask: Any, causal: bool, scale: float, safe: bool | None = None):
         self.q, self.k, self.causal, self.scale = q, k, causal, scale
-        self.offset = k.shape[-2] - q.shape[-2]  # the last query sees the last key
+        self.offset = k.shape[-2] - q.shape[-2]  # the last query attends to the last key
         self.mask = None if mask is None else np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
         self.additive = mask is not None and mask.dtype != bool
         self.safe = not self.additive and _bound(q, k, scale) <= SAFE if safe is None else safe
         self.triangles: dict[Any, Any] = {}
 
     def visible(self, step: _Step, edge: int) -> Any:
-        """Ones where a query row sees a key from `edge` on, zeros where the key comes later; of the array's dtype."""
+        """The causal mask of the keys from `edge` on: ones where a query row attends to a key, in the array's dtype."""
         rows, first = step.rows.stop - step.rows.start, step.rows.start + self.offset - edge
         key = rows, step.seen - edge, first
         found = self.triangles.get(key)
@@ -87,21 +87,21 @@ class _Scores:
         return found
 
     def exponentials(self, step: _Step) -> Any:
-        """P of one step, [heads, rows, seen keys]."""
+        """P of one step, [heads, rows, keys]."""
         query = self.q[step.at][step.heads, step.rows] * self.scale
         p = np.matmul(query, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2))
         mask = None if self.mask is None else self.mask[step.at][step.heads, step.rows, : step.seen]
-        # the diagonal crosses the last columns only
+        # the diagonal crosses only the last columns
         edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
         if self.safe:
             rows = p.shape[1]
-            strip = STRIP if edge == 0 else rows  # in a longer block strips cost more than they save
+            strip = STRIP if edge == 0 else rows  # in a block with more keys, strips cost more than they save
             for start in range(0, rows, strip):
                 part = p[:, start : start + strip, : max(0, step.seen - rows + start + strip)]
                 np.exp(part, out=part)
             if edge < step.seen:
                 part = p[:, :, edge:]
-                part *= self.visible(step, edge)  # beyond the strips these are scores still, which are finite
+                part *= self.visible(step, edge)  # elements outside the strips are still scores, which are finite
             if mask is not None:
                 p *= mask
             return p
@@ -116,7 +116,7 @@ class _Scores:
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool) -> Any:
-    """Write the output to `out`; return what backward needs: the exponentials by step, and the rows' 1 / r."""
+    """Write the output to `out`; return the residuals: the exponentials by step (or None), 1 / r, and `safe`."""
     scores = _Scores(q, k, mask, causal, scale)
     steps = list(_steps(q, k, causal))
     total = sum((s.heads.stop - s.heads.start) * (s.rows.stop - s.rows.start) * s.seen for s in steps) * q.itemsize
@@ -126,7 +126,7 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
     for step in steps:
         p = scores.exponentials(step)
         r = (p @ ones[: step.seen])[..., None]
-        r[r == 0] = 1  # a row that sees nothing
+        r[r == 0] = 1  # a row that attends to no key
         np.reciprocal(r, out=r)
         inverse[step.at][step.heads, step.rows] = r
         o = out[step.at][step.heads, step.rows]
@@ -140,7 +140,7 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
 def attend_backward(
     ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, o: Any, kept: Any, dq: Any, dk: Any, dv: Any
 ) -> None:
-    """Write the cotangents to `dq`, `dk` and `dv`, any of them None."""
+    """Write the cotangents to `dq`, `dk` and `dv`, except for those that are None."""
     exps, inverse, safe = kept
     scores = _Scores(q, k, mask, causal, scale, safe)
     opened: set[Any] = set()
@@ -169,7 +169,7 @@ def attend_backward(
 
 
 def _accumulate(a: Any, b: Any, target: Any, seen: int, first: bool) -> None:
-    """Add ``a' b`` to the first `seen` rows of the target, whose first contribution sets it."""
+    """Add ``a' b`` to the first `seen` rows of the target. The `first` contribution overwrites the target."""
     if not first:
         target[:, :seen] += a.swapaxes(-1, -2) @ b
     else:

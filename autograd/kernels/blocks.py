@@ -1,4 +1,4 @@
-"""Helpers of the host's kernels: blocks, and arrays as matrices or vectors."""
+"""Helpers of the host's kernels: slices of blocks, and arrays as matrices or vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCK_BYTES = 1 << 18  # a block and its intermediate results stay in a second-l
 
 
 def blocks(count: int, item_bytes: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:
-    """Slices that cover `count` items, each of at most `block_bytes` (and of one item at least)."""
+    """Slices that cover `count` items, each of at most `block_bytes`, but at least one item."""
     step = max(1, block_bytes // max(item_bytes, 1))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))

@@ -1,8 +1,7 @@
 """Loops over elements that Numba compiles to one pass each; `kernels.compiled` loads this file.
 
-Arrays are contiguous; those that are only read may be read-only. Numbers are of the arrays' dtype, because a Python
-number would make the arithmetic float64. A loop is here because it takes at most 1 / 1.3 of NumPy's time for the whole
-operation that it serves.
+Arrays are contiguous, and those that are only read may be read-only. Numbers have the arrays' dtype, because a Python
+number would make the arithmetic float64. Each loop speeds up its whole operation by a factor of 1.3 or more over NumPy.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ def _adam(
 
 @njit(error_model="numpy", forceinline=True)
 def _exp(x: Any) -> Any:
-    """e^x of a float32 to its precision, in steps that a compiler can vectorize; NaN of NaN.
+    """e^x of a float32 to its precision, in steps that a compiler can vectorize. It keeps NaN.
 
-    It is zero below -87, where a float32 no longer has full precision, and infinity from 89 on.
+    It is zero below -87, where a float32 loses precision, and infinity from 89 on.
 
-    ``2^k exp(r)`` with ``|r| <= ln(2) / 2``, where ln(2) is taken off in two parts and exp(r) is a polynomial of degree
-    7. Source: Cody & Waite 1980; Moshier, Cephes Mathematical Library (expf).
+    ``2^k exp(r)`` with ``|r| <= ln(2) / 2``, where ln(2) is subtracted in two parts and exp(r) is a polynomial of
+    degree 7. Source: Cody & Waite 1980; Moshier, Cephes Mathematical Library (expf).
     """
     shown = x >= f32(-87) or x != x
-    x = f32(89) if x > f32(89) else x  # min and max would drop a NaN
+    x = f32(89) if x > f32(89) else x  # min and max would lose a NaN
     x = x if shown else f32(-87)
     k = np.floor(x * f32(1.44269504088896341) + f32(0.5))
     r = (x - k * f32(0.693359375)) - k * f32(-2.12194440e-4)
@@ -75,7 +74,7 @@ def _gelu(x: Any, y: Any, d: Any) -> None:
 
 
 def _cross_entropy(logits: Any, labels: Any, losses: Any, exps: Any, sums: Any) -> bool:
-    """Each row's loss, its exp(logits - largest) and their sum; False if a label is no class."""
+    """Each row's loss, exp(logits - largest logit), and the sum of these; False if a label is out of range."""
     for row in range(logits.shape[0]):
         x, e, label = logits[row], exps[row], labels[row]
         if label < 0 or label >= x.size:
@@ -93,7 +92,7 @@ def _cross_entropy(logits: Any, labels: Any, losses: Any, exps: Any, sums: Any) 
 
 
 def _cross_entropy_backward(ct: Any, exps: Any, sums: Any, labels: Any, dx: Any) -> bool:
-    """``ct (softmax - one_hot)``; False if a label is no class."""
+    """``ct (softmax - one_hot)``; False if a label is out of range."""
     for row in range(exps.shape[0]):
         e, d, label = exps[row], dx[row], labels[row]
         if label < 0 or label >= e.size:
@@ -125,7 +124,7 @@ def _layer_norm(
 def _layer_norm_backward(
     ct: Any, x: Any, weight: Any, means: Any, scales: Any, dx: Any, dw: Any, db: Any, share: Any
 ) -> None:
-    """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``; `dw` and `db` are added to."""
+    """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``; adds to `dw` and `db`."""
     for row in range(x.shape[0]):
         mean, scale = means[row], scales[row]
         first, second = mean * 0, mean * 0
@@ -149,7 +148,7 @@ class _Loop(NamedTuple):
     """One letter per argument: r, R an array of one or two dimensions that is read; w, W one that is written; i an
     array of integers that is read; n a number of the arrays' dtype."""
     sums: bool = False  # whether the compiler may change the order of a sum
-    refuses: bool = False  # whether it returns if it could do it
+    refuses: bool = False  # whether it returns False for invalid arguments
 
 
 _LOOPS = {

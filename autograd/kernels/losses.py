@@ -1,7 +1,7 @@
 """Cross-entropy of many classes in blocks of rows.
 
-The exponentials are kept for backward, and the last backward turns them into the gradient in place. So only one array
-of the size of the logits is allocated.
+The exponentials are kept for backward, and the last backward overwrites them with the gradient. So only one array of
+the size of the logits is allocated.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) ->
     exps: Any = np.empty((n, classes), logits.dtype) if keep else None
     scratch: Any = None
     ones = np.ones(classes, logits.dtype)
-    away = None if ignored is None else labels == ignored
-    losses = logits[np.arange(n), labels if away is None else np.where(away, 0, labels)] * (smoothing - 1.0)
+    is_ignored = None if ignored is None else labels == ignored
+    losses = logits[np.arange(n), labels if is_ignored is None else np.where(is_ignored, 0, labels)] * (smoothing - 1.0)
     for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
         x, out = logits[at], sums[at]
         if exps is None:
@@ -40,22 +40,22 @@ def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) ->
             losses[at] += tops[:, 0]
         if smoothing:
             losses[at] -= x.dot(ones) * (smoothing / classes)
-    if away is not None:
-        losses[away] = 0
+    if is_ignored is not None:
+        losses[is_ignored] = 0
     return losses, (exps, sums) if keep else None
 
 
 def _cross_entropy_backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
-    """``ct (softmax - (1 - smoothing) one_hot - smoothing / classes)``; zero in rows that are ignored."""
+    """``ct (softmax - (1 - smoothing) one_hot - smoothing / classes)``; zero in ignored rows."""
     labels = xs[1]
     ignored, smoothing = options
     exps, sums = kept
     dx = exps if last else np.empty(exps.shape, exps.dtype)
     if ignored is not None:
-        away = labels == ignored
-        ct, labels = np.where(away, np.zeros((), ct.dtype), ct), np.where(away, 0, labels)
+        is_ignored = labels == ignored
+        ct, labels = np.where(is_ignored, np.zeros((), ct.dtype), ct), np.where(is_ignored, 0, labels)
     n, classes = exps.shape
     factor = ct / sums
     for at in blocks(n, classes * dx.itemsize, BLOCK_BYTES):

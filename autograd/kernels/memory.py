@@ -1,4 +1,4 @@
-"""The C library's allocator: whether freed memory stays in the process."""
+"""Configures the C library's allocator to keep freed memory in the process."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def keep_freed_memory(limit_bytes: int = 1 << 29) -> bool:
     """Make the process keep the memory that it frees, up to `limit_bytes`, for its next arrays.
 
     By default glibc returns the top of the heap to the system as soon as a step's arrays are freed, and maps every
-    array of 32 MiB or more anew. The next step takes its memory from the system again, with a page fault per 4 KiB: up
-    to a fifth of the time of a transformer block's step. The peak does not grow. Call it once, before the first step.
-    It holds for the whole process, and ringtape never calls it by itself.
+    array of 32 MiB or more anew. The next step requests its memory from the system again, with a page fault per 4 KiB.
+    That takes up to a fifth of the time of a transformer block's step. The peak does not grow. Call this function once,
+    before the first step. It affects the whole process, and ringtape never calls it by itself.
 
     Parameters
     ----------
     limit_bytes : int
-        How much free memory at the top of the heap is kept, and from which size on an array is still mapped by itself.
+        The free memory at the top of the heap that is kept, and the size from which an array is mapped separately.
 
     Returns
     -------
     bool
-        Whether it was set. False with a C library that has no ``mallopt``, and where the allocator's own variables
-        (``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_MMAP_THRESHOLD_``, ``GLIBC_TUNABLES``) are set in the environment: those
+        Whether the limit was set. False if the C library has no ``mallopt``, or if the allocator's variables
+        (``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_MMAP_THRESHOLD_``, ``GLIBC_TUNABLES``) are set in the environment, which
         take precedence.
 
     Notes

@@ -12,10 +12,9 @@ LEAST = compiled.LEAST
 
 
 def momentum(p: Any, v: Any, g: Any, lr: float, keep: float) -> bool:
-    """``v = keep v + g; p -= lr v`` in place; False, and nothing done, where NumPy has to do it.
+    """``v = keep v + g; p -= lr v`` in place. Returns False and changes nothing where NumPy must be used.
 
-    NumPy takes four passes and an array of the same size beside. Of fewer than `LEAST` numbers the calls cost more than
-    the passes.
+    NumPy takes four passes and a temporary array. For fewer than `LEAST` numbers the calls cost more than the passes.
 
     Examples
     --------

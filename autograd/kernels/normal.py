@@ -41,12 +41,12 @@ def _ratio(table: Any, z: Any) -> Any:
 
 
 def normal_cdf(x: Any, out: Any = None) -> Any:
-    """``P(x) = erfc(-x / sqrt(2)) / 2``: of arrays of any kind, by plain functions.
+    """``P(x) = erfc(-x / sqrt(2)) / 2`` of arrays of any type, by plain functions.
 
-    Small values keep their relative accuracy, because they are computed as erfc and never as ``1 - erf``.
+    Small values have full relative accuracy, because they are computed as erfc and not as ``1 - erf``.
     """
     z = np.abs(x) * _ROOT_HALF
-    # each form where it holds, and some number in its range elsewhere
+    # the arguments of each formula, clipped to its range
     near = np.minimum(z, 0.46875)
     middle = np.minimum(np.maximum(z, 0.46875), 4.0)
     far = np.minimum(np.maximum(z, 4.0), 1e4)

@@ -1,7 +1,7 @@
 """Layer norm and RMS norm over the last dimension, in blocks of rows.
 
-Means over a row are products with a vector, squares ``vecdot``. Besides the operands, backward needs two numbers per
-row.
+Row means are products with a vector, and sums of squares are ``vecdot``. Backward needs the operands and two numbers
+per row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tu
 def _layer_norm_backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
-    """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``; the means are products with w."""
+    """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``; the means are products with the vector w."""
     x, cts = rows(xs[0]), rows(ct)
     means, scales = kept
     n, width = x.shape
@@ -65,7 +65,7 @@ def _layer_norm_backward(
         sums = np.zeros((2, width), x.dtype)
         loop(cts, x, weight, means, scales, dx, *sums, x.dtype.type(1 / width))
         dw, db = (total if is_wanted else None for total, is_wanted in zip(sums, wanted[1:], strict=True))
-        return dx.reshape(xs[0].shape), dw, db  # type: ignore[union-attr]  # `fits` has looked
+        return dx.reshape(xs[0].shape), dw, db  # type: ignore[union-attr]  # `fits` implies that dx is an array
     whole = list(blocks(n, width * x.itemsize))
     most = whole[0].stop if whole else 0
     scratch = np.empty((2, most, width), x.dtype)

@@ -11,14 +11,14 @@ from . import Kernel
 from .blocks import blocks
 
 SAFE = 60.0
-"""exp of anything between -SAFE and SAFE, and sums of as many of them as memory holds, are exact in float32's range."""
+"""exp of numbers between -SAFE and SAFE, and sums of them, do not overflow or underflow in float32."""
 
 
 def exponentials(x: Any, out: Any) -> Any:
     """Write ``exp(x - shift)`` to `out` and return the shift of each row, [..., 1]; None where it is zero.
 
-    The maximum of each row takes longer than the exponential (NumPy has no vector code for it). The extremes of the
-    whole block are cheap, and mostly show that no shift is needed. A row of -inf gives zeros.
+    The maximum of each row takes longer than the exponential, because NumPy has no vector code for it. The extremes of
+    the whole block are cheap, and usually show that no shift is needed. A row of -inf gives zeros.
     """
     if not x.size:
         return None

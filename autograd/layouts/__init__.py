@@ -1,5 +1,5 @@
-"""Layouts: what the ranks of a mesh hold of a value, and the layout of an operation's result.
+"""Layouts: how a value is distributed over the ranks of a mesh, and the layout of an operation's result.
 
-`layout` has the labels and the layouts, `inference` the layout of an operation's result, `messages` the text of layout
-errors, `partition` the partition of a dimension, and `rank_values` numbers that differ between ranks.
+`layout` defines labels and layouts, `inference` infers the layout of an operation's result, `messages` writes the text
+of layout errors, `partition` splits a dimension into parts, and `rank_values` has numbers that differ between ranks.
 """

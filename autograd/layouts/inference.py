@@ -1,8 +1,8 @@
-"""The layout of a local operation's result, from its operands' layouts and what its declaration says.
+"""Infers the layout of a local operation's result from its operands' layouts and its declaration.
 
-Each mesh axis is inferred by itself. Sharded dimensions come first: the operation keeps the dimension (the result is
-sharded too), sums over it (the result is Partial), or mixes along it (an error). After that the labels of unsharded
-values are combined; few of them mix (see `combine`).
+Each mesh axis is inferred separately. Sharded dimensions come first: the operation keeps the dimension (the result is
+sharded, too), sums over it (the result is Partial), or mixes along it (an error). Then the labels of unsharded values
+are combined; only few combinations are legal (see `combine`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def infer(
     options: Any,
     arrays: Sequence[Any],
 ) -> Layout:
-    """Infer the layout of the result of `op`; LayoutError with a reason and a fix if the operands' layouts do not mix.
+    """Infer the layout of the result of `op`. Raises LayoutError with a reason and a fix if the layouts do not mix.
 
-    R and I count as C for an operand that is not `real` (floating or complex), because it has no cotangent. The arrays
-    are for the error's text.
+    For an operand that is not `real` (floating or complex), R and I are treated as C, because it has no cotangent. The
+    arrays are used for the error's text only.
     """
     grid = layouts[0].grid
     for layout in layouts:
@@ -68,12 +68,12 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         if isinstance(entry, Sum):
             for j, d in along:
                 other = labels[j]
-                if not (isinstance(other, Shard) and other.dim == d and _cut_alike(other, label, size)):
+                if not (isinstance(other, Shard) and other.dim == d and _same_partition(other, label, size)):
                     raise Refused("unmatched", i, j)
             contracted = True
             continue
-        target = _carried(label, entry, i)
-        if shard is not None and not (shard.dim == target.dim and _cut_alike(shard, target, size)):
+        target = _label_in_result(label, entry, i)
+        if shard is not None and not (shard.dim == target.dim and _same_partition(shard, target, size)):
             raise Refused("cut differently", shard, target, i)
         shard = target
         for j, d in along:
@@ -100,8 +100,8 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
     return shard or (V if V in labels else R if R in labels else D if drawn else C)
 
 
-def _carried(label: Shard, entry: Any, i: int) -> Shard:
-    """The label of a sharded dimension in the result, where its extents may be a multiple."""
+def _label_in_result(label: Shard, entry: Any, i: int) -> Shard:
+    """The label of a sharded dimension in the result, where its extents may be multiplied by a factor."""
     dim, factor = entry if isinstance(entry, tuple) else (entry, 1)
     extent, offset, unit = (label.extent or 0) * factor, (label.offset or 0) * factor, label.unit * factor
     if extent.denominator != 1 or offset.denominator != 1:
@@ -109,7 +109,7 @@ def _carried(label: Shard, entry: Any, i: int) -> Shard:
     return Shard(dim, int(extent), int(offset), int(unit) if unit.denominator == 1 else 1)
 
 
-def _cut_alike(a: Shard, b: Shard, size: int) -> bool:
+def _same_partition(a: Shard, b: Shard, size: int) -> bool:
     """Whether two sharded dimensions are partitioned alike on every rank."""
     if a.extent != b.extent or a.offset != b.offset:
         return False
@@ -117,7 +117,7 @@ def _cut_alike(a: Shard, b: Shard, size: int) -> bool:
 
 
 def _with_invariant(op: Any, labels: Sequence[Label]) -> Label:
-    """I mixes with I and constants only."""
+    """I mixes only with I and constants."""
     for j, x in enumerate(labels):
         if x is not I and x is not C:
             raise Refused("invariant", labels.index(I), j)
@@ -125,7 +125,7 @@ def _with_invariant(op: Any, labels: Sequence[Label]) -> Label:
 
 
 def _with_partial(op: Any, labels: Sequence[Label]) -> Label:
-    """P is legal exactly where it fills one letter and the rest is R or constant."""
+    """P is legal if all operands of one letter are P, no other operand is, and the others are R or constant."""
     letters = op.letters(len(labels))
     at = labels.index(P)
     for j, x in enumerate(labels):
@@ -141,14 +141,14 @@ def _with_partial(op: Any, labels: Sequence[Label]) -> Label:
 
 
 def layout_of(x: Any, grid: Grid) -> Layout:
-    """The layout of an operand that is no Tensor: numbers are C, arrays V, rank-dependent numbers V on their axes."""
+    """The layout of an operand that is not a Tensor: C for numbers, V for arrays, V on their axes for rank numbers."""
     if isinstance(x, RankInt | RankFloat):
         return grid.layout([V if name in x.axes else C for name in grid.names])
     return grid.uniform(C if getattr(x, "shape", ()) == () else V)
 
 
 def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:
-    """The layout of an operand that is used with a rank-dependent option: copies become Varying on those axes."""
+    """The layout of an operand with a rank-dependent option: copies become Varying on the option's axes."""
     for axis in axes:
         if layout[axis] is I or layout[axis] is P:
             raise LayoutError(rank_dependent(name, layout, axis))

@@ -1,20 +1,20 @@
-"""Labels and layouts: what the ranks along a mesh axis hold of a value, and which label its cotangent has.
+"""Labels and layouts: how a value is distributed over a mesh axis, and the label of its cotangent.
 
 =============  ==========================  ==================================================  ==========
-label          the ranks hold              it means                                            cotangent
+label          the ranks hold              meaning                                             cotangent
 =============  ==========================  ==================================================  ==========
 R Replicated   equal copies                one value, used separately by each rank             P
 P Partial      addends                     one value, the sum over the ranks, not yet taken    R
 I Invariant    equal copies                one value and one computation, repeated             I
-V Varying      own values                  as many values as ranks; no promise                 V
-Shard(d)       parts                       V that knows "concatenate on dimension d"           Shard(d)
-Rooted(r)      data on rank r only         one value; absent elsewhere                         Rooted(r)
-C Constant     equal copies                equal everywhere, no cotangent                      (none)
+V Varying      different values            a separate value on each rank                       V
+Shard(d)       parts                       one value, concatenated from parts on dimension d   Shard(d)
+Rooted(r)      data on rank r only         one value, absent on the other ranks                Rooted(r)
+C Constant     equal copies                one constant without a cotangent                    (none)
 D Drawn        equal copies                random numbers from a key without the rank          (none)
 =============  ==========================  ==================================================  ==========
 
-A draw is a constant that does not mix with Varying: the same dropout mask on data that differs between ranks is an
-error (see `random`).
+Drawn is like Constant, but does not mix with Varying: to apply the same dropout mask to different data on each rank is
+an error (see `random`).
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ D = Label("D", "Drawn")
 class Shard(Label):
     """Parts of one value, concatenated on dimension `dim`.
 
-    `extent` is the whole value's extent along the dimension, `offset` the index at which this rank's part begins. They
-    are filled in when a tensor takes the label. Without them a Shard equals every Shard of the same dimension:
-    ``x.layout["dp"] == Shard(0)``. Extents of parts are multiples of `unit`: a reshape that merges dimensions keeps
-    whole rows together, so the parts of 5 rows of 2 on 3 ranks have 4, 4 and 2 elements, not 4, 3 and 3.
+    `extent` is the whole value's extent along the dimension, and `offset` the index at which this rank's part begins.
+    They are set when a tensor gets the label. Without them a Shard equals every Shard of the same dimension:
+    ``x.layout["dp"] == Shard(0)``. The extents of parts are multiples of `unit`. For example, a reshape of 5 rows of 2
+    elements to one dimension keeps rows together, so the parts on 3 ranks have 4, 4 and 2 elements, not 4, 3 and 3.
     """
 
     __slots__ = ("dim", "extent", "offset", "unit")
@@ -86,7 +86,7 @@ class Shard(Label):
 
 
 class Rooted(Label):
-    """One value whose data is on the rank with coordinate `root` of the axis; the others hold no data."""
+    """One value whose data is on the rank with coordinate `root` on the axis. The other ranks hold no data."""
 
     __slots__ = ("root",)
 
@@ -113,7 +113,7 @@ def dual_label(label: Label) -> Label:
 
 
 def may_relabel(have: Label, need: Label) -> bool:
-    """Whether a sweep may change a label for free: V->P, R->V, Shard<->V, Rooted<->V, and a constant to R, I, V."""
+    """Whether a sweep may change a label for free: V->P, R->V, Shard<->V, Rooted<->V, and constants to R, I, V."""
     if have is need or have == need or ((have is C or have is D) and need is not P):
         return True
     varying = have is V or have is R or type(have) in (Shard, Rooted)
@@ -121,11 +121,11 @@ def may_relabel(have: Label, need: Label) -> bool:
 
 
 class Mix:
-    """The dimension is mixed by the operation, so it cannot be sharded."""
+    """The operation mixes elements along the dimension, so it cannot be sharded."""
 
 
 class Sum:
-    """The dimension is summed over by the operation; dimensions of one contraction share the key."""
+    """The operation sums over the dimension. Dimensions that are contracted together have the same key."""
 
     __slots__ = ("key",)
 
@@ -140,7 +140,7 @@ class Sum:
 
 
 class Layout(Mapping[str, Label]):
-    """The labels of one value, one per mesh axis: a read-only mapping, and one object per content (`Grid.layout`)."""
+    """The labels of one value, one per mesh axis: a read-only mapping. Equal layouts are one object."""
 
     __slots__ = ("drawn", "dual", "grid", "labels", "one_number", "rooted", "special")
 
@@ -150,9 +150,9 @@ class Layout(Mapping[str, Label]):
     def __init__(self, grid: Grid, labels: tuple[Label, ...]):
         self.grid = grid
         self.labels = labels
-        self.special = any(type(x) is Shard for x in labels)  # then inference depends on shapes
-        self.rooted = any(type(x) is Rooted for x in labels)  # then the value may be absent here
-        self.one_number = all(x is I for x in labels)  # then a number is an objective
+        self.special = any(type(x) is Shard for x in labels)  # if so, inference depends on shapes
+        self.rooted = any(type(x) is Rooted for x in labels)  # if so, the value may be absent on this rank
+        self.one_number = all(x is I for x in labels)  # if so, a number can be an objective
         self.drawn = D in labels
 
     def __getitem__(self, axis: str) -> Label:
@@ -164,7 +164,7 @@ class Layout(Mapping[str, Label]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    __hash__ = object.__hash__  # there is one object per content
+    __hash__ = object.__hash__  # equal layouts are one object
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Mapping) and not isinstance(other, Layout):
@@ -178,7 +178,7 @@ class Layout(Mapping[str, Label]):
         return self.grid.layout, (self.labels,)
 
     def __getattr__(self, name: str) -> Layout:
-        """Compute `dual` at its first use; from then on it is an ordinary attribute."""
+        """Compute `dual` at its first use and store it as an attribute."""
         if name != "dual":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self.dual = self.grid.layout([dual_label(x) for x in self.labels])
@@ -190,7 +190,7 @@ class Layout(Mapping[str, Label]):
         return self.grid.layout([label if k in at else x for k, x in enumerate(self.labels)])
 
     def absent_beyond(self, axes: Sequence[str]) -> bool:
-        """Whether the value is rooted on another rank along an axis outside `axes`, so no rank along `axes` has it."""
+        """Whether the value is rooted on another rank of an axis outside `axes`, so no rank along `axes` has it."""
         return self.rooted and any(
             type(x) is Rooted and x.root != at and name not in axes
             for name, x, at in zip(self.grid.names, self.labels, self.grid.place, strict=True)
@@ -198,7 +198,7 @@ class Layout(Mapping[str, Label]):
 
 
 class Grid:
-    """The names and sizes of a mesh's axes, and this rank's coordinates: what layouts need to know of a mesh."""
+    """The part of a mesh that layouts need: the names and sizes of its axes, and this rank's coordinates."""
 
     __slots__ = ("_layouts", "index", "names", "place", "sizes")
     _interned: dict[tuple[Any, ...], Grid] = {}
@@ -235,7 +235,7 @@ class Grid:
         return self.layout([label] * len(self.names))
 
     def axis(self, name: str) -> int:
-        """The index of an axis in the mesh; MeshError if there is none of this name."""
+        """The index of an axis in the mesh. Raises MeshError if the mesh has no axis of this name."""
         try:
             return self.index[name]
         except (KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The text of layout errors: values as ``f32[8,64] {dp: V, tp: I}``, the reason, and a fix that was tried."""
+"""The text of layout errors: values as ``f32[8,64] {dp: V, tp: I}``, the reason, and a verified fix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def describe(array: Any, shape: Any, layout: Any) -> str:
 
 
 class Refused(Exception):
-    """Why labels do not mix: a key of `_REASONS`, and the indices of the operands concerned."""
+    """The reason why labels do not mix: a key of `_REASONS`, and the indices of the operands."""
 
 
 def _unmatched(op: Any, labels: Sequence[Label], i: int, j: int) -> str:
@@ -46,7 +46,7 @@ def _unmatched(op: Any, labels: Sequence[Label], i: int, j: int) -> str:
 def _mixes(op: Any, labels: Sequence[Any], i: int) -> str:
     return (
         f"{op.operand_name(i)} is {labels[i]!r}, and {op.name} mixes along dimension {labels[i].dim}: "
-        "each rank would see its own part only"
+        "each rank would use only its own part"
     )
 
 
@@ -71,7 +71,7 @@ def _cut_along_others(op: Any, labels: Sequence[Any], j: int, i: int) -> str:
 def _spans(op: Any, labels: Sequence[Any], j: int, d: int, i: int) -> str:
     return (
         f"{op.operand_name(j)} is {labels[j].word} and spans dimension {d}, along which {op.operand_name(i)} is "
-        "sharded: each rank would use its own part with the whole"
+        "sharded: each rank would combine its own part with the whole"
     )
 
 
@@ -83,7 +83,7 @@ def _invariant(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
 
 
 def _added(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
-    count = "once per rank" if labels[j] is R or labels[j] is C else "on its own"
+    count = "once per rank" if labels[j] is R or labels[j] is C else "separately"
     return f"{_partial(op, labels, i, j)}, which would be added {count}"
 
 
@@ -101,8 +101,8 @@ def _both_partial(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
 
 def _drawn(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
     return (
-        f"{op.operand_name(i)} holds the same random numbers on every rank (Drawn), and {op.operand_name(j)} values of "
-        "each rank's own (Varying)"
+        f"{op.operand_name(i)} holds the same random numbers on every rank (Drawn), and {op.operand_name(j)} has "
+        "different values on each rank (Varying)"
     )
 
 
@@ -115,7 +115,7 @@ _REASONS: dict[str, Callable[..., str]] = {
     "cut along others": _cut_along_others,
     "spans": _spans,
     "contraction": lambda *_: "a contraction over a sharded dimension mixes with operands that are not Replicated",
-    "roots": lambda *_: "the operands live on different roots",
+    "roots": lambda *_: "the operands are rooted on different ranks",
     "invariant": _invariant,
     "partial": _partial,
     "added": _added,
@@ -135,12 +135,12 @@ _FIXES = {  # label of an operand -> (label it gets, the call, its cost)
         (V, "shard({x}, {a!r}, dim=...)", "keeps this rank's part; free in both directions")],
     C: [(P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free")],
     D: [(V, "draw {x} from key.along({a!r})", "other numbers on every rank"),
-        (C, "constant({x})", "says that the same numbers are meant")],
-    V: [(P, "declare_partial({x}, {a!r})", "free; says that these are addends"),
+        (C, "constant({x})", "declares that the same numbers are intended")],
+    V: [(P, "declare_partial({x}, {a!r})", "free; declares that these are addends"),
         (R, "all_reduce({x}, {a!r}, to=R)", "the sum over the ranks, an all-reduce in both directions")],
 }  # fmt: skip
 _GATHER = (R, "all_gather({x}, {a!r}, dim={d})", "a gather forward, a reduce-scatter in backward")
-_SHARD = (V, "cast({x}, {a!r}, to=V)", "free; says that the parts are values of their own")
+_SHARD = (V, "cast({x}, {a!r}, to=V)", "free; treats the parts as separate values")
 
 
 def fixes(label: Label) -> list[tuple[Label, str, str]]:
@@ -159,7 +159,7 @@ def explain(
     arrays: Sequence[Any],
     combine: Callable[..., Label],
 ) -> str:
-    """The text of a LayoutError: operands, the axis with the reason, a fix that was tried, the call site."""
+    """The text of a LayoutError: operands, the axis with the reason, a fix that passes inference, the call site."""
     names = [op.operand_name(i) for i in range(len(layouts))]
     shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     word, *at = refused.args
@@ -171,19 +171,19 @@ def explain(
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
     drawn = [i for i, x in enumerate(labels) if x is D]
     if drawn and sharded:
-        found = (f"  fix: draw {names[drawn[0]]} for {names[sharded[0][0]]}: give that in the place of a shape   "
+        found = (f"  fix: draw {names[drawn[0]]} for {names[sharded[0][0]]}: pass it instead of a shape   "
                  "(this rank's part of one logical draw)")  # fmt: skip
     if len(sharded) > 1 and sharded[0][1].dim != sharded[1][1].dim and len(set(map(len, shapes))) == 1:
         (_, one), (j, two) = sharded[:2]
         how = f"all_to_all({names[j]}, {axis!r}, split_dim={one.dim}, concat_dim={two.dim})"
-        found = f"  fix: {how}   (cuts both alike)"
-    # usually the operand to change is the one that is D, I or P: try those first
+        found = f"  fix: {how}   (shards both alike)"
+    # usually the operand that is D, I or P must change: try those first
     order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):
         for i in order:
             for label, how, cost in fixes(labels[i]):
                 if label is V and type(labels[i]) is Shard and sum(type(x) is Shard for x in labels) > 1:
-                    continue  # it would run, and add parts of different places
+                    continue  # it would pass, and combine parts of different places
                 trial = list(labels)
                 for j in range(len(labels)):
                     if j == i or (not only_one and trial[j] is labels[i]):
@@ -194,23 +194,23 @@ def explain(
                     continue
                 d = getattr(labels[i], "dim", 0)
                 found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}   ({cost})"
-    lines.append(found or "  fix: reduce or gather the operands on this axis first, or name the layout that is meant")
+    lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
 
 
 def rank_dependent(name: str, layout: Layout, axis: str) -> str:
-    """The text of the error for copies of one value that are used with an option that differs between the ranks."""
+    """The text of the error for copies of one value with an option that differs between the ranks."""
     label = layout[axis]
     return (
         f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x "
-        f"is {label.word}, and each rank would take something else of it. Needed: Replicated or Varying\n  fix: "
+        f"is {label.word}, and each rank would use it in another way. Needed: Replicated or Varying\n  fix: "
         f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is an "
         "array that is the same on all ranks" + call_site()
     )
 
 
 def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: type[RingtapeError] = LayoutError) -> None:
-    """Refuse an objective that is not one global number: every axis must be I, P or Rooted."""
+    """Raise an error if an objective is not one global number: its label on every axis must be I, P or Rooted."""
     if layout is None:
         return
     for axis, size, label in zip(layout.grid.names, layout.grid.sizes, layout.labels, strict=True):
@@ -231,7 +231,7 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: typ
 
 
 def unfit(op: Any, error: ValueError, xs: Sequence[Any]) -> Exception:
-    """The error for operands that the function itself refused: their names, shapes, layouts and the call site."""
+    """The error for operands that the function itself rejects: their names, shapes, layouts and the call site."""
     if isinstance(error, RingtapeError):
         return error
     shown = []

@@ -11,7 +11,7 @@ __all__ = ["global_shape", "level", "local_shape", "parts"]
 
 
 def parts(extent: int, size: int) -> tuple[list[int], list[int]]:
-    """Extents and offsets of `size` parts by numpy's array_split rule: the first ``extent % size`` are one longer.
+    """Extents and offsets of parts by numpy's array_split rule: the first ``extent % size`` of them are one longer.
 
     Examples
     --------
@@ -24,7 +24,7 @@ def parts(extent: int, size: int) -> tuple[list[int], list[int]]:
 
 
 def level(extent: int, size: int, unit: int) -> list[int]:
-    """The extents of `size` parts that are multiples of a unit.
+    """The extents of `size` parts, each a multiple of `unit`.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def level(extent: int, size: int, unit: int) -> list[int]:
 
 
 def local_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a part, with extents of sharded dimensions as `RankInt`, which remember their axes."""
+    """The shape of a part. Extents of sharded dimensions are `RankInt`, which keep their axes."""
     result = list(shape)
     for name, x in layout.items():
         if isinstance(x, Shard) and x.dim < len(result):
@@ -45,12 +45,12 @@ def local_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def global_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the whole value. Where several axes shard a dimension, the outermost axis has its extent."""
+    """The shape of the whole value. If several axes shard a dimension, the outermost one has the whole extent."""
     for axis, x in layout.items():
         if x is V:
             raise LayoutError(
-                f"global_shape({describe(None, shape, layout)})\n  axis {axis!r}: the ranks hold values of their own "
-                f"(Varying), which have no one shape\n  fix: layout={{{axis!r}: Shard(0)}} where it is made, if the "
+                f"global_shape({describe(None, shape, layout)})\n  axis {axis!r}: the ranks hold different values "
+                f"(Varying), which have no common shape\n  fix: layout={{{axis!r}: Shard(0)}} where it is made, if the "
                 "ranks hold parts of one value" + call_site()
             )
     result = [int(n) for n in shape]

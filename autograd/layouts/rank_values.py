@@ -1,7 +1,7 @@
 """Numbers that differ between ranks: `mesh.axis(a).rank`, the local extent of a sharded dimension.
 
-They remember the axes along which they differ, through all arithmetic, so that a slice or a mean that depends on the
-rank is not mistaken for one that does not.
+They keep the axes along which they differ, also through arithmetic, so that a slice or a mean that depends on the rank
+is not mistaken for one that does not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["RankFloat", "RankInt", "frozen", "rank_axes"]
 class RankInt(int):
     """An integer that differs between the ranks of some axes (a rank, the extent of a local part).
 
-    Arithmetic with it gives a RankInt again. An operation with it as an operand gives V on those axes.
+    Arithmetic with it gives a RankInt. The result of an operation with it as an operand is V on those axes.
     """
 
     axes: frozenset[str]
@@ -31,7 +31,7 @@ class RankInt(int):
         return RankInt, (int(self), self.axes)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
-        # as a plain int, since only that is weak in NumPy's promotion; the result is an array, and so V
+        # convert to a plain int, which alone is weak in NumPy's promotion; the result is an array, and therefore V
         return getattr(ufunc, method)(*(int(x) if isinstance(x, RankInt) else x for x in xs), **options)
 
 
@@ -58,7 +58,7 @@ for _name in (*_ARITHMETIC, "__neg__", "__abs__", "__lshift__", "__rshift__", "_
 
 
 class RankFloat(float):
-    """A float that differs between the ranks of some axes, as a division of `RankInt`s gives it."""
+    """A float that differs between the ranks of some axes, such as the quotient of two `RankInt`s."""
 
     axes: frozenset[str]
 
@@ -86,7 +86,7 @@ for _name in (*_ARITHMETIC, "__neg__", "__abs__"):
 
 
 def rank_axes(options: Any) -> frozenset[str]:
-    """The axes on which some integer among an operation's options differs between ranks."""
+    """The axes on which a number among an operation's options differs between ranks."""
     if isinstance(options, RankInt | RankFloat):
         return options.axes
     if isinstance(options, slice):
@@ -97,7 +97,7 @@ def rank_axes(options: Any) -> frozenset[str]:
 
 
 def frozen(options: Any, operands: Any) -> Any:
-    """What inference needs of options, as a dictionary key: the rank axes; the values where an operand is sharded."""
+    """A dictionary key of the options for inference: their axes, and their values if an operand is sharded."""
     if not options:
         return ()
     return rank_axes(options), any(_special(x) for x in operands) and _frozen(options)

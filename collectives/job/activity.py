@@ -1,4 +1,4 @@
-"""What one rank of a world does, for its monitor: what its threads wait for, and its counts of calls and messages."""
+"""The state of one rank, for its monitor: the waits of its threads, and its counts of calls and messages."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["Activity", "Channel", "Departure", "Wait", "Waiting", "describe", "s
 
 
 class Channel:
-    """The counts of one communicator. They outlive it, because a rank that leaves tells them to the others.
+    """The counts of one communicator. They outlive it, because a rank sends them to the others when it leaves.
 
     Attributes
     ----------
     key : str
-        The same on all ranks of the communicator, and different from the key of every other one.
+        Identifies the communicator. It is the same on all its ranks.
     calls : int
         The number of collective calls that this rank has made on it.
     sent, received : dict of int to int
         The number of messages to and from each rank of the world.
     broken : str or None
-        Why no rank may wait on it any more: a deadlock was found in which its ranks waited (see `deadlock`).
+        The reason why waits on it raise an error: its ranks were part of a deadlock (see `deadlock`).
     """
 
     __slots__ = ("broken", "calls", "key", "name", "ranks", "received", "sent")
@@ -36,16 +36,17 @@ class Channel:
         self.broken: str | None = None
 
 
-# (channel, call, its number, the world rank it is received from or lent to, None for a collective). A plain tuple,
-# because one is made for every blocking call.
+# (channel, name of the call, number of the call, world rank of the sender of a recv or the receiver of a lend, None for
+# a collective). A plain tuple, because one is made for every blocking call.
 Wait = tuple[Channel, str, int, int | None]
 Waiting = dict[int, Wait]
-"""Thread -> what it waits for. It is written around every blocking call and read by the monitor. The negative number of
-a thread holds what the thread has tested and found incomplete: it may be waiting in a loop, or computing."""
+"""The wait of each thread, by thread number. It is set during every blocking call and read by the monitor. Under the
+negative thread number it holds the last call that the thread has tested and found incomplete: the thread may be waiting
+in a loop, or computing."""
 
 
 def describe(wait: Wait) -> str:
-    """A wait as text."""
+    """Describe a wait as text."""
     channel, call, number, source = wait
     if source is None:
         return f"in {call} #{number} on '{channel.name}'"
@@ -55,13 +56,13 @@ def describe(wait: Wait) -> str:
 
 
 def site_text(thread: int) -> str:
-    """The line of the user's program that a thread is at: ``, model.py:41``."""
+    """The line of the user's program that a thread runs, as ``, model.py:41``."""
     site = site_of_thread(abs(thread))
     return f", {site}" if site else ""
 
 
 class Departure(NamedTuple):
-    """A rank that makes no further calls: why, and how many it has made.
+    """A message from a rank that makes no further calls: the reason, and its counts of calls and messages.
 
     Attributes
     ----------
@@ -73,7 +74,7 @@ class Departure(NamedTuple):
     calls : dict of str to int
         The collective calls that it has made, by the key of the channel.
     sent, received : dict of str to int
-        The messages to and from the rank that is told, by the key of the channel.
+        The messages to and from the rank that receives this departure, by the key of the channel.
     """
 
     rank: int
@@ -84,24 +85,24 @@ class Departure(NamedTuple):
     received: dict[str, int]
 
     def missing_for(self, wait: Wait, rank: int) -> str | None:
-        """What the rank has done, if it will never do what `wait` of rank `rank` is for; otherwise None."""
+        """The number of calls that the rank has made, as text, if `wait` of rank `rank` needs one more; else None."""
         channel, call, number, source = wait
         if source is None:
-            made, what, is_awaited = self.calls.get(channel.key, 0), "call", self.rank in channel.ranks
-            whom = ""
+            count, what, is_awaited = self.calls.get(channel.key, 0), "call", self.rank in channel.ranks
+            peer = ""
         elif call == "lend":
-            made, what, is_awaited = self.received.get(channel.key, 0), "receive", self.rank == source
-            whom = f" from rank {rank}"
+            count, what, is_awaited = self.received.get(channel.key, 0), "receive", self.rank == source
+            peer = f" from rank {rank}"
         else:
-            made, what, is_awaited = self.sent.get(channel.key, 0), "send", self.rank == source
-            whom = f" to rank {rank}"
-        if not is_awaited or made >= number:
+            count, what, is_awaited = self.sent.get(channel.key, 0), "send", self.rank == source
+            peer = f" to rank {rank}"
+        if not is_awaited or count >= number:
             return None
-        return f"{made} {what}{'s' * (made != 1)}{whom} on '{channel.name}'"
+        return f"{count} {what}{'s' * (count != 1)}{peer} on '{channel.name}'"
 
 
 class Activity:
-    """What one rank of a world does.
+    """The state of one rank of a world.
 
     Parameters
     ----------
@@ -113,19 +114,19 @@ class Activity:
     Attributes
     ----------
     waiting : Waiting
-        What the threads of this rank wait for.
+        The waits of this rank's threads.
     channels : dict of str to Channel
         All channels of this rank, by key.
     departed : dict of int to Departure
-        The ranks that make no further calls, as far as this rank knows.
+        The departures that this rank has received.
     task : str
-        What the program says it is doing; deadlock reports show it.
+        The current task of the program (`World.set_task`). Deadlock reports contain it.
     has_failed : bool
         Whether this rank itself has failed.
     is_closed : bool
         Whether the world was closed.
     is_alarmed : bool
-        Whether `error` may find a reason; while it is False, a wait costs one look at it.
+        Whether `error` may return an error. While it is False, waits do not call `error`.
     """
 
     def __init__(self, rank: int, size: int, raises: bool = False):
@@ -141,21 +142,21 @@ class Activity:
         self.is_alarmed = False
 
     def close(self) -> None:
-        """Refuse all further calls."""
+        """Make all further calls raise an error."""
         self.is_closed = self.is_alarmed = True
 
-    def hear(self, departure: Departure) -> None:
-        """Note that a rank has departed; the first reason counts."""
+    def add_departure(self, departure: Departure) -> None:
+        """Record that a rank has departed. Only its first departure counts."""
         self.departed.setdefault(departure.rank, departure)
         self.is_alarmed = self.is_alarmed or self.raises
 
     @property
     def failed(self) -> dict[int, str]:
-        """The ranks that have failed, and why."""
+        """The ranks that have failed, with the reasons."""
         return {rank: departure.why for rank, departure in self.departed.copy().items() if departure.has_failed}
 
     def departure(self, rank: int, why: str, has_failed: bool) -> Departure:
-        """What rank `rank` is told when this rank departs."""
+        """The message to rank `rank` that this rank departs."""
         channels = self.channels.copy()
         return Departure(
             self.rank, why, has_failed,
@@ -164,8 +165,8 @@ class Activity:
             {key: channel.received[rank] for key, channel in channels.items() if rank in channel.received},
         )  # fmt: skip
 
-    def hopeless(self, wait: Wait, site: str = "") -> str | None:
-        """Why `wait` will never end, if it is for a rank that has departed; otherwise None."""
+    def why_endless(self, wait: Wait, site: str = "") -> str | None:
+        """The reason why `wait` will never end, if it needs a rank that has departed; else None."""
         for departure in self.departed.copy().values():
             what = departure.missing_for(wait, self.rank)
             if what is not None:
@@ -176,13 +177,13 @@ class Activity:
         return None
 
     def error(self, wait: Wait) -> CommunicationError | None:
-        """What a rank that polls has to raise in the place of waiting; None if it may wait."""
+        """The error that a polling rank must raise instead of waiting; None if it may wait."""
         channel = wait[0]
         if self.is_closed:
             return CommunicationError(f"{describe(wait)}: its world is closed")
         if channel.broken is not None:
             return DeadlockError(channel.broken)
         if self.raises and self.departed:
-            text = self.hopeless(wait)
+            text = self.why_endless(wait)
             return None if text is None else RankFailed(text)
         return None

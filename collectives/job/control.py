@@ -1,4 +1,4 @@
-"""The protocol of the control channel, over which the monitors of a world's ranks talk to each other."""
+"""The protocol of the control channel, which carries messages between the monitors of a world's ranks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Protocol
 __all__ = ["Control", "Test"]
 
 Test = Callable[[], bool]
-"""Tests whether what was started is complete, and makes progress on it; never blocks."""
+"""Returns whether a started operation is complete, and makes progress on it. Never blocks."""
 
 
 class Control(Protocol):
-    """Messages between the monitors, apart from the program's communication. No call blocks.
+    """Messages between the monitors, separate from the program's communication. No call blocks.
 
-    A transport implements it (`transports.mpi.control`). Contents are whatever JSON can write.
+    A transport implements it (`transports.mpi.control`). The content of a message is any value that JSON can encode.
     """
 
     rank: int

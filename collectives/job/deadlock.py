@@ -1,20 +1,20 @@
-"""Deadlock detection over MPI: ask every rank what it waits for, judge the answers, and tell all ranks the verdict.
+"""Deadlock detection over MPI: collect the states of all ranks, look for a deadlock, and send the verdict to all ranks.
 
-The monitor of a rank whose wait has lasted a while asks the other ranks, on the control channel, what they do. Every
-monitor answers, also while its rank computes or is blocked, with its rank's waits, the lines of the program where they
-are, and its counts of calls and messages. The rank that asked judges the answers:
+When a wait has lasted a while, the rank's monitor requests the states of the other ranks on the control channel. Every
+monitor replies, also while its rank computes or is blocked. A reply contains the rank's waits, the lines of the program
+that wait, and the counts of calls and messages. The requesting monitor looks for two conditions in the replies:
 
-- *Deadlock.* A set of ranks that all wait, each for a call or a message that only another rank of the set can make. It
-  takes two rounds of answers, all of the first before any of the second: a rank that is in the same wait in both rounds
-  was in it in between, so there was a moment at which all ranks of the set waited. No time limit is needed. Another
-  thread of such a rank could still send what is missing, so all threads must wait; daemon threads that do not wait,
-  such as a progress bar's, are ignored after ten seconds.
+- *Deadlock.* A set of ranks that all wait, each for a call or a message that only another rank of the set can make.
+  Detection takes two rounds of replies, and the second starts when the first is complete. A rank that is in the same
+  wait in both rounds was in it in between as well, so at one moment all ranks of the set were waiting. No time limit is
+  needed. Another thread of such a rank could still make the missing call, so all its threads must wait. Daemon threads
+  that do not wait, such as that of a progress bar, are ignored after ten seconds.
 - *Overdue.* The wait has lasted longer than the time limit (`checks.modes.time_limit_s`).
 
-The verdict says what every rank waits for and where, and who never arrived. It goes to all ranks. A rank that polls
-(every rank does under ``ranks`` checking and under the policy ``raise``) raises it as a `DeadlockError`; one that is
-blocked inside MPI cannot, and its monitor ends the job with that text. Before there is a verdict nothing is changed,
-and a rank that waits for a good reason asks less and less often.
+The verdict states the wait of every rank, its line in the program, and the ranks that did not arrive. It is sent to all
+ranks. A polling rank (every rank polls under ``ranks`` checking and under the policy ``raise``) raises it as a
+`DeadlockError`. A rank that is blocked inside MPI cannot, so its monitor ends the job with that text. Without a verdict
+nothing changes, and the time to the next request doubles.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from .control import Control, Test
 
 __all__ = ["FIRST_S", "DeadlockDetection", "deadlocked", "verdict_text"]
 
-FIRST_S = 0.6  # how long a wait lasts before the other ranks are asked
-_ANSWER_S = 1.0  # how long a monitor may take to answer; one whose rank holds the interpreter may not
-_DAEMONS_S = 10.0  # after it, daemon threads that do not wait are ignored
-_BLOCKED_S = 1.0  # how long a rank has to raise the verdict, before its monitor ends the job
-_TAGS = _ASK, _ANSWER, _VERDICT = 2, 3, 4
+FIRST_S = 0.6  # how long a wait lasts before the first request
+_REPLY_S = 1.0  # how long a reply may take; a rank that holds the interpreter's lock cannot reply
+_DAEMONS_S = 10.0  # then daemon threads that do not wait are ignored
+_BLOCKED_S = 1.0  # how long a rank may take to raise the verdict before its monitor ends the job
+_TAGS = _REQUEST, _REPLY, _VERDICT = 2, 3, 4
 
-Answer = dict[str, Any]
+State = dict[str, Any]
 
 
 class DeadlockDetection:
-    """The questions of one rank to the others, and its answers to theirs. Its methods are called by one thread.
+    """Sends one rank's requests and replies, and evaluates the replies that it receives. Used by one thread only.
 
     Parameters
     ----------
     control : Control
         The control channel.
     activity : Activity
-        What this rank does.
+        The state of this rank.
     end_job : callable
         Prints a text and ends the job.
     """
@@ -61,24 +61,24 @@ class DeadlockDetection:
         self._channels = activity.channels
         self._end_job = end_job
         self._sends: list[Test] = []
-        self._since: dict[int, tuple[Wait, float]] = {}  # thread -> its wait, and since when it was seen
+        self._since: dict[int, tuple[Wait, float]] = {}  # thread -> its wait, and the time when it was first seen
         self._next_s = FIRST_S
         self._round = 0
-        self._asked: float | None = None
-        self._answers: dict[int, Answer] = {}
-        self._before: dict[int, Answer] | None = None  # the first round's answers
-        self._told: list[tuple[int, Wait, float, str]] = []  # waits that should end with a verdict
+        self._requested_s: float | None = None
+        self._replies: dict[int, State] = {}
+        self._before: dict[int, State] | None = None  # the replies of the first round
+        self._verdicts: list[tuple[int, Wait, float, str]] = []  # waits that must end with a verdict
         self.has_left = False
         self.rank = control.rank
         self.size = control.size
 
     @property
     def is_busy(self) -> bool:
-        """Whether the monitor should look again soon."""
-        return self._asked is not None or bool(self._sends) or bool(self._told)
+        """Whether the next `step` should follow soon."""
+        return self._requested_s is not None or bool(self._sends) or bool(self._verdicts)
 
     def step(self) -> None:
-        """Look at the waits and the answers, and do what is due."""
+        """Examine the waits and the replies, and make the next request, verdict or end of the job."""
         now = time.monotonic()
         self.has_sent()
         waits = dict(self._waiting)
@@ -87,44 +87,47 @@ class DeadlockDetection:
             for thread, wait in waits.items()
         }
         longest = max((now - since for thread, (_, since) in self._since.items() if thread > 0), default=0.0)
-        for thread, wait, told, text in self._told:
-            if self._waiting.get(thread) is wait and now - told > _BLOCKED_S:
-                self._end_job(text, is_told_once=True)
-        self._told = [entry for entry in self._told if self._waiting.get(entry[0]) is entry[1]]
+        for thread, wait, since, text in self._verdicts:
+            if self._waiting.get(thread) is wait and now - since > _BLOCKED_S:
+                self._end_job(text, is_printed_once=True)
+        self._verdicts = [entry for entry in self._verdicts if self._waiting.get(entry[0]) is entry[1]]
         limit_s = modes.time_limit_s()
-        if self._asked is not None:
-            if len(self._answers) == self.size or now - self._asked > _ANSWER_S:
-                self._asked = None
-                self._judge(longest, limit_s)
+        if self._requested_s is not None:
+            if len(self._replies) == self.size or now - self._requested_s > _REPLY_S:
+                self._requested_s = None
+                self._evaluate(longest, limit_s)
         elif longest < FIRST_S:
             self._next_s, self._before = FIRST_S, None
         elif longest >= self._next_s or (limit_s is not None and self._next_s > limit_s and longest >= limit_s):
-            self._ask()
+            self._request_states()
 
-    def _ask(self) -> None:
+    def _request_states(self) -> None:
         self._round += 1
-        self._asked = time.monotonic()
-        self._answers = {self.rank: self._answer()}
-        self._send_to_all(_ASK, {"round": self._round})
+        self._requested_s = time.monotonic()
+        self._replies = {self.rank: self._state()}
+        self._send_to_all(_REQUEST, {"round": self._round})
 
-    def _judge(self, longest: float, limit_s: float | None) -> None:
-        before, self._before = self._before, self._answers
-        if before is None:  # a second round, at once: the first one's answers lie before it
-            self._ask()
+    def _evaluate(self, longest: float, limit_s: float | None) -> None:
+        before, self._before = self._before, self._replies
+        if before is None:  # start the second round, now that the first is complete
+            self._request_states()
             return
-        stuck = deadlocked(before, self._answers, longest > _DAEMONS_S, self._activity.raises)
+        waiting = deadlocked(before, self._replies, longest > _DAEMONS_S, self._activity.raises)
         self._before = None
         self._next_s *= 2
-        if not stuck and (limit_s is None or longest < limit_s):
+        if not waiting and (limit_s is None or longest < limit_s):
             return
-        why = "no rank can go on" if len(stuck) == self.size else "ranks wait for each other" if stuck else ""
-        if not why:
+        if len(waiting) == self.size:
+            why = "deadlock: no rank can continue"
+        elif waiting:
+            why = "deadlock: ranks wait for each other"
+        else:
             why = f"rank {self.rank} has waited for {limit_s:g} s (RINGTAPE_TIMEOUT_S)"
-        text = verdict_text(why, self._answers, self.size)
-        waits = {str(rank): answer["waits"] for rank, answer in self._answers.items() if not stuck or rank in stuck}
+        text = verdict_text(why, self._replies, self.size)
+        waits = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}
         verdict = {"text": text, "waits": waits}
         self._send_to_all(_VERDICT, verdict)
-        self._hear_verdict(verdict)
+        self._receive_verdict(verdict)
 
     # -- messages ----------------------------------------------------------------------------------------------
     def _send_to_all(self, tag: int, content: Any) -> None:
@@ -133,30 +136,30 @@ class DeadlockDetection:
                 self._send(rank, tag, content)
 
     def _send(self, rank: int, tag: int, content: Any) -> None:
-        # Synchronous: complete means received, so that none is under way when the channel is freed.
+        # A synchronous send is complete when it is received, so no message is in transit when the channel is freed.
         self._sends.append(self._control.send(rank, tag, content, is_synchronous=True))
 
     def has_sent(self) -> bool:
-        """Whether all that this rank has said was received; makes progress."""
+        """Whether all messages of this rank have been received; makes progress."""
         self._sends = [test for test in self._sends if not test()]
         return not self._sends
 
-    def hear(self) -> None:
-        """Receive what has arrived, and answer."""
+    def receive(self) -> None:
+        """Receive the messages that have arrived, and reply to requests."""
         for tag in _TAGS:
             while (message := self._control.receive(tag)) is not None:
                 self._take(tag, *message)
 
     def _take(self, tag: int, source: int, content: Any) -> None:
-        if tag == _ASK:
-            self._send(source, _ANSWER, {**self._answer(), "round": content["round"]})
+        if tag == _REQUEST:
+            self._send(source, _REPLY, {**self._state(), "round": content["round"]})
         elif tag == _VERDICT:
-            self._hear_verdict(content)
+            self._receive_verdict(content)
         elif content["round"] == self._round:
-            self._answers[source] = content
+            self._replies[source] = content
 
-    def _answer(self) -> Answer:
-        """What this rank does: its waits, and whether all its threads wait."""
+    def _state(self) -> State:
+        """The state of this rank: its waits, whether all its threads wait, and its counts."""
         waits = dict(self._waiting)
         monitor = threading.current_thread()
         idle = [t for t in threading.enumerate() if t is not monitor and t.ident not in waits]
@@ -164,7 +167,7 @@ class DeadlockDetection:
         doing = "has left" if self.has_left else f"computes at {site_of_thread(main.ident) or 'an unknown place'}"
         return {
             "waits": [
-                [thread, channel.key, call, number, source, f"{_named(channel, call, number, source)}",
+                [thread, channel.key, call, number, source, f"{_call_text(channel, call, number, source)}",
                  site_of_thread(abs(thread)), list(channel.ranks)]
                 for thread, (channel, call, number, source) in waits.items()
             ],
@@ -180,9 +183,9 @@ class DeadlockDetection:
             },
         }  # fmt: skip
 
-    def _hear_verdict(self, verdict: Any) -> None:
+    def _receive_verdict(self, verdict: Any) -> None:
         mine = {tuple(wait[:4]) for wait in verdict["waits"].get(str(self.rank), [])}
-        # A rank that comes later to a call that the others have given up must not wait in it.
+        # A rank that makes one of these calls later must not wait in it, because the other ranks have raised an error.
         for waits in verdict["waits"].values():
             for wait in waits:
                 channel = self._channels.get(wait[1])
@@ -192,89 +195,89 @@ class DeadlockDetection:
         now = time.monotonic()
         for thread, wait in dict(self._waiting).items():
             if thread > 0 and (thread, wait[0].key, wait[1], wait[2]) in mine:
-                self._told.append((thread, wait, now, verdict["text"]))
+                self._verdicts.append((thread, wait, now, verdict["text"]))
 
 
-def _named(channel: Channel, call: str, number: int, source: int | None) -> str:
-    peer = "" if source is None else f" {'to' if call == 'lend' else 'from'} rank {source}"
-    return f"{call} #{number} on '{channel.name}'{peer}"
+def _call_text(channel: Channel, call: str, number: int, peer: int | None) -> str:
+    whom = "" if peer is None else f" {'to' if call == 'lend' else 'from'} rank {peer}"
+    return f"{call} #{number} on '{channel.name}'{whom}"
 
 
-def _missing(wait: Any, answers: dict[int, Answer], rank: int) -> list[int]:
-    """The ranks that the wait is for: those that have not made the call, or not sent (or received) the message."""
+def _missing(wait: Any, replies: dict[int, State], rank: int) -> list[int]:
+    """The ranks that have not made the call, or not sent (for a lend: received) the message, that the wait needs."""
     _, key, call, number, peer, _, _, ranks = wait
     if peer is not None:
         what = "received" if call == "lend" else "sent"
-        counts = answers[peer].get(what, {}).get(key, {}) if peer in answers else {}
+        counts = replies[peer].get(what, {}).get(key, {}) if peer in replies else {}
         made = counts.get(str(rank), counts.get(rank, 0))
         return [peer] if made < number else []
-    return [r for r in ranks if r != rank and (r not in answers or answers[r]["calls"].get(key, 0) < number)]
+    return [r for r in ranks if r != rank and (r not in replies or replies[r]["calls"].get(key, 0) < number)]
 
 
 def deadlocked(
-    before: dict[int, Answer], after: dict[int, Answer], is_late: bool = False, raises: bool = False
+    before: dict[int, State], after: dict[int, State], is_late: bool = False, raises: bool = False
 ) -> set[int]:
-    """The ranks that wait for each other, so that no other rank can end their waits: see the module.
+    """The ranks that wait for each other, so that no other rank can end their waits; see the module.
 
     Parameters
     ----------
     before, after : dict of int to dict
-        Two rounds of answers, by rank.
+        Two rounds of replies, by rank.
     is_late : bool
-        Whether the wait has lasted so long that daemon threads are ignored.
+        Whether the wait has lasted so long that daemon threads are to be ignored.
     raises : bool
-        Whether a wait for a rank that has left will raise an error, so that it is no deadlock.
+        Whether a wait for a rank that has left raises an error, so that it is no deadlock.
     """
 
-    def is_blocked(answer: Answer) -> bool:
-        return answer["is_blocked"] and (is_late or not answer["has_daemons"])
+    def is_blocked(reply: State) -> bool:
+        return reply["is_blocked"] and (is_late or not reply["has_daemons"])
 
-    def blocked_in(answer: Answer) -> list[Any]:
-        return [wait for wait in answer["waits"] if wait[0] > 0]  # the others are tests that found it incomplete
+    def blocked_in(reply: State) -> list[Any]:
+        return [wait for wait in reply["waits"] if wait[0] > 0]  # the others are tests of incomplete calls
 
-    def waits_of(answer: Answer) -> set[tuple[Any, ...]]:
-        return {tuple(wait[:5]) for wait in blocked_in(answer)}
+    def waits_of(reply: State) -> set[tuple[Any, ...]]:
+        return {tuple(wait[:5]) for wait in blocked_in(reply)}
 
-    stuck = {
+    waiting = {
         rank
         for rank in before.keys() & after.keys()
         if is_blocked(before[rank]) and is_blocked(after[rank]) and waits_of(before[rank]) == waits_of(after[rank])
     }
-    gone = {rank for rank, answer in after.items() if answer["has_left"]}
+    gone = {rank for rank, reply in after.items() if reply["has_left"]}
 
-    def is_held(missing: list[int]) -> bool:
-        """Whether the ranks that a wait is for never come, and nobody tells it."""
+    def never_ends(missing: list[int]) -> bool:
+        """Whether the missing ranks of a wait will never arrive and the wait will not raise an error."""
         if raises:
-            return not gone.intersection(missing) and bool(stuck.intersection(missing))
-        return bool((stuck | gone).intersection(missing))
+            return not gone.intersection(missing) and bool(waiting.intersection(missing))
+        return bool((waiting | gone).intersection(missing))
 
     while True:
-        held = {
-            rank for rank in stuck if all(is_held(_missing(wait, after, rank)) for wait in blocked_in(after[rank]))
+        blocked = {
+            rank for rank in waiting if all(never_ends(_missing(wait, after, rank)) for wait in blocked_in(after[rank]))
         }
-        if held == stuck:
-            return stuck
-        stuck = held
+        if blocked == waiting:
+            return waiting
+        waiting = blocked
 
 
-def verdict_text(why: str, answers: dict[int, Answer], size: int) -> str:
-    """The text of a verdict: why, and what every rank does, one line each."""
+def verdict_text(why: str, replies: dict[int, State], size: int) -> str:
+    """The text of a verdict: the reason, and the state of every rank, one line each."""
     lines = []
     for rank in range(size):
-        answer = answers.get(rank)
-        if answer is None:
-            lines.append(f"rank {rank} does not answer: its program holds the interpreter, or it has stopped")
-        elif not answer["waits"]:
-            lines.append(f"rank {rank} {answer['doing']}{_task(answer)}")
-        if answer is None:
+        reply = replies.get(rank)
+        if reply is None:
+            lines.append(f"rank {rank} does not reply: its program holds the interpreter's lock, or it has stopped")
+        elif not reply["waits"]:
+            lines.append(f"rank {rank} {reply['doing']}{_task(reply)}")
+        if reply is None:
             continue
-        for wait in answer["waits"]:
-            missing = _missing(wait, answers, rank)
-            for_whom = f" for {modes.rank_list(missing)}" if missing and wait[4] is None else ""
+        for wait in reply["waits"]:
+            missing = _missing(wait, replies, rank)
+            for_ranks = f" for {modes.rank_list(missing)}" if missing and wait[4] is None else ""
             at = f" at {wait[6]}" if wait[6] else ""
-            lines.append(f"rank {rank} waits in {wait[5]}{for_whom}{at}{_task(answer)}")
+            lines.append(f"rank {rank} waits in {wait[5]}{for_ranks}{at}{_task(reply)}")
     return "\n  ".join([why, *lines])
 
 
-def _task(answer: Answer) -> str:
-    return f" ({answer['task']})" if answer.get("task") else ""
+def _task(reply: State) -> str:
+    return f" ({reply['task']})" if reply.get("task") else ""

@@ -1,11 +1,12 @@
-"""Failure of a rank: one that raises, exits early or is killed is named, and by default ends the job on all ranks.
+"""Failure of a rank: the failed rank is reported, and by default the job ends on all ranks.
 
-- It raises: the exception hooks print the traceback and the rank, and end the job.
-- It exits early, by ``sys.exit`` or by the end of its script: the others learn it from its worlds (see `shutdown`).
-- It is killed, or leaves by ``os._exit``: the `supervisor`, a process beside the ranks, says which rank it was.
+- The rank raises an exception: the exception hooks print the traceback and the rank, and end the job.
+- It exits early, by ``sys.exit`` or at the end of its script: its worlds send that to the other ranks (see `shutdown`).
+- It is killed, or calls ``os._exit``: the `supervisor`, a separate process, reports which rank it was.
 
-`RankProcess.guard` puts this in place when the package is imported: a rank that failed before it made a world would
-leave the others waiting in MPI's initialisation. Nothing here imports mpi4py, and on one rank nothing is done at all.
+`RankProcess.guard` installs this when the package is imported. Otherwise a rank that fails before it makes a world
+would leave the other ranks waiting in MPI's initialisation. This file does not import mpi4py. On one rank it does
+nothing.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessWorld", "RankProcess", "process"]
 
-_ABORT_S = 2.0  # how long MPI may take to end the job, before this process is ended by a signal
-_PAUSE_S = 0.0002  # between two looks at what a leaving rank waits for; it grows to the second
+_ABORT_S = 2.0  # how long MPI may take to end the job before a signal ends this process
+_PAUSE_S = 0.0002  # between two steps of a leaving rank; it grows to `_LONG_PAUSE_S`
 _LONG_PAUSE_S = 0.02
 
 
 class ProcessWorld(Protocol):
-    """What a world whose ranks are processes offers to the process that it is made in."""
+    """The interface of a world whose ranks are processes, for the process that makes it."""
 
     raises: bool
     """Whether its failure policy is ``raise``."""
 
     def fail(self, why: str) -> None:
-        """Tell the other ranks that this one has failed (the policy ``raise``)."""
+        """Report to the other ranks that this one has failed (the policy ``raise``)."""
         ...
 
     def leave(self, why: str) -> Iterator[None]:
@@ -51,14 +52,13 @@ class ProcessWorld(Protocol):
 class RankProcess:
     """One rank of a job as a process: its exception hooks, its exit handler and its connection to the supervisor.
 
-    There is one per process, `process`, because what it holds exists once per process: the interpreter has one
-    ``sys.excepthook`` and one exit, and the launcher gives a process one rank. Worlds come and go, and add themselves
-    to `worlds` while they are open.
+    There is one per process, `process`, because a process has one ``sys.excepthook``, one exit handler and one rank in
+    the job. A world adds itself to `worlds` while it is open.
 
     Attributes
     ----------
     rank, size : int
-        What the launcher says; 0 and 1 outside mpiexec.
+        The rank and size that the launcher has set; 0 and 1 outside mpiexec.
     worlds : list of ProcessWorld
         The worlds that this rank has not left, in the order in which they were made.
     """
@@ -67,7 +67,7 @@ class RankProcess:
         self.rank = 0
         self.size = 1
         self.worlds: list[ProcessWorld] = []
-        self._pid = 0  # of the process that called `guard`: a fork of it is not a rank
+        self._pid = 0  # the process that called `guard`; a fork of it is not a rank
         self._supervisor: SupervisorClient | None = None
         self._make_world: Callable[[], Any] | None = None
         self._hook: Callable[..., Any] | None = None
@@ -76,16 +76,16 @@ class RankProcess:
         self._ending = threading.Lock()  # held by the thread that ends the job
 
     def guard(self, make_world: Callable[[], Any] | None = None) -> None:
-        """Put the handling of failures in place if mpiexec started this process as one of several ranks.
+        """Install the handling of failures if mpiexec started this process as one of several ranks.
 
-        It is called when the package is imported; only the first call does something. It takes a few milliseconds under
+        It is called when the package is imported. Only the first call has an effect. It takes a few milliseconds under
         mpiexec and some microseconds elsewhere.
 
         Parameters
         ----------
         make_world : callable, optional
-            Makes and adds a world. It is called at exit if there is none, because the other ranks may be waiting for
-            this one in the making of theirs. It raises ImportError where there is no MPI.
+            Makes a world and adds it. It is called at exit if there is no world, because the other ranks may be
+            waiting for this one while they make theirs. It raises ImportError where there is no MPI.
         """
         if self._pid == os.getpid():
             return
@@ -103,39 +103,40 @@ class RankProcess:
 
     # -- the supervisor ----------------------------------------------------------------------------------------
     def wait_until_watched(self) -> None:
-        """Return once the supervisor knows of this rank, if there is one."""
+        """Return when the supervisor, if there is one, watches this rank."""
         if self._supervisor is not None and not self._is_watched:
             self._supervisor.wait_until_watched()
             self._is_watched = True
 
     def open_to_hosts(self) -> str:
-        """On rank 0 of a job on several hosts: where its supervisor listens for the others', "" without one."""
+        """On rank 0 of a job on several hosts: the address at which its supervisor listens, "" without a supervisor."""
         return "" if self._supervisor is None else self._supervisor.open_to_hosts()
 
     def join_hosts(self, where: str) -> None:
-        """On every rank of such a job: link its host's supervisor to rank 0's, so that only one failure is reported."""
+        """Link this host's supervisor to the one of rank 0, so that only one failure is reported."""
         if self._supervisor is not None and where:
             self._supervisor.join(where)
 
     def report(self, text: str) -> None:
-        """Tell the supervisor, if there is one, what this rank waits for; "" for nothing worth telling."""
+        """Send the supervisor, if there is one, a description of this rank's waits; "" if there are none."""
         if self._supervisor is not None:
             self._supervisor.report(text)
 
     # -- the end of the job ------------------------------------------------------------------------------------
-    def end_job(self, text: str, code: int = 1, is_told_once: bool = False) -> None:
+    def end_job(self, text: str, code: int = 1, is_printed_once: bool = False) -> None:
         """Print ``ringtape: <text>`` and end the job on all ranks. Does not return.
 
-        With `is_told_once` only the first rank of a host prints: for what all of them find out at the same time.
+        With `is_printed_once` only the first rank of a host prints, for events that all ranks detect at the same time.
         """
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()  # another thread is ending the job
-        if self._supervisor is not None and not self._supervisor.tell_ending() and is_told_once:
-            time.sleep(1.0)  # the rank that was first prints, and ends this one too
+        if self._supervisor is not None and not self._supervisor.report_ending() and is_printed_once:
+            time.sleep(1.0)  # the first rank prints and ends the job, including this process
         _flush(sys.stdout)
-        # one write, so that the lines of several ranks do not mix
+        # a single write, so that the lines of several ranks are not interleaved
         os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
-        # MPI may be stuck in another thread. A death by signal ends the job under every launcher, even before MPI_Init.
+        # MPI may be blocked in another thread. A process that is killed by a signal ends the job under every launcher,
+        # even before MPI_Init.
         try:
             signal.setitimer(signal.ITIMER_REAL, _ABORT_S)
         except (AttributeError, OSError):
@@ -160,7 +161,7 @@ class RankProcess:
                 previous(kind, error, trace)
 
         def thread_hook(args: threading.ExceptHookArgs) -> None:
-            # A rank without one of its threads is a rank whose communications may never be made.
+            # A thread that has failed may have had communications to make, so the rank has failed.
             if os.getpid() == self._pid and args.exc_type is not SystemExit and args.exc_value is not None:
                 name = f" in thread {args.thread.name!r}" if args.thread is not None else ""
                 if previous_thread is threading.__excepthook__:
@@ -175,15 +176,15 @@ class RankProcess:
         threading.excepthook = thread_hook
 
     def _fail(self, kind: type[BaseException], error: BaseException, trace: Any, where: str) -> None:
-        """Report an error that nobody caught, and end the job, or under the policy ``raise`` tell the other ranks."""
+        """Report an uncaught error, and end the job; under the policy ``raise``, send it to the other ranks instead."""
         lines = "".join(traceback.format_exception_only(kind, error)).strip().splitlines() or [kind.__name__]
         why = f"raised{where} {lines[0]}"
-        goes_on = bool(self.worlds) and all(world.raises for world in self.worlds)
-        text = f"rank {self.rank} of {self.size} {why}; the job {'goes on without it' if goes_on else 'ends'}"
+        continues = bool(self.worlds) and all(world.raises for world in self.worlds)
+        text = f"rank {self.rank} of {self.size} {why}; the job {'continues without it' if continues else 'ends'}"
         if trace is not None:
             full = "".join(traceback.format_exception(kind, error, trace)).rstrip()
             text += "\n" + "\n".join(f"[rank {self.rank}] {line}" for line in full.splitlines())
-        if not goes_on:
+        if not continues:
             self.end_job(text)
         os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
         for world in self.worlds:
@@ -191,14 +192,14 @@ class RankProcess:
 
     # -- a rank that exits -------------------------------------------------------------------------------------
     def leave(self) -> None:
-        """The exit handler, which runs before MPI is finalized: wait for the other ranks, or let them know."""
+        """Leave all worlds: the exit handler, which runs before MPI is finalized, and waits for the other ranks."""
         if os.getpid() != self._pid or self.has_left:
             return
         self.has_left = True
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
-        # The interpreter sets this for an uncaught exception. It counts only where a hook of the user's has replaced
-        # ours, as test runners set it too.
+        # The interpreter sets this for an uncaught exception, and so do test runners. It counts only if the user has
+        # replaced ringtape's hook.
         error = getattr(sys, "last_value", None)
         if error is not None and sys.excepthook is not self._hook and not hasattr(sys, "ps1"):
             self._fail(type(error), error, None, "")
@@ -210,13 +211,13 @@ class RankProcess:
             self._supervisor.close()
 
     def leave_without_mpi(self) -> None:
-        """Leave in good order where MPI cannot be used: the others are not waited for, and the end is no failure."""
+        """Leave without a failure where MPI cannot be used, and without waiting for the other ranks."""
         self.has_left = True
         if self._supervisor is not None:
             self._supervisor.close()
 
     def _make_late(self) -> None:
-        """Make a world now, as the others may be waiting for this rank in the making of theirs."""
+        """Make a world now, because the other ranks may be waiting for this one while they make theirs."""
         mpi = sys.modules.get("mpi4py.MPI")
         if self._make_world is None or (mpi is not None and mpi.Is_finalized()):
             return
@@ -238,8 +239,8 @@ def _advance_all(steps: list[Iterator[None]]) -> None:
 
 
 def _drain() -> None:
-    """Wait until the launcher has read what this rank printed: it may drop the rest when it hears of the abort."""
-    import fcntl  # not on every platform, as the next one
+    """Wait until the launcher has read the output of this rank, because it may drop unread output after an abort."""
+    import fcntl  # fcntl and termios do not exist on every platform
     import termios
 
     for number in (1, 2):
@@ -255,7 +256,7 @@ def _drain() -> None:
 
 
 def _abort_mpi(code: int) -> None:
-    """Abort through MPI if it is initialised, whether a world or the user's program has done that."""
+    """Abort through MPI if a world or the user's program has initialised it."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(code)

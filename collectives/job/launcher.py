@@ -1,4 +1,4 @@
-"""What the launcher (mpiexec, Slurm) tells a process in its environment: its rank and the number of ranks."""
+"""Reads the rank and the number of ranks from the environment that the launcher (mpiexec, Slurm) sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 __all__ = ["PROCESS_ID", "launched", "launched_on_host", "launched_rank", "launched_size"]
 
-# (rank, number of ranks). PMIX_RANK alone does not tell the size; Slurm's step does.
+# (rank, number of ranks). PMIx has no variable for the size, but Slurm has one.
 _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -18,7 +18,7 @@ _VARIABLES = (
 _ON_HOST_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
 
 PROCESS_ID = "RINGTAPE_RANK_PID"
-"""The variable in which a rank leaves its process id, so that its child processes are not taken for ranks."""
+"""The variable in which a rank stores its process id, so that its child processes are not mistaken for ranks."""
 
 
 def launched(environment: Mapping[str, str]) -> tuple[int, int]:
@@ -42,5 +42,5 @@ def launched_rank() -> int:
 
 
 def launched_on_host(environment: Mapping[str, str], size: int) -> int:
-    """The number of ranks on this host; `size` where the launcher does not say."""
+    """The number of ranks on this host; `size` if the launcher does not set it."""
     return int(next((environment[name] for name in _ON_HOST_VARIABLES if environment.get(name, "").isdecimal()), size))

@@ -1,12 +1,12 @@
-"""The monitor: a thread in every process of a world that notices ranks that have departed, and deadlocks.
+"""The monitor: a thread in every process of a world that detects departed ranks and deadlocks.
 
-It wakes a few times a second, receives what the other ranks' monitors say on the control channel, and looks at what its
-own rank waits for. A wait for a rank that has departed ends the job under the policy ``end``. Under ``raise`` the rank
-that waits polls and raises a `RankFailed` itself; only if it is blocked inside the transport, where it cannot raise,
-its monitor ends the job.
+A few times a second it receives the messages of the other monitors on the control channel, and checks the waits of its
+own rank. A wait for a rank that has departed ends the job under the policy ``end``. Under ``raise`` the waiting rank
+polls and raises `RankFailed` itself. Its monitor ends the job only if the rank is blocked inside the transport, where
+it cannot raise an error.
 
-The transport must allow calls from several threads (``MPI_THREAD_MULTIPLE``, which mpi4py asks for by default). Without
-it there is no monitor, and a rank that exited early is noticed only when the waiting rank leaves too, that is, never.
+The transport must allow calls from several threads (``MPI_THREAD_MULTIPLE``, which mpi4py requests by default). Without
+it there is no monitor, and a rank that waits for a rank that exited early hangs.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .shutdown import Shutdown
 __all__ = ["Monitor"]
 
 _PERIOD_S = 0.25
-_BUSY_PERIOD_S = 0.02  # while ranks ask each other what they wait for
-_BLOCKED_S = 1.0  # how long a rank has to raise, before it counts as blocked inside the transport
+_BUSY_PERIOD_S = 0.02  # while deadlock detection exchanges messages
+_BLOCKED_S = 1.0  # how long a rank may take to raise an error before it counts as blocked inside the transport
 
 
 class Monitor:
-    """Watches one rank of a world.
+    """Monitors one rank of a world.
 
     Parameters
     ----------
     control : Control
         The control channel.
     activity : Activity
-        What this rank does.
+        The state of this rank.
     end_job : callable
         Prints a text and ends the job; does not return.
     report : callable
-        Tells the supervisor what this rank waits for.
+        Sends the supervisor a description of this rank's waits.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Monitor:
         self._deadlock = DeadlockDetection(control, activity, end_job)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._hopeless: dict[int, tuple[Wait, float]] = {}  # waits that should have raised by now, and since when
-        self._lock = threading.Lock()  # `fail` is called by other threads
+        self._endless: dict[int, tuple[Wait, float]] = {}  # waits that must raise an error, and since when
+        self._lock = threading.Lock()  # `fail` is called from other threads
 
     # -- the thread --------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start the thread. Only where the transport may be called by several threads."""
+        """Start the thread. The transport must allow calls from several threads."""
         self._thread = threading.Thread(target=self._run, name="ringtape monitor", daemon=True)
         self._thread.start()
 
@@ -65,13 +65,13 @@ class Monitor:
         before: Waiting = {}
         reported = ""
         while not self._stop.wait(_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S):
-            self._hear()
+            self._receive()
             self._deadlock.step()
             now = dict(self._activity.waiting)
             if self._activity.departed:
                 for thread, wait in now.items():
                     self._check(thread, wait)
-            # A wait that has lasted a whole period is worth knowing if a rank is killed; shorter ones only cost.
+            # If a rank is killed, the report contains these waits. Waits shorter than a period are not worth a message.
             doing = "; ".join(
                 f"waiting {describe(wait)}{site_text(thread)}"
                 for thread, wait in now.items()
@@ -82,29 +82,29 @@ class Monitor:
                 reported = doing
             before = now
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         with self._lock:
-            self._deadlock.hear()
-            self._shutdown.hear()
+            self._deadlock.receive()
+            self._shutdown.receive()
 
     def _check(self, thread: int, wait: Wait) -> None:
-        """End the job if a thread waits for a rank that has departed, unless the thread can raise."""
-        text = self._activity.hopeless(wait, site_text(thread))
+        """End the job if a thread waits for a rank that has departed, unless the thread can raise an error."""
+        text = self._activity.why_endless(wait, site_text(thread))
         if text is None or self._activity.waiting.get(thread) is not wait:
             return
         if self._activity.raises:
             now = time.monotonic()
-            known, since = self._hopeless.get(thread, (None, now))
-            self._hopeless[thread] = (wait, since if known is wait else now)
+            known, since = self._endless.get(thread, (None, now))
+            self._endless[thread] = (wait, since if known is wait else now)
             if thread < 0 or known is not wait or now - since < _BLOCKED_S:
                 return
-        self._end_job(text, is_told_once=True)
+        self._end_job(text, is_printed_once=True)
 
     # -- the end -----------------------------------------------------------------------------------------------
     def fail(self, why: str) -> None:
-        """Tell the other ranks that this one has failed (the policy ``raise``)."""
+        """Report to the other ranks that this one has failed (the policy ``raise``)."""
         with self._lock:
-            self._shutdown.tell(why, has_failed=True)
+            self._shutdown.send_departures(why, has_failed=True)
 
     def leave(self, why: str, progress: Callable[[], None]) -> Iterator[None]:
         """Stop the thread and wait until all ranks leave: a generator, see `Shutdown.leave`."""
@@ -115,7 +115,7 @@ class Monitor:
         self._deadlock.has_left = True
 
         def advance() -> bool:
-            self._deadlock.hear()
+            self._deadlock.receive()
             progress()
             return self._deadlock.has_sent()
 

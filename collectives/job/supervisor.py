@@ -1,24 +1,26 @@
-"""The supervisor: a small process per host that outlives the ranks it watches, and names the one that was killed.
+"""The supervisor: a small process per host that outlives the ranks it watches, and reports which rank was killed.
 
-When a rank is killed or leaves by ``os._exit``, the launcher kills the others within a millisecond, so no rank is left
-to tell which one was first. The supervisor can tell: every rank of a host holds a connection to it, and the kernel
-closes the connections in the order of the deaths. epoll reports them in that order, even to a reader that wakes too
-late to see them apart. This is why there is one process per host and not one per rank.
+When a rank is killed or calls ``os._exit``, the launcher kills the other ranks within a millisecond, so no rank is left
+to report which one died first. The supervisor knows the order. Every rank of a host has connections to it, and the
+kernel closes them in the order of the deaths. epoll reports the closed connections in that order, even if several have
+closed before the supervisor runs. For this reason there is one supervisor per host and not one per rank.
 
-A rank has three connections. Two of them tell of its death, and carry nothing else: the rank says ``hello`` at first,
-and much later ``ending`` before it ends the job itself, or ``done`` when it leaves in good order. They are two because
-a kernel closes a dying process's files in ascending or in descending order, and the launcher's connection, somewhere in
-between, must not be the first: the launcher could kill another rank before the dying one closes its next file. On the
-third connection a rank says what it is ``doing`` when it waits for long.
+A rank has three connections. The closing of the first two shows its death. On each of them the rank sends ``hello`` at
+the start. Later it sends ``ending`` before it ends the job itself, or ``done`` when it leaves without a failure. Two
+connections are needed because a kernel closes a dying process's files in ascending or in descending order of their
+numbers. The launcher's connection, which has a number in between, must not be closed first: the launcher could kill
+another rank before the kernel closes the next file. On the third connection a rank sends ``doing`` with a description
+of its waits, when they last long.
 
-On several hosts there are several supervisors, and all but the one where a rank died first see ranks die that only the
-launcher has ended. So they are linked once there is a world: the supervisor of rank 0 is the root, and whoever sees a
-death or an end asks it, at once, whether that is the first one. The order in which the questions arrive decides; a
-launcher needs longer than a question. Then the root tells all of them that the job ends, and ranks that the launcher
-leaves running are ended by the supervisor of their host. A supervisor that is not linked yet says that it cannot tell.
+A job on several hosts has several supervisors. On the hosts where no rank died by itself, supervisors also see ranks
+die, because the launcher ends them. So the supervisors are linked when a world is made, and the supervisor of rank 0 is
+the root. A supervisor that sees a death or an end claims at once, in a message to the root, that it is the first. The
+first claim to arrive is accepted: a message is faster than the launcher. Then the root notifies all supervisors that
+the job ends, and each of them ends the ranks of its host that the launcher has left running. A supervisor that is not
+linked yet reports that its death may not be the first.
 
-This file is the supervisor's program. It is started by its path and imports the standard library alone. The ranks' side
-is `supervisor_client`.
+This file is the supervisor's program. It is started by its path and imports only the standard library. The code of the
+ranks is `supervisor_client`.
 """
 
 from __future__ import annotations
@@ -32,39 +34,40 @@ import time
 
 __all__ = ["FIRST", "LATER", "WATCHED"]
 
-WATCHED, FIRST, LATER = b"w", b"f", b"l"  # answers to ``hello``, and to ``ending``
-_END = b"e"  # the root tells the others that the job ends
-_END_S = 1.0  # how long the launcher has to end the others
-_LATE_S = 60.0  # how long ranks that are still starting are waited for, after a death
-_TELL_S = 1.0  # from an end until others are told; a false alarm has been withdrawn by then
-_ASK_S = 1.0  # how long the root's answer is waited for
-_LINE_BYTES = 65536  # no line of ours is longer
+WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
+_END = b"e"  # the root's notification that the job ends
+_END_S = 1.0  # how long the launcher may take to end the other ranks
+_LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
+_NOTIFY_S = 1.0  # from a claim to the notification of the others; a wrong claim is withdrawn earlier
+_REPLY_S = 1.0  # how long a supervisor waits for the root's reply
+_LINE_BYTES = 65536  # no valid line is longer
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
 class _Peer:
-    """One connection of a rank, or of another host's supervisor."""
+    """A connection to a rank or to another host's supervisor."""
 
-    def __init__(self, connection: socket.socket, is_far: bool = False):
+    def __init__(self, connection: socket.socket, is_supervisor: bool = False):
         self.connection = connection
-        self.is_far = is_far
-        self.asked: list[list[str]] = []  # requests to the supervisor as a whole
+        self.is_supervisor = is_supervisor
+        self.requests: list[list[str]] = []  # requests that `_Supervisor._serve` handles
         self.text = b""
-        self.rank = self.size = self.near = -1  # near: the ranks on this host, as the launcher says
-        self.pid = 0  # known on the connection that tells of the rank's death
+        # -1: unknown. For a supervisor, `ranks_on_host` is 0 once it is linked and 1 once it is notified.
+        self.rank = self.size = self.ranks_on_host = -1
+        self.pid = 0  # known on the connections that show the rank's death
         self.doing = ""
-        self.is_seen = False  # watched before it died, so that its place in the order of events counts
+        self.is_seen = False  # whether it was watched before it died: then its place in the order of events is known
         self.is_done = self.is_ending = False
 
     def read(self) -> bool:
-        """Read what has arrived; True at the end of the connection."""
+        """Read the data that has arrived; True if the connection has closed."""
         while True:
             try:
                 data = self.connection.recv(65536)
             except BlockingIOError:
                 if self.pid and not self.is_seen:
                     self.is_seen = True
-                    self.answer(WATCHED)
+                    self.reply(WATCHED)
                 return False
             except OSError:
                 return True
@@ -72,23 +75,23 @@ class _Peer:
                 return True
             *lines, self.text = (self.text + data).split(b"\n")
             for line in lines:
-                self._hear(line.decode(errors="replace"))
+                self._parse(line.decode(errors="replace"))
             if len(self.text) > _LINE_BYTES:
                 return True
 
-    def answer(self, answer: bytes) -> None:
-        """Send one of the three answers."""
+    def reply(self, reply: bytes) -> None:
+        """Send a reply of one byte."""
         try:
-            self.connection.send(answer)
+            self.connection.send(reply)
         except OSError:
             pass
 
-    def _hear(self, line: str) -> None:
+    def _parse(self, line: str) -> None:
         word, _, rest = line.partition(" ")
-        if self.is_far or word in ("open", "join"):
-            self.asked.append(line.split())
+        if self.is_supervisor or word in ("open", "join"):
+            self.requests.append(line.split())
         elif word == "hello":
-            self.rank, self.size, self.pid, self.near = map(int, rest.split())
+            self.rank, self.size, self.pid, self.ranks_on_host = map(int, rest.split())
         elif word == "talk":
             self.rank = int(rest)
         elif word == "doing":
@@ -99,7 +102,7 @@ class _Peer:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process lives although its connection has closed, because it has become another program by exec."""
+    """Whether a process is alive although its connection has closed, because it has called exec."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -108,7 +111,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class _Supervisor:
-    """The loop of the supervisor; `launcher` is the process that started the ranks."""
+    """The supervisor's event loop; `launcher` is the process id of the ranks' launcher."""
 
     def __init__(self, listener: socket.socket, launcher: int):
         listener.setblocking(False)
@@ -118,37 +121,37 @@ class _Supervisor:
         self._poll.register(listener.fileno(), select.EPOLLIN)
         self._peers: dict[int, _Peer] = {}
         self._doing: dict[int, str] = {}
-        self._ended: float | None = None  # when the job was known to end
+        self._ended: float | None = None  # when the supervisor learned that the job ends
         self._has_reported = False
-        self._is_silent = False
-        self._dead: list[_Peer] = []  # not reported yet
-        self._sees_death = False  # in this batch of events
-        # the root listens, and accepts those that send the secret; others have a connection to it
+        self._has_closed_stderr = False
+        self._dead: list[_Peer] = []  # dead and not reported yet
+        self._has_seen_death = False  # whether this batch of events has shown a death
+        # the root listens, and accepts supervisors that send the secret; the others have a connection to it
         self._far_listener: socket.socket | None = None
         self._secret = ""
         self._root: socket.socket | None = None
-        self._is_spread = False  # over several hosts, as the launcher says
+        self._is_spread = False  # whether the job runs on several hosts, according to the launcher
 
     def run(self) -> None:
         """Watch until all ranks have left."""
         while True:
             events = self._poll.poll(10.0 if self._ended is None else 0.1, 4096)
-            self._sees_death = False
-            # kept while the job seems to end, as that may be withdrawn
+            self._has_seen_death = False
+            # kept while the job seems to end, because a claim may be withdrawn
             self._dead += [peer for number, _ in events if (peer := self._handle(number)) is not None]
             if self._dead and self._ended is None:
                 dead, self._dead = self._dead, []
                 self._report(dead)
             if self._ended is None:
-                if all(peer.is_far for peer in self._peers.values()):
+                if all(peer.is_supervisor for peer in self._peers.values()):
                     return
                 continue
             age = time.monotonic() - self._ended
-            if age > _TELL_S:
-                self._tell_others()
+            if age > _NOTIFY_S:
+                self._notify_others()
                 self._drop_stderr()
             if age > _END_S:
-                # A launcher may ignore a rank that leaves before MPI is initialised: the others would wait for ever.
+                # A launcher may ignore a rank that exits before MPI is initialised: the others would wait for ever.
                 for peer in self._peers.values():
                     if peer.pid:
                         _kill(peer.pid)
@@ -164,20 +167,20 @@ class _Supervisor:
             self._accept(self._far_listener)
             return None
         if self._root is not None and number == self._root.fileno():
-            self._hear_root()
+            self._read_root()
             return None
         peer = self._peers.get(number)
         if peer is None:
             return None
         has_ended = peer.read()
-        self._is_spread = self._is_spread or 0 < peer.near < peer.size
+        self._is_spread = self._is_spread or 0 < peer.ranks_on_host < peer.size
         if peer.doing:
             self._doing[peer.rank] = peer.doing
-        while peer.asked:
-            has_ended = not self._serve(peer, *peer.asked.pop(0)) or has_ended
+        while peer.requests:
+            has_ended = not self._serve(peer, *peer.requests.pop(0)) or has_ended
         if peer.is_ending:
             peer.is_ending = False
-            peer.answer(LATER if self._ended is not None or self._claim() == LATER else FIRST)
+            peer.reply(LATER if self._ended is not None or self._claim() == LATER else FIRST)
         if not has_ended:
             return None
         self._poll.unregister(number)
@@ -185,7 +188,7 @@ class _Supervisor:
         del self._peers[number]
         if not peer.pid or peer.is_done:
             return None
-        self._sees_death = True
+        self._has_seen_death = True
         return peer
 
     def _accept(self, listener: socket.socket) -> None:
@@ -200,13 +203,13 @@ class _Supervisor:
             self._poll.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
     def _report(self, dead: list[_Peer]) -> None:
-        """Report the first of the dead; all that may have been first, if some died before they were watched."""
-        verdict = self._claim()  # at once: the order of questions counts
+        """Report the first dead rank, or all that may have been first if some died before they were watched."""
+        verdict = self._claim()  # at once, because the first claim is accepted
         time.sleep(0.05)  # the end of a process takes a moment after its files have closed
         by_pid: dict[int, _Peer] = {}
         for peer in dead:
             if not _is_alive(peer.pid):
-                by_pid.setdefault(peer.pid, peer)  # a process has two connections: its first event counts
+                by_pid.setdefault(peer.pid, peer)  # a process has two connections; its first event determines the order
         dead = list(by_pid.values())
         if not dead or verdict == LATER:
             if not dead:
@@ -229,22 +232,22 @@ class _Supervisor:
 
     # -- several hosts -----------------------------------------------------------------------------------------
     def _serve(self, peer: _Peer, word: str = "", *rest: str) -> bool:
-        """Do what a rank or a linked supervisor asks; False if it has no right to."""
-        if word == "open" and not peer.is_far:
+        """Handle a request of a rank or a supervisor; False if the sender may not make it."""
+        if word == "open" and not peer.is_supervisor:
             peer.connection.send((self._open() + "\n").encode())
-        elif word == "join" and not peer.is_far:
+        elif word == "join" and not peer.is_supervisor:
             if self._far_listener is None and self._root is None:
                 self._join(rest)
-            peer.answer(WATCHED)
+            peer.reply(WATCHED)
         elif word == "link" and rest == (self._secret,):
-            peer.near = 0  # it may ask
-            peer.answer(WATCHED)
-        elif word == "claim" and peer.near >= 0:
-            is_first = self._ended is None and not self._sees_death
-            peer.answer(FIRST if is_first else LATER)
+            peer.ranks_on_host = 0  # linked: it may claim
+            peer.reply(WATCHED)
+        elif word == "claim" and peer.ranks_on_host >= 0:
+            is_first = self._ended is None and not self._has_seen_death
+            peer.reply(FIRST if is_first else LATER)
             if is_first:
                 self._ended = time.monotonic()
-        elif word == "unclaim" and peer.near >= 0:
+        elif word == "unclaim" and peer.ranks_on_host >= 0:
             self._ended = None
         else:
             return False
@@ -264,9 +267,9 @@ class _Supervisor:
         addresses, port, secret = where
         for address in addresses.split(","):
             try:
-                root = socket.create_connection((address, int(port)), timeout=_ASK_S)
+                root = socket.create_connection((address, int(port)), timeout=_REPLY_S)
                 root.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                root.settimeout(_ASK_S)
+                root.settimeout(_REPLY_S)
                 root.sendall(f"link {secret}\n".encode())
                 if root.recv(1) == WATCHED:
                     self._root = root
@@ -276,46 +279,46 @@ class _Supervisor:
                 pass
 
     def _claim(self) -> bytes:
-        """Note that the job ends: FIRST if nobody knew, LATER if somebody did, b"" if that is not known."""
+        """Claim that the job ends: returns FIRST or LATER, or b"" if that cannot be determined."""
         self._ended = time.monotonic()
         if self._root is not None:
             try:
                 self._root.sendall(b"claim\n")
-                answer = self._root.recv(1)
+                reply = self._root.recv(1)
             except OSError:
                 return b""
-            return LATER if answer == _END else answer
+            return LATER if reply == _END else reply
         return b"" if self._is_spread and self._far_listener is None else FIRST
 
     def _drop_stderr(self) -> None:
-        """Close stderr once all is said: the launcher reads it to its end before it leaves."""
-        if not self._is_silent:
-            self._is_silent = True
+        """Close stderr after the last message, because the launcher reads it to its end before it exits."""
+        if not self._has_closed_stderr:
+            self._has_closed_stderr = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
-    def _tell_others(self) -> None:
-        """Tell the supervisors that are linked to this one that the job ends."""
+    def _notify_others(self) -> None:
+        """Notify the supervisors that are linked to this one that the job ends."""
         for peer in self._peers.values():
-            if peer.is_far and peer.near == 0:
-                peer.near = 1  # told
-                peer.answer(_END)
+            if peer.is_supervisor and peer.ranks_on_host == 0:
+                peer.ranks_on_host = 1  # notified
+                peer.reply(_END)
 
-    def _hear_root(self) -> None:
-        """The root has said that the job ends, or is gone."""
+    def _read_root(self) -> None:
+        """Handle the root's notification that the job ends, or the end of the connection to it."""
         assert self._root is not None
         try:
-            said = self._root.recv(1)
+            data = self._root.recv(1)
         except OSError:
-            said = b""
-        if said == _END and self._ended is None:
+            data = b""
+        if data == _END and self._ended is None:
             self._ended = time.monotonic()
-        elif not said:
+        elif not data:
             self._poll.unregister(self._root.fileno())
             self._root.close()
             self._root = None
 
     def _unclaim(self) -> None:
-        """Withdraw the claim: there was no death."""
+        """Withdraw a claim after a false alarm."""
         self._ended = None
         if self._root is not None:
             try:
@@ -325,7 +328,7 @@ class _Supervisor:
 
 
 def _addresses() -> list[str]:
-    """The IPv4 addresses of this host at which others may reach it."""
+    """The IPv4 addresses of this host, except for the loopback."""
     import fcntl
     import struct
 
@@ -333,10 +336,10 @@ def _addresses() -> list[str]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             try:
-                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                reply = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:
-                continue  # it has none
-            address = socket.inet_ntoa(answer[20:24])
+                continue  # an interface without an address
+            address = socket.inet_ntoa(reply[20:24])
             if not address.startswith("127."):
                 found.append(address)
     return found

@@ -1,7 +1,7 @@
-"""A rank's side of the supervisor, which names the rank that was killed: see `supervisor`.
+"""Connects a rank to the supervisor, which reports the rank that was killed: see `supervisor`.
 
-The first rank of a host to bind the socket's name starts the supervisor. The name is in Linux's abstract namespace, so
-that nothing is left in a file system. On other platforms there is no supervisor, and a killed rank is not named.
+The first rank of a host that binds the socket's name starts the supervisor. The name is in Linux's abstract namespace,
+which leaves no file behind. On other platforms there is no supervisor, and a killed rank is not reported.
 """
 
 from __future__ import annotations
@@ -19,76 +19,81 @@ __all__ = ["SupervisorClient", "connect"]
 
 
 class SupervisorClient:
-    """A rank's connections to the supervisor of its host. Its methods never raise: reports must not break a program."""
+    """A rank's connections to the supervisor of its host. Its methods never raise an error."""
 
-    def __init__(self, lives: list[socket.socket], talk: socket.socket, process: subprocess.Popen[bytes] | None):
-        self._lives = lives
-        self._talk = talk
+    def __init__(
+        self,
+        life_connections: list[socket.socket],
+        status_connection: socket.socket,
+        process: subprocess.Popen[bytes] | None,
+    ):
+        self._life_connections = life_connections
+        self._status_connection = status_connection
         self._process = process
 
     def report(self, text: str) -> None:
-        """Tell what this rank waits for; it is printed if a rank is killed."""
-        _send(self._talk, f"doing {text}")
+        """Send a description of this rank's waits, which is printed if a rank is killed."""
+        _send(self._status_connection, f"doing {text}")
 
-    def tell_ending(self) -> bool:
-        """Tell that this rank ends the job, so that the deaths which follow are not reported as the cause.
+    def report_ending(self) -> bool:
+        """Report that this rank ends the job, so that the deaths that follow are not reported as its cause.
 
         Returns
         -------
         bool
-            Whether this rank is the first of its host to say so.
+            Whether this rank is the first of its host that ends the job.
         """
-        _send(self._lives[0], "ending")
-        while (answer := self._hear(0)) == WATCHED:
+        _send(self._life_connections[0], "ending")
+        while (reply := self._read_reply(0)) == WATCHED:
             pass
-        return answer != LATER
+        return reply != LATER
 
     def wait_until_watched(self) -> None:
-        """Return once the supervisor knows of this rank, so that it can tell whether this rank is the first to die."""
-        for number in range(len(self._lives)):
-            self._hear(number)
+        """Return when the supervisor watches this rank, so that it can detect that this rank dies first."""
+        for number in range(len(self._life_connections)):
+            self._read_reply(number)
 
     def open_to_hosts(self) -> str:
-        """Have this host's supervisor listen for those of the other hosts.
+        """Make this host's supervisor listen for the supervisors of the other hosts.
 
         Returns
         -------
         str
-            Where it listens, for `join`; "" if it does not.
+            The address at which it listens, for `join`; "" if it does not listen.
         """
-        _send(self._talk, "open")
+        _send(self._status_connection, "open")
         text = b""
         try:
-            self._talk.settimeout(1.0)
-            while not text.endswith(b"\n") and (data := self._talk.recv(4096)):
+            self._status_connection.settimeout(1.0)
+            while not text.endswith(b"\n") and (data := self._status_connection.recv(4096)):
                 text += data
         except OSError:
             return ""
         return text.decode().strip()
 
     def join(self, where: str) -> None:
-        """Link this host's supervisor to the one that listens there; returns when it is linked, or cannot be."""
-        _send(self._talk, f"join {where}")
+        """Link this host's supervisor to the one at that address; returns after success and after failure."""
+        _send(self._status_connection, f"join {where}")
         try:
-            self._talk.settimeout(5.0)
-            self._talk.recv(1)
-            self._talk.settimeout(0.1)
+            self._status_connection.settimeout(5.0)
+            self._status_connection.recv(1)
+            self._status_connection.settimeout(0.1)
         except OSError:
             pass
 
-    def _hear(self, number: int) -> bytes:
+    def _read_reply(self, number: int) -> bytes:
         try:
-            self._lives[number].settimeout(0.5)
-            return self._lives[number].recv(1)
+            self._life_connections[number].settimeout(0.5)
+            return self._life_connections[number].recv(1)
         except OSError:
             return b""
 
     def close(self) -> None:
-        """Leave in good order, and wait for the supervisor if this rank started it, so that no zombie is left."""
-        for life in self._lives:
-            _send(life, "done")
-            life.close()
-        self._talk.close()
+        """Leave without a failure. Wait for the supervisor if this rank started it, so that no zombie is left."""
+        for connection in self._life_connections:
+            _send(connection, "done")
+            connection.close()
+        self._status_connection.close()
         if self._process is not None:
             try:
                 self._process.wait(timeout=0.5)
@@ -104,18 +109,18 @@ def _send(connection: socket.socket, line: str) -> None:
 
 
 def _job_address() -> str:
-    """A name for the job on this host, the same on all of its ranks: their parent and its start time."""
+    """The socket name of the job on this host, made of the id of the ranks' parent process and its start time."""
     parent = os.getppid()
     try:
         with open(f"/proc/{parent}/stat") as file:
-            born = file.read().rpartition(")")[2].split()[19]
+            start_time = file.read().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
-        born = "0"
-    return f"\0ringtape-{os.getuid()}-{parent}-{born}"
+        start_time = "0"
+    return f"\0ringtape-{os.getuid()}-{parent}-{start_time}"
 
 
 def connect(rank: int, size: int, ranks_on_host: int) -> SupervisorClient | None:
-    """Connect to this host's supervisor, which the first rank starts; None where the platform has no way to."""
+    """Connect to this host's supervisor, which the first rank starts; None on platforms without one."""
     if not sys.platform.startswith("linux"):
         return None
     address = _job_address()
@@ -137,16 +142,16 @@ def connect(rank: int, size: int, ranks_on_host: int) -> SupervisorClient | None
                     connection.connect(address)
             except OSError:
                 for connection in connections:
-                    connection.close()  # bound and not listening yet, or about to leave
+                    connection.close()  # the supervisor does not listen yet, or is about to exit
                 time.sleep(0.005)
                 continue
-            low, high, talk = connections
+            low, high, status_connection = connections
             high = _with_high_number(high)
-            for life in (low, high):
-                _send(life, f"hello {rank} {size} {os.getpid()} {ranks_on_host}")
-            talk.settimeout(0.1)
-            _send(talk, f"talk {rank}")
-            return SupervisorClient([low, high], talk, process)
+            for connection in (low, high):
+                _send(connection, f"hello {rank} {size} {os.getpid()} {ranks_on_host}")
+            status_connection.settimeout(0.1)
+            _send(status_connection, f"talk {rank}")
+            return SupervisorClient([low, high], status_connection, process)
     except (OSError, subprocess.SubprocessError):
         pass
     return None
@@ -158,13 +163,13 @@ def _with_high_number(connection: socket.socket) -> socket.socket:
     try:
         number = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 240)
     except OSError:
-        return connection  # the process may open few files only
+        return connection  # the process may open only few files
     connection.close()
     return socket.socket(fileno=number)
 
 
 def _start(listener: socket.socket) -> subprocess.Popen[bytes]:
-    # In a session of its own, so that signals to the rank's process group do not reach it; of the files, only stderr.
+    # In a new session, so that it receives no signals to the rank's process group. Of the open files it keeps stderr.
     number = listener.fileno()
     return subprocess.Popen(
         [sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__), str(number), str(os.getppid())],

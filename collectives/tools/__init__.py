@@ -1,1 +1,1 @@
-"""What ``python -m collectives`` runs. Each module has `SUMMARY`, `add_arguments(parser)` and `main(args) -> int`."""
+"""The commands of ``python -m collectives``. Each has `SUMMARY`, `add_arguments(parser)` and `main(args) -> int`."""

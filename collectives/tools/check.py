@@ -1,7 +1,8 @@
-"""``python -m collectives check``: the registry's dot-product tests on the ranks there are.
+"""``python -m collectives check``: runs the registry's dot-product tests on the ranks of this job.
 
-Under ``mpiexec -n 16`` it proves every collective on those 16 processes, over the network and the MPI library that
-they use; without mpiexec on one rank, or with ``--threads`` on threads. All ranks run it, and end with the same status.
+Under ``mpiexec -n 16`` it tests every collective on those 16 processes, over the network and the MPI library that they
+use. Without mpiexec it runs on one rank, or on threads with ``--threads``. All ranks run it and exit with the same
+status.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ..world import World, run, world
 __all__ = ["SUMMARY", "add_arguments", "main"]
 
 SUMMARY = "Prove every collective and its adjoint on the ranks of this job."
-BATCH = 24  # cases between two exchanges of what the ranks saw
-SHOWN = 20  # failures that are printed
+BATCH = 24  # cases between two exchanges of the ranks' observations
+SHOWN = 20  # the largest number of failures that are printed
 
 Work = list[tuple[Case, Setting]]
 
@@ -35,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `check`."""
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="one case of each collective and pair of layouts")
-    size.add_argument("--full", action="store_true", help="second order too in many more cases")
-    parser.add_argument("--threads", type=int, metavar="N", help="on N threads of this process (not under mpiexec)")
-    text = "end the job, and say what each rank does, if a rank waits longer than this (default 60)"
+    size.add_argument("--full", action="store_true", help="second derivatives, too, in many more cases")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N threads of this process (not under mpiexec)")
+    text = "end the job, and report what each rank does, if a rank waits longer than this (default 60)"
     parser.add_argument("--limit-s", type=float, default=60.0, metavar="S", help=text)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run on the current world: 0 if all cases passed, 1 if not, 2 for options that do not fit it."""
+    """Run on the current world. Returns 0 if all cases passed, 1 if not, and 2 for invalid options."""
     if args.limit_s <= 0 or (args.threads is not None and args.threads < 1):
         print(f"check: --limit-s {args.limit_s:g} and --threads {args.threads} must be positive", file=sys.stderr)
         return 2
@@ -80,7 +81,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _quick(work: Work) -> Iterator[tuple[Case, Setting]]:
-    """The first case of each collective and pair of layouts in each setting, at first order."""
+    """The first case of each collective and pair of layouts in each setting, with first derivatives only."""
     seen = set()
     for case, setting in work:
         pair = str(setting), case.covers, str(case.takes).split("(")[0], str(case.gives).split("(")[0]
@@ -90,7 +91,7 @@ def _quick(work: Work) -> Iterator[tuple[Case, Setting]]:
 
 
 def _batches(work: Work) -> Iterator[list[tuple[Case, list[Failure]]]]:
-    """Run cases on all ranks; what failed of each, the same on every rank. Rank 0 compares."""
+    """Run cases on all ranks, and yield the failures of each, the same on every rank. Rank 0 compares."""
     here, ranks = World.current(), world()
     meshes: dict[tuple[tuple[str, int], ...], Mesh] = {}
     for at in range(0, len(work), BATCH):
@@ -114,7 +115,7 @@ def _batches(work: Work) -> Iterator[list[tuple[Case, list[Failure]]]]:
 
 
 def _described(ranks: Communicator) -> str:
-    """The world in words. All ranks call it."""
+    """Describe the world. All ranks call it."""
     on_host = Counter(name.decode() for name in ranks.exchange(socket.gethostname().encode()))
     if ranks.size == 1:
         return "one rank (more with mpiexec -n N, or --threads N)"
@@ -128,7 +129,7 @@ def _described(ranks: Communicator) -> str:
 
 
 class _Progress:
-    """A line on a terminal that is written again; elsewhere a line at every tenth of the way."""
+    """Shows progress: on a terminal in one line that is overwritten, elsewhere in ten lines."""
 
     def __init__(self, total: int):
         self._total = total

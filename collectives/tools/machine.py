@@ -13,7 +13,7 @@ __all__ = ["PROBES"]
 
 
 def _text(path: Path) -> str | None:
-    """A small file's text; None where it is not there or cannot be read (a link that is down has no speed)."""
+    """A small file's text; None if it cannot be read, such as the speed of a link that is down."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -21,14 +21,14 @@ def _text(path: Path) -> str | None:
 
 
 def cores() -> str:
-    """Cores that this process may use, of those there are."""
+    """The number of cores that this process may use, and of all cores."""
     there = os.cpu_count() or 1
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
     return f"{mine} of {there} usable"
 
 
 def numa(root: Path = Path("/sys/devices/system/node")) -> list[dict[str, Any]]:
-    """NUMA nodes: their cores, memory and distances."""
+    """The NUMA nodes: their cores, memory and distances."""
     nodes = sorted(root.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
     if not nodes:
         raise LookupError(f"{root} lists no nodes")
@@ -43,7 +43,7 @@ def numa(root: Path = Path("/sys/devices/system/node")) -> list[dict[str, Any]]:
 
 
 def links(root: Path = Path("/sys/class/net")) -> list[dict[str, Any]]:
-    """Network interfaces but the loopback: state, speed where the driver tells one, largest packet."""
+    """Network interfaces except for the loopback: state, speed if the driver reports one, largest packet."""
     found = []
     for link in sorted(root.iterdir()):
         if link.name == "lo":
@@ -67,13 +67,13 @@ def fabrics(root: Path = Path("/sys/class/infiniband")) -> list[dict[str, Any]]:
 
 
 def shared_memory(path: str = "/dev/shm") -> dict[str, int]:
-    """What /dev/shm can hold: MPI libraries keep the memory that ranks of a host share there."""
+    """The size of /dev/shm, where MPI libraries allocate the memory that the ranks of a host share."""
     size = os.statvfs(path)
     return {"total_bytes": size.f_blocks * size.f_frsize, "free_bytes": size.f_bavail * size.f_frsize}
 
 
 def gpus() -> list[str]:
-    """NVIDIA GPUs, by the driver's own tool."""
+    """The NVIDIA GPUs that the driver's tool lists."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise LookupError("none: nvidia-smi is not on PATH")

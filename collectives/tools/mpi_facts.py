@@ -1,4 +1,4 @@
-"""Facts about the MPI library and the ranks, for `doctor`: collected in a process that may hang or die.
+"""Collects facts about the MPI library and the ranks for `doctor`, in a process that may hang or die.
 
 Run as a program, it prints its findings as one line of JSON, on rank 0: ``mpiexec -n 2 python -m
 collectives.tools.mpi_facts``. mpi4py is imported when `facts` is called.
@@ -16,12 +16,12 @@ import numpy as np
 
 __all__ = ["MARK", "facts", "probed"]
 
-MARK = "RINGTAPE-FACTS "  # before the line, as launchers print things of their own
+MARK = "RINGTAPE-FACTS "  # marks the line, because launchers print lines, too
 LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 def probed(probes: dict[str, Callable[[], Any]]) -> dict[str, dict[str, Any]]:
-    """Run probes, each for itself: ``{"ok": True, "value": ...}`` or ``{"ok": False, "reason": ...}``.
+    """Run each probe, and return ``{"ok": True, "value": ...}`` or ``{"ok": False, "reason": ...}`` for it.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def probed(probes: dict[str, Callable[[], Any]]) -> dict[str, dict[str, Any]]:
 
 
 def facts() -> dict[str, dict[str, Any]]:
-    """All facts; collective over ``COMM_WORLD``. The probes run in the same order on all ranks."""
+    """Collect all facts. Collective over ``COMM_WORLD``: the probes run in the same order on all ranks."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -56,7 +56,7 @@ def facts() -> dict[str, dict[str, Any]]:
         return dict(found)
 
     def is_gpu_aware() -> bool:
-        return _asks_gpu(MPI)
+        return _is_gpu_aware(MPI)
 
     def window() -> str:
         return _shared_window(MPI, near)
@@ -75,7 +75,7 @@ def facts() -> dict[str, dict[str, Any]]:
 
 
 def _shared_window(MPI: Any, near: Any) -> str:
-    """Test a shared window: every rank of a host writes to it, and its neighbour reads it."""
+    """Test a shared window: every rank of a host writes to it, and its neighbour reads the value."""
     rank, size = near.Get_rank(), near.Get_size()
     window = MPI.Win.Allocate_shared(8, 8, comm=near)
     try:
@@ -96,11 +96,11 @@ def _shared_window(MPI: Any, near: Any) -> str:
     if wrong:
         raise RuntimeError(f"{wrong} ranks did not read what their neighbour wrote")
     most = MPI.COMM_WORLD.allreduce(size, MPI.MAX)
-    return "work" if most > 1 else "can be made; no host has two ranks to share one"
+    return "work" if most > 1 else "can be made; not tested, because no host has two ranks"
 
 
-def _asks_gpu(MPI: Any) -> bool:
-    """Whether the library says that it accepts GPU memory."""
+def _is_gpu_aware(MPI: Any) -> bool:
+    """Whether the library reports that it accepts GPU memory."""
     import ctypes
 
     library = ctypes.CDLL(None)
@@ -115,7 +115,7 @@ def _asks_gpu(MPI: Any) -> bool:
             if hasattr(each, name) and getattr(each, name)() == 1:
                 return True
     if not any(hasattr(each, "MPIX_Query_cuda_support") for each in candidates):
-        raise LookupError(f"{MPI.get_vendor()[0]} has no call that tells")
+        raise LookupError(f"{MPI.get_vendor()[0]} has no function that reports it")
     return False
 
 

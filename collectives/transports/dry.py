@@ -1,15 +1,15 @@
 """A world of any size that never communicates: one rank of it runs, on arrays that have shapes and no values.
 
-Each request is noted, and its result is made up from this rank's own knowledge:
+Each request is passed to a callback, and its result is constructed from this rank's data alone:
 
 - A `Shaped` operand gives a `Shaped` result. Its shape follows from the request (`request.answer`).
-- Real arrays and bytes are what ranks tell each other about their program (extents, used-flags, digests). The other
-  ranks are taken to have said the same as this one, as every rank runs the same program.
-- What another rank alone knows (`recv`, `scatter`, a broadcast's header off its root) cannot be made up: the callers
-  ask for a ``like=``.
+- Real arrays and bytes are control data (extents, used-flags, digests). The other ranks are assumed to send the same
+  data as this one, because every rank runs the same program.
+- Data that only another rank has (`recv`, `scatter`, a broadcast's header on a rank that is not the root) cannot be
+  constructed. The callers require an argument ``like=``.
 
-With zeros in the place of shapes the same stands in for a group whose requests only are of interest: rules that read
-values run on them (see `inspect.probe`).
+With ``dry=False`` the results are zeros instead of shapes. Such a group serves to record requests while rules run that
+read values (see `inspect.probe`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Note = Callable[["DryCommunicator", Request], None]
 
 
 class DryCommunicator(Communicator):
-    """A channel of a dry world, as one of its ranks has it.
+    """One rank's end of a channel of a dry world.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class DryCommunicator(Communicator):
         The world ranks of the members.
     name : str
     note : callable
-        Called at every call; see `Note`.
+        Called with every request; see `Note`.
     dry : bool
-        Whether what only another rank knows is a shape; else it is zeros.
+        Whether data that only another rank has is represented by a shape. If False, it is zeros.
     """
 
     checking = False
@@ -71,7 +71,7 @@ class DryCommunicator(Communicator):
         return DryCommunicator(self.rank, self.ranks, f"{self.name}/{purpose}", self._note, self.dry)
 
     def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
-        """Nobody is there to disagree."""
+        """Do nothing: there is only one rank."""
 
     def _empty(self, count: int, dtype: np.dtype[Any]) -> Any:
         return None
@@ -83,14 +83,14 @@ class DryCommunicator(Communicator):
         found = answer(request, self.rank)
         if found is None:
             return None
-        if request.call in ("recv", "scatter", "get", "accumulate"):  # what only another rank knows
+        if request.call in ("recv", "scatter", "get", "accumulate"):  # data that only another rank has
             return Shaped(found[:1], found[1], DRY) if self.dry else np.zeros(*found)
         if type(out if x is None else x) is Shaped:
             return Shaped(found[:1], found[1], DRY)
-        return out if request.call == "broadcast" else self._of_equals(request, x)
+        return out if request.call == "broadcast" else self._of_equal_operands(request, x)
 
-    def _of_equals(self, request: Request, x: Any) -> Any:
-        """The result where every rank has this rank's operand."""
+    def _of_equal_operands(self, request: Request, x: Any) -> Any:
+        """The result if every rank has the same operand as this rank."""
         call, size, rank = request.call, self.size, self.rank
         if call in ("all_reduce", "reduce"):
             return x.copy() if request.op == "max" else x**size if request.op == "prod" else _times(x, size)

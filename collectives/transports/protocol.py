@@ -1,11 +1,11 @@
 """The protocol that every transport implements: requests on arrays, run or started.
 
-A communicator is a *channel*: an ordered group of ranks and a purpose. It knows nothing of tapes, layouts or meshes.
-`Request` says what one call asks, and `transports.request` has the table of calls.
+A communicator is a *channel*: an ordered group of ranks and a purpose. It does not depend on tapes, layouts or meshes.
+A `Request` describes one call, and `transports.request` has the table of calls.
 
-What all transports have in common stands here, once: validation, the result of a group of one rank, float16, the copy
-that a started call owns, counters of messages, observers, and a method for each call. A transport implements `_run` or
-`_start`, on operands that are checked and ready; see `Communicator`.
+`Communicator` implements the parts that all transports share: validation, the result of a group of one rank, float16,
+the copy that a started call owns, counters of messages, observers, and a method for each call. A transport implements
+`_run` or `_start`, which receive checked operands; see `Communicator`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """A communication that was started. `wait` returns its result (once or many times); `test` makes progress."""
+    """A communication that was started. `wait` returns its result and can be repeated; `test` makes progress."""
 
     __slots__ = ("_finish", "_result", "_test")
 
@@ -60,16 +60,16 @@ class Pending(Generic[T]):
 # -- observers ---------------------------------------------------------------------------------------------------------
 
 Observer = Callable[["Communicator", Request, bool, Callable[[], Any]], Any]
-"""``observer(group, request, started, run)`` calls `run` once and returns what that returns: a result, or the Pending
-of a call that was started. An agreement is told as a request ``agree`` whose operand is the fingerprint."""
+"""``observer(group, request, started, run)`` calls `run` once and returns its value: a result, or the `Pending` of a
+started call. An agreement is observed as a request ``agree`` whose operand is the fingerprint."""
 
 observers: dict[int, Observer] = {}
-"""The observer of each thread that has one, by the thread's number (`inspect.observing`). Calls inside a call that is
-told (an all-reduce made of messages, an exchange made of two gathers) are not told."""
+"""The observers by thread number (`inspect.observing`). Calls inside an observed call are not observed: the messages of
+an all-reduce, or the two gathers of an exchange."""
 
 
 def quietly(run: Callable[[], T]) -> T:
-    """Call `run` without telling this thread's observer of the calls in it."""
+    """Call `run` with this thread's observer switched off."""
     thread = get_ident()
     observer = observers.pop(thread, None)
     try:
@@ -79,17 +79,17 @@ def quietly(run: Callable[[], T]) -> T:
             observers[thread] = observer
 
 
-def _told(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
-    """Make a call and tell this thread's observer, if it has one."""
+def _observed(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+    """Make a call through this thread's observer, if it has one."""
     observer = observers.get(get_ident())
     return run() if observer is None else observer(group, request, started, lambda: quietly(run))
 
 
 # -- communicators -----------------------------------------------------------------------------------------------------
 
-_QUICK = DTYPES - {np.dtype(np.float16)}
+_DIRECT = DTYPES - {np.dtype(np.float16)}
 _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
-_HERE = (ndarray, Shaped, bytes, type(None))  # what needs no staging
+_ON_HOST = (ndarray, Shaped, bytes, type(None))  # operands of these types need no staging
 _MESSAGES = frozenset(("send", "lend", "recv"))
 _SUM = Request("all_reduce")
 
@@ -97,16 +97,16 @@ _SUM = Request("all_reduce")
 class Communicator:
     """A channel between the ranks of one group.
 
-    A transport implements `_run` for calls that block, `_start` for calls that are started, or one of the two: each is
-    made of the other where it is missing. Both get ``(request, x, out)``:
+    A transport implements `_run` for blocking calls, `_start` for started calls, or only one of the two: the default of
+    each calls the other. Both receive ``(request, x, out)``:
 
-    - `request` as it was made, found right.
-    - `x`: the operand, on the host, flat and contiguous. It is the call's own where the call is started. Of a float16
-      reduction it is in float32. In a `broadcast` it is None.
-    - `out`: an array for the result, not initialised, or the caller's buffer; None where this rank gets no array. In a
+    - `request`: the request, after validation.
+    - `x`: the operand, on the host, flat and contiguous. A started call owns it. The operand of a float16 reduction is
+      converted to float32. In a `broadcast` it is None.
+    - `out`: an uninitialised array for the result, or the caller's buffer; None where this rank receives no array. In a
       `broadcast` it holds the root's value on the root. The transport fills it and returns it.
 
-    A group of one rank makes no such call, except for messages to itself.
+    In a group of one rank they are called only for messages of the rank to itself.
 
     Attributes
     ----------
@@ -115,13 +115,13 @@ class Communicator:
     ranks : tuple of int
         The world rank of every member, in order.
     name : str
-        What error messages call it: ``world``, or the axis and the purpose.
+        The name in error messages: ``world``, or the axis and the purpose.
     algorithm : str
-        Which algorithm takes sums and copies: ``native`` for the transport's own.
+        The algorithm of its collectives: ``native`` for the transport's own.
     traffic : Traffic
         Messages and payload bytes sent to each peer by `send` and `lend`.
     copies : list of Copy
-        What the next statement on it tells of values that should be equal on its ranks (see `sanitizer`).
+        Values that should be equal on its ranks. The next statement compares them (see `sanitizer`).
     """
 
     rank: int
@@ -134,63 +134,64 @@ class Communicator:
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     library: Any = None
-    """``mpi4py.MPI`` where the ranks are processes: shared memory is allocated through it."""
+    """``mpi4py.MPI`` where the ranks are processes. Shared memory is allocated through it."""
     repeats = False
-    """Whether `_run` takes the operand from `x` alone, so that a request can be run again with another one."""
+    """Whether `_run` reads the operand from `x` only, so that a request can be run again with another operand."""
     adds_float16 = False
-    """Whether it is given float16 operands of reductions as they are, and rounds their sums once itself."""
+    """Whether `_run` receives float16 operands of reductions unconverted, and rounds the sum once itself."""
 
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
-        """The channel of some of this group's ranks, in the order given. Only the members call it."""
+        """A channel of some of this group's ranks, in the order given. Only its members call this."""
         return self._subgroup(check_members(members, self.rank, self.size, name, self.name), name)
 
     def _subgroup(self, members: list[int], name: str) -> Communicator:
         raise NotImplementedError
 
     def duplicate(self, purpose: str) -> Communicator:
-        """The same ranks on a channel of their own, so that its order is independent of this one's."""
+        """A new channel of the same ranks. The order of its calls is independent of this one's."""
         return self.subgroup(range(self.size), f"{self.name}/{purpose}")
 
     def lane(self, purpose: str) -> Communicator:
-        """The same ranks for `send` and `recv` alone, whose messages are not mixed up with this one's.
+        """A channel of the same ranks for `send` and `recv` only. Its messages do not match this channel's.
 
-        Made without communication, since two ranks may be all that ever use it. Asked again, it is the same object.
+        It is made without communication, because possibly only two of the ranks use it. Repeated calls return the same
+        object.
         """
         return self.duplicate(purpose)
 
     # -- control -----------------------------------------------------------------------------------------------
     @property
     def control(self) -> Communicator:
-        """The channel of control messages: what ranks tell each other about the program, not the program's data.
+        """The channel of control messages, which carry information about the program instead of its data.
 
-        These are the fingerprints of `agree`, headers, extents, `exchange`, and what making a subgroup takes. They are
-        short, lie in host memory, and are made at the same places of the program on all ranks, in one order with the
-        calls that they precede. So a channel that carries data of the host carries its own control too: no second
-        communicator is needed to keep the two apart. A transport whose data lives elsewhere returns another one.
+        Control messages are the fingerprints of `agree`, headers, extents, `exchange`, and the messages that make a
+        subgroup. They are short, lie in host memory, and are sent at the same places of the program on all ranks, in
+        one order with the calls that they precede. So a channel for host data carries its own control messages and
+        needs no second communicator. A transport whose data is not in host memory returns another channel.
         """
         return self
 
     @property
     def checking(self) -> bool:
-        """Whether the next `agree` would compare. The same on all ranks of the group."""
+        """Whether the next `agree` compares fingerprints. The same on all ranks of the group."""
         raise NotImplementedError
 
     def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        """Compare a fingerprint (one line of text) with the other ranks', while checking is on.
+        """Compare a fingerprint (one line of text) with those of the other ranks, while checking is on.
 
-        `layout` is compared with it under ``ranks`` mode, and so are copies and, unless the call `is_rooted`, call
-        sites: see `sanitizer`.
+        ``ranks`` mode also compares the `layout`, the `copies` and, unless the call `is_rooted`, the call sites: see
+        `sanitizer`.
 
         Raises
         ------
         CollectiveMismatch
-            On every rank, naming the ranks that differ, what each of them called and where.
+            On every rank. The message names the ranks that differ, the call of each and its call site.
         ReplicaMismatch
-            On every rank, under ``ranks`` mode: copies that should be equal are not.
+            On every rank, under ``ranks`` mode, if copies that should be equal differ.
         """
         if observers:
-            _told(self, Request("agree", call), False, lambda: self._agree(call, layout, is_rooted))
+            _observed(self, Request("agree", call), False, lambda: self._agree(call, layout, is_rooted))
         else:
             self._agree(call, layout, is_rooted)
 
@@ -198,21 +199,21 @@ class Communicator:
         raise NotImplementedError
 
     def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        """`agree` for a call that makes one call of this communicator, at once: a transport may join the two."""
+        """`agree` before a call of this communicator that follows immediately; a transport can combine the two."""
         self.agree(call, layout, is_rooted)
 
     # -- the data method ---------------------------------------------------------------------------------------
     def run(self, request: Request) -> Any:
         """Make a call and return its result."""
         if observers and get_ident() in observers:
-            return _told(self, request, False, lambda: self.run(request))
+            return _observed(self, request, False, lambda: self.run(request))
         return self._prepared(request, False)
 
     def run_again(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Any:
         """`run` for a request that was run before with another operand of the same size and dtype.
 
-        The operand is `x`, an array of the host and not of float16; `result` is what `request.answer` gives. The group
-        has several ranks, and the call is no message. Where the transport allows it nothing is checked again.
+        The operand is `x`, a host array whose dtype is not float16; `result` is the value of `request.answer`. The
+        group has several ranks, and the call is not a message. The checks are skipped where the transport allows it.
         """
         if not self.repeats or (observers and get_ident() in observers):
             return self.run(request._replace(x=x))
@@ -223,18 +224,18 @@ class Communicator:
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""
         if observers and get_ident() in observers:
-            started: Pending[Any] = _told(self, request, True, lambda: self.start(request))
+            started: Pending[Any] = _observed(self, request, True, lambda: self.start(request))
             return started
         pending: Pending[Any] = self._prepared(request, True)
         return pending
 
     def _prepared(self, request: Request, started: bool) -> Any:
-        """Check a request, make operand and result ready, and run or start it."""
+        """Check a request, prepare its operand and result, and run or start it."""
         call, x = request.call, request.x
         check(request, self.rank, self.size, self.name)
         if self.size == 1 and call not in _MESSAGES and not self.dry:
             return Pending.done(alone(request)) if started else alone(request)
-        if not isinstance(request.out if x is None else x, _HERE):
+        if not isinstance(request.out if x is None else x, _ON_HOST):
             return self._on_device(request, started)
         is_half = call in REDUCTIONS and x.dtype == _HALF and not self.adds_float16
         out = request.out
@@ -268,28 +269,28 @@ class Communicator:
         return empty(count, dtype)
 
     def _on_device(self, request: Request, started: bool) -> Any:
-        """A call whose arrays are not on the host; see `transports.staged`."""
+        """Make a call whose arrays are not on the host; see `transports.staged`."""
         kind = type(request.out if request.x is None else request.x).__name__
         raise DtypeError(f"{request.call} on '{self.name}' of a {kind}; needed: an array of the host")
 
     def _run(self, request: Request, x: Any, out: Any) -> Any:
-        """Make a call that is ready; see the class."""
+        """Make a prepared call; see the class."""
         return self._start(request, x, out).wait()
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
-        """Start a call that is ready; see the class. Without a nonblocking form it is complete when this returns."""
+        """Start a prepared call; see the class. By default the call is complete when this returns."""
         return Pending.done(self._run(request, x, out))
 
     foreign: Callable[..., Any] | None = None
-    """``foreign(name, function, x)`` runs ``function(x, comm)`` with mpi4py's communicator, where there is one."""
+    """``foreign(name, function, x)`` runs ``function(x, comm)`` with mpi4py's communicator; None without MPI."""
     poke: Callable[[], None] | None = None
-    """Makes progress on sends that are under way, where the transport makes none by itself; the tape calls it."""
+    """Makes progress on incomplete sends, for transports that make none by themselves. The tape calls it."""
 
     # -- the calls, blocking -----------------------------------------------------------------------------------
     def all_reduce(self, x: Array, op: str = "sum") -> Array:
         """The reduction of all ranks' arrays."""
         if (  # the most frequent call: where nothing has to be done before it, `run` and `_prepared` are left out
-            self.repeats and op == "sum" and x.__class__ is ndarray and x.ndim == 1 and x.dtype in _QUICK
+            self.repeats and op == "sum" and x.__class__ is ndarray and x.ndim == 1 and x.dtype in _DIRECT
             and x.flags.c_contiguous and self.size > 1 and not observers
         ):  # fmt: skip
             return self._run(_SUM, x, empty(x.size, x.dtype))
@@ -300,7 +301,7 @@ class Communicator:
         return self.run(Request("reduce", x, root=root))
 
     def broadcast(self, x: Array, root: int) -> Array:
-        """The root's array; on the other ranks `x` is the buffer that it is written to."""
+        """The root's array. On the other ranks `x` is the buffer for it."""
         is_root = root == self.rank
         return self.run(Request("broadcast", x if is_root else None, root=root, out=None if is_root else x))
 
@@ -321,7 +322,7 @@ class Communicator:
         return self.run(Request("reduce_scatter", x, counts=counts))
 
     def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
-        """The parts that all ranks have for this one."""
+        """The parts that all ranks send to this one."""
         return self.run(Request("all_to_all", x, counts=send_counts, receive_counts=receive_counts))
 
     def scan(self, x: Array, exclusive: bool = False, backwards: bool = False) -> Array:
@@ -329,21 +330,21 @@ class Communicator:
         return self.run(Request("scan", x, options=(exclusive, backwards)))
 
     def get(self, x: Array, runs: Runs) -> Array:
-        """What `runs` name of the ranks' arrays."""
+        """The elements of the ranks' arrays that `runs` select."""
         return self.run(Request("get", x, options=(runs,)))
 
     def accumulate(self, values: Array, runs: Runs, count: int) -> Array:
-        """`count` zeros, plus what all ranks' runs add to them."""
+        """`count` zeros, plus the values that all ranks' runs add to them."""
         return self.run(Request("accumulate", values, options=(runs, count)))
 
     def send(self, x: Array, dst: int) -> None:
-        """Send a copy; returns at once."""
+        """Send a copy, and return at once."""
         self.run(Request("send", x, peer=dst))
 
     def lend(self, x: Array, dst: int) -> Pending[None]:
         """Send without a copy: the array must not change until the pending call is complete.
 
-        It is matched by `recv`, in one order with `send`.
+        A `recv` receives it. `lend` and `send` share one order.
         """
         return self.start(Request("lend", x, peer=dst))
 
@@ -352,16 +353,16 @@ class Communicator:
         return self.run(Request("recv", out=buffer, peer=src))
 
     def exchange(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes; a control message."""
+        """Every rank's bytes, sent as control messages."""
         return self.control.run(Request("exchange", data))
 
     def barrier(self) -> None:
-        """Return when all ranks have come."""
+        """Return when all ranks have called it."""
         self.run(Request("barrier"))
 
 
 class Wrapper(Communicator):
-    """A communicator in the place of another one, `base`. A subclass takes the calls; the rest is the base's."""
+    """A communicator that wraps another one, `base`. A subclass implements the calls; the rest delegates to `base`."""
 
     def __init__(self, base: Communicator):
         self.base = base

@@ -1,4 +1,4 @@
-"""Requests: what a communicator is asked, what is refused, and what comes back.
+"""Requests: the calls of a communicator, their validation, and their results.
 
 ======================  =======================================  =====================================================
 call                    fields besides `call`                    result
@@ -17,13 +17,13 @@ send                    x, peer                                  None; returns a
 lend                    x, peer                                  None, once `x` may be changed again: no copy is made
 recv                    out, peer                                `out`, filled
 get                     x, options (runs,)                       the elements of the ranks' arrays that `runs` name
-accumulate              x, options (runs, count)                 `count` zeros, plus what the ranks add there
+accumulate              x, options (runs, count)                 `count` zeros, plus the values that the ranks add
 exchange                x, which is bytes                        the list of every rank's bytes
 barrier                                                          None
 ======================  =======================================  =====================================================
 
-`get` and `accumulate` are one-sided, but all ranks of the group call them. Each passes its own runs, tuples ``(source,
-offset, count)`` in elements of the source's array, in the order of the result or of the operand.
+`get` and `accumulate` are one-sided, but all ranks of the group call them. Each rank passes its own runs: tuples
+``(source, offset, count)`` in elements of the source's array, in the order of the result or of the operand.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer"
 
 Array = np.ndarray[Any, Any]
 Runs = Sequence[tuple[int, int, int]]
-"""Parts of the ranks' arrays: source rank, offset there, count; in elements."""
+"""Parts of the ranks' arrays: source rank, offset in its array, and count, in elements."""
 
 DTYPES = frozenset(np.dtype(char) for char in "?bBhHiIlLqQefdgFDG")
 """The dtypes that can be communicated: native numeric ones, and booleans."""
 
 REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan", "accumulate"))
-"""The calls that add. Their float16 operands are added in float32, and the result is rounded once."""
+"""The reductions. Their float16 operands are added in float32, and the result is rounded once."""
 
 _OPERATIONS = ("sum", "max", "prod")
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
@@ -54,7 +54,7 @@ _PEERS = {"send": "dst", "lend": "dst", "recv": "src"}
 
 
 class Request(NamedTuple):
-    """One call of a communicator: everything that the transport is told. The module's table has the calls.
+    """One call of a communicator, with all its arguments. The module's table has the calls.
 
     Attributes
     ----------
@@ -64,18 +64,18 @@ class Request(NamedTuple):
         This rank's operand: one-dimensional and contiguous, of a native numeric or boolean dtype. None where this rank
         contributes nothing. The transport neither keeps nor changes it; a started call works on a copy.
     op : {"sum", "max", "prod"}
-        The reduction of `all_reduce`; the other reductions are sums.
+        The operation of `all_reduce`; the other reductions are sums.
     counts, receive_counts : sequence of int
-        Numbers of elements, one per rank: of the parts, and in `all_to_all` of those that arrive. They may be zero.
+        Numbers of elements, one per rank: of the parts, and in `all_to_all` of the received parts. They may be zero.
     root, peer : int
-        The root, or the other rank of a message, as a place in the group.
+        The root, or the other rank of a message, as an index into the group.
     dtype : dtype
-        The result's, where no operand tells it (`scatter`).
+        The dtype of the result, where no operand determines it (`scatter`).
     out : array
-        The buffer that receives, in `recv`, and in `broadcast` off the root. The result is this array. It belongs to
-        the call until the call is complete.
+        The receive buffer of `recv`, and of `broadcast` on ranks other than the root. The result is this array. It
+        belongs to the call until the call is complete.
     options : tuple
-        What one family of calls needs; see the table.
+        Further arguments of some calls; see the table.
 
     Examples
     --------
@@ -97,14 +97,14 @@ class Request(NamedTuple):
 
 
 def shown(request: Request) -> str:
-    """The name of a call, with its reduction where that is not the sum: ``all_reduce max``."""
+    """The name of a call, followed by its reduction unless that is the sum: ``all_reduce max``."""
     return request.call if request.op == "sum" else f"{request.call} {request.op}"
 
 
 def answer(request: Request, rank: int) -> tuple[int, np.dtype[Any]] | None:
     """The number of elements and the dtype of a rank's result; None for a rank whose result is no array.
 
-    It follows from the rank's own request, without communication. The operand may have a shape only.
+    They follow from the rank's own request, without communication. The operand may be a shape-only array.
 
     Examples
     --------
@@ -134,13 +134,13 @@ def answer(request: Request, rank: int) -> tuple[int, np.dtype[Any]] | None:
 
 
 def given_bytes(request: Request) -> int:
-    """The bytes that this rank hands to a call: of its operand, or of the buffer that it receives into."""
+    """The bytes that this rank passes to a call: of its operand, or of its receive buffer."""
     given = request.out if request.x is None else request.x
     return 0 if given is None else len(given) if isinstance(given, bytes) else int(given.nbytes)
 
 
 def whole_bytes(request: Request, rank: int, size: int) -> int:
-    """The bytes of the whole value of a call, all ranks' parts together; of one-sided calls what is other ranks'."""
+    """The bytes of all ranks' parts together; for one-sided calls, the bytes that belong to other ranks."""
     call, x, dtype = request.call, request.x, request.dtype
     if call in ("gather", "all_gather", "scatter"):
         item = x.dtype.itemsize if dtype is None else np.dtype(dtype).itemsize
@@ -151,7 +151,7 @@ def whole_bytes(request: Request, rank: int, size: int) -> int:
 
 
 def alone(request: Request) -> Any:
-    """The result of a call, but for messages, in a group of one rank."""
+    """The result of a call in a group of one rank, except for messages."""
     call, x = request.call, request.x
     if call == "exchange":
         return [bytes(x)]
@@ -170,26 +170,26 @@ def alone(request: Request) -> Any:
     return np.zeros_like(x) if call == "scan" and request.options[0] else x.copy()
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------------------------------
 
 
 def check(request: Request, rank: int, size: int, name: str) -> None:
-    """Refuse a request that does not fit, before anything is sent.
+    """Raise an error for an invalid request, before anything is sent.
 
     Parameters
     ----------
     rank, size, name
-        Of the communicator: this rank's place, the number of ranks, and what messages call it.
+        Of the communicator: this rank's place, the number of ranks, and its name for messages.
 
     Raises
     ------
     ShapeError
-        An array that is not flat, contiguous or, where it receives, writeable; counts that are not one per rank; an
-        array of another size than the counts say; a missing operand or buffer.
+        An array that is not flat or not contiguous, a read-only receive buffer, a number of counts that is not the
+        number of ranks, an array whose size does not match the counts, or a missing operand or buffer.
     MeshError
-        A rank that the group does not have.
+        A rank that is not in the group.
     DtypeError
-        A dtype that cannot be communicated or reduced, or is not the one that was announced.
+        A dtype that cannot be communicated or reduced, or that differs from the announced one.
 
     Examples
     --------
@@ -206,7 +206,7 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     if call in _PEERS:
         check_rank(_PEERS[call], peer, size, name)
         if call == "recv":
-            _check_buffer(out, "recv", "that it receives into", name)
+            _check_buffer(out, "recv", "", name)
         else:
             _check_operand(x, call, rank, name)
         return
@@ -237,7 +237,7 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
         if call == "accumulate":
             _check_size(x, sum(count for _, _, count in options[0]), "the sum of the runs")
     elif call not in ("reduce", "scan"):
-        raise ValueError(f"the call {call!r} was asked for on '{name}', which is none of a communicator")
+        raise ValueError(f"{call!r} on '{name}' is not a communicator's call; needed: a call that `Request` lists")
 
 
 def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
@@ -247,7 +247,7 @@ def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
     check_rank("root", root, size, name)
     if root != rank:
         if call == "broadcast":
-            _check_buffer(request.out, call, f"off its root {root}", name)
+            _check_buffer(request.out, call, f" on ranks other than its root {root}", name)
         elif np.dtype(request.dtype) not in DTYPES:
             raise _wrong_dtype(np.dtype(request.dtype))
         return
@@ -259,14 +259,14 @@ def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
 
 
 def check_rank(role: str, rank: int, size: int, name: str) -> int:
-    """The rank, if the group has it; `role` is the name of the argument."""
+    """Return the rank if it is in the group; `role` is the name of the argument."""
     if not 0 <= rank < size:
         raise MeshError(f"{role} {rank} is no rank of '{name}', whose ranks are 0 to {size - 1}")
     return rank
 
 
 def check_members(members: Sequence[int], rank: int, size: int, name: str, group: str) -> list[int]:
-    """The members of a subgroup: ranks of the group, each once, this one among them."""
+    """Return the members of a subgroup: distinct ranks of the group, with this rank among them."""
     found = [check_rank("member", int(member), size, group) for member in members]
     if rank not in found or len(set(found)) < len(found):
         raise MeshError(f"'{name}' of ranks {found} of '{group}' repeats a rank or leaves out rank {rank}")
@@ -293,10 +293,10 @@ def _check_operand(x: Any, call: str, rank: int, name: str) -> None:
 
 def _check_buffer(out: Any, call: str, where: str, name: str) -> None:
     if out is None:
-        raise ShapeError(f"{call} on '{name}' needs an array {where}, to write to: out=")
+        raise ShapeError(f"{call} on '{name}' needs a receive buffer{where}: out=")
     _check_flat(out)
     if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ShapeError(f"{call} writes to the array {where}, and this one is read-only")
+        raise ShapeError(f"the receive buffer of {call} on '{name}' is read-only; needed: a writeable array")
 
 
 def _check_counts(what: str, counts: Sequence[int], size: int, name: str) -> None:
@@ -306,4 +306,4 @@ def _check_counts(what: str, counts: Sequence[int], size: int, name: str) -> Non
 
 def _check_size(x: Any, needed: int, meaning: str) -> None:
     if x.size != needed:
-        raise ShapeError(f"the array has {x.size} elements where {meaning} is {int(needed)}")
+        raise ShapeError(f"the array has {x.size} elements; needed: {int(needed)}, {meaning}")

@@ -1,7 +1,7 @@
 """Staging: arrays of any device, for a transport that needs them in host memory.
 
-The operand is copied to the host, the call is made there, and the result is copied back to the operand's device. It
-costs the two copies and nothing else: a call on host arrays does not come here.
+The operand is copied to the host, the call is made there, and the result is copied back to the operand's device. The
+only cost is the two copies. Calls on host arrays do not use this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["HostTransport", "Staged"]
 
 
 class Staged(Wrapper):
-    """A transport of the host, `base`, for arrays of any device.
+    """Wraps a host transport, `base`, so that it accepts arrays of any device.
 
     Examples
     --------
@@ -32,13 +32,13 @@ class Staged(Wrapper):
         return _returned(self.base.run(_on_host(request)), request)
 
     def start(self, request: Request) -> Pending[Any]:
-        """Start a call. The operand is copied to the host now, the result back to its device when it is waited for."""
+        """Start a call. The operand is copied to the host now; `wait` copies the result back to its device."""
         pending = self.base.start(_on_host(request))
         return Pending(pending.test, lambda: _returned(pending.wait(), request))
 
 
 def _on_host(request: Request) -> Request:
-    """The request with host arrays; a buffer stands for one of the same size."""
+    """The request with host arrays; its buffer is replaced by a host array of the same size."""
     x, out = request.x, request.out
     return request._replace(
         x=x if x is None or isinstance(x, bytes) else np.ascontiguousarray(to_host(x)),
@@ -47,7 +47,7 @@ def _on_host(request: Request) -> Request:
 
 
 def _returned(y: Any, request: Request) -> Any:
-    """A host result on the device of the request's arrays; in its buffer, if it has one."""
+    """Copy a host result to the device of the request's arrays, into its buffer if it has one."""
     if not isinstance(y, np.ndarray):
         return y
     if request.out is None:

@@ -1,4 +1,4 @@
-"""What a communicator has sent from rank to rank: messages and payload bytes for each peer."""
+"""Counters of point-to-point messages: how many messages and payload bytes were sent to each peer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Traffic:
     Attributes
     ----------
     peers : dict of int to (int, int)
-        For each world rank that something was sent to: messages and bytes.
+        The messages and bytes sent to each world rank that received at least one message.
 
     Examples
     --------
@@ -40,12 +40,12 @@ class Traffic:
         return f"Traffic({self.messages} messages, {self.bytes} bytes to {len(self.peers)} ranks)"
 
     def count(self, peer: int, size_bytes: int) -> None:
-        """One more message to a world rank."""
+        """Count one message to a world rank."""
         messages, total = self.peers.get(peer, (0, 0))
         self.peers[peer] = messages + 1, total + size_bytes
 
     def clear(self) -> None:
-        """Start from zero."""
+        """Reset the counters to zero."""
         self.peers.clear()
 
     @property

@@ -623,7 +623,7 @@ class Row34(Bug):
 
     axes = {"dp": 3}
     says = ["multiply(x: f64[", "{dp: V}", "y: bool[", "{dp: D}", "axis 'dp'",
-            "y holds the same random numbers on every rank (Drawn), and x values of each rank's own (Varying)",
+            "y holds the same random numbers on every rank (Drawn), and x has different values on each rank (Varying)",
             "fix: draw y from key.along('dp')", "test_bugs.py:"]  # fmt: skip
     key = random.Key(3, "dropout")
 

@@ -1,4 +1,4 @@
-"""What each collective is for mpi4py: the name of its call, and its arguments."""
+"""Maps each collective to mpi4py: the name of its call, and the arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..protocol import Request
 from .library import KINDS, Kind
 
-__all__ = ["CALLS", "asked", "nonblocking"]
+__all__ = ["CALLS", "mpi_call", "nonblocking"]
 
 
 Arguments = Callable[[Request, Any, Any, Kind], tuple[Any, ...]]
@@ -33,10 +33,10 @@ CALLS: dict[str, tuple[str, Arguments]] = {
     ),
     "barrier": ("Barrier", lambda r, x, out, kind: ()),
 }
-"""The name of mpi4py's blocking call, and what makes its arguments. A scan that is exclusive is here an ``exscan``."""
+"""The name of mpi4py's blocking call, and a function that makes its arguments. ``exscan`` is an exclusive scan."""
 
 
-def asked(call: str, request: Request, x: Any, out: Any) -> tuple[str, tuple[Any, ...]]:
+def mpi_call(call: str, request: Request, x: Any, out: Any) -> tuple[str, tuple[Any, ...]]:
     """The name of mpi4py's call, and its arguments."""
     function, arguments = CALLS[call]
     given = x if out is None else out
@@ -53,7 +53,7 @@ def _all(x: Any, kind: Kind) -> Any:
 
 
 def _parts(x: Any, counts: Any, kind: Kind) -> Any:
-    return None if x is None else (x, list(counts), kind.datatype)  # a tuple would be counts and displacements
+    return None if x is None else (x, list(counts), kind.datatype)  # mpi4py reads a tuple as counts and displacements
 
 
 _NO_ARRAY = Kind(None, {})

@@ -1,8 +1,8 @@
 """Ranks as processes under mpiexec: the transport over mpi4py's upper-case (buffer) calls, for MPICH and Open MPI.
 
-`calls` says what each call is for mpi4py, `windows` has the one-sided ones, `waiting` says how a rank waits, `groups`
-makes and frees communicators, and `world` makes the communicator of all ranks. Here every call is counted and every
-wait is recorded, for the monitor of the `job`.
+`calls` maps each call to mpi4py, `windows` implements the one-sided calls, `waiting` implements waits, `groups` makes
+and frees communicators, and `world` makes the communicator of all ranks. This module counts every call and records
+every wait, for the monitor of the `job`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..protocol import Array, Communicator, Pending, Request
 from ..staged import HostTransport
 from ..traffic import Traffic
 from . import windows
-from .calls import CALLS, asked, nonblocking
+from .calls import CALLS, mpi_call, nonblocking
 from .groups import Groups, Handle, digest_of
 from .library import KINDS, MPI
 
@@ -31,16 +31,16 @@ __all__ = ["MpiCommunicator"]
 
 
 class MpiCommunicator(HostTransport):
-    """A channel between processes. `MpiWorld` and `subgroup` make them.
+    """A channel between processes. `MpiWorld` and `subgroup` create it.
 
     Parameters
     ----------
     handle : Handle or None
-        MPI's communicator; None for a single rank, which makes no MPI calls.
+        MPI's communicator; None for a single rank, which calls no MPI function.
     channel : Channel
         Name, world ranks and counts.
     rank : int
-        This process's place.
+        This process's index in the group.
     groups : Groups
         The communicators of the world.
     """
@@ -62,7 +62,7 @@ class MpiCommunicator(HostTransport):
         self._channel = channel
         self.copies = []
         self._agreed = 0
-        self._subgroups: dict[str, int] = {}  # how often a subgroup was made
+        self._subgroups: dict[str, int] = {}  # how often each subgroup was made
         self._reversed: MpiCommunicator | None = None
         self._foreign: MpiCommunicator | None = None
         self._lanes: dict[str, MpiCommunicator] = {}
@@ -75,7 +75,7 @@ class MpiCommunicator(HostTransport):
 
     # -- groups ------------------------------------------------------------------------------------------------
     def poke(self) -> None:
-        """Make progress on what is under way; MPI makes none while the program computes."""
+        """Make progress on incomplete calls: MPI makes none while the program computes."""
         self._waits.reap()
 
     def _subgroup(self, members: list[int], name: str) -> MpiCommunicator:
@@ -104,7 +104,7 @@ class MpiCommunicator(HostTransport):
     def checking(self) -> bool:
         return self._agreed < modes.limit and self.size > 1
 
-    announce = Communicator.agree  # MPI has no call that an agreement could be joined to
+    announce = Communicator.agree  # no MPI call could carry an agreement
 
     def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         if self._agreed >= modes.limit or self.size == 1:
@@ -113,37 +113,37 @@ class MpiCommunicator(HostTransport):
         mine = None
         if modes.watching:
             mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
-            both = _two_ways(repr(mine if mine.compares_site else mine._replace(site="")))
+            digests = _digest_and_complement(repr(mine if mine.compares_site else mine._replace(site="")))
         else:
-            both = _two_ways(call)
-        most = both.copy()
+            digests = _digest_and_complement(call)
+        largest = digests.copy()
         # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
-        # order, and the agreement stands directly before its call on all ranks: a rank that makes another call meets
-        # theirs with its own agreement. A communicator for control alone would double their number, of which MPI
-        # libraries know about 2,000.
-        self._run(_AGREE, both, most, call)
-        if most[0] != ~most[1]:
+        # order, and every call directly follows its agreement on all ranks, so an agreement is always matched with an
+        # agreement, even if the ranks make different calls. A communicator for control alone would double the number
+        # of communicators, which MPI libraries limit to about 2,000.
+        self._run(_AGREE, digests, largest, call)
+        if largest[0] != ~largest[1]:
             mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies) if mine is None else mine
-            told = [Statement.decode(each) for each in self._exchanged(mine.encode())]
-            error = sanitizer.compare(self.name, self.ranks, told)
+            statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
+            error = sanitizer.compare(self.name, self.ranks, statements)
             if error is not None:
                 raise error
 
     # -- calls -------------------------------------------------------------------------------------------------
-    def _run(self, request: Request, x: Any, out: Any, said: str = "") -> Any:
-        """Make a call; `said` is what a rank that waits for it is told to do, if not the name of the call."""
+    def _run(self, request: Request, x: Any, out: Any, name: str = "") -> Any:
+        """Make a call; `name` describes it in reports of waiting ranks (default: the name of the call)."""
         call = request[0]
-        if call == "all_reduce":  # made most: its row of the table, without another frame
+        if call == "all_reduce":  # the most frequent call: its row of the table, without a function call
             datatype, operations = KINDS[x.dtype]
             function, arguments = "Allreduce", ((x, datatype), (out, datatype), operations[request[2]])
         elif call in _BLOCKING:
-            function, arguments = asked(call, request, x, out)
+            function, arguments = mpi_call(call, request, x, out)
         else:
             return self._start(request, x, out).wait()
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        wait = (channel, said or call, number, None)
-        if modes.watching or self._raises:  # polled, so that this rank can raise an error instead of waiting for ever
+        wait = (channel, name or call, number, None)
+        if modes.watching or self._raises:  # poll, so that this rank can raise an error instead of waiting for ever
             self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments).wait()
         else:
             self._waits.block(wait, getattr(self._comm, function), *arguments)
@@ -162,14 +162,14 @@ class MpiCommunicator(HostTransport):
         if call == "scan":
             exclusive, backwards = request.options
             if exclusive:
-                out[...] = 0  # Exscan leaves the first rank's as it is
+                out[...] = 0  # Exscan leaves the first rank's result undefined
                 call = "exscan"
             if backwards:
-                return self._mirror()._started(call, request, x, out)
+                return self._reversed_group()._started(call, request, x, out)
         return self._started(call, request, x, out)
 
     def _started(self, call: str, request: Request, x: Any, out: Any) -> Pending[Any]:
-        function, arguments = asked(call, request, x, out)
+        function, arguments = mpi_call(call, request, x, out)
         channel = self._channel
         channel.calls = number = channel.calls + 1
         wait = (channel, request.call, number, None)
@@ -181,8 +181,8 @@ class MpiCommunicator(HostTransport):
 
         return Pending(waited.test, finish)
 
-    def _mirror(self) -> MpiCommunicator:
-        """The same ranks in the other order, made when it is first needed: MPI's scans know one direction."""
+    def _reversed_group(self) -> MpiCommunicator:
+        """The same ranks in reverse order, made at first use, because MPI's scans run in one direction only."""
         if self._reversed is None:
             self._reversed = self._subgroup(list(range(self.size)[::-1]), f"{self.name}/reversed")
         return self._reversed
@@ -196,7 +196,7 @@ class MpiCommunicator(HostTransport):
         return filled
 
     def _exchanged(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes: first their numbers, then all of them."""
+        """Gather every rank's bytes: first their lengths, then the bytes."""
         if self.size == 1:
             return [data]
         ones, counts = [1] * self.size, np.empty(self.size, np.int64)
@@ -234,7 +234,8 @@ class MpiCommunicator(HostTransport):
             count = waited.status.Get_count(datatype)
             if count != buffer.size:
                 raise CommunicationError(
-                    f"recv #{number} from rank {source} on '{self.name}': {count} elements came, needed {buffer.size}"
+                    f"recv #{number} from rank {source} on '{self.name}': {count} elements arrived; needed: "
+                    f"{buffer.size}, the size of the buffer"
                 )
             return buffer
 
@@ -242,13 +243,15 @@ class MpiCommunicator(HostTransport):
 
     def _from_self(self, buffer: Array) -> Array:
         if not self._to_self:
-            raise CommunicationError(f"recv on '{self.name}': its single rank has sent itself nothing")
+            raise CommunicationError(
+                f"recv on '{self.name}': its single rank has sent no message to itself. Fix: send before recv"
+            )
         buffer[...] = self._to_self.popleft()
         return buffer
 
-    # -- code of others ----------------------------------------------------------------------------------------
+    # -- foreign code ------------------------------------------------------------------------------------------
     def foreign(self, name: str, function: Callable[[Any, Any], Any], x: Any) -> Any:
-        """Run ``function(x, comm)``, which makes raw MPI calls: on a communicator of its own, counted as one call."""
+        """Run ``function(x, comm)``, which calls MPI itself, on a communicator of its own; it counts as one call."""
         if self._comm is None:
             return function(x, MPI.COMM_SELF)
         if self._foreign is None:
@@ -263,7 +266,7 @@ _BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
 
 
 @lru_cache(maxsize=4096)
-def _two_ways(text: str) -> Array:
-    """The digest h of a text and its complement: max(~h) is ~min(h), so that one reduction finds both extremes."""
+def _digest_and_complement(text: str) -> Array:
+    """The digest h of a text and its complement. As max(~h) is ~min(h), one reduction finds both extremes."""
     digest = digest_of(text)
     return np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)

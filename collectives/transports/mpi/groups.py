@@ -1,8 +1,9 @@
 """The communicators of a world: made by MPI for the ranks of a group, and freed together.
 
-MPI knows about 2,000 communicators at a time, and freeing one is collective. One that its rank has dropped is therefore
-kept until the same ranks make another: every so many times they tell each other what they have dropped, and free what
-all of them have. So it does not matter when garbage is collected on a rank.
+MPI libraries support about 2,000 communicators at a time, and freeing one is a collective call. A communicator that
+nothing refers to any more on this rank is therefore kept at first. Each time that the same ranks have made `_FREEING`
+further communicators, they exchange lists of those that they have dropped, and free the ones that all of them have
+dropped. So the ranks may collect garbage at different times.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from .waiting import Waits
 
 __all__ = ["Groups", "Handle", "digest_of"]
 
-_FREEING = 16  # so many communicators of the same ranks are made between two looks at what was dropped
+_FREEING = 16  # communicators that the same ranks make between two exchanges of what they have dropped
 
 
 def digest_of(text: str) -> int:
-    """64 bits of a text, the same on every rank.
+    """A 64-bit digest of a text, the same on every rank.
 
     Examples
     --------
@@ -36,7 +37,7 @@ def digest_of(text: str) -> int:
 
 
 class Handle:
-    """One communicator of MPI, which several of ours share; when the last of them is gone, it may be freed."""
+    """An MPI communicator that several `MpiCommunicator` share. It may be freed once the last of them is gone."""
 
     __slots__ = ("__weakref__", "comm")
 
@@ -50,31 +51,31 @@ class Groups:
     Parameters
     ----------
     waits : Waits
-        How the rank waits for the others, in the making of a communicator too.
+        Makes the rank wait for the others, also while a communicator is made.
     """
 
     def __init__(self, waits: Waits):
         self.waits = waits
-        self._made: dict[tuple[int, ...], int] = {}  # how many there were of these ranks
-        self._dropped: dict[tuple[int, ...], dict[str, Any]] = {}  # those that nothing refers to, by their keys
-        self._comms: dict[str, Any] = {}  # those that MPI knows, by their keys in the order in which they were made
-        self.on_close: list[Callable[[], None]] = []  # what frees the memory that groups share, called by all ranks
+        self._made: dict[tuple[int, ...], int] = {}  # how many communicators were made of these ranks
+        self._dropped: dict[tuple[int, ...], dict[str, Any]] = {}  # unreferenced communicators, by key
+        self._comms: dict[str, Any] = {}  # all communicators that exist in MPI, by key, in order of creation
+        self.on_close: list[Callable[[], None]] = []  # collective functions that free the groups' shared memory
         self._is_closed = False
 
     def keep(self, comm: Any, channel: Channel) -> Handle:
-        """Take charge of a communicator of MPI."""
+        """Register an MPI communicator, so that it is freed when it is no longer used."""
         self._comms[channel.key] = comm
         handle = Handle(comm)
         finalize(handle, self._drop, comm, channel.ranks, channel.key).atexit = False
         return handle
 
     def create(self, parent: Communicator, comm: Any, channel: Channel, members: Sequence[int], digest: int) -> Handle:
-        """Make a communicator for `channel`, of some members of `parent`, whose own is `comm`. All of them call it.
+        """Make a communicator for `channel` from some members of `parent`, whose communicator is `comm`. All call it.
 
         Raises
         ------
         CommunicationError
-            MPI makes no further communicator.
+            MPI cannot make another communicator.
         """
         wait = (channel, "subgroup", 1, None)
         self.waits.check(wait)
@@ -97,16 +98,16 @@ class Groups:
             group.Free()
 
     def _too_many(self, name: str, parent: str, error: Exception) -> str:
-        """The message for a communicator that MPI refuses to make, mostly because it has no room."""
+        """The message for a communicator that MPI cannot make, usually because there are too many."""
         alive = len(self._comms) - sum(map(len, self._dropped.values())) - 1  # without the world's own
         return (
             f"'{name}' could not be made on '{parent}' ({error}). This rank holds {alive} communicators; MPI "
-            f"libraries know about 2,000 at a time\n  needed: meshes that are made once and used again, or dropped "
-            f"(a tape keeps the meshes of what it recorded)"
+            f"libraries support about 2,000 at a time\n  needed: meshes that are made once and used again, or dropped "
+            f"(a tape keeps the meshes that it recorded)"
         )
 
     def count_made(self, group: Communicator) -> None:
-        """Count a new communicator of several ranks; now and then, free what they have dropped. All of them call it."""
+        """Count a new communicator of several ranks, and regularly free dropped ones. All of its ranks call it."""
         self._made[group.ranks] = count = self._made.get(group.ranks, 0) + 1
         if count % _FREEING == 0:
             self._free_dropped(group)
@@ -116,23 +117,23 @@ class Groups:
             self._dropped.setdefault(ranks, {})[key] = comm
 
     def _free_dropped(self, group: Communicator) -> None:
-        """Free the communicators of the group's ranks that all of them have dropped, on all of them in one order."""
+        """Free the communicators that all of the group's ranks have dropped, in the same order on every rank."""
         mine = self._dropped.get(group.ranks, {})
-        told = [set(data.decode().split()) for data in group.exchange(" ".join(mine.copy()).encode())]
+        dropped_keys = [set(data.decode().split()) for data in group.exchange(" ".join(mine.copy()).encode())]
         channels = self.waits.activity.channels
-        for key in sorted(set.intersection(*told)):
+        for key in sorted(set.intersection(*dropped_keys)):
             mine.pop(key).Free()
             del self._comms[key]
-            for known in [k for k in channels.copy() if k.partition("/")[0] == key]:  # its lanes', too
+            for known in [k for k in channels.copy() if k.partition("/")[0] == key]:  # and those of its lanes
                 del channels[known]
 
     def free_all(self) -> None:
-        """Free shared memory and all communicators, and refuse further calls: when all ranks close the world."""
+        """Free shared memory and all communicators when all ranks close the world; further calls raise an error."""
         for release in reversed(self.on_close):
             release()
         self.waits.activity.close()
         self._is_closed = True
-        # In the order in which they were made, which is the same on all ranks that share some of them.
+        # In order of creation, which is the same on all ranks that share a communicator.
         for comm in self._comms.values():
             comm.Free()
         self._comms.clear()

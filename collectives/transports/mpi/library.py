@@ -1,6 +1,6 @@
-"""mpi4py, and how MPI moves and reduces the elements of NumPy's dtypes.
+"""Imports mpi4py, and maps NumPy's dtypes to MPI datatypes and operations.
 
-This is the one file that imports mpi4py. The package loads it when it makes a world of several processes, not before.
+Only this file of the transport imports mpi4py. It is loaded when a world of several processes is made, not before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["KINDS", "MPI", "Kind"]
 
 
 class Kind(NamedTuple):
-    """How MPI moves the elements of a dtype, and its operations, by the name of the reduction."""
+    """The MPI datatype of a dtype, and its MPI operations by the name of the reduction."""
 
     datatype: Any
     operations: dict[str, Any]
@@ -27,12 +27,12 @@ def _kinds() -> dict[np.dtype[Any], Kind]:
         for char, datatype in datatypes.items()
         if datatype != MPI.DATATYPE_NULL
     }
-    # as NumPy does with booleans
+    # as NumPy reduces booleans
     kinds[np.dtype(np.bool_)] = Kind(MPI.C_BOOL, {"sum": MPI.LOR, "max": MPI.LOR, "prod": MPI.LAND})
-    # MPI has no float16: it is moved as bytes are, and added in float32 (by the protocol)
+    # MPI has no float16: its bits are sent as integers, and the protocol converts it to float32 for reductions
     kinds[np.dtype(np.float16)] = Kind(MPI.UINT16_T, {})
     return kinds
 
 
 KINDS = _kinds()
-"""Every dtype that can be communicated."""
+"""The `Kind` of every dtype that can be communicated."""

@@ -1,8 +1,8 @@
-"""How a rank waits over MPI, and what is under way: started calls, and sends that nobody waits for.
+"""Waits over MPI, and the incomplete requests of a rank: started calls, and sends without a wait.
 
-Every wait is recorded in the rank's `Activity`, where its monitor reads it. A rank that waits lets others have its
-core. Under ``ranks`` checking and under the policy ``raise`` it polls, so that it can raise an error instead of waiting
-for a call that never comes.
+Every wait is recorded in the rank's `Activity`, where its monitor reads it. A waiting rank yields its core to other
+processes. Under ``ranks`` checking and under the policy ``raise`` it polls, so that it can raise an error instead of
+waiting for ever.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .library import MPI
 
 __all__ = ["Started", "Waits"]
 
-# A test makes all of MPI progress, but by a bounded amount: over TCP four of them between operations of 3 ms finished
-# an 8 MiB all-reduce in two thirds of the time that one did, for a microsecond each.
-_TESTS = 4
+# One MPI test makes a bounded amount of progress on all requests. Over TCP, with operations of 3 ms between them, four
+# tests at a time finished an 8 MiB all-reduce in two thirds of the time of one test. Each costs a microsecond.
+_TESTS_AT_A_TIME = 4
 
 
 class Waits:
-    """How one rank of a world waits, and what is under way on its communicators.
+    """The waits and the incomplete requests of one rank of a world.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ class Waits:
 
     def __init__(self, activity: Activity):
         self.activity = activity
-        # Requests own the copies that are being sent. They are kept here, as a communicator may be dropped earlier.
+        # Requests own the copies that are being sent. They are kept here because a communicator may be dropped earlier.
         self.sends: deque[Any] = deque()
-        # So do those of started calls, which nobody may come to wait for.
+        # Requests of started calls own their copies, too, and the program may never wait for them.
         self.started: deque[Started] = deque()
-        self.abandoned: list[Any] = []  # requests that nobody waits for any more; MPI may still write to their arrays
+        self.abandoned: list[Any] = []  # requests whose wait has ended in an error; MPI may still write to their arrays
 
     @property
     def is_polling(self) -> bool:
@@ -50,27 +50,27 @@ class Waits:
         return modes.watching or self.activity.raises
 
     def reap(self) -> None:
-        """Forget the sends that are complete; the oldest first, so that a call costs one test at most."""
+        """Make progress, and remove completed sends, oldest first, until the first incomplete one."""
         while self.sends and self.sends[0].Test():
             self.sends.popleft()
         started = self.started
         if started:
-            for _ in range(_TESTS):
+            for _ in range(_TESTS_AT_A_TIME):
                 if started[0].advance():
                     started.popleft()
                     if not started:
                         break
 
     def check(self, wait: Wait) -> None:
-        """Raise if `wait` would never end."""
+        """Raise an error if `wait` would never end."""
         error = self.activity.error(wait)
         if error is not None:
             raise error
 
     def block(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a blocking call of mpi4py, while the monitor can read what it waits for."""
+        """Run a blocking call of mpi4py, and record the wait for the monitor."""
         waiting, thread = self.activity.waiting, get_ident()
-        waiting.pop(-thread, None)  # what it has tested before, it does not wait for now
+        waiting.pop(-thread, None)  # remove an earlier failed test: the thread does not wait for that now
         if self.activity.is_alarmed:
             self.check(wait)
         waiting[thread] = wait
@@ -82,7 +82,7 @@ class Waits:
             waiting.pop(thread, None)
 
     def start(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Started:
-        """Start a nonblocking call of mpi4py that will be waited for."""
+        """Start a nonblocking call of mpi4py whose result has a wait."""
         if self.activity.is_alarmed:
             self.check(wait)
         started = Started(self, function(*args), wait)
@@ -90,17 +90,17 @@ class Waits:
         return started
 
     def send(self, wait: Wait, function: Callable[..., Any], *args: Any) -> None:
-        """Start a send that nobody waits for."""
+        """Start a send without a wait."""
         if self.activity.is_alarmed:
             self.check(wait)
         self.reap()
         self.sends.append(function(*args))
 
 
-_PATIENT_S = 3e-4  # of yielding, before a waiting rank sleeps between tests: more tests do not speed up a long message
-_NAP_S = 5e-5
-_SPINS = 20  # tests before a waiting rank lets others have its core
-_let_others_run = getattr(os, "sched_yield", lambda: None)  # not on every platform
+_YIELDING_S = 3e-4  # then a waiting rank sleeps between tests, as more tests do not speed up a long message
+_SLEEP_S = 5e-5
+_TESTS_BEFORE_YIELD = 20  # tests before a waiting rank yields its core
+_yield_core = getattr(os, "sched_yield", lambda: None)  # not on every platform
 
 
 class Started:
@@ -111,7 +111,7 @@ class Started:
     waits : Waits
     request : mpi4py.MPI.Request
     wait : Wait
-        What waiting for it is, for the monitor.
+        The description of the wait, for the monitor.
     """
 
     __slots__ = ("_is_done", "_request", "_wait", "_waits", "status")
@@ -120,11 +120,11 @@ class Started:
         self._waits = waits
         self._request = request
         self._wait = wait
-        self._is_done = False  # once done, the request is null and a further test would empty the status
+        self._is_done = False  # then the request is null, and another test would clear the status
         self.status = MPI.Status()
 
     def advance(self) -> bool:
-        """Make progress without waiting: True once it is done."""
+        """Make progress without blocking; True once the call is complete."""
         self._is_done = self._is_done or self._request.Test(self.status)
         return self._is_done
 
@@ -134,7 +134,7 @@ class Started:
             if self.advance():
                 activity.waiting.pop(-thread, None)
             else:
-                activity.waiting[-thread] = self._wait  # a loop over `test` waits as well
+                activity.waiting[-thread] = self._wait  # a loop over `test` is a wait, too
                 if activity.is_alarmed:
                     self._waits.check(self._wait)
         return self._is_done
@@ -145,25 +145,25 @@ class Started:
             self._is_done = True
 
     def _yielding_wait(self) -> None:
-        """MPI's own wait keeps the core; the rank waited for, or the system that moves the data, may need it."""
+        """Wait and yield the core, which another rank or the operating system may need. MPI's own wait keeps it."""
         test, status = self._request.Test, self.status
-        for _ in range(_SPINS):
+        for _ in range(_TESTS_BEFORE_YIELD):
             if test(status):
                 return
-        patient = time.perf_counter() + _PATIENT_S
+        yield_until = time.perf_counter() + _YIELDING_S
         while not test(status):
-            if time.perf_counter() < patient:
-                _let_others_run()
+            if time.perf_counter() < yield_until:
+                _yield_core()
             else:
-                time.sleep(_NAP_S)
+                time.sleep(_SLEEP_S)
 
     def _poll(self) -> None:
-        """Wait, and raise once there is a reason why the wait never ends."""
+        """Wait, and raise an error once it is known that the wait would never end."""
         activity, polls = self._waits.activity, 0
         while not self._request.Test(self.status):
             if activity.is_alarmed and (error := activity.error(self._wait)) is not None:
                 self._waits.abandoned.append(self._request)
                 raise error
             polls += 1
-            if polls > _SPINS:
-                time.sleep(0.0 if polls < 50 * _SPINS else 0.0005)
+            if polls > _TESTS_BEFORE_YIELD:
+                time.sleep(0.0 if polls < 50 * _TESTS_BEFORE_YIELD else 0.0005)

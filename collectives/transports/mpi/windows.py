@@ -1,10 +1,10 @@
 """One-sided calls over MPI windows, with passive targets: the owner of the memory takes no part in a transfer.
 
-Each call makes a window over the caller's array, transfers, and frees it. Freeing is collective, so when a call returns
-all ranks have what they asked for and nobody reads or writes the memory any more. There is one transfer per source,
-whatever number of runs it has: they become a datatype. MPI leaves open in which order the ranks' accumulates meet at
-one element: sums of three or more floating-point numbers may differ in the last bit from run to run. See the MPI
-standard 4.1, chapters 5 (datatypes) and 12 (one-sided communications).
+Each call makes a window over the caller's array, transfers the data, and frees the window. Freeing is collective: when
+a call returns, all transfers are complete and no rank accesses the memory any more. There is one transfer per source,
+for any number of runs, which are combined in a datatype. MPI does not define the order in which the ranks' accumulates
+are applied to an element, so sums of three or more floating-point numbers may differ in the last bit from run to run.
+See the MPI standard 4.1, chapters 5 (datatypes) and 12 (one-sided communications).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["accumulate", "get"]
 
 
 def get(comm: Any, kind: Kind, x: Array, runs: Runs, out: Array) -> Array:
-    """Fill `out` with what `runs` name of all ranks' arrays."""
+    """Fill `out` with the elements of all ranks' arrays that `runs` select."""
     window = _opened(comm, x)
     for source, here, there, counts in _by_source(runs):
         with _Typed(kind.datatype, here, counts) as mine, _Typed(kind.datatype, there, counts) as theirs:
@@ -32,7 +32,7 @@ def get(comm: Any, kind: Kind, x: Array, runs: Runs, out: Array) -> Array:
 
 
 def accumulate(comm: Any, kind: Kind, values: Array, runs: Runs, out: Array) -> Array:
-    """Fill `out` with zeros, plus all that the ranks' runs add to it."""
+    """Fill `out` with zeros, plus the values that all ranks' runs add to it."""
     out[...] = 0
     window = _opened(comm, out)
     kept = []  # an accumulate may read its array until the window is unlocked
@@ -47,14 +47,14 @@ def accumulate(comm: Any, kind: Kind, values: Array, runs: Runs, out: Array) -> 
 
 
 def _opened(comm: Any, x: Array) -> Any:
-    """A window over the bytes of an array, all of whose ranks may be read and written."""
+    """A window over the bytes of an array, opened for access to all ranks."""
     window = MPI.Win.Create(x.view(np.uint8) if x.size else None, x.itemsize, MPI.INFO_NULL, comm)
     window.Lock_all(MPI.MODE_NOCHECK)
     return window
 
 
 class _Typed:
-    """Runs as a datatype, freed when the transfer that uses it was started (MPI keeps what it needs)."""
+    """A datatype made of runs. It may be freed once its transfer was started, because MPI keeps a reference."""
 
     def __init__(self, element: Any, starts: Array, counts: Array):
         self._type = element.Create_indexed(counts.tolist(), starts.tolist()).Commit()
@@ -67,7 +67,7 @@ class _Typed:
 
 
 def _by_source(runs: Runs) -> Iterator[tuple[int, Array, Array, Array]]:
-    """For every source, where its runs lie in this rank's array and in its own, and their counts."""
+    """For every source: the offsets of its runs in this rank's array and in the source's, and their counts."""
     table = np.array(runs, np.int64).reshape(-1, 3)
     table = np.column_stack([table, np.cumsum(table[:, 2]) - table[:, 2]])[table[:, 2] > 0]
     for source in np.unique(table[:, 0]):
@@ -76,7 +76,7 @@ def _by_source(runs: Runs) -> Iterator[tuple[int, Array, Array, Array]]:
 
 
 def _added_up(values: Array, here: Array, there: Array, counts: Array) -> tuple[Array, Array, Array, Array]:
-    """The same additions with no element named twice, which a datatype of a target may not do."""
+    """The same additions with each element named once: a target's datatype must not have overlapping elements."""
     order = np.argsort(there, kind="stable")
     if not np.any(there[order][1:] < (there + counts)[order][:-1]):
         return values, here, there, counts

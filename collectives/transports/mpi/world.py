@@ -1,4 +1,4 @@
-"""All ranks that mpiexec started: what a world opens in MPI when it is made, and frees when it is closed."""
+"""All ranks that mpiexec started: makes a world's MPI objects when it is opened, and frees them when it is closed."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from .waiting import Waits
 
 __all__ = ["MpiWorld"]
 
-_PAUSE_S = 0.0002  # between two looks at whether the other ranks have closed the world; it grows to the second
+_PAUSE_S = 0.0002  # between two checks whether the other ranks have closed the world; it grows to `_LONG_PAUSE_S`
 _LONG_PAUSE_S = 0.01
 
 
 class MpiWorld:
-    """All ranks of the job, as processes. All of them make it and close it.
+    """All ranks of the job, as processes. All ranks create it and close it together.
 
-    Its communicator is a duplicate of ``COMM_WORLD``, so that the program's own MPI calls cannot be mistaken for
-    ringtape's.
+    Its communicator is a duplicate of ``COMM_WORLD``, so that ringtape's messages never match those of the program's
+    own MPI calls.
 
     Parameters
     ----------
     raises : bool
         Whether the failure of a rank raises an error on the others (the policy ``raise``) instead of ending the job.
     has_monitor : bool
-        False in an exit handler, where no thread can be started any more.
+        False in an exit handler, where a thread cannot be started.
 
     Attributes
     ----------
     communicator : MpiCommunicator
     activity : Activity
-        What this rank does; it knows which ranks have failed.
+        The state of this rank, and the ranks that have failed.
     """
 
     def __init__(self, raises: bool = False, has_monitor: bool = True):
@@ -63,24 +63,24 @@ class MpiWorld:
         _leave_before_finalize()
 
     def fail(self, why: str) -> None:
-        """Tell the other ranks that this one has failed; it makes no further calls."""
+        """Report to the other ranks that this one has failed and makes no further calls."""
         self.activity.has_failed = True
         if self._monitor is not None:
             self._monitor.fail(why)
 
     def leave(self, why: str) -> Iterator[None]:
-        """Wait until all ranks leave: a generator that makes progress at every step. Asked again, it is the same."""
+        """Wait until all ranks leave: a generator that makes progress at every step. There is one per world."""
         if self._leaving is None:
             self._leaving = iter(()) if self._monitor is None else self._monitor.leave(why, self._waits.reap)
         return self._leaving
 
     def close(self) -> bool:
-        """Leave together with all other ranks, and free what the world holds in MPI; no further call is possible.
+        """Leave together with all other ranks, and free the world's MPI objects. No further call is possible.
 
         Returns
         -------
         bool
-            False if a rank has failed. Then nobody is waited for and nothing is freed, and `leave` has to be continued
+            False if a rank has failed. Then this rank does not wait, nothing is freed, and `leave` has to be continued
             before MPI is finalized.
         """
         leaving, pause = self.leave("closed the world"), _PAUSE_S
@@ -97,7 +97,7 @@ class MpiWorld:
 
 
 def _link_hosts(control: MpiControl) -> None:
-    """Make the supervisors of several hosts known to one another. No rank leaves the next collective call before."""
+    """Link the supervisors of several hosts, before any rank completes the next collective call."""
     here = control.comm.Split_type(MPI.COMM_TYPE_SHARED)
     is_spread = here.Get_size() < control.size  # the same on all ranks
     here.Free()
@@ -113,6 +113,6 @@ def _link_hosts(control: MpiControl) -> None:
 
 @cache
 def _leave_before_finalize() -> None:
-    """Have a program that calls ``MPI.Finalize`` itself leave there: the attributes of COMM_SELF go first."""
+    """Leave when the program calls ``MPI.Finalize`` itself, which first deletes the attributes of COMM_SELF."""
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: process.leave())
     MPI.COMM_SELF.Set_attr(keyval, True)

@@ -1,7 +1,8 @@
-"""Where buffers lie in memory that ranks share: the same answer on every rank, without asking.
+"""The allocator of buffers in shared memory, which computes the same places on every rank without communication.
 
-Every rank keeps an `Arena` of its own and feeds all of them the same requests in the same order, so they agree. Memory
-comes in slabs, one shared window each; a slab has one segment per rank and a buffer the same offset in every segment.
+Every rank has its own `Arena`. All ranks make the same requests in the same order, so the arenas stay equal. Memory is
+allocated in slabs. A slab is one shared window with one segment per rank, and a buffer has the same offset in every
+segment.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 __all__ = ["ALIGNMENT_BYTES", "Arena", "Place", "SLAB_BYTES"]
 
 ALIGNMENT_BYTES = 4096  # a page: no two buffers share a cache line, and first touch puts pages near their rank
-SLAB_BYTES = 16 << 20  # of one rank's segment; larger requests get a slab of their own size
+SLAB_BYTES = 16 << 20  # the size of one rank's segment; a larger request gets a slab of its own size
 
 
 class Place(NamedTuple):
@@ -22,7 +23,7 @@ class Place(NamedTuple):
 
 
 class Arena:
-    """First fit in slabs; what is given back is joined with what is free beside it.
+    """A first-fit allocator in slabs. Freed places are merged with adjacent free memory.
 
     Examples
     --------
@@ -45,11 +46,11 @@ class Arena:
 
     @property
     def taken_bytes(self) -> int:
-        """What the buffers in use take of one rank's segments."""
+        """The bytes that the buffers in use take of one rank's segments."""
         return sum(self._taken.values())
 
     def take(self, size_bytes: int) -> Place | None:
-        """A place for a buffer, or None if no slab has one: then `grow` and ask again."""
+        """Allocate a place for a buffer. None if no slab has room: then call `grow` and try again."""
         size = _rounded(size_bytes)
         for slab, holes in self._free.items():
             for i, (offset, free) in enumerate(holes):
@@ -61,7 +62,7 @@ class Arena:
         return None
 
     def grow(self, size_bytes: int) -> tuple[int, int]:
-        """Add a slab in which a buffer of this size fits: its number and the bytes of one segment."""
+        """Add a slab with room for a buffer of this size. Returns its number and the bytes of one segment."""
         size = max(_rounded(size_bytes), SLAB_BYTES)
         slab, self._next = self._next, self._next + 1
         self.slabs[slab] = size
@@ -69,7 +70,7 @@ class Arena:
         return slab, size
 
     def give(self, place: Place) -> None:
-        """Give a buffer's place back."""
+        """Free a buffer's place."""
         size = self._taken.pop(place)
         holes = self._free[place.slab]
         holes.append((place.offset, size))
@@ -83,7 +84,7 @@ class Arena:
         self._free[place.slab] = joined
 
     def unused(self, keep: int = 0) -> list[int]:
-        """Slabs that hold nothing, but for the first `keep` of the ordinary size; they are forgotten here."""
+        """Remove the empty slabs, except for the first `keep` of ordinary size, and return their numbers."""
         empty = [slab for slab, size in self.slabs.items() if self._free[slab] == [(0, size)]]
         ordinary = [slab for slab in empty if self.slabs[slab] == SLAB_BYTES][:keep]
         unused = [slab for slab in empty if slab not in ordinary]

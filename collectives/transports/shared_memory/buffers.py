@@ -1,7 +1,8 @@
-"""Arrays that lie in shared windows: made by all ranks of a group together, given back when all have dropped them.
+"""Arrays in shared windows: all ranks of a group allocate them together, and they are freed automatically.
 
-A rank notices that an array of its own is gone when its last view is; the place is used again when all ranks have said
-so, which they do at the next allocation. So nothing is freed by hand, and no rank writes where another still reads.
+A rank drops a buffer when its last view of the array is garbage-collected. The ranks exchange the dropped places at the
+next allocation, and reuse a place once all of them have dropped it. So the user frees nothing by hand, and no rank
+writes to memory that another rank still reads.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ __all__ = ["CODES", "DTYPES", "Buffers"]
 
 DTYPES = [np.dtype(char) for char in "?bBhHiIlLqQefdgFDG"]
 CODES = {dtype: i for i, dtype in reversed([*enumerate(DTYPES)])}
-"""What can be communicated, by a number."""
+"""A number for each dtype that can be communicated."""
 
 _OFFSET_BITS = 44
 
 
 class _Buffer:
-    """What holds a buffer's place: the numpy arrays that lie there hold it."""
+    """Owns a buffer's place. The NumPy arrays in the buffer keep a reference to it."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_content")
 
     def __init__(self, content: Array):
-        self._content = content  # and so the window's mapping
+        self._content = content  # it keeps the window mapped
         self.__array_interface__ = content.__array_interface__
 
 
-class _Home(NamedTuple):
+class _Origin(NamedTuple):
     slab: int
     start: int  # the address of this rank's segment
 
@@ -52,7 +53,7 @@ class Buffers:
     rank, size : int
         This rank's place in the group, and the number of its ranks.
     forget : callable
-        Called before a window is freed: lets go of views that were kept.
+        Called before a window is freed, to drop cached views of it.
     """
 
     def __init__(self, host: Host, rank: int, size: int, forget: Callable[[], None]):
@@ -61,57 +62,57 @@ class Buffers:
         self._rank, self._size = rank, size
         self._forget = forget
         self._windows: dict[int, Window] = {}
-        self._homes: dict[int, _Home] = {}  # by the id of the array that all views of a buffer have as base
-        self._dropped: list[Place] = []  # on this rank, and not told yet
-        self._dropped_by: dict[Place, int] = {}  # how many ranks have told
+        self._origins: dict[int, _Origin] = {}  # by the id of the base array of a buffer's views
+        self._dropped: list[Place] = []  # dropped on this rank and not yet sent
+        self._drop_counts: dict[Place, int] = {}  # the number of ranks that have dropped a place
 
     def empty(self, shape: int | Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """An array in a window. All ranks call it; shapes may differ."""
+        """An uninitialised array in a window. All ranks call it; shapes may differ."""
         shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
         if dtype not in CODES:
             raise DtypeError(f"empty: dtype {dtype} was given; needed: a native numeric or boolean dtype")
         size_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        most = self.agree(size_bytes)
-        if most == 0:
+        largest = self.agree(size_bytes)
+        if largest == 0:
             return np.empty(shape, dtype)
-        place = self.arena.take(most)
+        place = self.arena.take(largest)
         if place is None:
-            slab, segment_bytes = self.arena.grow(most)
+            slab, segment_bytes = self.arena.grow(largest)
             self._windows[slab] = self._host.window(segment_bytes * self._size)
-            place = self.arena.take(most)
+            place = self.arena.take(largest)
             assert place is not None
         return self._array_at(place, size_bytes).view(dtype).reshape(shape)
 
     def agree(self, size_bytes: int, keep: int = 1) -> int:
-        """Tell what this rank has dropped, free what all have, and return the largest of the sizes wanted.
+        """Exchange the dropped places, free those that all ranks have dropped, and return the largest `size_bytes`.
 
-        Of the windows that are empty then, `keep` of the ordinary size are kept.
+        Empty windows are freed, except for `keep` of ordinary size.
         """
-        told = [self._dropped.pop() for _ in range(len(self._dropped))]  # finalizers append at any time
-        said = [json.loads(data) for data in self._host.group.exchange(json.dumps([size_bytes, told]).encode())]
-        for _, places in said:
+        dropped = [self._dropped.pop() for _ in range(len(self._dropped))]  # finalizers append at any time
+        received = [json.loads(data) for data in self._host.group.exchange(json.dumps([size_bytes, dropped]).encode())]
+        for _, places in received:
             for slab, offset in places:
                 place = Place(slab, offset)
-                count = self._dropped_by[place] = self._dropped_by.get(place, 0) + 1
+                count = self._drop_counts[place] = self._drop_counts.get(place, 0) + 1
                 if count == self._size:
-                    del self._dropped_by[place]
+                    del self._drop_counts[place]
                     self.arena.give(place)
         for slab in self.arena.unused(keep):
             self._forget()
             self._windows.pop(slab).free()
-        return max(size for size, _ in said)
+        return max(size for size, _ in received)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no window, on this rank and so on all."""
+        """Whether there is no window. The same on all ranks."""
         return not self._windows
 
     def _array_at(self, place: Place, size_bytes: int) -> Array:
         content = self._segment(place.slab, self._rank)
         buffer = _Buffer(content[place.offset : place.offset + size_bytes])
         array = np.asarray(buffer)
-        self._homes[id(array)] = _Home(place.slab, content.__array_interface__["data"][0])
-        weakref.finalize(buffer, _drop, self._homes, id(array), self._dropped, place).atexit = False
+        self._origins[id(array)] = _Origin(place.slab, content.__array_interface__["data"][0])
+        weakref.finalize(buffer, _drop, self._origins, id(array), self._dropped, place).atexit = False
         return array
 
     def _segment(self, slab: int, rank: int) -> Array:
@@ -119,26 +120,26 @@ class Buffers:
         return self._windows[slab].bytes[rank * size_bytes : (rank + 1) * size_bytes]
 
     def place(self, x: Array) -> int:
-        """Where an operand lies, as one word: 0 outside the windows, else the slab and the offset in its segment."""
-        home = self._homes.get(id(x.base))
-        if home is None or x.nbytes == 0:
+        """An operand's place as one word: its slab and its offset in the segment, or 0 outside the windows."""
+        origin = self._origins.get(id(x.base))
+        if origin is None or x.nbytes == 0:
             return 0
-        return (home.slab + 1) << _OFFSET_BITS | (x.__array_interface__["data"][0] - home.start)
+        return (origin.slab + 1) << _OFFSET_BITS | (x.__array_interface__["data"][0] - origin.start)
 
     def at(self, place: int, rank: int, dtype: np.dtype[Any], start: int, stop: int) -> Array:
-        """Elements of a rank's operand that begins at the place which that rank has told."""
+        """Elements of another rank's operand, which begins at `place`."""
         offset = place & ((1 << _OFFSET_BITS) - 1)
         segment = self._segment((place >> _OFFSET_BITS) - 1, rank)
         return segment[offset + start * dtype.itemsize : offset + stop * dtype.itemsize].view(dtype)
 
     def close(self) -> None:
-        """Free all windows, with what lies in them. All ranks call it."""
+        """Free all windows and the arrays in them. All ranks call it."""
         for window in self._windows.values():
             window.free()
         self._windows.clear()
-        self._homes.clear()
+        self._origins.clear()
 
 
-def _drop(homes: dict[int, _Home], key: int, dropped: list[Place], place: Place) -> None:
-    homes.pop(key, None)
+def _drop(origins: dict[int, _Origin], key: int, dropped: list[Place], place: Place) -> None:
+    origins.pop(key, None)
     dropped.append(place)

@@ -1,19 +1,18 @@
-"""Shared memory: ranks of one host reduce arrays where they lie, without messages.
+"""Shared memory: the ranks of one host reduce arrays in a common window, without messages.
 
-`SharedMemory` is the algorithm "shared" of a group on one host. Every rank sees every other's memory in a window
-(MPI-3, `windows`), and the ranks synchronize by flags in it (`flags`); one such synchronization is a *meeting*. `empty`
-makes an array that lies in the window, so that nothing is copied. Any other operand is copied in and out, a slot at a
-time.
+`SharedMemory` is the algorithm "shared" of a group on one host. Every rank can access the memory of every other rank in
+a window (MPI-3, `windows`), and the ranks synchronize by flags in the window (`flags`). `empty` makes an array in the
+window, which needs no copies. Any other operand is copied into the window and back, one slot at a time.
 
-- Up to the size of a slot, every rank copies its operand into its slot, and after one meeting every rank adds all of
-  them. Each rank has two slots and uses them in turn, so that a second meeting is not needed.
-- Above it, operands in the window are added where they lie. In place, every rank adds up its slice and writes the sum
-  into every rank's buffer, in blocks that stay in the cache, between two meetings.
-- Operands outside the window go through the slots. With more than two ranks each adds up one slice of a slot, and all
-  copy the sums.
+- Up to the size of a slot, every rank copies its operand into its slot, synchronizes, and adds all operands. Each rank
+  has two slots and alternates between them, so that a second synchronization is not needed.
+- Larger operands in the window are added without copies. In place, every rank adds one slice of all operands and writes
+  the sum to every rank's buffer, in blocks that stay in the cache, between two synchronizations.
+- Larger operands outside the window are copied through the slots. With more than two ranks, each rank adds one slice of
+  a slot, and all ranks copy the sums.
 
-Sums are in order of rank, the same bits on every rank and by every one of these ways; float16 is added in float32 and
-rounded once. The model is Sistare, vandeVaart, Loh: Optimization of MPI Collectives on Clusters of Large-Scale SMPs
+All of these add in order of rank and give the same bits on every rank. float16 is added in float32 and rounded once.
+The model is Sistare, vandeVaart, Loh: Optimization of MPI Collectives on Clusters of Large-Scale SMPs
 (SC 1999), sections 3 and 4: slices of one shared buffer, reduced by their owners.
 """
 
@@ -40,11 +39,11 @@ __all__ = ["SharedMemory", "shared_memory"]
 
 
 SLOT_BYTES = 256 << 10
-BLOCK_BYTES = 512 << 10  # what is added at a time: long enough for the calls not to count, short enough for the caches
-IN_PLACE_BYTES = 4 << 10  # to here one meeting and a copy cost less than the two meetings that adding in place takes
-EVERYONE_BYTES = 16 << 10  # to here every rank adds everything, however many there are; two ranks always do
+BLOCK_BYTES = 512 << 10  # of one addition: large enough to hide the cost of the call, small enough for the caches
+IN_PLACE_BYTES = 4 << 10  # up to it, one synchronization and a copy cost less than the two of adding in place
+EVERYONE_BYTES = 16 << 10  # up to it, every rank adds whole operands, for any number of ranks; two ranks always do
 _LINE_BYTES = 64  # slices begin on a cache line
-_KEPT = 128  # plans of calls
+_KEPT = 128  # how many prepared calls are kept
 
 _OPERATIONS = ("barrier", "all_reduce", "all_reduce_in_place", "reduce_scatter", "all_gather", "broadcast")
 _HALF = np.dtype(np.float16)
@@ -52,7 +51,7 @@ _HALF = np.dtype(np.float16)
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 def add_up(parts: Sequence[Array], out: Array) -> None:
-    """The sum of equally long parts, in their order. `out` may be one of the first two, or none of them."""
+    """Write the sum of equally long parts, in their order, to `out`, which may be one of the first two parts."""
     if out.dtype == _HALF:
         total = parts[0].astype(np.float32)
         for part in parts[1:]:
@@ -65,7 +64,7 @@ def add_up(parts: Sequence[Array], out: Array) -> None:
 
 
 def slices(count: int, ranks: int, item_bytes: int) -> list[tuple[int, int]]:
-    """Every rank's slice of `count` elements: as even as cache lines allow, some empty if there are few.
+    """Every rank's slice of `count` elements, as even as cache lines allow. Slices may be empty.
 
     Examples
     --------
@@ -79,45 +78,46 @@ def slices(count: int, ranks: int, item_bytes: int) -> list[tuple[int, int]]:
 
 
 def pieces(start: int, stop: int, step: int) -> list[tuple[int, int]]:
-    """An interval in pieces of at most `step`; one empty piece for an empty interval."""
+    """Split an interval into pieces of at most `step`; an empty interval gives one empty piece."""
     return [(a, min(a + step, stop)) for a in range(start, stop, step)] or [(start, start)]
 
 
 class _Small(NamedTuple):
-    """A call whose operand fits a slot, made ready: by the parity of the meeting this rank's slot and all ranks'."""
+    """A prepared call whose operand fits a slot: this rank's and all ranks' slots, by the parity of the number."""
 
     call: int
     call_in_place: int
-    is_pair: bool  # two operands that are added as they are
+    is_pair: bool  # two operands that need no conversion
     mine: tuple[Array, Array]
     parts: tuple[tuple[Array, ...], tuple[Array, ...]]
 
 
-_Plan = list[tuple[list[Array], Array, list[Array]]]  # blocks: what is added, where to, and where the sum is copied
+_Plan = list[tuple[list[Array], Array, list[Array]]]
+"""Blocks: the parts that are added, the array for the sum, and the arrays that the sum is copied to."""
 
 
 class _Known(NamedTuple):
-    """An operand that is added where it lies, looked at before: looking again would take longer than adding it."""
+    """The cached analysis of an operand in the window. Repeating the analysis would take longer than the addition."""
 
     array: weakref.ref[Array]
     size: int
     dtype: np.dtype[Any]
     call: int
     place: int
-    plans: dict[tuple[int, ...], _Plan]  # by where all ranks' operands lie
+    plans: dict[tuple[int, ...], _Plan]  # by the places of all ranks' operands
 
 
 class SharedMemory(Wrapper, HostTransport):
     """The collectives of a group whose ranks share a host; see the module.
 
-    It stands in the place of the group that it wraps, which makes the other calls, and all that are started.
-    `shared_memory` makes one per group and keeps it. All ranks of the group make it together.
+    It wraps a group and is used in its place. The wrapped group makes the other calls, and all started calls.
+    `shared_memory` makes one per group and caches it. All ranks of the group create it together.
 
     Parameters
     ----------
     base : Communicator
-        Over processes of one host. Threads of one process share memory anyway: there, and for a single rank, every
-        call is the group's own.
+        A group of processes on one host. For threads of one process, which share memory anyway, and for a single rank,
+        every call is delegated to the group.
 
     Raises
     ------
@@ -142,7 +142,7 @@ class SharedMemory(Wrapper, HostTransport):
     repeats = True
     adds_float16 = True
     is_plain: bool
-    """Whether there is no window: one rank, or threads of one process."""
+    """Whether there is no window: for one rank, or threads of one process."""
 
     def __init__(self, base: Communicator):
         super().__init__(base)
@@ -157,7 +157,7 @@ class SharedMemory(Wrapper, HostTransport):
 
     def _open(self, host: Host) -> None:
         first = -(-Flags.bytes(self.size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        # two slots a rank, and two for the sum that slices make up
+        # two slots per rank, and two for sums
         self._control = host.window(first + 2 * SLOT_BYTES * (self.size + 1))
         slots = self._control.bytes[first:].reshape(self.size + 1, 2, SLOT_BYTES)
         self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
@@ -172,27 +172,27 @@ class SharedMemory(Wrapper, HostTransport):
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> Array:
         """An array in the window, uninitialised. All ranks of the group call it; shapes may differ.
 
-        Its memory is used again once every rank has dropped the array and all views of it, at the next `empty` or
-        `trim`. Nothing has to be freed by hand.
+        Its memory is reused after every rank has dropped the array and all views of it, at the next `empty` or `trim`.
+        Nothing has to be freed by hand.
         """
         return np.empty(shape, dtype) if self.is_plain else self._buffers.empty(shape, np.dtype(dtype))
 
     def trim(self) -> None:
-        """Give back the windows in which no rank has an array left. All ranks of the group call it."""
+        """Free the windows in which no rank has an array left. All ranks of the group call it."""
         if not self.is_plain:
             self._buffers.agree(0, keep=0)
 
     @property
     def buffer_bytes(self) -> int:
-        """What buffers take of this rank's share of the windows, as far as all ranks know of it."""
+        """The bytes of buffers in this rank's segments, as of the last `empty` or `trim`."""
         return 0 if self.is_plain else self._buffers.arena.taken_bytes
 
     def holds(self, x: Array) -> bool:
-        """Whether an array lies in this group's window, so that nothing is copied."""
+        """Whether an array is in this group's window, so that calls do not copy it."""
         return self.is_plain or self._buffers.place(x) != 0
 
     def close(self) -> None:
-        """Free all windows. All ranks call it; arrays that lie in them must not be used afterwards."""
+        """Free all windows. All ranks call it. Arrays in the windows must not be used afterwards."""
         if self.is_plain:
             return
         self.base.barrier()
@@ -205,30 +205,30 @@ class SharedMemory(Wrapper, HostTransport):
         self.is_plain = True
 
     def _release(self) -> None:
-        """Free all windows, unless an array lies in one on some rank. All ranks call it, when their world is closed."""
+        """Free all windows unless some rank has an array in one. All ranks call it when their world is closed."""
         self._small.clear()
         self.trim()
         if not self.is_plain and self._buffers.is_empty:
             self.close()
 
-    # -- meetings ------------------------------------------------------------------------------------------------------
+    # -- synchronization -----------------------------------------------------------------------------------------------
     def _word(self, operation: str, x: Array, count: int, more: int = 0) -> int:
-        """A call as one word, which must be the same on all ranks."""
+        """Encode a call as one word, which must be the same on all ranks."""
         return count << 22 | (more & 0xFFF) << 10 | CODES[x.dtype] << 4 | _OPERATIONS.index(operation)
 
     def _mismatch(self, n: int) -> None:
-        calls = [_words_of(call) for call in self._flags.said(n, CALL)]
+        calls = [_words_of(call) for call in self._flags.words_of(n, CALL)]
         raise CollectiveMismatch(modes.mismatch_text(self.name, self.ranks, calls))
 
     def _places(self, n: int) -> tuple[int, ...]:
-        return self._flags.said(n, PLACE)
+        return self._flags.words_of(n, PLACE)
 
     def _slot(self, n: int, rank: int, dtype: np.dtype[Any], count: int) -> Array:
         return self._slots[n & 1][rank][: count * dtype.itemsize].view(dtype)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
     def _prepared(self, request: Request, started: bool) -> Any:
-        """The group that this one wraps makes what is started: ranks that meet by flags cannot go on by themselves."""
+        """Delegate started calls to the wrapped group: synchronization by flags makes no progress in the background."""
         if started:
             return self.base.start(request)
         if self.is_plain or request.op != "sum" or request.call not in _CALLS and request.call != "all_reduce":
@@ -256,9 +256,9 @@ class SharedMemory(Wrapper, HostTransport):
 
     def _sum_small(self, small: _Small, x: Array, out: Array) -> Array:
         word, _, is_pair, mine, parts = small
-        odd = (self._flags.meeting + 1) & 1
+        odd = (self._flags.number + 1) & 1
         mine[odd][...] = x
-        self._flags.meet(word)
+        self._flags.synchronize(word)
         if is_pair:
             a, b = parts[odd]
             return np.add(a, b, out)
@@ -266,7 +266,7 @@ class SharedMemory(Wrapper, HostTransport):
         return out
 
     def _barrier(self, request: Request, x: Any, out: Any) -> None:
-        self._flags.meet(0)
+        self._flags.synchronize(0)
 
     # -- sums ----------------------------------------------------------------------------------------------------------
     def _prepare_small(self, x: Array) -> _Small | None:
@@ -286,15 +286,15 @@ class SharedMemory(Wrapper, HostTransport):
         return found
 
     def _all_reduce(self, x: Array, out: Array) -> Array:
-        """Beyond a slot: where an operand lies if that is in the window, else a slot at a time."""
+        """Add operands larger than a slot: without a copy those in the window, others one slot at a time."""
         call = self._word("all_reduce", x, x.size)
-        # what others read where it lies must not be written over meanwhile
+        # an operand that other ranks read must not be overwritten
         place = 0 if out is x else self._buffers.place(x)
         places: tuple[int, ...] = ()
         for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
             if not place:
-                self._slot(self._flags.meeting + 1, self.rank, x.dtype, stop - start)[...] = x[start:stop]
-            n = self._flags.meet(call, place)
+                self._slot(self._flags.number + 1, self.rank, x.dtype, stop - start)[...] = x[start:stop]
+            n = self._flags.synchronize(call, place)
             places = places or self._places(n)
             if self.size == 2 and all(places):
                 for a, b in pieces(0, x.size, BLOCK_BYTES // x.itemsize):
@@ -307,27 +307,30 @@ class SharedMemory(Wrapper, HostTransport):
             parts[self.rank] = x[start:stop]
             self._add_together(call, parts, out[start:stop])
         if any(places):
-            self._flags.meet(call)  # before it nobody may write to an operand that others read
+            self._flags.synchronize(call)  # until then no rank may write to an operand that others read
         return out
 
     def _add_together(self, call: int, parts: list[Array], out: Array) -> None:
-        """The sum of parts that all ranks see: all of it on each of two ranks, a slice on each of more."""
+        """Add parts that all ranks can access: whole parts on each of two ranks, one slice on each of more ranks."""
         if self.size == 2:
             add_up(parts, out)
             return
         a, b = slices(out.size, self.size, out.itemsize)[self.rank]
-        total = self._sums[(self._flags.meeting + 1) & 1][: out.nbytes].view(out.dtype)
+        total = self._sums[(self._flags.number + 1) & 1][: out.nbytes].view(out.dtype)
         add_up([part[a:b] for part in parts], total[a:b])
-        self._flags.meet(call)
+        self._flags.synchronize(call)
         out[...] = total
 
     def all_reduce_in_place(self, x: Array) -> Array:
-        """The sum of all ranks' arrays, written over each of them; nothing is copied where all lie in the window.
+        """Replace each rank's array by the sum of all ranks' arrays, without copies if all are in the window.
 
-        Unlike the other calls it takes any contiguous shape, and changes its operand.
+        Unlike the other calls it accepts any contiguous shape, and changes its operand.
         """
         if not (x.flags.c_contiguous and x.flags.writeable):
-            raise ShapeError("all_reduce_in_place was given an array that is read-only or not contiguous")
+            raise ShapeError(
+                f"all_reduce_in_place on '{self.name}': the array is read-only or not contiguous; needed: a writeable "
+                "C-contiguous array"
+            )
         known = self._known.get(id(x))
         if known is None or known.array() is not x or known.size != x.size or known.dtype is not x.dtype:
             flat = x if x.ndim == 1 else x.reshape(-1)
@@ -341,7 +344,7 @@ class SharedMemory(Wrapper, HostTransport):
                     return self._small_in_place(small, x, flat)
             known = self._know(x, flat)
         call = known.call
-        places = self._flags.said(self._flags.meet(call, known.place), PLACE)
+        places = self._flags.words_of(self._flags.synchronize(call, known.place), PLACE)
         plan = known.plans.get(places)
         if plan is None:
             flat = x if x.ndim == 1 else x.reshape(-1)
@@ -353,14 +356,14 @@ class SharedMemory(Wrapper, HostTransport):
             add_up(parts, out)
             for copy in copies:
                 copy[...] = out
-        plan.reverse()  # what this call came to last is in the cache still, and the next one begins with it
-        self._flags.meet(call)
+        plan.reverse()  # the last block is still in the cache, and the next call begins with it
+        self._flags.synchronize(call)
         return x
 
     def _small_in_place(self, small: _Small, x: Array, flat: Array) -> Array:
-        odd = (self._flags.meeting + 1) & 1
+        odd = (self._flags.number + 1) & 1
         small.mine[odd][...] = flat
-        self._flags.meet(small.call_in_place)
+        self._flags.synchronize(small.call_in_place)
         if small.is_pair:
             a, b = small.parts[odd]
             np.add(a, b, out=flat)
@@ -369,7 +372,7 @@ class SharedMemory(Wrapper, HostTransport):
         return x
 
     def _know(self, x: Array, flat: Array) -> _Known:
-        """Look at an operand once: as long as the array lives, its place is the same."""
+        """Analyse an operand once: its place is the same during the lifetime of the array."""
         if len(self._known) >= _KEPT:
             self._known.clear()
         call = self._word("all_reduce_in_place", flat, flat.size)
@@ -377,7 +380,7 @@ class SharedMemory(Wrapper, HostTransport):
         return known
 
     def _prepare_direct(self, x: Array, places: Sequence[int]) -> _Plan:
-        """Blocks of this rank's slice: what is added, where to, and where the sum is copied."""
+        """The blocks of this rank's slice: parts, array for the sum, and arrays that it is copied to."""
         whole = [self._buffers.at(place, r, x.dtype, 0, x.size) for r, place in enumerate(places)]
         into = min(self.rank, 1)  # the sum may overwrite either of the first two
         plan = []
@@ -394,12 +397,12 @@ class SharedMemory(Wrapper, HostTransport):
         places: tuple[int, ...] = ()
         for start, stop in pieces(0, max(counts), step):
             if not place:
-                slot = self._slot(self._flags.meeting + 1, self.rank, x.dtype, step * self.size)
+                slot = self._slot(self._flags.number + 1, self.rank, x.dtype, step * self.size)
                 for r, (count, offset) in enumerate(zip(counts, offsets, strict=True)):
                     part = x[offset + min(start, count) : offset + min(stop, count)]
                     if r != self.rank:
                         slot[r * step : r * step + part.size] = part
-            n = self._flags.meet(call, place)
+            n = self._flags.synchronize(call, place)
             places = places or self._places(n)
             a, b = min(start, out.size), min(stop, out.size)
             mine = offsets[self.rank]
@@ -411,7 +414,7 @@ class SharedMemory(Wrapper, HostTransport):
             parts[self.rank] = x[mine + a : mine + b]
             add_up(parts, out[a:b])
         if any(places):
-            self._flags.meet(call)
+            self._flags.synchronize(call)
         return out
 
     # -- copies --------------------------------------------------------------------------------------------------------
@@ -423,8 +426,8 @@ class SharedMemory(Wrapper, HostTransport):
         for start, stop in pieces(0, max(counts), SLOT_BYTES // x.itemsize):
             mine = x[start:stop]
             if not place:
-                self._slot(self._flags.meeting + 1, self.rank, x.dtype, mine.size)[...] = mine
-            n = self._flags.meet(call, place)
+                self._slot(self._flags.number + 1, self.rank, x.dtype, mine.size)[...] = mine
+            n = self._flags.synchronize(call, place)
             places = places or self._places(n)
             for r, (count, offset, at) in enumerate(zip(counts, offsets, places, strict=True)):
                 a, b = min(start, count), min(stop, count)
@@ -436,19 +439,19 @@ class SharedMemory(Wrapper, HostTransport):
                     part = self._slot(n, r, x.dtype, b - a)
                 out[offset + a : offset + b] = part
         if any(places):
-            self._flags.meet(call)
+            self._flags.synchronize(call)
         return out
 
     def _broadcast(self, request: Request, x: Any, out: Array) -> Array:
         root, is_root = request.root, self.rank == request.root
-        given = request.x if is_root else out  # the root's own may lie in the window
+        given = request.x if is_root else out  # the root's operand may be in the window
         call = self._word("broadcast", given, given.size, root)
         place = self._buffers.place(given) if is_root else 0
         at = 0
         for start, stop in pieces(0, given.size, SLOT_BYTES // given.itemsize):
             if is_root and not place:
-                self._slot(self._flags.meeting + 1, root, given.dtype, stop - start)[...] = given[start:stop]
-            n = self._flags.meet(call, place)
+                self._slot(self._flags.number + 1, root, given.dtype, stop - start)[...] = given[start:stop]
+            n = self._flags.synchronize(call, place)
             at = at or self._places(n)[root]
             if not is_root:
                 out[start:stop] = (
@@ -457,7 +460,7 @@ class SharedMemory(Wrapper, HostTransport):
                     else self._slot(n, root, out.dtype, stop - start)
                 )
         if at:
-            self._flags.meet(call)
+            self._flags.synchronize(call)
         return out
 
 
@@ -470,12 +473,12 @@ _CALLS: dict[str, Callable[[SharedMemory, Request, Any, Any], Any]] = {
 
 
 def _offsets(counts: Sequence[int]) -> list[int]:
-    """Where each part begins."""
+    """The offset of each part."""
     return [int(sum(counts[:r])) for r in range(len(counts))]
 
 
 def _words_of(call: int) -> str:
-    """A call's word, for a message."""
+    """Decode a call's word, for an error message."""
     if call == 0:
         return "barrier"
     operation, code, more, count = call & 15, call >> 4 & 63, call >> 10 & 0xFFF, call >> 22
@@ -490,7 +493,7 @@ _memories: weakref.WeakKeyDictionary[Communicator, SharedMemory] = weakref.WeakK
 
 def shared_memory(group: Communicator) -> SharedMemory:
     """The shared memory of a group, made at the first call, by all ranks of the group together."""
-    group = getattr(group, "base", group)  # of a group with an algorithm, the transport's
+    group = getattr(group, "base", group)  # if the group has an algorithm: the group of its transport
     found = _memories.get(group)
     if found is None:
         found = _memories[group] = SharedMemory(group)

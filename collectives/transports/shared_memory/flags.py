@@ -1,15 +1,16 @@
-"""Ranks of one host meet by flags in shared memory: no message, no system call where each rank has a processor.
+"""Synchronization of the ranks of one host by flags in shared memory, without messages.
 
-Each rank has one line of words. To meet, it writes what it calls and where its operand lies, then its flag, the number
-of the meeting; then it reads the others' flags until all have that number or a later one. What a rank wrote before its
-flag, the others see after it: x86 keeps the order of stores, elsewhere `sync` does.
+It needs no system call if each rank has a processor. Each rank has one line of words. To synchronize, a rank writes a
+word for its call, a word for the place of its operand, and then its flag, which is the number of the synchronization.
+Then it reads the flags of the other ranks until all of them have that number or a later one. The other ranks see the
+words once they see the flag: x86 preserves the order of stores, and on other processors `sync` does.
 
-The words of a meeting are kept in two places that take turns, as data in slots are. A rank that has passed meeting n
-may write for n + 1 while a slow one still reads what was written for n; it cannot write for n + 2 before all have come
-to n + 1, and nobody comes to n + 1 before it has done with n.
+The words are written to two alternating places, like the data in slots. A rank that has completed synchronization n may
+write the words of n + 1 while a slow rank still reads those of n. It cannot write the words of n + 2 before all ranks
+have reached n + 1, and every rank that has reached n + 1 has finished reading those of n.
 
-A rank that waits looks for a while, then gives the processor to others; from time to time it lets MPI make progress,
-tells the monitor what it waits for, and looks whether the one it waits for is alive.
+A waiting rank polls for a while and then yields its processor. At intervals it lets MPI make progress, records its wait
+for the monitor, and checks whether the rank that it waits for is alive.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from .windows import Host, Window, is_alive, process_mark
 __all__ = ["CALL", "LINE", "PLACE", "Flags", "limit_s", "set_limit"]
 
 LINE = 16  # words of a rank: two cache lines, as processors fetch them in pairs
-CALL, PLACE = 2, 4  # in a line, the words of even and of odd meetings: what is called, and where the operand lies
+CALL, PLACE = 2, 4  # in a line, the words for the call and for the operand's place; odd numbers use the next word
 _MARK = 8
-_SPINS = 1000  # about 50 us: on a busy machine, a rank that yields at once is away for milliseconds
-_YIELDS = 64  # between two looks around
-_NAP_S = 2e-5  # of a rank that shares its processor
-_PATIENT_S = 1.0  # after which a waiting rank sleeps between looks
-_LOOK_S = 0.1  # between two looks whether the other is alive
+_SPINS = 1000  # about 50 us: on a busy machine, a rank that yields at once is suspended for milliseconds
+_YIELDS = 64  # between two checks of the time
+_NAP_S = 2e-5  # the sleep of a rank that shares its processor
+_PATIENT_S = 1.0  # then a waiting rank sleeps between polls
+_LOOK_S = 0.1  # between two checks whether the other rank is alive
 
 _limit_s = float(os.environ.get("RINGTAPE_SHARED_LIMIT_S", "600"))
 
 
 def set_limit(seconds: float) -> None:
-    """How long a rank waits in shared memory for one that is alive but does not come (600 s unless told).
+    """Set how long a rank waits in shared memory for a rank that is alive but does not arrive (default 600 s).
 
-    A rank that is dead is noticed within a fraction of a second, whatever the limit. Also settable by
-    ``RINGTAPE_SHARED_LIMIT_S``.
+    A dead rank is detected within a fraction of a second, whatever the limit. The environment variable
+    ``RINGTAPE_SHARED_LIMIT_S`` sets the limit, too.
     """
     global _limit_s
     if not seconds > 0:
@@ -54,12 +55,12 @@ def set_limit(seconds: float) -> None:
 
 
 def limit_s() -> float:
-    """The limit in force, in seconds."""
+    """The current limit, in seconds."""
     return _limit_s
 
 
 class _Channel(Channel):
-    """The meetings that this rank has come to, for the monitor. The flags count them anyway."""
+    """The number of synchronizations of this rank, for the monitor. It reads the count that the flags keep."""
 
     def __init__(self, key: str, name: str, ranks: tuple[int, ...], flags: Flags):
         self._flags = flags
@@ -67,7 +68,7 @@ class _Channel(Channel):
 
     @property
     def calls(self) -> int:
-        return self._flags.meeting
+        return self._flags.number
 
     @calls.setter
     def calls(self, value: int) -> None:
@@ -80,23 +81,23 @@ class Flags:
     Attributes
     ----------
     words : memoryview of int64
-        All ranks' lines.
-    meeting : int
-        The number of the last meeting that this rank came to.
+        The lines of all ranks.
+    number : int
+        The number of the last synchronization that this rank started.
     peers : tuple of int
-        Where the other ranks' lines begin.
+        The first index of each other rank's line.
     """
 
     def __init__(self, host: Host, window: Window, rank: int, size: int, disagree: Callable[[int], None]):
         self.words: Any = window.bytes[: Flags.bytes(size)].data.cast("q")
-        self.meeting = 0
+        self.number = 0
         self.rank = rank
         self.line = rank * LINE
         self.peers = tuple(r * LINE for r in range(size) if r != rank)
         self._host = host
         self._disagree = disagree
         self._channel = _Channel(host.channel_key, host.group.name, host.group.ranks, self)
-        host.tell_calls_of(self._channel)
+        host.add_channel(self._channel)
         self._names = [f"rank {r}" for r in host.group.ranks]
         self.sync = window.sync if host.is_fenced else None
         for i in range(LINE):
@@ -104,7 +105,8 @@ class Flags:
         for i, word in enumerate(process_mark()):
             self.words[self.line + _MARK + i] = word
         mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-        everyone = host.group.exchange(np.array(mine, np.int64).tobytes())  # and nobody goes on before all have written
+        # The exchange also makes every rank wait until all have written their lines.
+        everyone = host.group.exchange(np.array(mine, np.int64).tobytes())
         processors = {n for data in everyone for n in np.frombuffer(data, np.int64).tolist()}
         self.is_oversubscribed = size > len(processors) or host.ranks_here > (os.cpu_count() or 1)
         self._spins = 0 if self.is_oversubscribed else _SPINS
@@ -114,12 +116,12 @@ class Flags:
         """The bytes that the lines of `size` ranks take."""
         return size * LINE * 8
 
-    def meet(self, call: int, place: int = 0) -> int:
-        """Come to the next meeting with two words, and wait for all others; its number.
+    def synchronize(self, call: int, place: int = 0) -> int:
+        """Synchronize with all other ranks, exchange two words with them, and return the synchronization's number.
 
-        `disagree` is called with the number where another rank has come with another call.
+        If another rank passes another word for its call, `disagree` is called with the number.
         """
-        self.meeting = n = self.meeting + 1
+        self.number = n = self.number + 1
         words, at, odd = self.words, self.line, n & 1
         words[at + CALL + odd] = call
         words[at + PLACE + odd] = place
@@ -131,20 +133,20 @@ class Flags:
             if words[at] < n:
                 self.wait(at, n)
             if self.sync is not None:
-                self.sync()  # what is read below was written before the flag
+                self.sync()  # order the reads below after the read of the flag
             if words[at + CALL + odd] != call:
                 differs = True
         if differs:
             self._disagree(n)
         return n
 
-    def said(self, n: int, which: int) -> tuple[int, ...]:
-        """The words that all ranks brought to meeting `n`, the last one: `CALL` or `PLACE`."""
+    def words_of(self, n: int, which: int) -> tuple[int, ...]:
+        """All ranks' words of the last synchronization, which is `n`; `which` is `CALL` or `PLACE`."""
         at = which + (n & 1)
         return tuple(self.words[at :: LINE].tolist())
 
     def wait(self, at: int, n: int) -> None:
-        """Wait for the flag at `at`. RankFailed if its rank is dead, or does not come within the limit."""
+        """Wait for the flag at `at`. Raises RankFailed if its rank is dead or does not arrive within the limit."""
         words, sync = self.words, self.sync
         for _ in range(self._spins):
             if words[at] >= n:
@@ -168,7 +170,7 @@ class Flags:
         while True:
             progress()
             if self.is_oversubscribed:
-                time.sleep(_NAP_S)  # the one that is waited for may need this processor
+                time.sleep(_NAP_S)  # the other rank may need this processor
             for _ in range(1 if self.is_oversubscribed else _YIELDS):
                 os.sched_yield()
                 if sync is not None:
@@ -193,7 +195,7 @@ class Flags:
             )
         if waited_s > _limit_s:
             raise RankFailed(
-                f"{self._names[rank]} (pid {mark[0]}) did not come within {_limit_s:g} s, while "
+                f"{self._names[rank]} (pid {mark[0]}) did not arrive within {_limit_s:g} s, while "
                 f"{self._names[self.rank]} waits for it {where}. It is alive: it computes, is stopped, or makes "
-                "another call. Fix: the same calls on all ranks; for work that takes longer, RINGTAPE_SHARED_LIMIT_S"
+                "another call. Fix: make the same calls on all ranks; for longer work, set RINGTAPE_SHARED_LIMIT_S"
             )

@@ -1,7 +1,7 @@
-"""Memory that the ranks of one host share, from MPI-3 (`MPI.Win.Allocate_shared`), and what waiting in it needs of MPI.
+"""Shared memory of the ranks of one host, from MPI-3 (`MPI.Win.Allocate_shared`), and the MPI calls of waits in it.
 
-The first rank allocates a window whole and the others map it, so that its layout is ours on every MPI library. MPI is
-the one of the group's communicator: this file does not import it.
+The first rank allocates the whole window and the others map it, so that the window has the same layout with every MPI
+library. This file does not import mpi4py: it uses the ``MPI`` of the group's communicator.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _FENCED = platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686")
 
 
 class Window:
-    """Bytes that all ranks of a group see.
+    """Memory that all ranks of a group can access.
 
     Attributes
     ----------
     bytes : array of uint8
-        The whole window; it begins on a cache line.
+        The whole window. It begins at a cache line.
     """
 
     __slots__ = ("_window", "bytes")
 
     def __init__(self, MPI: Any, comm: Any, size_bytes: int):
         window = MPI.Win.Allocate_shared(size_bytes + 64 if comm.Get_rank() == 0 else 0, 1, comm=comm)
-        window.Lock_all(MPI.MODE_NOCHECK)  # an epoch that lasts: Sync needs one
+        window.Lock_all(MPI.MODE_NOCHECK)  # opens the epoch that Sync needs, for the window's lifetime
         whole = np.frombuffer(window.Shared_query(0)[0], np.uint8)
         # A mapping starts on a page, so the shift is the same on all ranks.
         shift = -whole.__array_interface__["data"][0] % 64
@@ -44,23 +44,23 @@ class Window:
         self._window = window
 
     def sync(self) -> None:
-        """Order this rank's loads and stores before and after: needed where the processor does not keep their order."""
+        """Order this rank's memory accesses before it and after it, for processors that reorder them."""
         self._window.Sync()
 
     def free(self) -> None:
-        """Give the memory back; all ranks call it, and none has an array left that lies there."""
+        """Free the memory. All ranks call it, after all arrays in the window are gone."""
         del self.bytes
         self._window.Unlock_all()
         self._window.Free()
 
 
 class Host(NamedTuple):
-    """What the shared memory of a group needs of its transport.
+    """The functions of a transport that the shared memory of a group needs.
 
     Attributes
     ----------
     group : MpiCommunicator
-        A channel of its own with the same ranks.
+        A separate channel with the same ranks.
     is_fenced : bool
         Whether stores must be ordered by `Window.sync`.
     """
@@ -69,29 +69,29 @@ class Host(NamedTuple):
     is_fenced: bool
 
     def window(self, size_bytes: int) -> Window:
-        """Allocate; all ranks call it.
+        """Allocate a window. All ranks call it.
 
         Raises
         ------
         CommunicationError
-            The host has too little shared memory left: on all ranks, in the place of a crash at the first write.
+            On all ranks, if the host has too little shared memory left. Otherwise the first write would crash.
         """
         free = min(int(text) for text in self.group.exchange(str(_free_bytes()).encode()))
         if free < size_bytes:
             raise CommunicationError(
-                f"a shared window of {size_bytes >> 20} MiB was asked for on '{self.group.name}'; the host has "
+                f"a shared window of {size_bytes >> 20} MiB is needed on '{self.group.name}', but the host has "
                 f"{free >> 20} MiB of shared memory left. Fix: smaller buffers, or a larger /dev/shm (in a container: "
                 "--shm-size)"
             )
         return Window(self.group.library, self.group._comm, size_bytes)
 
     def progress(self) -> None:
-        """Let MPI advance what else is under way: the rank that is waited for may be waiting for a message of ours."""
+        """Let MPI make progress: the rank that this one waits for may be waiting for a message from this rank."""
         self.group._comm.Iprobe(self.group.library.ANY_SOURCE, self.group.library.ANY_TAG)
 
     @property
     def channel_key(self) -> str:
-        """The key of the channel whose calls are meetings by flags, for the monitor."""
+        """The key of the channel that counts synchronizations by flags, for the monitor."""
         key: str = self.group._channel.key
         return f"{key}/flags"
 
@@ -101,25 +101,25 @@ class Host(NamedTuple):
         return activity
 
     def on_close(self, release: Callable[[], None]) -> None:
-        """Have `release` called when the world is closed, by all ranks of the group."""
+        """Register a function that all ranks of the group call when the world is closed."""
         self.group._groups.on_close.append(release)
 
     def check(self, wait: Wait) -> None:
-        """Raise if `wait` would never end, because a rank has failed or a deadlock was found."""
+        """Raise an error if `wait` would never end, because a rank has failed or a deadlock was detected."""
         self.group._waits.check(wait)
 
-    def tell_calls_of(self, channel: Channel) -> None:
-        """Have a channel's calls told to the others when this rank leaves."""
+    def add_channel(self, channel: Channel) -> None:
+        """Register a channel whose count of calls this rank sends to the others when it leaves."""
         self._activity.channels[channel.key] = channel
 
     @property
     def waiting(self) -> Any:
-        """What the threads of this process wait for; read by the monitor."""
+        """The waits of this process's threads, read by the monitor."""
         return self._activity.waiting
 
     @property
     def ranks_here(self) -> int:
-        """How many ranks of the job this host runs, as far as the launcher tells."""
+        """The number of the job's ranks on this host, if the launcher sets it; else the size of the group."""
         for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
             if os.environ.get(name, "").isdecimal():
                 return max(self.group.size, int(os.environ[name]))
@@ -135,7 +135,7 @@ def _free_bytes() -> int:
 
 
 def open_host(group: Any) -> Host | None:
-    """The shared memory of a group's host; None for ranks that are threads of one process, or for a single one.
+    """The shared memory of a group's host; None for a single rank, or if the ranks are threads of one process.
 
     Raises
     ------
@@ -146,14 +146,14 @@ def open_host(group: Any) -> Host | None:
     if group.size == 1 or MPI is None:
         return None
     node = group._comm.Split_type(MPI.COMM_TYPE_SHARED)
-    together = node.Get_size()
+    ranks_on_node = node.Get_size()
     node.Free()
-    if together != group.size:
+    if ranks_on_node != group.size:
         names = [name.decode() for name in group.exchange(MPI.Get_processor_name().encode())]
         hosts = {name: [group.ranks[r] for r, n in enumerate(names) if n == name] for name in dict.fromkeys(names)}
         shown = "; ".join(f"{name}: ranks {', '.join(map(str, ranks))}" for name, ranks in hosts.items())
         raise MeshError(
-            f"shared memory was asked for on '{group.name}', whose ranks do not share a host ({shown}). Needed: a "
+            f"shared memory on '{group.name}', whose ranks do not share a host ({shown}). Needed: a "
             "group on one host. Fix: an axis that lies inside a host, or another algorithm (hierarchical uses shared "
             "memory inside each host)"
         )
@@ -161,22 +161,22 @@ def open_host(group: Any) -> Host | None:
     return Host(own, _FENCED)
 
 
-# -- whether another process lives ----------------------------------------------------------------------------------
+# -- whether another process is alive -------------------------------------------------------------------------------
 def process_mark() -> tuple[int, int, int]:
-    """What tells this process from all others of the host: its number, its birth, and the namespace of both."""
-    return os.getpid(), _birth(os.getpid()) or 0, _namespace()
+    """Identifies this process on its host: its number, its start time, and its process namespace."""
+    return os.getpid(), _start_time(os.getpid()) or 0, _namespace()
 
 
 def is_alive(mark: Sequence[int]) -> bool:
-    """Whether the process of a `process_mark` lives; True where that cannot be known."""
-    pid, birth, namespace = mark
-    if not birth or namespace != _namespace():
+    """Whether the process of a `process_mark` is alive; True where that is unknown."""
+    pid, start_time, namespace = mark
+    if not start_time or namespace != _namespace():
         return True
-    return _birth(pid) == birth
+    return _start_time(pid) == start_time
 
 
-def _birth(pid: int) -> int | None:
-    """When a process started, in ticks; None if there is none or it is a zombie."""
+def _start_time(pid: int) -> int | None:
+    """The start time of a process, in ticks; None if it does not exist or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()

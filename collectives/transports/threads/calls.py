@@ -1,6 +1,6 @@
-"""The collectives of ranks that are threads: what must agree, and how one rank makes the results of all.
+"""The collectives of ranks that are threads: the values that must agree, and the results of all ranks.
 
-Nothing here waits, or knows of a lock.
+One rank computes all results. The functions here neither wait nor take a lock.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ AGREES = {
     "barrier": (),
     "agree": (),
 }
-"""The calls of a group, with what must be equal on all ranks besides the call."""
+"""The calls of a group, each with the values that must be equal on all ranks."""
 
 
 class Part(NamedTuple):
-    """What one rank brings to a call: its request, the operand and the array for its result."""
+    """One rank's part of a call: its request, its operand, and the array for its result."""
 
     request: Request
     x: Any
@@ -64,14 +64,14 @@ def agreed(request: Request, x: Any, out: Any) -> tuple[Any, ...]:
 
 
 def combine(parts: list[Part]) -> list[Any]:
-    """All ranks' results, in order of rank. Each is its rank's own array, `out`, filled."""
+    """All ranks' results, in order of rank. Each is written to that rank's `out`."""
     first = parts[0].request
     found: list[Any] = _COMBINE[first.call](parts, first)
     return found
 
 
 def _whole(parts: list[Part], whole: Array) -> list[Any]:
-    """The same array for every rank that takes a result."""
+    """The same array for every rank that receives a result."""
     for part in parts:
         if part.out is not None:
             part.out[...] = whole
@@ -82,7 +82,7 @@ _UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "prod": np.mul
 
 
 def _reduced(parts: list[Part], request: Request) -> Array:
-    """The reduction in order of rank, so that it does not depend on who came last."""
+    """The reduction in order of rank, so that the result does not depend on the order of arrival."""
     operation = _UFUNCS[request.op]
     total: Array = parts[0].x.copy()
     for part in parts[1:]:

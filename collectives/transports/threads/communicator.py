@@ -1,12 +1,13 @@
-"""Ranks as threads of one process: for notebooks, for tests, and for deadlock reports that are exact.
+"""Ranks as threads of one process: for notebooks, for tests, and for exact deadlock reports.
 
-A collective is a *meeting* of the group's members: each leaves its call and its part, and the last one to come
-compares the calls, makes every member's result and wakes those who wait. A message is a *letter*, which whoever comes
-first (the sender or the receiver) puts up. Meetings and letters are matched by the channel (name and members) and a
-number that each rank counts for itself, so the order of the calls is the whole protocol.
+A collective is a *rendezvous* of the group's ranks. Each rank stores its call and its part in it. The last rank that
+arrives compares the calls, computes every rank's result and wakes the waiting ranks. A point-to-point message is a
+`Message`, created by the sender or by the receiver, whichever arrives first. A rendezvous or a message is identified by
+its channel (name and ranks) and a number. Each rank counts its own calls to get the number, so calls are matched by
+their order alone.
 
-`calls` has what each collective computes, `meetings` has meetings and letters, and `waiting` blocks ranks, wakes them
-and finds deadlocks.
+`calls` computes the results of the collectives, `rendezvous` defines `Rendezvous` and `Message`, and `waiting` blocks
+ranks, wakes them and detects deadlocks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..protocol import Array, Pending, Request
 from ..staged import HostTransport
 from ..traffic import Traffic
 from .calls import Part, agreed
-from .meetings import Channel, Letter, Meeting
+from .rendezvous import Channel, Message, Rendezvous
 from .waiting import WaitingRanks
 
 __all__ = ["LocalCommunicator", "LocalWorld"]
@@ -32,14 +33,14 @@ __all__ = ["LocalCommunicator", "LocalWorld"]
 class LocalWorld(WaitingRanks):
     """Ranks 0 to `size` - 1 as threads of this process, and the channels between them.
 
-    Whoever runs a rank reports its end by `finish` or `fail` (`collectives.run` does).
+    The code that runs a rank reports its end with `finish` or `fail` (`collectives.run` does this).
 
     Parameters
     ----------
     size : int
         The number of ranks.
     raises : bool
-        Whether ranks that do not wait for a failed one go on: see `WaitingRanks`.
+        Whether ranks that do not wait for a failed rank continue: see `WaitingRanks`.
 
     Examples
     --------
@@ -53,7 +54,7 @@ class LocalWorld(WaitingRanks):
         self._communicators: list[dict[tuple[str, tuple[int, ...]], LocalCommunicator]] = [{} for _ in range(size)]
 
     def communicator(self, rank: int, ranks: Sequence[int] | None = None, name: str = "world") -> LocalCommunicator:
-        """The channel of `ranks` (default: all) as world rank `rank` has it; asked again, it is the same object."""
+        """World rank `rank`'s communicator over `ranks` (default: all). Repeated calls return the same object."""
         key = (name, tuple(range(self.size)) if ranks is None else tuple(ranks))
         mine = self._communicators[rank]
         if key not in mine:
@@ -65,7 +66,7 @@ class LocalWorld(WaitingRanks):
 
 
 class LocalCommunicator(HostTransport):
-    """A channel between threads, as one of its ranks has it. `LocalWorld.communicator` makes them."""
+    """One rank's end of a channel between threads. `LocalWorld.communicator` creates it."""
 
     repeats = True
 
@@ -78,7 +79,7 @@ class LocalCommunicator(HostTransport):
         self._world_rank = world_rank
         self._channel = channel
         self.copies = []
-        self._said: Statement | None = None  # about the next call
+        self._statement: Statement | None = None  # announced, and compared with the next call
         self._number = 0
         self._sent = [0] * self.size
         self._received = [0] * self.size
@@ -97,111 +98,111 @@ class LocalCommunicator(HostTransport):
 
     def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         self.announce(call, layout, is_rooted)
-        self._meet_to_agree()
+        self._compare_now()
 
     def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        """The statement travels with the next call of the group, and is compared there."""
-        if self._said is not None:  # what it was about made no call of the group
-            self._meet_to_agree()
-        self._said = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
+        """Store a statement about the next call. It is compared in that call's rendezvous."""
+        if self._statement is not None:  # the call that was announced before did not communicate
+            self._compare_now()
+        self._statement = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
 
-    def _meet_to_agree(self) -> None:
-        said, self._said = self._said, None
+    def _compare_now(self) -> None:
+        statement, self._statement = self._statement, None
         if self.size > 1:
-            self._leave(self._join(_AGREE, None, None, said, get_ident()))
+            self._result_of(self._join(_AGREE, None, None, statement, get_ident()))
 
     # -- calls -------------------------------------------------------------------------------------------------
     def _prepared(self, request: Request, started: bool) -> Any:
         try:
             return super()._prepared(request, started)
         except BaseException:
-            self._said = None  # it was about this call, which is not made again
+            self._statement = None  # it described this call, which has failed
             raise
 
     def _run(self, request: Request, x: Any, out: Any) -> Any:
         if request.call in _MESSAGES:
             return self._start(request, x, out).wait()
-        said, self._said = self._said, None
-        return self._leave(self._join(request, x, out, said, get_ident()))
+        statement, self._statement = self._statement, None
+        return self._result_of(self._join(request, x, out, statement, get_ident()))
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
         if request.call in _MESSAGES:
-            if self._said is not None:
-                self._meet_to_agree()
+            if self._statement is not None:
+                self._compare_now()
             if request.call != "recv":
                 self._send(x if request.call == "send" else x.copy(), request.peer)
                 return Pending.done(None)
-            letter = self._expect(request.peer)
-            return Pending(lambda: self._ready(letter), lambda: self._take(letter, out))
-        said, self._said = self._said, None
-        meeting = self._join(request, x, out, said, short_site(*find_site()))
-        return Pending(lambda: self._ready(meeting), lambda: self._leave(meeting))
+            message = self._next_message(request.peer)
+            return Pending(lambda: self._ready(message), lambda: self._receive(message, out))
+        statement, self._statement = self._statement, None
+        rendezvous = self._join(request, x, out, statement, short_site(*find_site()))
+        return Pending(lambda: self._ready(rendezvous), lambda: self._result_of(rendezvous))
 
-    # -- meetings ----------------------------------------------------------------------------------------------
-    def _join(self, request: Request, x: Any, out: Any, said: Statement | None, site: str | int) -> Meeting:
-        """Leave this rank's call and part at the next meeting, and conclude it if all have come."""
+    # -- rendezvous --------------------------------------------------------------------------------------------
+    def _join(self, request: Request, x: Any, out: Any, statement: Statement | None, site: str | int) -> Rendezvous:
+        """Store this rank's call and part in the next rendezvous. The last rank completes it."""
         call = agreed(request, x, out)
         self._number = number = self._number + 1
-        world, meetings = self._world, self._channel.meetings
+        world, all_rendezvous = self._world, self._channel.rendezvous
         with world.lock:
-            meeting = meetings.get(number)
-            if meeting is None:
-                meeting = meetings[number] = Meeting(self._channel, number)
-            meeting.calls[self.rank] = call
-            meeting.parts[self.rank] = Part(request, x, out)
-            meeting.said[self.rank] = said
-            meeting.sites[self.rank] = site
-            meeting.missing -= 1
-            if meeting.missing:
-                return meeting
-            del meetings[number]
-        meeting.conclude()
+            rendezvous = all_rendezvous.get(number)
+            if rendezvous is None:
+                rendezvous = all_rendezvous[number] = Rendezvous(self._channel, number)
+            rendezvous.calls[self.rank] = call
+            rendezvous.parts[self.rank] = Part(request, x, out)
+            rendezvous.statements[self.rank] = statement
+            rendezvous.sites[self.rank] = site
+            rendezvous.missing -= 1
+            if rendezvous.missing:
+                return rendezvous
+            del all_rendezvous[number]
+        rendezvous.complete()
         with world.lock:
-            world.release(meeting)
-        return meeting
+            world.release(rendezvous)
+        return rendezvous
 
-    def _leave(self, meeting: Meeting) -> Any:
-        if not meeting.done:
-            self._world.block(self._world_rank, meeting)
-        return meeting.result(self.rank)
+    def _result_of(self, rendezvous: Rendezvous) -> Any:
+        if not rendezvous.done:
+            self._world.block(self._world_rank, rendezvous)
+        return rendezvous.result(self.rank)
 
-    # -- letters -----------------------------------------------------------------------------------------------
-    def _letter(self, src: int, dst: int, number: int) -> Letter:
-        """The letter of that number: the one that the other side has put up, else a new one. Needs the lock."""
-        letters, key = self._channel.letters, (src, dst, number)
-        letter = letters.pop(key, None)
-        if letter is None:
-            letter = letters[key] = Letter(self._channel, src)
-        return letter
+    # -- messages ----------------------------------------------------------------------------------------------
+    def _message(self, src: int, dst: int, number: int) -> Message:
+        """The message of that number, created if the other rank has not done so. The caller holds the lock."""
+        messages, key = self._channel.messages, (src, dst, number)
+        message = messages.pop(key, None)
+        if message is None:
+            message = messages[key] = Message(self._channel, src)
+        return message
 
     def _send(self, content: Array, dst: int) -> None:
         self._world.check(self._world_rank, self.ranks[dst])
         number, self._sent[dst] = self._sent[dst], self._sent[dst] + 1
         with self._world.lock:
-            letter = self._letter(self.rank, dst, number)
-            letter.content = content
-            self._world.release(letter)
+            message = self._message(self.rank, dst, number)
+            message.content = content
+            self._world.release(message)
 
-    def _expect(self, src: int) -> Letter:
-        """Take the next place in the order of receives from `src`."""
+    def _next_message(self, src: int) -> Message:
+        """The message that the next receive from `src` waits for."""
         number, self._received[src] = self._received[src], self._received[src] + 1
         with self._world.lock:
-            return self._letter(src, self.rank, number)
+            return self._message(src, self.rank, number)
 
-    def _take(self, letter: Letter, buffer: Array) -> Array:
-        if not letter.done:
-            self._world.block(self._world_rank, letter)
-        content = letter.content
+    def _receive(self, message: Message, buffer: Array) -> Array:
+        if not message.done:
+            self._world.block(self._world_rank, message)
+        content = message.content
         assert content is not None
         if content.dtype != buffer.dtype or content.size != buffer.size:
             raise CollectiveMismatch(
                 f"recv on '{self.name}': rank {self._world_rank} has a buffer of {buffer.size} {buffer.dtype}, rank "
-                f"{self.ranks[letter.src]} sent {content.size} {content.dtype}; needed: the same count and dtype"
+                f"{self.ranks[message.src]} sent {content.size} {content.dtype}; needed: the same count and dtype"
             )
         buffer[:] = content
         return buffer
 
-    def _ready(self, wait: Meeting | Letter) -> bool:
+    def _ready(self, wait: Rendezvous | Message) -> bool:
         return wait.done or self._world.failure_for(wait) is not None
 
 

@@ -1,9 +1,9 @@
-"""Which ranks that are threads wait, and for what; waking them; deadlocks, found exactly.
+"""Blocks and wakes ranks that are threads, and detects deadlocks exactly.
 
-A rank blocks only in `WaitingRanks.block`, where it is counted. When all ranks are blocked or have finished nobody is
-left who could wake one of them: that is a deadlock, found at once and without a time limit. A time limit, if there is
-one, is for ranks that compute for ever. There is one lock per world, held for bookkeeping only (never while data
-moves), and one bell per rank, rung only when that rank can go on.
+A rank blocks only in `WaitingRanks.block`, which counts it. A deadlock occurs when every rank is blocked or has
+finished, because no rank is left that could wake another one. It is detected at once and needs no time limit. A time
+limit, if one is set, catches ranks that compute for ever. Each world has one lock. It protects the bookkeeping and is
+never held while data is copied. Each rank has one wake-up lock, which is released when the rank can continue.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from threading import TIMEOUT_MAX, Lock, get_ident
 from autograd.errors import CommunicationError, DeadlockError, MeshError, RankFailed, site_of_thread
 
 from ...checks import modes
-from .meetings import Letter, Meeting
+from .rendezvous import Message, Rendezvous
 
 __all__ = ["WaitingRanks"]
 
 
 class WaitingRanks:
-    """Ranks 0 to `size` - 1 as threads of this process; knows which of them wait, and for what.
+    """Ranks 0 to `size` - 1 as threads of this process, with the call that each of them waits in.
 
     Parameters
     ----------
     size : int
         The number of ranks.
     raises : bool
-        Under the policy ``raise`` only a wait for a rank that has failed raises `RankFailed`, and the other ranks may
-        go on communicating. Otherwise every wait does, once a rank has failed.
+        True under the policy ``raise``: only a wait for a failed rank raises `RankFailed`, and the other ranks can
+        continue to communicate. If False, every wait raises it once a rank has failed.
 
     Attributes
     ----------
     tasks : list of str
-        What each rank says it is doing; deadlock reports show it.
+        The task that each rank has set (`World.set_task`). Deadlock reports contain it.
     failed_ranks : dict of int to str
-        The ranks that have raised, and what; in the order in which they did.
+        The ranks that have raised an exception, with its text, in order of time.
     """
 
     def __init__(self, size: int, raises: bool = False):
@@ -46,25 +46,25 @@ class WaitingRanks:
         self.raises = raises
         self.tasks = [""] * size
         self.failed_ranks: dict[int, str] = {}
-        self._failure: str | None = None  # which ends all waits
-        self._idle = 0  # ranks that are blocked or have ended
-        self._waits: list[Meeting | Letter | None] = [None] * size
+        self._failure: str | None = None  # a failure that ends all waits
+        self._idle = 0  # the number of ranks that are blocked or have ended
+        self._waits: list[Rendezvous | Message | None] = [None] * size
         self._threads: list[int | None] = [None] * size
         self._has_finished = [False] * size
         self._errors: list[CommunicationError | None] = [None] * size
-        self._bells = [Lock() for _ in range(size)]
-        for bell in self._bells:
-            bell.acquire()
+        self._wake_locks = [Lock() for _ in range(size)]
+        for lock in self._wake_locks:
+            lock.acquire()
 
-    def block(self, rank: int, wait: Meeting | Letter) -> None:
-        """Put world rank `rank` to sleep until `wait` is done.
+    def block(self, rank: int, wait: Rendezvous | Message) -> None:
+        """Block world rank `rank` until `wait` is done.
 
         Raises
         ------
         RankFailed
             Another rank has raised.
         DeadlockError
-            Every rank waits or has finished; or the time limit has passed.
+            Every rank is blocked or has finished, or the time limit has passed.
         """
         limit_s = modes.time_limit_s()
         with self.lock:
@@ -79,23 +79,23 @@ class WaitingRanks:
                 self._stop(rank, self._failed_error(rank, failure))
             elif self._idle == self.size:
                 self._deadlock()
-        if not self._bells[rank].acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
+        if not self._wake_locks[rank].acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
             with self.lock:
-                if self._waits[rank] is wait:  # else it was woken just now
+                if self._waits[rank] is wait:  # otherwise it has just been woken
                     self._stop_all(f"a rank has waited for {limit_s:g} s (RINGTAPE_TIMEOUT_S)")
-            self._bells[rank].acquire()
+            self._wake_locks[rank].acquire()
         error, self._errors[rank] = self._errors[rank], None
         if error is not None:
             raise error
 
-    def release(self, wait: Meeting | Letter) -> None:
-        """Mark `wait` as done and wake those who wait for it. The caller holds the lock."""
+    def release(self, wait: Rendezvous | Message) -> None:
+        """Mark `wait` as done and wake the ranks that wait for it. The caller holds the lock."""
         wait.done = True
         for rank in wait.waiters:
             self._wake(rank)
 
     def finish(self, rank: int) -> None:
-        """World rank `rank` has come to the end of its program."""
+        """Record that world rank `rank` has finished its program."""
         with self.lock:
             self._idle += 1
             self._has_finished[rank] = True
@@ -103,7 +103,7 @@ class WaitingRanks:
                 self._deadlock()
 
     def fail(self, rank: int | None, error: BaseException) -> None:
-        """World rank `rank`, or whoever watches all of them (None), raised `error`: waits for it end."""
+        """Record that world rank `rank`, or the main thread (None), raised `error`, and end the waits for it."""
         with self.lock:
             text = _failure_text("the main thread" if rank is None else f"rank {rank} of {self.size}", error)
             if rank is not None:
@@ -120,28 +120,28 @@ class WaitingRanks:
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has raised."""
+        """Whether a rank has raised an exception."""
         return self._failure is not None or bool(self.failed_ranks)
 
-    def failure_for(self, wait: Meeting | Letter | None) -> str | None:
-        """The failure that `wait` will end with; None if it may still be done."""
+    def failure_for(self, wait: Rendezvous | Message | None) -> str | None:
+        """The failure that ends `wait`; None if `wait` can still complete."""
         if self._failure is not None or wait is None:
             return self._failure
-        return next((text for rank, text in self.failed_ranks.copy().items() if wait.is_for(rank)), None)
+        return next((text for rank, text in self.failed_ranks.copy().items() if wait.needs(rank)), None)
 
     def check(self, rank: int, other: int) -> None:
-        """Raise `RankFailed` if rank `other` has failed, before rank `rank` sends it a message."""
+        """Raise `RankFailed` if rank `other` has failed. Rank `rank` calls it before it sends to `other`."""
         if self.raises and other in self.failed_ranks:
             raise RankFailed(f"{self.failed_ranks[other]}; rank {rank} sends to it{self._at(rank)}")
 
-    # The rest is called with the lock held.
+    # The caller of the methods below holds the lock.
     def _blocked(self) -> list[int]:
         return [rank for rank, wait in enumerate(self._waits) if wait is not None]
 
     def _wake(self, rank: int) -> None:
         self._waits[rank] = None
         self._idle -= 1
-        self._bells[rank].release()
+        self._wake_locks[rank].release()
 
     def _stop(self, rank: int, error: CommunicationError) -> None:
         self._waits[rank].waiters.remove(rank)  # type: ignore[union-attr]
@@ -168,7 +168,7 @@ class WaitingRanks:
         return f"rank {rank} computes{self._at(rank)}{task}"
 
     def _deadlock(self) -> None:
-        self._stop_all("no rank can go on")
+        self._stop_all("deadlock: no rank can continue")
 
     def _stop_all(self, why: str) -> None:
         text = f"{why}: " + "; ".join(map(self._state, range(self.size)))

@@ -191,7 +191,7 @@ def test_a_vector_space_of_its_own_kind() -> None:
     space = vspace(Pair(1.0, 2.0))
     total = space.add(Pair(1.0, 2.0), space.zeros())
     assert (total.a, total.b) == (1.0, 2.0)
-    with pytest.raises(TypeError, match="2 of type int lives in no vector space"):
+    with pytest.raises(TypeError, match="2 of type int lives in no registered vector space"):
         vspace(2)
 
 

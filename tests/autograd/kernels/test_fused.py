@@ -246,7 +246,7 @@ def test_a_device_brings_its_own_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     class Device(numpy.ndarray):
         pass
 
-    monkeypatch.setattr(kernels, "_homes", dict(kernels._homes))
+    monkeypatch.setattr(kernels, "_packages", dict(kernels._packages))
     monkeypatch.setattr(kernels, "_found", {})
     x = numpy.zeros(3).view(Device)
     assert kernels.find("gelu", (x,)) is None

@@ -218,7 +218,7 @@ def test_a_draw_of_a_parts_own_shape_is_refused() -> None:
     for text in refusals(lambda mesh: random.permutation(KEY, make(mesh).shape[0])):
         assert "permutation" in text and "key.along('dp')" in text
     for text in refusals(lambda mesh: make(mesh) * random.bernoulli(KEY, make(mesh).numpy().shape, 0.5)):
-        assert "fix: draw y for x: give that in the place of a shape" in text
+        assert "fix: draw y for x: pass it instead of a shape" in text
 
 
 def test_the_label_travels() -> None:

@@ -291,7 +291,7 @@ def test_a_different_algorithm_is_a_mismatch() -> None:
 def test_bad_arguments() -> None:
     def program() -> None:
         group = Selected(Channel(cc.world()), "ring")
-        with pytest.raises(ShapeError, match="3 elements where the sum of counts is 2"):
+        with pytest.raises(ShapeError, match="3 elements; needed: 2, the sum of counts"):
             group.reduce_scatter(np.ones(3), [1, 1])
         with pytest.raises(ShapeError, match="one-dimensional"):
             group.all_reduce(np.ones((2, 2)))

@@ -275,10 +275,10 @@ def test_who_is_deadlocked() -> None:
     assert deadlocked(tested, tested) == {0, 1}  # what was only tested keeps nobody from waiting for something else
     on_its_way = {**both, 1: {**both[1], "sent": {"a": {"0": 1}}}}
     assert deadlocked(on_its_way, on_its_way) == set()
-    text = verdict_text("no rank can go on", computes, 4)
+    text = verdict_text("deadlock: no rank can continue", computes, 4)
     assert "rank 0 waits in all_reduce #2 on 'a' for rank 1 at a.py:5" in text
     assert "rank 1 computes at a.py:1" in text
-    assert "rank 3 does not answer" in text
+    assert "rank 3 does not reply" in text
 
 
 def waits_in_vain(how: str, mode: str, limit: str) -> Outcome:
@@ -290,7 +290,7 @@ def waits_in_vain(how: str, mode: str, limit: str) -> Outcome:
 def test_ranks_that_wait_for_each_other_over_mpi_are_told_without_a_time_limit() -> None:
     outcome = waits_in_vain("cross", "ranks", "none")
     for rank in range(3):
-        assert re.search(rf"RANK {rank} after .*: .no rank can go on\\n", outcome.out), outcome.out
+        assert re.search(rf"RANK {rank} after .*: .deadlock: no rank can continue\\n", outcome.out), outcome.out
         assert f"RANK {rank} went on" in outcome.out
     for words in (r"rank 0 waits in .*? on 'one' for rank 1 at waits_in_vain.py:\d+",
                   r"rank 1 waits in .*? on 'two' for ranks 0, 2 at waits_in_vain.py:\d+"):  # fmt: skip
@@ -301,14 +301,18 @@ def test_ranks_that_wait_for_each_other_over_mpi_are_told_without_a_time_limit()
 def test_ranks_blocked_inside_mpi_end_the_job() -> None:
     outcome = waits_in_vain("receives", "first", "none")
     assert outcome.code != 0
-    waits = r"^ringtape: no rank can go on\n  rank 0 waits in recv #1 on 'a@0' from rank 1 at waits_in_vain.py:\d+"
+    waits = (
+        r"^ringtape: deadlock: no rank can continue\n"
+        r"  rank 0 waits in recv #1 on 'a@0' from rank 1 at waits_in_vain.py:\d+"
+    )
     assert re.search(waits, outcome.err, re.MULTILINE), outcome.err
 
 
 def test_ranks_that_all_send_without_a_copy_end_the_job() -> None:
     outcome = waits_in_vain("lends", "first", "none")
     assert outcome.code != 0
-    waits = r"^ringtape: no rank can go on\n  rank 0 waits in lend #1 on 'world' to rank 1 at waits_in_vain.py:\d+"
+    waits = (r"^ringtape: deadlock: no rank can continue\n"
+             r"  rank 0 waits in lend #1 on 'world' to rank 1 at waits_in_vain.py:\d+")  # fmt: skip
     assert re.search(waits, outcome.err, re.MULTILINE), outcome.err
 
 

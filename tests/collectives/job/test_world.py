@@ -221,7 +221,7 @@ def test_survivors_over_mpi_go_on(how: str, where: str) -> None:
     outcome = launch("goes_on.py", 3, how, where, limit_s=START_S)
     survived(outcome, "raised ValueError: planted")
     assert outcome.code == 1, outcome  # rank 1's
-    assert "ringtape: rank 1 of 3 raised ValueError: planted; the job goes on without it" in outcome.err
+    assert "ringtape: rank 1 of 3 raised ValueError: planted; the job continues without it" in outcome.err
     assert "[rank 1] Traceback" in outcome.err
 
 

@@ -112,7 +112,7 @@ def test_doctor_alone() -> None:
     assert found["MPI"]["shared windows"] == {"ok": True, "value": "work"} == found["transports"]["shared windows"]
     assert found["MPI"]["vendor"]["value"].startswith(found["launcher"]["mpiexec"]["value"]["kind"])
     assert found["MPI"]["thread level"]["value"] == "multiple"
-    assert found["transports"]["local"]["ok"] and found["transports"]["mpi"]["ok"]
+    assert found["transports"]["threads"]["ok"] and found["transports"]["mpi"]["ok"]
     assert found["software"]["numpy"]["ok"]
 
 
@@ -141,7 +141,7 @@ def test_doctor_survives_a_broken_mpi(body: str, reason: str, tmp_path: Path) ->
     found = diagnosed(alone(["-m", "collectives", "doctor", "--json", "--limit-s", limit_s], tmp_path))
     assert not found["transports"]["mpi"]["ok"]
     assert reason in found["MPI"]["one process"]["reason"]
-    assert found["transports"]["local"]["ok"]
+    assert found["transports"]["threads"]["ok"]
     assert any(text.startswith("processes: ") for text in found["advice"])
 
 

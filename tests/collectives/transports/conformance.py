@@ -340,7 +340,7 @@ def refusals(rank: int, size: int, name: str) -> list[tuple[type[Exception], str
     ones, last = [1] * size, size - 1
     ranks = f"whose ranks are 0 to {last}"
     flat = "a transport takes one-dimensional C-contiguous arrays, not shape {}: ravel it first"
-    sizes = "the array has {} elements where {} is {}"
+    sizes = "the array has {} elements; needed: {}, {}"
     elsewhere = (rank + 1) % size
     found: list[tuple[type[Exception], str, Request]] = [
         *((ShapeError, flat.format("(2, 2)"), Request(call, table, options=(False, False)))
@@ -368,21 +368,21 @@ def refusals(rank: int, size: int, name: str) -> list[tuple[type[Exception], str
          Request("all_to_all", x, counts=[*ones[1:], -1], receive_counts=ones)),
         (ShapeError, f"receive_counts on '{name}' must be {size} counts >= 0, not {[*ones, 2]}",
          Request("all_to_all", x, counts=ones, receive_counts=[*ones, 2])),
-        (ShapeError, sizes.format(2, "this rank's count", 1), Request("all_gather", x[:2], counts=ones)),
-        (ShapeError, sizes.format(2, "this rank's count", 1), Request("gather", x[:2], counts=ones)),
-        (ShapeError, sizes.format(size + 1, "the sum of counts", size),
+        (ShapeError, sizes.format(2, 1, "this rank's count"), Request("all_gather", x[:2], counts=ones)),
+        (ShapeError, sizes.format(2, 1, "this rank's count"), Request("gather", x[:2], counts=ones)),
+        (ShapeError, sizes.format(size + 1, size, "the sum of counts"),
          Request("reduce_scatter", np.ones(size + 1), counts=ones)),
-        (ShapeError, sizes.format(size + 1, "the sum of send_counts", size),
+        (ShapeError, sizes.format(size + 1, size, "the sum of send_counts"),
          Request("all_to_all", np.ones(size + 1), counts=ones, receive_counts=ones)),
-        (ShapeError, sizes.format(size + 1, "the sum of counts", size),
+        (ShapeError, sizes.format(size + 1, size, "the sum of counts"),
          Request("scatter", np.ones(size + 1), counts=ones, root=rank, dtype=np.float64)),
-        (ShapeError, sizes.format(3, "the sum of the runs", 2), Request("accumulate", x, options=([(0, 0, 2)], 3))),
+        (ShapeError, sizes.format(3, 2, "the sum of the runs"), Request("accumulate", x, options=([(0, 0, 2)], 3))),
         (ShapeError, f"scatter needs an array on its root, rank {rank} of '{name}'",
          Request("scatter", counts=ones, root=rank, dtype="d")),
         (ShapeError, f"broadcast needs an array on its root, rank {rank} of '{name}'", Request("broadcast", root=rank)),
         (ShapeError, f"all_reduce needs an array on rank {rank} of '{name}'", Request("all_reduce")),
-        (ShapeError, f"recv on '{name}' needs an array that it receives into, to write to: out=", Request("recv")),
-        (ShapeError, "recv writes to the array that it receives into, and this one is read-only",
+        (ShapeError, f"recv on '{name}' needs a receive buffer: out=", Request("recv")),
+        (ShapeError, f"the receive buffer of recv on '{name}' is read-only; needed: a writeable array",
          Request("recv", out=frozen)),
         (DtypeError, "scatter was given float64 on its root and dtype float32",
          Request("scatter", np.ones(size), counts=ones, root=rank, dtype=np.float32)),
@@ -392,14 +392,14 @@ def refusals(rank: int, size: int, name: str) -> list[tuple[type[Exception], str
          Request("all_reduce", np.ones(3, complex), op="max")),
         (ValueError, f"all_reduce with op='min' on '{name}'; needed: one of sum, max, prod",
          Request("all_reduce", x, op="min")),
-        (ValueError, f"the call 'all_reduced' was asked for on '{name}', which is none of a communicator",
+        (ValueError, f"'all_reduced' on '{name}' is not a communicator's call; needed: a call that `Request` lists",
          Request("all_reduced", x)),
     ]  # fmt: skip
     if size > 1:
         found += [
-            (ShapeError, f"broadcast writes to the array off its root {elsewhere}, and this one is read-only",
+            (ShapeError, f"the receive buffer of broadcast on '{name}' is read-only; needed: a writeable array",
              Request("broadcast", root=elsewhere, out=frozen)),
-            (ShapeError, f"broadcast on '{name}' needs an array off its root {elsewhere}, to write to: out=",
+            (ShapeError, f"broadcast on '{name}' needs a receive buffer on ranks other than its root {elsewhere}: out=",
              Request("broadcast", root=elsewhere)),
         ]  # fmt: skip
     return found

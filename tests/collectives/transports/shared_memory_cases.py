@@ -135,7 +135,7 @@ class Threads:
         self.made.append(_Window(self._windows[number]))
         return self.made[-1]
 
-    def tell_calls_of(self, channel: Any) -> None:
+    def add_channel(self, channel: Any) -> None:
         """No monitor."""
 
     def on_close(self, release: Any) -> None:

@@ -193,15 +193,15 @@ def _stale_slot(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedMemory, "_prepare_small", once)
 
 
-def _no_second_meeting(patch: pytest.MonkeyPatch) -> None:
-    meet = flags.Flags.meet
+def _no_second_synchronization(patch: pytest.MonkeyPatch) -> None:
+    synchronize = flags.Flags.synchronize
 
     def first_only(self: flags.Flags, call: int, place: int = 0) -> int:
         operation = communicator._OPERATIONS.index("all_reduce_in_place")
         is_second = not place and call & 15 == operation and call >> 22 > 5000
-        return self.meeting if is_second else meet(self, call, place)
+        return self.number if is_second else synchronize(self, call, place)
 
-    patch.setattr(flags.Flags, "meet", first_only)
+    patch.setattr(flags.Flags, "synchronize", first_only)
 
 
 def _wrong_slice(patch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def _no_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flags.Flags, "wait", lambda self, at, n: None)
 
 
-@pytest.mark.parametrize("fault", [_stale_slot, _no_second_meeting, _wrong_slice, _wrong_rank_last, _no_wait])
+@pytest.mark.parametrize("fault", [_stale_slot, _no_second_synchronization, _wrong_slice, _wrong_rank_last, _no_wait])
 def test_planted_faults_are_seen(fault: Any) -> None:
     def program() -> None:
         memory = SharedMemory(cc.world())
@@ -257,23 +257,23 @@ def _flags_beside(mark: tuple[int, int, int]) -> flags.Flags:
 
 def test_dead_peer_is_named() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    birth = windows._birth(child.pid)
-    assert birth is not None and windows.is_alive((child.pid, birth, windows._namespace()))
-    found = _flags_beside((child.pid, birth, windows._namespace()))
+    start_time = windows._start_time(child.pid)
+    assert start_time is not None and windows.is_alive((child.pid, start_time, windows._namespace()))
+    found = _flags_beside((child.pid, start_time, windows._namespace()))
     child.kill()  # and is a zombie until it is waited for: dead all the same
     try:
         with pytest.raises(RankFailed, match=rf"rank 7 \(pid {child.pid}\) died, while rank 3 waits .*'dp/shared'"):
-            found.meet(0)
+            found.synchronize(0)
     finally:
         child.wait()
-    assert not windows.is_alive((child.pid, birth, windows._namespace()))
+    assert not windows.is_alive((child.pid, start_time, windows._namespace()))
 
 
 def test_peer_that_never_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flags, "_limit_s", 0.2)
     start = time.monotonic()
-    with pytest.raises(RankFailed, match=r"rank 7 .*did not come within 0.2 s.*It is alive"):
-        _flags_beside(windows.process_mark()).meet(0)
+    with pytest.raises(RankFailed, match=r"rank 7 .*did not arrive within 0.2 s.*It is alive"):
+        _flags_beside(windows.process_mark()).synchronize(0)
     assert time.monotonic() - start < LIMIT_S
 
 
@@ -313,7 +313,7 @@ def test_stalled_peer_ends_the_job() -> None:
     outcome = launch("shared_memory_program.py", 3, "stall", limit_s=START_S, RINGTAPE_SHARED_LIMIT_S="0.5")
     ended = time.time()
     assert not outcome.is_late and outcome.code != 0
-    assert re.search(r"rank [02] of 3 raised .*RankFailed: rank 1 \(pid \d+\) did not come within 0.5 s", outcome.err)
+    assert re.search(r"rank [02] of 3 raised .*RankFailed: rank 1 \(pid \d+\) did not arrive within 0.5 s", outcome.err)
     assert "WENT ON" not in outcome.out
     fault = re.search(r"FAULT ([\d.]+)", outcome.out)
     assert fault is not None and ended - float(fault[1]) < LIMIT_S

@@ -228,7 +228,7 @@ def test_crossed_receives():
 
     at = f"at {line_of('group.recv(')}"
     waits = f"rank 0 waits in recv from rank 1 on 'world' {at}; rank 1 waits in recv from rank 0 on 'world' {at}"
-    text = f"no rank can go on: {waits}"
+    text = f"deadlock: no rank can continue: {waits}"
     assert everyones_error(program, 2, DeadlockError) == [text] * 2
 
 
@@ -240,7 +240,7 @@ def test_two_subgroups_in_different_order():
 
     at = f"at {line_of('each.all_reduce(')}"
     waits = [f"rank {r} waits in all_reduce #1 on '{'ab'[r]}' for rank {1 - r} {at}" for r in range(2)]
-    assert everyones_error(program, 2, DeadlockError) == ["no rank can go on: " + "; ".join(waits)] * 2
+    assert everyones_error(program, 2, DeadlockError) == ["deadlock: no rank can continue: " + "; ".join(waits)] * 2
 
 
 def test_the_report_names_each_rank():
@@ -257,7 +257,7 @@ def test_the_report_names_each_rank():
     with pytest.raises(DeadlockError) as error:
         run(program, 3)
     assert str(error.value) == (
-        "no rank can go on: "
+        "deadlock: no rank can continue: "
         f"rank 0 waits in all_reduce #3 on 'world' for ranks 1, 2 at {line_of('group.all_reduce(')}; "
         f"rank 1 has finished; rank 2 waits in recv from rank 0 on 'tp' at {line_of('pair.recv(')}"
     )

@@ -122,7 +122,7 @@ def mapped_bytes() -> int:
 
 
 def mismatch(memory: SharedMemory) -> None:
-    """All ranks are told, and can go on."""
+    """All ranks raise the error, and can continue."""
     for wrong in (
         lambda me: memory.all_reduce(np.ones(5 + (me == 1), np.float32)),
         lambda me: memory.all_reduce(np.ones(200_000 if me else 3)),

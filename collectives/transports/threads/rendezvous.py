@@ -1,8 +1,8 @@
-"""What a rank that is a thread can wait for: a meeting of its group's members, or a letter from one of them.
+"""The two things that a rank which is a thread can wait for: a rendezvous of its group, or a message from one rank.
 
-A call that was announced carries what its rank says about it (see `sanitizer`), and whoever concludes the meeting
-compares that too: a fingerprint costs no meeting of its own. Where a rank stands in the program is looked up when an
-error wants it, in the frames of its thread.
+An announced call carries its rank's statement about it (see `sanitizer`). The rank that completes the rendezvous
+compares the statements as well, so a fingerprint needs no rendezvous of its own. A rank's line in the user's program is
+found in the frames of its thread, and only when an error message needs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...checks.sanitizer import Statement
 from ..protocol import Array
 from .calls import AGREES, Part, combine
 
-__all__ = ["Channel", "Letter", "Meeting"]
+__all__ = ["Channel", "Message", "Rendezvous"]
 
 
 def _ranks_text(ranks: Iterable[int]) -> str:
@@ -32,14 +32,16 @@ def _call_text(call: tuple[Any, ...]) -> str:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """What the values of a call are: its name may have an operation behind it."""
+    """The names of a call's values. The call's name may be followed by a reduction, as in ``all_reduce max``."""
     return AGREES[name.partition(" ")[0]]
 
 
-class Meeting:
-    """One collective of one group: the parts until all have come, then the results until they are taken."""
+class Rendezvous:
+    """One collective of one group: it holds the parts until all ranks have arrived, and then their results."""
 
-    __slots__ = ("calls", "done", "error", "group", "missing", "number", "parts", "results", "said", "sites", "waiters")
+    __slots__ = (
+        "calls", "done", "error", "group", "missing", "number", "parts", "results", "sites", "statements", "waiters",
+    )  # fmt: skip
 
     def __init__(self, group: Channel, number: int):
         size = len(group.ranks)
@@ -47,19 +49,19 @@ class Meeting:
         self.number = number
         self.calls: list[tuple[Any, ...] | None] = [None] * size
         self.parts: list[Part] = [None] * size  # type: ignore[list-item]
-        self.said: list[Statement | None] = [None] * size
-        self.sites: list[str | int] = [""] * size  # where each member called, or the thread that waits there
+        self.statements: list[Statement | None] = [None] * size
+        self.sites: list[str | int] = [""] * size  # each rank's call site, or the thread that waits there
         self.results: list[Any] = []
         self.missing = size
         self.error: CommunicationError | None = None
         self.done = False
         self.waiters: list[int] = []
 
-    def conclude(self) -> None:
-        """Compare the calls and make the results. The last member to come does this, for all."""
-        call, said = self.calls[0], self.said[0]
-        if any(other != said for other in self.said):
-            self.error = self._judgement()
+    def complete(self) -> None:
+        """Compare the calls and compute all results. The last rank that arrives calls it."""
+        call, statement = self.calls[0], self.statements[0]
+        if any(other != statement for other in self.statements):
+            self.error = self._compare_statements()
         if self.error is None and any(other != call for other in self.calls):
             self.error = CollectiveMismatch(self._difference())
         if self.error is None:
@@ -70,35 +72,37 @@ class Meeting:
         self.parts = []
 
     def result(self, rank: int) -> Any:
-        """What one member gets. It is handed over: the meeting keeps no reference."""
+        """One rank's result. The rendezvous keeps no reference to it."""
         if self.error is not None:
-            raise type(self.error)(*self.error.args)  # every rank its own, with its own traceback
+            raise type(self.error)(*self.error.args)  # each rank raises its own object, with its own traceback
         result, self.results[rank] = self.results[rank], None
         return result
 
-    def is_for(self, rank: int) -> bool:
-        """Whether world rank `rank` has still to come."""
+    def needs(self, rank: int) -> bool:
+        """Whether world rank `rank` has not arrived yet."""
         return rank in self.group.ranks and self.calls[self.group.ranks.index(rank)] is None
 
     def wait_text(self, rank: int) -> str:
         absent = [rank for rank, call in zip(self.group.ranks, self.calls, strict=True) if call is None]
         place = self.group.ranks.index(rank)
-        call, said = self.calls[place], self.said[place]
+        call, statement = self.calls[place], self.statements[place]
         text = f"{call[0]} #{self.number} on '{self.group.name}'"  # type: ignore[index]
-        text = text if said is None else f"{text}, which is {said.call},"
+        text = text if statement is None else f"{text}, which is {statement.call},"
         return f"{text} for {_ranks_text(absent)}" if absent else text
 
     def _where(self) -> list[str]:
-        """Where each member called. A thread that is given waits there: this is asked before it is woken."""
+        """Each rank's call site. A thread in `sites` is still blocked in its call when this is evaluated."""
         return [site if isinstance(site, str) else site_of_thread(site) for site in self.sites]
 
-    def _judgement(self) -> CommunicationError | None:
-        """What the members' statements come to; a rank that announced nothing says what its call is."""
-        told = [
-            Statement(_call_text(call), site=site) if said is None else said._replace(site=said.site or site)  # type: ignore[arg-type]
-            for said, call, site in zip(self.said, self.calls, self._where(), strict=True)
+    def _compare_statements(self) -> CommunicationError | None:
+        """Compare the ranks' statements. For a rank without one, its call is used."""
+        statements = [
+            Statement(_call_text(call), site=site)  # type: ignore[arg-type]
+            if statement is None
+            else statement._replace(site=statement.site or site)
+            for statement, call, site in zip(self.statements, self.calls, self._where(), strict=True)
         ]
-        error = sanitizer.compare(self.group.name, self.group.ranks, told)
+        error = sanitizer.compare(self.group.name, self.group.ranks, statements)
         return None if error is None else type(error)(f"call #{self.number} on '{self.group.name}': {error}")
 
     def _difference(self) -> str:
@@ -113,15 +117,15 @@ class Meeting:
             columns = zip(_words(names.pop()), zip(*(call[1:] for call in calls), strict=True), strict=True)
             needed = "the same " + " and ".join(word for word, values in columns if len(set(values)) > 1)
         lines = [
-            f"{_ranks_text(who)}: {_call_text(call)}" + (f"\n    at {site}" if site else "")
-            for (call, site), who in ranks.items()
+            f"{_ranks_text(members)}: {_call_text(call)}" + (f"\n    at {site}" if site else "")
+            for (call, site), members in ranks.items()
         ]
         lines.append(f"needed: {needed} on all of {_ranks_text(self.group.ranks)}")
         return f"call #{self.number} on '{self.group.name}' is not the same on all ranks\n  " + "\n  ".join(lines)
 
 
-class Letter:
-    """One message between two ranks of a group. Only its receiver can wait for it."""
+class Message:
+    """One message between two ranks of a group. Only its receiver waits for it."""
 
     __slots__ = ("content", "done", "group", "src", "waiters")
 
@@ -132,7 +136,7 @@ class Letter:
         self.done = False
         self.waiters: list[int] = []
 
-    def is_for(self, rank: int) -> bool:
+    def needs(self, rank: int) -> bool:
         """Whether world rank `rank` is its sender."""
         return self.group.ranks[self.src] == rank
 
@@ -141,12 +145,12 @@ class Letter:
 
 
 class Channel:
-    """What the members of one group share: the meetings that miss someone, the letters not yet matched."""
+    """The state that the ranks of one group share: incomplete rendezvous, and unmatched messages."""
 
-    __slots__ = ("letters", "meetings", "name", "ranks")
+    __slots__ = ("messages", "rendezvous", "name", "ranks")
 
     def __init__(self, ranks: tuple[int, ...], name: str):
         self.ranks = ranks
         self.name = name
-        self.meetings: dict[int, Meeting] = {}
-        self.letters: dict[tuple[int, int, int], Letter] = {}
+        self.rendezvous: dict[int, Rendezvous] = {}
+        self.messages: dict[tuple[int, int, int], Message] = {}
