@@ -260,7 +260,7 @@ def test_an_unknown_axis() -> None:
     ({"dp": -1, "tp": -1}, ["at most one -1"]),
     ({"dp": -2}, ["dp=-2", "positive"]),
     ({"dp": 1.5}, ["dp=1.5", "integers"]),
-    ({}, ["without axes", "Mesh(dp=-1)"]),
+    ({}, ["no axes", "Mesh(dp=-1)"]),
 ])  # fmt: skip
 def test_a_mesh_that_does_not_divide_the_world(sizes: Any, words: list[str]) -> None:
     on_every_rank(ag.MeshError, lambda: cc.Mesh(**sizes), 3, *words)

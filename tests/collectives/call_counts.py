@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,11 +36,14 @@ def entered(f: Callable[[], Any], warm: int = 3) -> list[tuple[str, str]]:
         if event == "call":
             seen.append((frame.f_code.co_filename, frame.f_code.co_qualname))
 
+    gc.collect()
+    gc.disable()  # a collection in the middle would add the finalizers of what earlier tests have left
     sys.setprofile(profile)
     try:
         f()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return seen[1:]  # without `f` itself
 
 
