@@ -405,7 +405,8 @@ class Prepared:
     """
 
     __slots__ = (
-        "_answer", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_request", "_result_dtype",
+        "_answer", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_is_uncompared_identity", "_request",
+        "_result_dtype",
         "_result_shape", "_rule", "_texts", "call", "collective", "group", "layout", "operand", "out", "result",
     )  # fmt: skip
 
@@ -423,6 +424,7 @@ class Prepared:
         self._rule = rule = collective._forward
         is_alone = call.group.size == 1 and collective.alone is itself and rule is collective._asking
         self._is_identity = rule is itself or (is_alone and not call.elsewhere)
+        self._is_uncompared_identity = self._is_identity and not self._is_compared
         self._texts: dict[bool | None, str] = {}
         # the last request without its operand, if later calls differ only in another contiguous operand; else False
         self._request: Any = None
@@ -432,10 +434,13 @@ class Prepared:
 
     def apply(self, x: Tensor | None) -> Tensor:
         """Run the collective on a Tensor and record it, even if the operand requires no gradient."""
-        array, recording, collective = None if x is None else x.array, state.recording, self.collective
+        array: Any = None if x is None else x.array
+        recording, collective = state.recording, self.collective
         if recording is None or not self._is_inexact:
             return Tensor(self.run(array, False, x), self.out)
-        y = self.run(array, True, x)
+        # `run` returns the operand of an identity that is not compared; this saves its call
+        unchanged = self._is_uncompared_identity and not listeners and collective._forward is self._rule
+        y = array if unchanged else self.run(array, True, x)
         if x is None:
             place = -1
         elif x.tape is recording:
