@@ -61,6 +61,8 @@ class WaitingRanks:
 
         Raises
         ------
+        CommunicationError
+            The rank's program has ended.
         RankFailed
             Another rank has raised.
         DeadlockError
@@ -70,6 +72,11 @@ class WaitingRanks:
         with self.lock:
             if wait.done:
                 return
+            if self._has_finished[rank]:
+                raise CommunicationError(
+                    f"rank {rank} of {self.size} communicates after its program has ended; needed: a communicator or "
+                    "mesh that is made and used inside the program that `run` runs"
+                )
             self._waits[rank] = wait
             self._threads[rank] = get_ident()
             wait.waiters.append(rank)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd.engine.state import state
+from autograd.errors import CommunicationError
 
 from ..launch import Outcome, launch
 
@@ -245,3 +247,13 @@ def test_a_killed_process_ends_the_job() -> None:
     outcome = launch("fails.py", 3, "kill", "barrier", "elastic", limit_s=START_S)
     assert outcome.code != 0 and not outcome.is_late
     assert re.search(r"^ringtape: rank 1 of 3 .*was killed or left by os._exit; the job ends$", outcome.err, re.M)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda g: g.barrier(), lambda g: g.all_reduce(np.ones(2)), lambda g: g.recv(np.ones(1), 1)]
+)
+def test_a_communicator_of_threads_that_have_ended_is_refused(use: Callable[[cc.Communicator], object]) -> None:
+    with cc.World("threads", ranks=2) as world:
+        group = world.run(cc.world)[0]
+    with pytest.raises(CommunicationError, match="after its program has ended"):
+        use(group)
