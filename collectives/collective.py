@@ -405,8 +405,7 @@ class Prepared:
     """
 
     __slots__ = (
-        "_answer", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_is_uncompared_identity", "_request",
-        "_result_dtype",
+        "_again", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_is_uncompared_identity", "_result_dtype",
         "_result_shape", "_rule", "_texts", "call", "collective", "group", "layout", "operand", "out", "result",
     )  # fmt: skip
 
@@ -426,10 +425,9 @@ class Prepared:
         self._is_identity = rule is itself or (is_alone and not call.elsewhere)
         self._is_uncompared_identity = self._is_identity and not self._is_compared
         self._texts: dict[bool | None, str] = {}
-        # the last request without its operand, if later calls differ only in another contiguous operand; else False
-        self._request: Any = None
+        # repeats the last request, if later calls differ only in another contiguous operand; else False
+        self._again: Any = None
         self._is_flat = False  # whether the operand needs no reshaping for the transport
-        self._answer: Any = None  # the number of elements and the dtype of its result
         self._result_shape: tuple[int, ...] | None = None  # the shape that a flat answer gets; None: it stays flat
 
     def apply(self, x: Tensor | None) -> Tensor:
@@ -439,8 +437,12 @@ class Prepared:
         if recording is None or not self._is_inexact:
             return Tensor(self.run(array, False, x), self.out)
         # `run` returns the operand of an identity that is not compared; this saves its call
-        unchanged = self._is_uncompared_identity and not listeners and collective._forward is self._rule
-        y = array if unchanged else self.run(array, True, x)
+        if self._is_uncompared_identity and not listeners and collective._forward is self._rule:
+            y = array
+            prepared = self if self.result is not None else self._giving(array, y)
+        else:
+            y = self.run(array, True, x)
+            prepared = self if y.dtype is self._result_dtype and y.shape == self.result[0] else self._giving(array, y)
         if x is None:
             place = -1
         elif x.tape is recording:
@@ -448,7 +450,6 @@ class Prepared:
         else:
             known = recording.leaves.get(id(x))  # as `enter` does first; this saves its call
             place = recording.enter(x) if known is None else known
-        prepared = self if y.dtype is self._result_dtype and y.shape == self.result[0] else self._giving(array, y)
         if collective.communicates:
             recording.communicates = True
         nodes = recording.nodes
@@ -472,9 +473,9 @@ class Prepared:
         if self.collective._forward is self._rule:  # unless a test has replaced the rule
             if self._is_identity:
                 return x
-            request = self._request
-            if request and x.flags.c_contiguous:
-                y = self.group.run_again(request, x if self._is_flat else x.reshape(-1), self._answer)
+            again = self._again
+            if again and x.flags.c_contiguous:
+                y = again(x if self._is_flat else x.reshape(-1))
                 return y if self._result_shape is None else y.reshape(self._result_shape)
         return self._run_rule(x)
 
@@ -491,21 +492,24 @@ class Prepared:
             shape = list(call.shape if x is None else x.shape)
             shape = shape if collective.shape is None else collective.shape(shape, call)
             return Shaped(shape, call.dtype if x is None else x.dtype, "it is rooted elsewhere on another axis")
-        if collective._forward is collective._asking and self._request is None:
+        if collective._forward is collective._asking and self._again is None:
             return collective._forward(x, call, self._keep)
         return collective._forward(x, call)
 
     def _keep(self, x: Any, request: Request | None, finish: Any) -> None:
-        """Keep a request for `run_again` if it sends the operand in place and its answer only needs a shape."""
+        """Keep a request for repetition if it sends the operand in place and its answer only needs a shape."""
         if x.__class__ is not ndarray or request is None or finish.__class__ is not InShape:
-            self._request = False
+            self._again = False
         elif x.flags.c_contiguous:
             flat = request.x
             same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
             same = same and flat.ctypes.data == x.ctypes.data and x.dtype != np.float16
-            self._request = same and request.call != "send" and self.group.size > 1 and request._replace(x=None)
+            if same and request.call != "send" and self.group.size > 1:
+                result = answer(request, self.group.rank)
+                self._again = self.group.repeated(request._replace(x=None), x.reshape(-1), result)
+            else:
+                self._again = False
             self._is_flat = x.ndim == 1
-            self._answer = answer(request, self.group.rank)
             self._result_shape = None if len(finish.shape) == 1 else finish.shape
 
     def compare(self, x: Any, recorded: bool | None, operand: Tensor | None) -> None:

@@ -209,17 +209,23 @@ class Communicator:
             return _observed(self, request, False, lambda: self.run(request))
         return self._prepared(request, False)
 
-    def run_again(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Any:
-        """`run` for a request that was run before with another operand of the same size and dtype.
+    def repeated(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
+        """`run` for a request that was run before, as a function of another operand of the same size and dtype.
 
-        The operand is `x`, a host array whose dtype is not float16; `result` is the value of `request.answer`. The
-        group has several ranks, and the call is not a message. The checks are skipped where the transport allows it.
+        `x` is the operand of the request, a flat host array whose dtype is not float16; `result` is the value of
+        `request.answer`. The group has several ranks, and the call is not a message. The function skips the checks
+        where the transport allows it.
         """
-        if not self.repeats or (observers and get_ident() in observers):
-            return self.run(request._replace(x=x))
-        if request[0] == "broadcast":
-            return self._run(request, None, x.copy())
-        return self._run(request, x, None if result is None else empty(*result))
+        is_broadcast, repeats = request.call == "broadcast", self.repeats
+
+        def again(x: Array) -> Any:
+            if not repeats or (observers and get_ident() in observers):
+                return self.run(request._replace(x=x))
+            if is_broadcast:
+                return self._run(request, None, x.copy())
+            return self._run(request, x, None if result is None else empty(*result))
+
+        return again
 
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""
