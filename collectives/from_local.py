@@ -6,17 +6,22 @@ axis could go unnoticed: a gradient that is summed over only one of two axes sti
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autograd.engine.parameter import Leaf, tensor
+import numpy as np
+
+from autograd.arrays.device import as_array
+from autograd.engine.parameter import Leaf, resolve, tensor
 from autograd.engine.tensor import TENSORS
-from autograd.errors import LayoutError, call_site
-from autograd.layouts.layout import Label
+from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.layouts.layout import Label, Layout, Shard, V
 from autograd.layouts.messages import describe
+from autograd.layouts.partition import labels_of_parts
 
 from .checks.modes import check_mode
-from .mesh import current_mesh
+from .mesh import Axis, Mesh, current_mesh
 
 __all__ = ["from_local"]
 
@@ -31,8 +36,9 @@ def from_local(
 ) -> Leaf:
     """A leaf made from this rank's part, with a label for every axis of the mesh.
 
-    All ranks of the mesh must call it. Copies that a label declares equal (R or I) are compared, unless the check mode
-    is ``off`` (see `check`).
+    All ranks of the mesh must call it. If a label is Shard, they agree on the extents of the parts, which may be any,
+    also zero: `global_shape` is then known, and every operation takes the parts. Copies that a label declares equal (R
+    or I) are compared, unless the check mode is ``off`` (see `check`).
 
     Parameters
     ----------
@@ -40,8 +46,10 @@ def from_local(
         This rank's part, from ``x.local`` or computed from it. It has no history, so no gradient flows back.
     layout : mapping from axis to label
         A label for every axis. ``dict(y.layout)`` gives the layout of another Tensor y.
-    requires_grad, global_shape, name
+    requires_grad, name
         As in `autograd.tensor`.
+    global_shape : sequence of int, optional
+        The whole value's shape, if it is known. The parts must then be those of numpy's array_split rule.
 
     Returns
     -------
@@ -52,8 +60,15 @@ def from_local(
     ------
     LayoutError
         An axis has no label, or `array` is a Tensor, which already has a layout.
+    ShapeError
+        The parts of a Shard do not form one array: they differ in another dimension, or in their number of dimensions.
+        Raised on every rank of its axes.
     ReplicaMismatch
         Copies that a label declares equal differ. Raised on every rank of the axis.
+
+    Notes
+    -----
+    For a Shard, one exchange of a few bytes along its axes. The comparison of copies is one more along each axis.
 
     Examples
     --------
@@ -64,6 +79,12 @@ def from_local(
     ...     y = cc.from_local(root, {"dp": cc.V, "tp": cc.R})
     >>> y
     Leaf([1., 2.], layout={dp: V, tp: R})
+    >>> def program():
+    ...     with cc.Mesh(dp=3) as mesh:
+    ...         mine = [1.0] * (5 - mesh.axis("dp").rank)
+    ...         return cc.from_local(mine, {"dp": cc.Shard(0)}).global_shape
+    >>> cc.run(program, ranks=3)
+    [(12,), (12,), (12,)]
     """
     mesh = current_mesh()
     if array.__class__ in TENSORS:
@@ -83,7 +104,52 @@ def from_local(
             f"layout={{..., {needed}}}: V for separate values, P for addends, R for equal copies"
             + call_site()
         )
+    if global_shape is None:
+        array = as_array(array)
+        layout = _agreed(layout, array, mesh)
     x = tensor(array, layout, requires_grad=requires_grad, global_shape=global_shape, name=name)
     if check_mode() != "off":  # without any copies too: ranks with different labels must get an error
         mesh.check_replicas([x])
     return x
+
+
+def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str, Label]:
+    """The labels with the extents of all parts, which the ranks along the sharded axes exchange."""
+    given = resolve(layout, V, array.shape, mesh.grid)
+    axes = [name for name, label in given.items() if isinstance(label, Shard)]
+    if not axes:
+        return layout
+    grid, at = mesh.grid, [mesh.grid.axis(name) for name in axes]
+    sizes, places = [grid.sizes[k] for k in at], [grid.place[k] for k in at]
+    on = mesh.axis(axes)
+    mine = [int(n) for n in array.shape]
+    labels = f"from_local(axis={'*'.join(axes)!r} layout={given!r})"
+    if on.group.checking:
+        on.group.agree(labels)
+    said = [json.loads(each) for each in on.group.exchange(json.dumps([labels, mine]).encode())] if on.size > 1 else [
+        [labels, mine]]  # fmt: skip
+    shapes = [shape for _, shape in said]
+    if len({text for text, _ in said}) > 1 or len({len(shape) for shape in shapes}) > 1:
+        raise ShapeError(_misfit(array, given, on, said, "the same labels and number of dimensions on all ranks"))
+    table = np.array(shapes, np.int64).reshape(*sizes, len(mine))
+    found = dict(layout)
+    for dim in range(len(mine)):
+        along = [i for i, name in enumerate(axes) if getattr(given[name], "dim", None) == dim]
+        # the extents may depend on the rank's place along the axes that shard this dimension only
+        first = tuple(slice(None) if i in along else slice(0, 1) for i in range(len(axes)))
+        extents = table[..., dim]
+        if (extents != extents[first]).any():
+            raise ShapeError(_misfit(array, given, on, said, f"one extent of dimension {dim} for the ranks of a part"))
+        if along:
+            parts = labels_of_parts(dim, extents[first].reshape(-1).tolist(), [sizes[i] for i in along],
+                                    [places[i] for i in along])  # fmt: skip
+            found.update((axes[i], part) for i, part in zip(along, parts, strict=True))
+    return found
+
+
+def _misfit(array: Any, layout: Layout, on: Axis, said: list[Any], needed: str) -> str:
+    lines = [f"  rank {rank} of the axis: {text}, shape {tuple(shape)}" for rank, (text, shape) in enumerate(said)]
+    return "\n".join([
+        f"from_local({describe(array, array.shape, layout)}, axis {'*'.join(on.names)!r}): the parts do not form one "
+        "array", *lines, f"  needed: {needed}" + call_site(),
+    ])  # fmt: skip

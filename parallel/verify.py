@@ -30,7 +30,7 @@ from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import LayoutError, MeshError, RingtapeError, ShapeError, TapeError
 from autograd.layouts.layout import C, D, I, P, R, Shard
 from autograd.layouts.messages import describe
-from autograd.layouts.partition import global_shape
+from autograd.layouts.partition import global_shape, require_agreed
 from autograd.nn import Module
 from collectives import Mesh, current_mesh
 
@@ -168,7 +168,7 @@ def verify(
     ------
     LayoutError
         A parameter or a Tensor of the batch is V or P on an axis of two or more ranks, so that its whole value is not
-        known.
+        known. Or a parameter is a Shard whose extents the ranks have not agreed on.
     ShapeError
         The parameters of `serial` have other names or shapes.
     TapeError
@@ -197,8 +197,9 @@ def verify(
     if state.recording is not None:
         raise TapeError("verify was called while a tape is recording; needed: a call outside of every tape's block")
     parameters = list(model.named_parameters())
-    for _, p in parameters:
+    for name, p in parameters:
         p.layout = p.labelled(mesh.grid)
+        require_agreed(p.layout, p.array.shape, f"verify, parameter {name}")
     with no_grad():
         whole = tuple(_whole(x, f"batch[{i}]", mesh) if x.__class__ in TENSORS else x for i, x in enumerate(batch))
         serial = _serial_copy(model, mesh, {}) if serial is None else _set_parameters(serial, parameters, mesh)
@@ -357,7 +358,8 @@ def _part(whole: np.ndarray, p: Parameter) -> np.ndarray:
     starts = [0] * whole.ndim
     for label in p.layout.labels:
         if isinstance(label, Shard):
-            starts[label.dim] += label.offset or 0
+            assert label.offset is not None
+            starts[label.dim] += label.offset
     return whole[tuple(slice(start, start + n) for start, n in zip(starts, p.array.shape, strict=True))]
 
 

@@ -6,7 +6,6 @@ same on every rank.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from sys import getrefcount
 from typing import Any
@@ -17,8 +16,9 @@ from numpy import ndarray
 from ..arrays.device import as_array, is_inexact
 from ..arrays.shape_only import Shaped, is_absent, shape_only
 from ..errors import AbsentError, DtypeError, LayoutError, MeshError, ShapeError, call_site
-from ..layouts.layout import C, D, Grid, I, Label, Layout, Shard, V
-from ..layouts.partition import parts
+from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V
+from ..layouts.messages import contradiction, drawn_leaf
+from ..layouts.partition import extents_of_parts, parts, require_fit
 from .events import declarations
 from .recording import LEAF, Recording
 from .saved_arrays import guarded, step_check
@@ -140,9 +140,10 @@ class Parameter(Leaf):
     array : array_like
         This rank's part.
     layout : mapping from axis to label, optional
-        An axis not named is I.
+        An axis not named is I, or P or Shard if `array` is a Tensor with this label.
     global_shape : sequence of int, optional
-        The whole value's shape, where parts follow numpy's array_split rule.
+        The whole value's shape, where the parts are those of numpy's array_split rule. For parts of other extents:
+        ``Parameter(collectives.from_local(part, layout))``.
     name : str
         Its name in errors and checkpoints. Modules set it.
     """
@@ -160,10 +161,14 @@ class Parameter(Leaf):
         name: str = "",
         requires_grad: bool = True,
     ):
+        given = array
         array = as_array(array.array if array.__class__ in TENSORS else array)
         if not state.dry:  # a dry world uses only the shape
             array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
-        super().__init__(array, _layout(array, layout, I, global_shape), requires_grad, name)
+        layout = _layout(array, _with_own_labels("Parameter", given, layout, _PARAMETER_KEEPS), I, global_shape)
+        super().__init__(array, layout, requires_grad, name)
+        if layout is not None and layout.special:
+            _declare("Parameter", self)
 
 
 class Constant(Leaf):
@@ -200,14 +205,19 @@ def tensor(
     array : array_like
         This rank's part. An array is adopted, not copied; it is read-only while a tape needs it.
     layout : mapping from axis to label, optional
-        An axis not named is V, or D if `array` was drawn the same on all ranks (see `random`).
+        An axis not named is V, or has the label of `array` if it is a Tensor. Without `global_shape` the ranks have not
+        agreed on the extents of a Shard, so it has no global shape; ``collectives.from_local`` agrees on any extents.
     requires_grad : bool
         Whether backward adds a gradient to ``.grad``. Under a mesh, the same on every rank of a group.
     global_shape : sequence of int, optional
-        The whole value's shape; parts then follow numpy's array_split rule, and uneven ones are legal.
+        The whole value's shape, where the parts are those of numpy's array_split rule. The ranks compare it with the
+        next collective along the axis, as they compare fingerprints.
 
     Raises
     ------
+    LayoutError
+        `array` is a Tensor, and `layout` contradicts its label: equal copies (R, I, or drawn at random) are not parts,
+        and an addend (P) is not a value.
     DtypeError
         `requires_grad` with an integer or boolean dtype.
     ShapeError
@@ -219,23 +229,55 @@ def tensor(
     >>> ag.tensor([1.0, 2.0], requires_grad=True)
     Leaf([1., 2.])
     """
-    drawn = None
-    if array.__class__ in TENSORS:
-        drawn, array = array.layout, array.array
-    array = as_array(array, None if dtype is None else np.dtype(dtype))
-    x = Leaf(array, _layout(array, layout, V, global_shape), requires_grad, name)
-    if state.grid is not None and drawn is not None and drawn.drawn and drawn.grid is state.grid and not requires_grad:
-        x.layout = _still_drawn(drawn, x.labelled(state.grid), () if layout is None else layout)
+    labels = _with_own_labels("tensor", array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
+    values = as_array(array.array if array.__class__ in TENSORS else array, None if dtype is None else np.dtype(dtype))
+    found = _layout(values, labels, V, global_shape)
+    if requires_grad and found is not None and found.drawn:
+        raise LayoutError(drawn_leaf("tensor", array) + call_site())
+    x = Leaf(values, found, requires_grad, name)
     if layout is not None:
-        for declare in declarations:
-            declare("tensor", x)
+        _declare("tensor", x)
     return x
 
 
-def _still_drawn(drawn: Layout, layout: Layout, labelled_axes: Any) -> Layout:
-    """The layout of a leaf made of a draw: still Drawn on the axes for which no other label was given."""
-    pairs = zip(layout.grid.names, drawn.labels, layout.labels, strict=True)
-    return layout.grid.layout([D if d is D and name not in labelled_axes else label for name, d, label in pairs])
+def _declare(how: str, x: Leaf) -> None:
+    for declare in declarations:
+        declare(how, x)
+
+
+_PARAMETER_KEEPS = frozenset((P, Shard, Rooted))
+_KEEPS = _PARAMETER_KEEPS | {R, I, C, D}
+"""The labels that a leaf made of a Tensor keeps on the axes for which no label is given."""
+
+
+def _with_own_labels(caller: str, x: Any, given: Any, keeps: frozenset[Any]) -> Any:
+    """The labels for a leaf made of `x`: those given, and on the other axes those of `x` that the leaf keeps.
+
+    Raises LayoutError if a label is given that cannot be true of `x`.
+    """
+    own, grid = x.layout if x.__class__ in TENSORS else None, state.grid
+    if own is None or own.grid is not grid or not isinstance(given, Mapping | None):
+        return given
+    labels = dict(given or {})
+    for axis, have in own.items():
+        need = labels.get(axis)
+        if need is None:
+            if have in keeps or type(have) in keeps:
+                labels[axis] = have
+        elif isinstance(need, Label) and not _may_state(have, need):
+            raise LayoutError(contradiction(caller, x, axis, have, need) + call_site())
+    return labels or given
+
+
+def _may_state(have: Label, need: Label) -> bool:
+    """Whether the label `need` can be true of an array whose label is `have`."""
+    if have is P or need is P:
+        return have is need or have is V
+    if type(have) is Shard:
+        return need is V or (type(need) is Shard and need.dim == have.dim)
+    if type(need) is Shard:
+        return have is V or type(have) is Rooted
+    return not (have is D and need is V)
 
 
 def constant(array: Any, dtype: Any = None) -> Leaf:
@@ -261,15 +303,14 @@ def resolve(
     grid: Grid,
     global_shape: Sequence[int] | None = None,
 ) -> Layout:
-    """A user's labels as a Layout: other axes get `default`, every Shard its extent and offset.
+    """A user's labels as a Layout: other axes get `default`.
 
-    Without `global_shape` the parts of a sharded dimension are assumed to be equal on all ranks.
+    The extents of a Shard become part of its label if `global_shape` states them, where parts follow numpy's
+    array_split rule, or if the label is that of another value. Each rank compares them with its own part.
     """
-    if isinstance(given, Layout) and given.grid is grid and global_shape is None:
-        return given
-    given = {} if given is None else given
-    if not isinstance(given, Mapping):
+    if given is not None and not isinstance(given, Mapping):
         raise LayoutError(f"layout={given!r} was given; needed: a mapping from axis to label, like {{'dp': R}}")
+    given = {} if given is None else given
     for axis, label in given.items():
         grid.axis(axis)
         if not isinstance(label, Label):
@@ -286,24 +327,27 @@ def resolve(
         dim = label.dim + len(shape) if label.dim < 0 else label.dim
         if not 0 <= dim < len(shape):
             raise ShapeError(f"axis {grid.names[i]!r}: Shard({label.dim}) was given for an array of shape {shape}")
-        inner = math.prod(
-            s for j, s in enumerate(grid.sizes) if j > i and isinstance(labels[j], Shard) and _same_dim(labels[j], dim)
-        )
-        extent = outer.get(dim, shape[dim] * grid.sizes[i] * inner)
-        extents, offsets = parts(extent, grid.sizes[i])
-        outer[dim] = extents[grid.place[i]]
-        labels[i] = Shard(dim, extent, offsets[grid.place[i]])
+        if global_shape is not None:
+            extents, offsets = parts(outer[dim], grid.sizes[i])
+            labels[i] = Shard(dim, outer[dim], offsets[grid.place[i]])
+            outer[dim] = extents[grid.place[i]]
+        elif label.extent is None:
+            labels[i] = Shard(dim)
+        else:
+            offset = sum(extents_of_parts(label, grid.sizes[i])[: grid.place[i]])
+            labels[i] = Shard(dim, label.extent, offset, label.unit, label.extents)
+    layout = grid.layout(labels)
+    if global_shape is None:
+        require_fit(layout, shape)
+        return layout
     for dim, n in outer.items():
         if n != shape[dim]:
             raise ShapeError(
                 f"dimension {dim}: this rank's part has {shape[dim]}, but by the array_split rule of "
-                f"global_shape={None if global_shape is None else tuple(global_shape)} it must have {n}"
+                f"global_shape={tuple(global_shape)} it must have {n}\n  fix: cc.from_local(x, layout) without a "
+                "global_shape   (the ranks agree on any extents)"
             )
-    return grid.layout(labels)
-
-
-def _same_dim(label: Label, dim: int) -> bool:
-    return isinstance(label, Shard) and label.dim == dim
+    return layout
 
 
 class _Probe:

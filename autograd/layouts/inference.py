@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import LayoutError
 from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
 from .messages import Refused, explain, rank_dependent
-from .partition import level
+from .partition import extents_of_parts
 from .rank_values import RankFloat, RankInt
 
 __all__ = ["combine", "infer", "layout_of", "varying"]
@@ -54,6 +54,7 @@ def infer(
 def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any, size: int) -> Label:
     """The result's label on one axis of `size` ranks. `labels` holds C for operands without a cotangent."""
     shard = None
+    length = 0  # of the dimension of `shard` on this rank
     contracted = False
     drawn = D in labels
     if drawn and V in labels:
@@ -68,14 +69,16 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         if isinstance(entry, Sum):
             for j, d in along:
                 other = labels[j]
-                if not (isinstance(other, Shard) and other.dim == d and _same_partition(other, label, size)):
+                if not (isinstance(other, Shard) and other.dim == d
+                        and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])):
                     raise Refused("unmatched", i, j)
             contracted = True
             continue
-        target = _label_in_result(label, entry, i)
-        if shard is not None and not (shard.dim == target.dim and _same_partition(shard, target, size)):
-            raise Refused("cut differently", shard, target, i)
-        shard = target
+        target, n = _label_in_result(label, entry, i, shapes[i][label.dim])
+        if shard is not None and not (shard.dim == target.dim and _same_partition(shard, target, size, length, n)):
+            raise Refused("cut differently", shard, target, i, size, length, n)
+        if shard is None or shard.extent is None:
+            shard, length = target, n
         for j, d in along:
             other = labels[j]
             if j == i or shapes[j][d] == 1 or other is V:
@@ -100,20 +103,36 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
     return shard or (V if V in labels else R if R in labels else D if drawn else C)
 
 
-def _label_in_result(label: Shard, entry: Any, i: int) -> Shard:
-    """The label of a sharded dimension in the result, where its extents may be multiplied by a factor."""
+def _label_in_result(label: Shard, entry: Any, i: int, length: int) -> tuple[Shard, Any]:
+    """The label of a sharded dimension in the result, where its extents may be multiplied by a factor.
+
+    Also returns the extent there of this rank's part, which has `length` in the operand.
+    """
     dim, factor = entry if isinstance(entry, tuple) else (entry, 1)
-    extent, offset, unit = (label.extent or 0) * factor, (label.offset or 0) * factor, label.unit * factor
-    if extent.denominator != 1 or offset.denominator != 1:
+    if label.extent is None:
+        return Shard(dim), length * factor
+    assert label.offset is not None
+    found = [n * factor for n in (label.extent, label.offset, *(label.extents or ()))]
+    if any(n.denominator != 1 for n in found):
         raise Refused("splits", i)
-    return Shard(dim, int(extent), int(offset), int(unit) if unit.denominator == 1 else 1)
+    extent, offset, *extents = map(int, found)
+    unit = label.unit * factor
+    made = Shard(dim, extent, offset, int(unit) if unit.denominator == 1 else 1, tuple(extents) or None)
+    return made, length * factor
 
 
-def _same_partition(a: Shard, b: Shard, size: int) -> bool:
-    """Whether two sharded dimensions are partitioned alike on every rank."""
-    if a.extent != b.extent or a.offset != b.offset:
-        return False
-    return a.unit == b.unit or a.extent is None or level(a.extent, size, a.unit) == level(a.extent, size, b.unit)
+def _same_partition(a: Shard, b: Shard, size: int, length: int, other: int) -> bool:
+    """Whether two sharded dimensions are partitioned alike on every rank.
+
+    Where the ranks have not agreed on the extents of one of them, each rank compares its own parts, of `length` and
+    `other`: if all ranks find them equal, the partitions are equal, and a rank that does not raises an error.
+    """
+    if a.extent is None or b.extent is None:
+        return length == other
+    return a.offset == b.offset and (
+        (a.extent == b.extent and a.unit == b.unit and a.extents is b.extents is None)
+        or extents_of_parts(a, size) == extents_of_parts(b, size)
+    )
 
 
 def _with_invariant(op: Any, labels: Sequence[Label]) -> Label:

@@ -57,23 +57,51 @@ D = Label("D", "Drawn")
 class Shard(Label):
     """Parts of one value, concatenated on dimension `dim`.
 
-    `extent` is the whole value's extent along the dimension, and `offset` the index at which this rank's part begins.
-    They are set when a tensor gets the label. Without them a Shard equals every Shard of the same dimension:
-    ``x.layout["dp"] == Shard(0)``. The extents of parts are multiples of `unit`. For example, a reshape of 5 rows of 2
-    elements to one dimension keeps rows together, so the parts on 3 ranks have 4, 4 and 2 elements, not 4, 3 and 3.
+    The extents of the parts belong to the label only once the ranks have agreed on them. Agreed extents come from
+    ``collectives.from_local``, from a stated ``global_shape=``, or from a collective that made the parts. Then `extent`
+    is the whole value's extent along the dimension, and `offset` the index at which this rank's part begins. Without
+    agreement both are None, and the value has no global shape.
+
+    There are two forms of agreed extents. By default parts follow the rule of ``numpy.array_split``, in multiples of
+    `unit`: a reshape of 5 rows of 2 elements to one dimension keeps rows together, so the parts on 3 ranks have 4, 4
+    and 2 elements, not 4, 3 and 3. Parts of any other extents are listed in `extents`, one per rank of the axis. On
+    all ranks of the axes that shard the dimension the form is the same.
+
+    A Shard without extents equals every Shard of the same dimension: ``x.layout["dp"] == Shard(0)``.
     """
 
-    __slots__ = ("dim", "extent", "offset", "unit")
+    __slots__ = ("dim", "extent", "extents", "offset", "unit")
 
-    def __init__(self, dim: int, extent: int | None = None, offset: int | None = None, unit: int = 1):
+    def __init__(
+        self,
+        dim: int,
+        extent: int | None = None,
+        offset: int | None = None,
+        unit: int = 1,
+        extents: tuple[int, ...] | None = None,
+    ):
         super().__init__("S", "Shard")
-        self.dim, self.extent, self.offset, self.unit = dim, extent, offset, unit
+        self.dim, self.extent, self.offset, self.unit, self.extents = dim, extent, offset, unit, extents
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Everything that distinguishes this label from other Shards; the arguments of the class."""
+        return self.dim, self.extent, self.offset, self.unit, self.extents
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether the ranks have agreed on the extents of the parts."""
+        return self.extent is not None
+
+    def on(self, dim: int) -> Shard:
+        """The same parts along another dimension."""
+        return Shard(dim, *self.key[1:])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shard) or self.dim != other.dim:
             return False
         vague = self.extent is None or other.extent is None
-        return vague or (self.extent == other.extent and self.offset == other.offset)
+        return vague or (self.extent, self.offset, self.extents) == (other.extent, other.offset, other.extents)
 
     def __hash__(self) -> int:
         return hash(("Shard", self.dim))
@@ -82,7 +110,7 @@ class Shard(Label):
         return f"Shard({self.dim})"
 
     def __reduce__(self) -> Any:
-        return Shard, (self.dim, self.extent, self.offset, self.unit)
+        return Shard, self.key
 
 
 class Rooted(Label):
@@ -224,7 +252,7 @@ class Grid:
 
     def layout(self, labels: Sequence[Label]) -> Layout:
         """The one Layout of these labels, in order of the axes."""
-        key = tuple((x.dim, x.extent, x.offset, x.unit) if type(x) is Shard else x for x in labels)
+        key = tuple(x.key if type(x) is Shard else x for x in labels)
         found = self._layouts.get(key)
         if found is None:
             found = self._layouts.setdefault(key, Layout(self, tuple(labels)))

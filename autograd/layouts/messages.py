@@ -11,7 +11,10 @@ from ..errors import LayoutError, RingtapeError, ShapeError, call_site
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .rank_values import RankFloat, RankInt
 
-__all__ = ["Refused", "describe", "explain", "fixes", "rank_dependent", "require_one_number", "unfit"]
+__all__ = [
+    "Refused", "contradiction", "describe", "drawn_leaf", "explain", "fixes", "rank_dependent", "require_one_number",
+    "unagreed", "unfit",
+]  # fmt: skip
 
 
 def describe(array: Any, shape: Any, layout: Any) -> str:
@@ -57,8 +60,19 @@ def _splits(op: Any, labels: Sequence[Any], i: int) -> str:
     )
 
 
-def _cut(op: Any, labels: Sequence[Any], one: Label, two: Label, i: int) -> str:
-    return f"the operands are sharded differently: {one!r} does not mix with {two!r} of {op.operand_name(i)}"
+def _cut(op: Any, labels: Sequence[Any], one: Shard, two: Shard, i: int, size: int, *lengths: int) -> str:
+    first, second = map(repr, (one, two))
+    if one.dim == two.dim:  # the extents make the difference
+        first, second = (f"{x!r} of {_extents(x, size, n)}" for x, n in zip((one, two), lengths, strict=True))
+    return f"the operands are sharded differently: {first} does not mix with {second} of {op.operand_name(i)}"
+
+
+def _extents(label: Shard, size: int, length: int) -> str:
+    """``extents 5, 4, 3``, or this rank's alone where the ranks have not agreed on them."""
+    if label.extent is None:
+        return f"extent {length} on this rank"
+    known = label.extents
+    return f"{label.extent} in parts {', '.join(map(str, known))}" if known else f"{label.extent} on {size} ranks"
 
 
 def _cut_along_others(op: Any, labels: Sequence[Any], j: int, i: int) -> str:
@@ -206,6 +220,60 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
         f"is {label.word}, and each rank would use it in another way. Needed: Replicated or Varying\n  fix: "
         f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is an "
         "array that is the same on all ranks" + call_site()
+    )
+
+
+def contradiction(caller: str, x: Any, axis: str, have: Label, need: Label) -> str:
+    """The text of the error for a leaf made of the Tensor `x` with a label that contradicts the label of `x`."""
+    name, d = x.name or "x", getattr(need, "dim", 0)
+    if have is D:
+        why = "holds the same random numbers on every rank (Drawn)"
+        how = f"{_FIXES[D][0][1].format(x=name, a=axis)}   ({_FIXES[D][0][2]})"
+        if type(need) is Shard:
+            how = (
+                f"shard({name}, {axis!r}, dim={d})   (this rank's part of the draw)\n  or:  draw it for a Tensor of "
+                "that layout: pass the Tensor instead of a shape   (its part of one logical draw)"
+            )
+        elif need is P:
+            how = f"cast({name}, {axis!r}, to=P)   (one copy, kept on the first rank)"
+    elif have is P:
+        why = "is an addend of a sum that is not taken yet (Partial)"
+        how = f"all_reduce({name}, {axis!r}, to=R)   (the sum)"
+    elif type(have) is Shard:
+        why = f"is {have!r}: the ranks hold parts"
+        how = f"all_gather({name}, {axis!r}, dim={have.dim})   (the whole)"
+    else:
+        why = f"is {have.word}: the ranks hold equal copies"
+        how = f"shard({name}, {axis!r}, dim={d})   (this rank's part)" if type(need) is Shard else (
+            f"cast({name}, {axis!r}, to=P)   (one copy, kept on the first rank)")  # fmt: skip
+    shown = f"{name}: {describe(x.array, x.array.shape, x.layout)}"
+    return (
+        f"{caller}({shown}, layout={{{axis!r}: {need!r}}})\n  axis {axis!r}: {name} {why}, which {need.word} "
+        f"contradicts\n  fix: {how}"
+    )
+
+
+def drawn_leaf(caller: str, x: Any) -> str:
+    """The text of the error for a leaf that is to have a gradient and is made of the random draw `x`."""
+    axis = next(name for name, label in x.layout.items() if label is D)
+    return (
+        f"{caller}({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}), which needs a gradient\n"
+        f"  axis {axis!r}: {x.name or 'x'} holds the same random numbers on every rank (Drawn), a label without a "
+        f"cotangent\n  fix: ag.Parameter({x.name or 'x'})   (Invariant: one value that is learned)\n  or:  layout={{{axis!r}: R}}   "
+        "(equal copies, which the ranks use separately)"
+    )
+
+
+def unagreed(caller: str, layout: Layout, shape: Sequence[int], axis: str, label: Shard) -> str:
+    """The text of the error for a Shard whose extents the ranks have not agreed on, where a caller needs them."""
+    labels = "{" + ", ".join(f"{name!r}: {x!r}" for name, x in layout.items()) + "}"
+    along = ", ".join("..." if d == label.dim else str(int(n)) for d, n in enumerate(shape))
+    return (
+        f"{caller}(x: {describe(None, shape, layout)})\n  axis {axis!r}: x is {label!r}, and the ranks have not agreed "
+        f"on the extents of its parts along dimension {label.dim}, so the shape of the whole is not known\n"
+        f"  fix: cc.from_local(x, {labels}) where x is made   (any extents; one small message)\n"
+        f"  or:  global_shape=({along}{',' if len(shape) == 1 else ''}) where x is made   (the parts are those of "
+        f"numpy.array_split)\n  or:  cast(x, {axis!r}, to=y.layout[{axis!r}]), if x is computed and y is divided alike"
     )
 
 

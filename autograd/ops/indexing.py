@@ -10,8 +10,8 @@ import numpy as np
 from ..arrays.device import is_array
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
-from ..engine.tensor import TENSORS, Tensor
-from ..layouts.layout import C, D, I, Mix, R, V
+from ..engine.tensor import TENSORS
+from ..layouts.layout import C, D, I, Mix, R
 from ..layouts.rank_values import RankInt, rank_axes
 
 Shape = tuple[int, ...]
@@ -37,6 +37,13 @@ def _is_index_array(k: Any) -> bool:
     return is_array(k) and (k.ndim > 0 or k.dtype == bool)
 
 
+def _dims_taken(k: Any) -> int:
+    """The number of the operand's dimensions that part of a key takes: as many as a mask has, one for other indices."""
+    if k is None or k is Ellipsis:
+        return 0
+    return k.ndim if _is_index_array(k) and k.dtype == bool else 1
+
+
 def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Dimension rule: a slice of the whole extent keeps its dimension; any other index mixes it.
 
@@ -47,7 +54,7 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     if advanced:
         if advanced > 1 or any(k is Ellipsis or k is None for k in key):
             return [tuple([Mix] * len(shape))]
-    used = sum(k is not None and k is not Ellipsis for k in key)
+    used = sum(map(_dims_taken, key))
     if any(k is Ellipsis for k in key):
         at = [k is Ellipsis for k in key].index(True)
         key = key[:at] + (slice(None),) * (len(shape) - used) + key[at + 1 :]
@@ -59,13 +66,13 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
         if k is None:
             out += 1
             continue
-        n = shape[len(entries)]
         if isinstance(k, slice):
+            n = shape[len(entries)]
             whole = k.indices(n) == (0, n, 1) and k.start in (None, 0) and k.stop is None
             entries.append(out if whole else Mix)
             out += 1
         elif _is_index_array(k):
-            entries.append(Mix)
+            entries.extend([Mix] * _dims_taken(k))
             out += k.ndim if k.dtype != bool else 1
         else:
             entries.append(Mix)
@@ -112,7 +119,8 @@ def getitem(x: Any, key: Any) -> Any:
 
     An index that may differ between ranks makes the result Varying. Such indices are Tensors whose labels say so,
     numbers that remember their mesh axes, and arrays, unless `constant` marks the array as equal on all ranks. A list
-    of Python numbers counts as equal on all ranks.
+    of Python numbers counts as equal on all ranks. So a slice of a random draw is Drawn, unless its bounds depend on
+    ``mesh.axis(name).rank``.
     """
     return taken(x, key, key if isinstance(key, tuple) else (key,))
 
@@ -122,8 +130,6 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
     shape = (x.array if hasattr(x, "tape") else x).shape
     layout = getattr(x, "layout", None)
     if layout is not None:
-        if layout.drawn:  # a plain number may index another part of the random draw on each rank
-            x = Tensor(x.array, layout.grid.layout([V if label is D else label for label in layout.labels]))
         axes = rank_axes(by)
         for operand in by:
             if operand.__class__ in TENSORS:

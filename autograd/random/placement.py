@@ -25,6 +25,7 @@ from ..engine.tensor import Tensor
 from ..errors import LayoutError, ShapeError, call_site
 from ..layouts.layout import D, Label, Layout, Shard, V
 from ..layouts.messages import describe
+from ..layouts.partition import require_agreed
 from ..layouts.rank_values import RankInt
 
 __all__ = ["Part", "box_of", "coordinates", "extents_of", "of_shape", "of_tensor"]
@@ -49,6 +50,7 @@ def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, .
     labels: list[Label] = []
     for name, label in zip(layout.grid.names, layout.labels, strict=True):
         if isinstance(label, Shard):
+            require_agreed(layout, x.array.shape, f"{caller}(key, x), which needs the place of this part,")
             assert label.extent is not None and label.offset is not None
             starts[label.dim] += label.offset  # relative to the part of the axes before, which may shard this dimension
             if label.dim not in known:
@@ -63,7 +65,7 @@ def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, .
                 f"{caller}(key, {x.name or 'x'}: {shown})\n  axis {name!r}: the ranks hold different values (Varying), "
                 "and one key gives them all the same random numbers\n"
                 f"  fix: key.along({name!r})   (other numbers on every rank)\n"
-                f"  or:  label x, layout={{{name!r}: Shard(0)}}, if the ranks hold parts of one value" + call_site()
+                f"  or:  cc.from_local(x, {{{name!r}: Shard(0)}}), if the ranks hold parts of one value" + call_site()
             )
         else:
             labels.append(D)

@@ -18,6 +18,7 @@ from ..engine.tensor import Tensor
 from ..errors import MeshError, ShapeError, call_site
 from ..layouts.layout import C, I, Layout, P, Shard, V
 from ..layouts.messages import describe
+from ..layouts.partition import require_agreed
 
 __all__ = ["Basis", "ones"]
 
@@ -54,6 +55,8 @@ class Basis:
 
     Raises
     ------
+    LayoutError
+        The value is a Shard whose extents the ranks have not agreed on.
     MeshError
         The value is Varying and no mesh is current.
     ShapeError
@@ -69,23 +72,22 @@ class Basis:
         self.counts = _copy_counts(layout)
         self.shape = local
         if layout is not None:
+            require_agreed(layout, local, "jacobian")
             self._shards(layout)
             self._varying(layout)
 
     def _shards(self, layout: Layout) -> None:
         whole = list(self.local)
         for label in reversed(layout.labels):  # earlier axes are outer ones and have the larger extents
-            if isinstance(label, Shard) and label.extent is not None and label.offset is not None:
+            if isinstance(label, Shard):
+                assert label.extent is not None and label.offset is not None
                 whole[label.dim] = label.extent
                 self.offset[label.dim] += label.offset
         self.shape = tuple(whole)
 
     def _varying(self, layout: Layout) -> None:
         grid = layout.grid
-        axes = [
-            name for name, label in zip(grid.names, layout.labels, strict=True)
-            if label is V or (isinstance(label, Shard) and label.extent is None)
-        ]  # fmt: skip
+        axes = [name for name, label in zip(grid.names, layout.labels, strict=True) if label is V]
         if not axes:
             return
         if all(grid.sizes[grid.axis(name)] == 1 for name in axes):

@@ -258,7 +258,7 @@ def _shift_dims(layout: Layout | None, by: int) -> Layout | None:
     if layout is None or not layout.special or not by:
         return layout
     return layout.grid.layout([
-        Shard(x.dim + by, x.extent, x.offset, x.unit) if isinstance(x, Shard) else x for x in layout.labels
+        x.on(x.dim + by) if isinstance(x, Shard) else x for x in layout.labels
     ])  # fmt: skip
 
 

@@ -21,8 +21,8 @@ from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
-from ..layouts.layout import D, V, may_relabel
-from ..layouts.messages import describe
+from ..layouts.layout import may_relabel
+from ..layouts.messages import describe, drawn_leaf
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
 
@@ -61,8 +61,8 @@ class Traced:
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if state.grid is not None:
                     x.layout = x.labelled(state.grid)
-                    if x.layout.drawn:  # a drawn value is a constant; a differentiated one must be a leaf, V here
-                        x = Tensor(x.array, x.layout.grid.layout([V if at is D else at for at in x.layout.labels]))
+                    if x.layout.drawn:
+                        raise LayoutError(drawn_leaf("the argument of a transform", x) + call_site())
                 inputs.append(self.tape.watch(x))
             found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
             for y in found:

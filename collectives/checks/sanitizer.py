@@ -32,7 +32,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.state import state
 from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_site, short_site
-from autograd.layouts.layout import C, D, I, Layout, R
+from autograd.layouts.layout import C, D, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 
 from . import modes
@@ -41,19 +41,24 @@ from .modes import rank_list
 __all__ = ["Copy", "Statement", "compare", "digest_of", "statement", "witness"]
 
 _EQUAL = frozenset((R, I, C, D))  # labels of values that are the same on all ranks
-_MOST = 4096  # limit on the copies kept for an axis without calls
+MOST = 4096
+"""Limit on the copies kept for an axis without calls."""
 
 
 class Copy(NamedTuple):
-    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest."""
+    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest.
+
+    `kind` is a key of `_KINDS`: what it is, and the fix if it differs.
+    """
 
     place: str
     text: str
     digest: int
+    kind: str = "copy"
 
 
 class Statement(NamedTuple):
-    """One rank's statement about a call. In modes other than ``ranks`` it contains only the fingerprint."""
+    """One rank's statement about a call. In modes other than ``ranks`` it contains the fingerprint and plain facts."""
 
     call: str
     layout: str = ""
@@ -76,10 +81,12 @@ class Statement(NamedTuple):
 
 def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[Copy]) -> Statement:
     """This rank's statement in the current mode. It takes all copies out of the list `seen`."""
+    copies: tuple[Copy, ...] = ()
+    if seen:
+        copies = tuple(seen)
+        seen.clear()
     if not modes.watching:
-        return Statement(call)
-    copies = tuple(seen)
-    seen.clear()
+        return Statement(call, copies=copies)
     return Statement(call, layout, short_site(*find_site()), number, copies, True, modes.sites and not is_rooted)
 
 
@@ -99,7 +106,7 @@ def witness(how: str, x: Any) -> None:
     copy = None
     for axis in mesh.known_axes():
         seen = axis.group.copies
-        if axis.size > 1 and len(seen) < _MOST and all(_is_equal(layout, name) for name in axis.names):
+        if axis.size > 1 and len(seen) < MOST and all(_is_equal(layout, name) for name in axis.names):
             if copy is None:
                 name = getattr(x, "name", "") or "x"
                 shown = f"{how}({name}: {describe(x.array, x.array.shape, layout)})"
@@ -129,7 +136,7 @@ def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) ->
     if len(set(calls)) > 1:
         return CollectiveMismatch(modes.mismatch_text(name, ranks, calls, where))
     if not is_full:
-        return None
+        return _unequal_copies(name, ranks, statements)
     if len({t.number for t in statements}) > 1:
         counted = [f"{each.call} as call #{each.number} of '{name}'" for each in statements]
         return CollectiveMismatch(modes.mismatch_text(name, ranks, counted, where))
@@ -162,21 +169,39 @@ def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statem
     return None
 
 
+_KINDS = {
+    "copy": (
+        "the copies of",
+        "has digest {digest:08x}",
+        "make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to differ, "
+        "declare it with the label V",
+    ),
+    "global shape": (
+        "the global shapes of",
+        "",
+        "the same global_shape= on all ranks, or cc.from_local(x, layout) without it, where the ranks agree on the extents",
+    ),
+}
+"""The kinds of facts: the beginning of the message, what is shown of each, and the fix."""
+
+
 def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
     groups: dict[tuple[int, str], list[int]] = {}
     for rank, copy in who.items():
         groups.setdefault((copy.digest, copy.text), []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1]))
     odd = sorted(rank for _, members in ordered[1:] for rank in members)
-    lines = [f"  {rank_list(members)}: {text} has digest {digest:08x}" for (digest, text), members in ordered]
+    head, shown, fix = _KINDS[next(iter(who.values())).kind]
+    lines = [
+        f"  {rank_list(members)}: {text} {shown.format(digest=digest)}".rstrip() for (digest, text), members in ordered
+    ]
     return "\n".join(
         [
-            f"the copies of {rank_list(odd)} differ from those of {rank_list(ordered[0][1])}, "
+            f"{head} {rank_list(odd)} differ from those of {rank_list(ordered[0][1])}, "
             f"and should be equal along '{name}': {place}",
             *lines,
             f"  found at the call at {now}",
-            "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to "
-            "differ, declare it with the label V",
+            f"  fix: {fix.format(name=name.partition('@')[0])}",
         ]
     )
 
@@ -184,6 +209,29 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
 def _declared(how: str, x: Any) -> None:
     if modes.watching:
         witness(how, x)
+    if x.layout is not None and x.layout.special and modes.limit:
+        _note_global_shape(how, x)
+
+
+def _note_global_shape(how: str, x: Any) -> None:
+    """Record the extents that a leaf states for the parts of a Shard, for the next call along each of its axes."""
+    mesh, layout, fact = state.mesh, x.layout, None
+    if mesh is None or layout.grid is not mesh.grid:
+        return
+    for axis in mesh.known_axes():
+        group, labels = axis.group, [layout[name] for name in axis.names]
+        if axis.size == 1 or not group.checking or len(group.copies) >= MOST:
+            continue
+        if all(type(label) is Shard and label.extent is not None for label in labels):
+            if fact is None:
+                whole = [int(n) for n in x.array.shape]
+                for label in reversed(layout.labels):
+                    if type(label) is Shard and label.extent is not None:
+                        whole[label.dim] = label.extent
+                place = f"{how} at {short_site(*find_site())}"
+                text = f"{how}({describe(x.array, whole, layout)})"
+                fact = Copy(place, text, zlib.crc32(text.encode()), "global shape")
+            group.copies.append(fact)
 
 
 events.declarations.append(_declared)

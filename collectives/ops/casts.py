@@ -20,7 +20,8 @@ from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
-from autograd.layouts.messages import describe
+from autograd.layouts.messages import contradiction, describe
+from autograd.layouts.partition import require_fit
 
 from ..call import Call
 from ..collective import Collective
@@ -69,7 +70,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     V       P          the identity: `declare_partial`             the identity
     R       V          the identity                                the identity (V is P: the addends)
     Shard   V          the identity                                the identity
-    V       Shard(d)   the identity, parts equal on all ranks      the identity
+    V       Shard(d)   the identity                                the identity
     ======  =========  ==========================================  =======================================
 
     Parameters
@@ -79,7 +80,8 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     axis : str or tuple of str
         The mesh axis, or several.
     to : R, I, P, V or Shard(dim)
-        The label of the result.
+        The label of the result. The ranks have not agreed on the extents of the parts of ``Shard(dim)``, so the result
+        has no global shape. The label of another value that is divided alike has them: ``to=y.layout["dp"]``.
 
     Returns
     -------
@@ -89,8 +91,10 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     Raises
     ------
     LayoutError
-        The cast is not free: P to any label (the sum must be taken), or V to R or I (the values may differ). Or `to` is
-        no label.
+        The cast is not free: P to any label (the sum must be taken), or V to R or I (the values may differ). Or `x` was
+        drawn the same on all ranks, and `to` is V. Or `to` is no label.
+    ShapeError
+        `to` is the label of another value, whose part on this rank has another extent.
 
     Notes
     -----
@@ -115,11 +119,18 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
             x = cast(x, name, to)
         return x
     (have,) = labels
+    if have is D and (to is V or isinstance(to, Shard)):
+        raise LayoutError(contradiction("cast", x, on.names[0], have, to) + call_site())
     if have is D:  # cast states the layout, so a random draw counts as a constant here
         have = C
         x = Tensor(x.array, x.layout.replace(on.names, C), None, -1 if state.recording is None else FREE)
-    if have is to or (isinstance(have, Shard) and isinstance(to, Shard) and have == to):
+    if have is to:
         return x
+    if isinstance(have, Shard) and isinstance(to, Shard) and have.dim == to.dim:
+        if to.extent is None or have.key == to.key:
+            return x
+        if have.extent is None:
+            return _as_shard(x, on, to, have)
     if have is C and (to is R or to is I or to is V):
         return Tensor(x.array, x.layout.replace(on.names, to), None, -1 if state.recording is None else FREE)
     if have is I and to is R:
@@ -133,7 +144,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     if (to is V and (have is R or isinstance(have, Shard))) or (to is P and have is V):
         return Use(RELABEL, x, on.call(to=to, source=have))
     if isinstance(to, Shard) and have is V:
-        return Use(RELABEL, x, on.call(to=_equal_shard(x, on, to), source=have))
+        return _as_shard(x, on, to, have)
     raise LayoutError(_cast_refusal(x, on, have, to) + call_site())
 
 
@@ -166,14 +177,12 @@ def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
     )
 
 
-def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
+def _as_shard(x: Tensor, on: Axis, to: Shard, have: Label) -> Use:
     if len(on.names) > 1:
         raise LayoutError(
             f"cast to Shard over {on.names}; needed: one axis at a time, the inner one first" + call_site()
         )
     dim = normal_dim(to.dim, x.array.shape, "cast")
-    if to.extent is not None:
-        return to
     assert x.layout is not None
     grid, k = x.layout.grid, x.layout.grid.axis(on.names[0])
     for i, label in enumerate(x.layout.labels):
@@ -183,9 +192,10 @@ def _equal_shard(x: Tensor, on: Axis, to: Shard) -> Shard:
                 f"{grid.names[i]!r}: the outer axis already splits dimension {dim}\n  fix: cast the inner axis, "
                 f"{on.names[0]!r}, first" + call_site()
             )
-    inner = [x for x in x.layout.labels[k + 1 :] if isinstance(x, Shard) and x.dim == dim]
-    n = int(inner[0].extent or 0) if inner else int(x.array.shape[dim])
-    return Shard(dim, n * on.size, n * int(on.rank))
+    made = to.on(dim)
+    require_fit(x.layout.replace(on.names, made), x.array.shape)
+    # calls are found by their fields, and a Shard without extents equals every other: hence the key
+    return Use(RELABEL, x, on.call(to=made, source=have, options=made.key))
 
 
 @user_function

@@ -12,15 +12,15 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, ShapeError, call_site
 from autograd.layouts.layout import Shard
 from autograd.layouts.messages import describe
-from autograd.layouts.partition import level
+from autograd.layouts.partition import extents_of_parts, nested_parts, require_fit
 
 from ..checks import modes
 from ..collective import Collective, compared_layout
 from ..mesh import Axis
 
 __all__ = [
-    "check_inner", "check_outer", "checked_counts", "extents_along", "extents_received", "joined", "nested_parts",
-    "normal_dim", "split_part",
+    "check_inner", "check_outer", "checked_counts", "extents_along", "extents_received", "joined", "normal_dim",
+    "split_part",
 ]  # fmt: skip
 
 
@@ -29,17 +29,6 @@ def normal_dim(dim: int, shape: Sequence[int], name: str) -> int:
     if not isinstance(dim, int | np.integer) or not -len(shape) <= dim < len(shape):
         raise ShapeError(f"{name}: dim={dim!r} was given for an array of shape {tuple(shape)}" + call_site())
     return int(dim) % len(shape)
-
-
-def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -> tuple[int, ...]:
-    """The extent on each rank of a dimension that several axes split, the outer axis first.
-
-    Each axis splits by the rule of ``numpy.array_split``, in multiples of its unit.
-    """
-    found = [extent]
-    for size, unit in zip(sizes, units or [1] * len(sizes), strict=True):
-        found = [n for whole in found for n in level(whole, size, unit)]
-    return tuple(found)
 
 
 def split_part(x: Any, extents: Sequence[int], dim: int, rank: int) -> Any:
@@ -62,7 +51,9 @@ def joined(flat: np.ndarray, shapes: Sequence[tuple[int, ...]], dim: int) -> np.
 def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tuple[tuple[int, ...], bool]:
     """The extent of `dim` on each rank, and whether it was known without communication.
 
-    The labels of a Shard give the extents. Otherwise the ranks exchange them.
+    The labels of a Shard give the extents if the ranks have agreed on them. Otherwise the ranks exchange them, also
+    where several axes divide the dimension into parts other than those of the array_split rule: an inner label knows
+    only the parts of its own outer part.
     """
     mine, layout, name = int(x.array.shape[dim]), x.layout, collective.name
     assert layout is not None
@@ -76,10 +67,17 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
             )
     if axis.size == 1:
         return (mine,), True
-    if all(isinstance(label, Shard) and label.extent is not None for label in labels):
-        sizes, units = [layout.grid.sizes[layout.grid.axis(a)] for a in axis.names], [label.unit for label in labels]  # type: ignore[attr-defined]
-        found = nested_parts(labels[0].extent, sizes, units)  # type: ignore[attr-defined]
-        if found[axis.group.rank] == mine:
+    shards = [label for label in labels if isinstance(label, Shard) and label.extent is not None]
+    if len(shards) == len(labels):
+        sizes = [layout.grid.sizes[layout.grid.axis(a)] for a in axis.names]
+        found = None
+        if len(shards) == 1:
+            found = extents_of_parts(shards[0], sizes[0])
+        elif not any(label.extents for label in shards):
+            assert shards[0].extent is not None
+            found = nested_parts(shards[0].extent, sizes, [label.unit for label in shards])
+        if found is not None:
+            require_fit(layout, x.array.shape)
             return found, True
     if layout.absent_beyond(axis.names):
         return (mine,) * axis.size, False  # no rank of the axis holds data, and the label has no extents

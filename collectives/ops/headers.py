@@ -69,7 +69,7 @@ def outline_of(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.d
 
 def _pack(label: Label) -> Any:
     if isinstance(label, Shard):
-        return ["S", label.dim, label.extent, label.offset, label.unit]
+        return ["S", *label.key]
     if isinstance(label, Rooted):
         return ["O", label.root]
     return label.letter
@@ -78,4 +78,7 @@ def _pack(label: Label) -> Any:
 def _unpack(packed: Any) -> Label:
     if isinstance(packed, str):
         return _PLAIN[packed]
-    return Shard(*packed[1:]) if packed[0] == "S" else Rooted(packed[1])
+    if packed[0] == "O":
+        return Rooted(packed[1])
+    _, dim, extent, offset, unit, extents = packed
+    return Shard(dim, extent, offset, unit, None if extents is None else tuple(extents))

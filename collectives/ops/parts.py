@@ -23,9 +23,9 @@ import numpy as np
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, ShapeError, call_site
-from autograd.layouts.layout import I, Label, Layout, P, R, Shard, V
+from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Shard, V
 from autograd.layouts.messages import describe
-from autograd.layouts.partition import parts
+from autograd.layouts.partition import labels_of_parts, nested_parts
 
 from ..call import Call
 from ..collective import Asked, Collective, Refusal
@@ -33,6 +33,7 @@ from ..mesh import Axis
 from ..staging import flat, from_front, front, to_device
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, check_to, group_of, operand, sizes_of, user_function
+from .casts import cast
 from .extents import (
     check_inner,
     check_outer,
@@ -40,7 +41,6 @@ from .extents import (
     extents_along,
     extents_received,
     joined,
-    nested_parts,
     normal_dim,
     split_part,
 )
@@ -64,12 +64,9 @@ def part_shape(shape: Sequence[int], call: Call) -> list[int]:
 def part_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
     """The label of this rank's part on the k-th axis of the call. Earlier axes are outer axes."""
     grid = layout.grid
-    extent, offset = sum(call.extents), 0
-    for axis in call.axes[: k + 1]:
-        at, whole = grid.axis(axis), extent
-        extents, offsets = parts(whole, grid.sizes[at])
-        extent, offset = extents[grid.place[at]], offsets[grid.place[at]]
-    return Shard(call.dim, whole, offset)
+    at = [grid.axis(axis) for axis in call.axes]
+    sizes, places = [grid.sizes[i] for i in at], [grid.place[i] for i in at]
+    return labels_of_parts(call.dim, call.extents, sizes, places)[k]
 
 
 def joined_dims(call: Call, labels: list[Label]) -> tuple[int, ...]:
@@ -307,7 +304,7 @@ def shard(x: Any, axis: AxisName, dim: int = 0) -> Use:
 
     Parameters
     ----------
-    x : Tensor or array, R or I
+    x : Tensor or array, R or I, a constant or a random draw
         Any shape with a dimension `dim`, and any dtype.
     axis : str or tuple of str
         The mesh axis, or several flattened into one.
@@ -344,6 +341,10 @@ def shard(x: Any, axis: AxisName, dim: int = 0) -> Use:
     """
     x, on = operand(x, axis, "shard")
     dim = normal_dim(dim, x.array.shape, "shard")
+    assert x.layout is not None
+    for a in on.names:
+        if x.layout[a] is C or x.layout[a] is D:
+            x = cast(x, a, to=R)
     assert x.layout is not None
     SHARD.check(x, on)
     check_inner(x, on, dim, "shard")

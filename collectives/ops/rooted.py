@@ -26,6 +26,7 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, ShapeError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.layouts.messages import describe
+from autograd.layouts.partition import nested_parts
 
 from ..call import Call
 from ..collective import Asked, Collective
@@ -45,7 +46,7 @@ from .arguments import (
     to_tensor,
     user_function,
 )
-from .extents import check_inner, check_outer, extents_along, nested_parts, normal_dim
+from .extents import check_inner, check_outer, extents_along, normal_dim
 from .parts import counts_of, joined_dims, part_label, part_shape, whole_shape
 
 __all__ = ["broadcast", "gather", "reduce", "scatter"]

@@ -42,7 +42,8 @@ def value(label: Label, shape: tuple[int, ...] = (4, 4), dtype: Any = float, req
     array = numpy.random.default_rng(len(shape)).uniform(0.5, 1.5, shape).astype(dtype)
     if label is C:
         return ag.constant(array)
-    return ag.tensor(array, {"tp": label}, requires_grad=requires_grad and array.dtype.kind == "f")
+    whole = shape if isinstance(label, Shard) else None
+    return ag.tensor(array, {"tp": label}, requires_grad=requires_grad and array.dtype.kind == "f", global_shape=whole)
 
 
 FIX = re.compile(r"fix: (\w+)\((\w+|operand \d+), (.*?)\)(?:   \(|$)", re.MULTILINE)
@@ -804,21 +805,22 @@ def test_a_part_that_does_not_fit_is_refused_on_the_rank_that_has_it() -> None:
 
 def test_parts_that_are_cut_differently_do_not_mix() -> None:
     def program() -> None:
-        with cc.Mesh(tp=2) as mesh:
-            n = [3, 2][mesh.axis("tp").rank]
+        with cc.Mesh(tp=3) as mesh:
+            n, other = [(2, 2), (2, 1), (1, 2)][mesh.axis("tp").rank]
             a = ag.tensor(numpy.ones(n), {"tp": Shard(0)}, global_shape=(5,))
             assert (a + a).global_shape == (5,)
-            b = ag.tensor(numpy.ones(n), {"tp": Shard(0)})  # taken to be equal on all ranks
-            with pytest.raises(ag.LayoutError, match="sharded differently"):
+            b = cc.from_local(numpy.ones(other), {"tp": Shard(0)})
+            with pytest.raises(ag.LayoutError, match=r"Shard\(0\) of 5 on 3 ranks does not mix with Shard\(0\) of 5 in "
+                               r"parts 2, 1, 2 of y"):
                 a + b
 
-    cc.run(program, 2)
+    cc.run(program, 3)
 
 
 def test_a_split_across_a_boundary_is_refused() -> None:
     def program() -> Any:
         with cc.Mesh(tp=3) as mesh:
-            x = ag.tensor(numpy.ones([4, 4, 4][mesh.axis("tp").rank]), {"tp": Shard(0)})
+            x = ag.tensor(numpy.ones([4, 4, 4][mesh.axis("tp").rank]), {"tp": Shard(0)}, global_shape=(12,))
             assert x.reshape(-1, 2).global_shape == (6, 2)
             y = ag.tensor(numpy.ones([2, 2, 2][mesh.axis("tp").rank]), {"tp": Shard(0)})
             y.reshape(1, 2)
@@ -832,7 +834,7 @@ def test_a_split_across_a_boundary_is_refused() -> None:
 def test_the_outer_axis_comes_first() -> None:
     def program() -> Any:
         with cc.Mesh(dp=2, tp=2):
-            x = ag.tensor(numpy.ones((2, 3)), {"dp": Shard(0), "tp": Shard(0)})
+            x = cc.from_local(numpy.ones((2, 3)), {"dp": Shard(0), "tp": Shard(0)})
             d, t = x.layout["dp"], x.layout["tp"]
             return (d.extent, d.offset), (t.extent, t.offset), x.global_shape
 

@@ -354,7 +354,7 @@ def test_an_output_of_one_tape_is_used_by_another() -> None:
 
 def test_batches_of_several_outputs_may_be_sharded() -> None:
     with cc.Mesh(dp=1):
-        x = ag.tensor(numpy.stack([X, X + 1]), {"dp": cc.Shard(0)}, requires_grad=True)
+        x = cc.from_local(numpy.stack([X, X + 1]), {"dp": cc.Shard(0)}, requires_grad=True)
         with ag.Tape() as tape:
             u, s, vh = np.linalg.svd(x)
             y = cc.all_reduce(np.sum(s**2) + np.sum(np.linalg.eigh(x)[1][..., 0] ** 2), "dp", to=cc.I)
