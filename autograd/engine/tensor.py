@@ -14,9 +14,9 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
-from ..errors import NotDifferentiable, SavedArrayError, TapeError, call_site
-from ..layouts.layout import Grid, Layout, V
-from ..layouts.messages import describe
+from ..errors import LayoutError, NotDifferentiable, SavedArrayError, TapeError, call_site
+from ..layouts.layout import Grid, Layout, P, V
+from ..layouts.messages import addend, describe
 from ..layouts.partition import global_shape, local_shape
 from .recording import OUTSIDE, Node, Recording, Step
 from .saved_arrays import guarded
@@ -160,8 +160,20 @@ class Tensor:
         return guarded(self)
 
     def item(self) -> Any:
-        """Its one number as a Python number."""
-        return to_host(self.array).item()
+        """Its one number as a Python number.
+
+        Raises
+        ------
+        LayoutError
+            It is Partial: this rank holds an addend of the value.
+        """
+        return self._whole("item").item()
+
+    def _whole(self, caller: str) -> np.ndarray:
+        """Its array on the host, for a Python number. An addend is not the value."""
+        if self.layout is not None and P in self.layout.labels:
+            raise LayoutError(addend(caller, self) + call_site())
+        return to_host(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         discrete = dtype is not None and np.dtype(dtype).kind in "biu"  # numpy.int64(x): indices have no derivative
@@ -184,13 +196,13 @@ class Tensor:
         return self._operations.from_function(function, args, options)
 
     def __float__(self) -> float:
-        return float(to_host(self.array))
+        return float(self._whole("float"))
 
     def __int__(self) -> int:
-        return int(to_host(self.array))
+        return int(self._whole("int"))
 
     def __bool__(self) -> bool:
-        return bool(to_host(self.array))
+        return bool(self._whole("bool"))
 
     def __len__(self) -> int:
         return len(self.array)
@@ -210,6 +222,9 @@ class Tensor:
         if type(self.array) is Shaped:
             absent = "absent" if self.array.absent else "dry"
             return f"{kind}({absent}, shape={self.array.shape}, dtype={self.array.dtype}{where})"
+        if self.layout is not None and P in self.layout.labels:
+            kind = f"{kind}(this rank's addend: "
+            return f"{kind}{np.array2string(to_host(self.array), separator=', ', prefix=kind, threshold=20)}{where})"
         body = np.array2string(to_host(self.array), separator=", ", prefix=f"{kind}(", threshold=20)
         return f"{kind}({body}{where})"
 

@@ -12,8 +12,8 @@ from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .rank_values import RankFloat, RankInt
 
 __all__ = [
-    "Refused", "contradiction", "describe", "drawn_leaf", "explain", "fixes", "rank_dependent", "require_one_number",
-    "unagreed", "unfit",
+    "Refused", "addend", "contradiction", "describe", "drawn_leaf", "explain", "fixes", "rank_dependent",
+    "require_one_number", "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -259,8 +259,18 @@ def drawn_leaf(caller: str, x: Any) -> str:
     return (
         f"{caller}({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}), which needs a gradient\n"
         f"  axis {axis!r}: {x.name or 'x'} holds the same random numbers on every rank (Drawn), a label without a "
-        f"cotangent\n  fix: ag.Parameter({x.name or 'x'})   (Invariant: one value that is learned)\n  or:  layout={{{axis!r}: R}}   "
-        "(equal copies, which the ranks use separately)"
+        f"cotangent\n  fix: ag.Parameter({x.name or 'x'})   (Invariant: one value that is learned)\n"
+        f"  or:  layout={{{axis!r}: R}}   (equal copies, which the ranks use separately)"
+    )
+
+
+def addend(caller: str, x: Any) -> str:
+    """The text of the error for a Partial value of which a Python number is to be made."""
+    axis = next(name for name, label in x.layout.items() if label is P)
+    return (
+        f"{caller}({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {x.name or 'x'} is "
+        "Partial: this rank holds an addend of the value, not the value\n  fix: all_reduce("
+        f"{x.name or 'x'}, {axis!r}, to=I) first   (the sum)\n  or:  {x.name or 'x'}.numpy()   (this rank's addend)"
     )
 
 

@@ -179,7 +179,7 @@ _KINDS = {
     "global shape": (
         "the global shapes of",
         "",
-        "the same global_shape= on all ranks, or cc.from_local(x, layout) without it, where the ranks agree on the extents",
+        "the same global_shape= on all ranks, or cc.from_local(x, layout) without it, where the ranks agree on extents",
     ),
 }
 """The kinds of facts: the beginning of the message, what is shown of each, and the fix."""
