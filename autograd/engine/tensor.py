@@ -204,6 +204,12 @@ class Tensor:
     def __bool__(self) -> bool:
         return bool(self._whole("bool"))
 
+    def __complex__(self) -> complex:
+        return complex(self._whole("complex"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and not self.array.shape else super().__format__(spec)
+
     def __len__(self) -> int:
         return len(self.array)
 

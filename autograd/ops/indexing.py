@@ -54,6 +54,9 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     if advanced:
         if advanced > 1 or any(k is Ellipsis or k is None for k in key):
             return [tuple([Mix] * len(shape))]
+        chosen = [i for i, k in enumerate(key) if not isinstance(k, slice)]
+        if chosen != list(range(chosen[0], chosen[-1] + 1)):  # NumPy then moves their dimension to the front
+            return [tuple([Mix] * len(shape))]
     used = sum(map(_dims_taken, key))
     if any(k is Ellipsis for k in key):
         at = [k is Ellipsis for k in key].index(True)

@@ -177,6 +177,5 @@ def install(operations: Any) -> None:
     plain: Any = Tensor
     plain._operations = operations
     plain.__pos__ = lambda self: self
-    plain.__complex__ = lambda self: complex(self.numpy())
     plain.__round__ = lambda self, decimals=0: ufuncs.round(self, decimals)
-    plain.__index__ = lambda self: self.numpy().__index__()
+    plain.__index__ = lambda self: self._whole("index").__index__()
