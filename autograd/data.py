@@ -4,8 +4,9 @@ Each choice is a function of a `random.Key` and of the position of the example i
 Any number of ranks therefore sees the same epoch in the same order, with the same examples flipped and cropped in the
 same way. Use a new key for each draw: ``key.at(epoch)``, ``key.at(step)``.
 
-On a mesh, give a batch as a Tensor whose layout says which part of the batch it is, ``layout={"dp": Shard(0)}``. A
-plain array is Varying there, and is refused with one key for all ranks (see `random`).
+On a mesh, give a batch as a Tensor whose layout says which part of the batch it is,
+``tensor(rows, {"dp": Shard(0)}, global_shape=...)`` or ``collectives.from_local(rows, {"dp": Shard(0)})``. A plain
+array is Varying there, and is refused with one key for all ranks (see `random`).
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def batches(
 def share(x: Any, axis: str) -> Any:
     """Return this rank's rows of an array or sequence that every rank has whole.
 
-    The rows are divided as by `numpy.array_split`. The result has no layout: label it ``Shard(0)``.
+    The rows are divided as by `numpy.array_split`. The result has no layout: label it ``Shard(0)`` and state the shape
+    of the whole, ``ag.tensor(share(x, "dp"), {"dp": Shard(0)}, global_shape=x.shape)``.
 
     Parameters
     ----------

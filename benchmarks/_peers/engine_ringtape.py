@@ -51,8 +51,8 @@ def on_mesh(problem: Problem) -> Callable[[], Any]:
     mesh.__enter__()  # for the life of the process
     model = DataParallel(module(problem), "dp")
     optimizer = optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
-    x = ag.tensor(problem.x, layout={"dp": cc.Shard(0)})
-    y = ag.tensor(problem.y, layout={"dp": cc.Shard(0)})
+    x = cc.from_local(problem.x, {"dp": cc.Shard(0)})
+    y = cc.from_local(problem.y, {"dp": cc.Shard(0)})
 
     def step() -> Any:
         optimizer.zero_grad()

@@ -117,8 +117,7 @@ def dry(
     -----
     Random numbers have shapes only, except those of `random.integers` and `random.permutation`, which are real because
     programs branch on them. Every exchange assumes that the other ranks send what this rank sends (the extents of
-    parts, which parameters were used). For a dimension that is split unevenly, declare ``layout=Shard(d),
-    global_shape=``. `recv`, and a `broadcast` or `scatter` of None on other ranks than the root, need ``like=``,
+    parts, which parameters were used). For a dimension that is split unevenly, state ``global_shape=``. `recv`, and a `broadcast` or `scatter` of None on other ranks than the root, need ``like=``,
     because no header arrives.
 
     Examples

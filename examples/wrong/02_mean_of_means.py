@@ -45,7 +45,7 @@ def raw(mesh, p):
 
 def ours(mesh, p, reduce):
     w = ag.Parameter(p["w"], name="w")
-    x, y = (ag.tensor(a[part(mesh)], {"dp": cc.Shard(0)}) for a in (X, Y))
+    x, y = (cc.from_local(a[part(mesh)], {"dp": cc.Shard(0)}) for a in (X, Y))
     with ag.Tape() as tape:
         total = reduce(squares(cc.cast(w, "dp", to=cc.R), x, y))
     tape.backward(total)
@@ -57,7 +57,7 @@ def refused(mesh, p):
 
 
 def corrected(mesh, p):
-    return ours(mesh, p, lambda s: cc.all_reduce(s.sum(), "dp", to=cc.I) / len(Y))  # divide by the global count
+    return ours(mesh, p, lambda s: cc.all_reduce(s.sum(), "dp", to=cc.I) / s.global_shape[0])  # the global count
 
 
 if __name__ == "__main__":

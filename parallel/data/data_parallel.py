@@ -48,7 +48,8 @@ class DataParallel(Module):
     >>> def program():
     ...     with cc.Mesh(dp=2) as mesh:
     ...         model = DataParallel(nn.Linear(1, 1, bias=False), "dp")
-    ...         x = ag.tensor(numpy.ones((2, 1), "float32") * (mesh.axis("dp").rank + 1), layout={"dp": cc.Shard(0)})
+    ...         rows = numpy.ones((2, 1), "float32") * (mesh.axis("dp").rank + 1)
+    ...         x = cc.from_local(rows, {"dp": cc.Shard(0)})
     ...         with ag.Tape() as tape:
     ...             loss = cc.all_reduce(model(x).sum(), "dp", to=cc.I)
     ...         tape.backward(loss)
