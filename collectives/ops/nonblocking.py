@@ -481,7 +481,7 @@ def nonblocking(
     return function
 
 
-_EXTENTS = "If `x` is Varying, the ranks first exchange their extents, which blocks; a Shard has them in its label."
+_EXTENTS = "Where the label of `x` has no agreed extents, the ranks first exchange them, which blocks."
 _HEADER = "Without `like`, shape, dtype and labels are broadcast first, which blocks."
 
 _EXAMPLE = """

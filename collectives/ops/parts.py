@@ -222,8 +222,9 @@ def all_gather(x: Any, axis: AxisName, dim: int = 0, to: Label = R, *, algorithm
 
     Notes
     -----
-    ``n (p-1)/p`` bytes per rank for a result of n bytes, in ``p-1`` messages with a ring. If `x` is V, the ranks
-    exchange their extents first. It is the parameter gather of FSDP and ZeRO-3 (Rajbhandari et al. 2020).
+    ``n (p-1)/p`` bytes per rank for a result of n bytes, in ``p-1`` messages with a ring. If `x` is V, or a Shard
+    without agreed extents, the ranks exchange them first. It is the parameter gather of FSDP and ZeRO-3 (Rajbhandari et
+    al. 2020).
 
     Examples
     --------

@@ -624,7 +624,7 @@ def test_the_link_of_an_axis_and_hierarchical() -> None:
 def test_what_travels_follows_from_the_whole() -> None:
     """Bytes sent by the busiest of 4 ranks, for a whole of 96 bytes: of the call that every collective makes."""
     whole = numpy.zeros((12, 1))
-    part = {"layout": {"a": Shard(0)}}
+    part = {"layout": {"a": Shard(0)}, "global_shape": (12, 1)}
     made: dict[str, tuple[Callable[[], Any], float]] = {
         "all_gather": (lambda: cc.all_gather(ag.tensor(whole[:3], **part), "a"), 72),
         "reduce_scatter": (lambda: cc.reduce_scatter(ag.tensor(whole), "a"), 72),
