@@ -115,7 +115,8 @@ def from_local(
 
 def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str, Label]:
     """The labels with the extents of all parts, which the ranks along the sharded axes exchange."""
-    given = resolve(layout, V, array.shape, mesh.grid)
+    bare = {name: Shard(label.dim) if isinstance(label, Shard) else label for name, label in layout.items()}
+    given = resolve(bare, V, array.shape, mesh.grid)
     axes = [name for name, label in given.items() if isinstance(label, Shard)]
     if not axes:
         return layout
@@ -123,16 +124,17 @@ def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str,
     sizes, places = [grid.sizes[k] for k in at], [grid.place[k] for k in at]
     on = mesh.axis(axes)
     mine = [int(n) for n in array.shape]
-    labels = f"from_local(axis={'*'.join(axes)!r} layout={given!r})"
+    labels = f"from_local(axis={'*'.join(axes)!r} dtype={array.dtype} layout={given!r})"
     if on.group.checking:
         on.group.agree(labels)
     said = [json.loads(each) for each in on.group.exchange(json.dumps([labels, mine]).encode())] if on.size > 1 else [
         [labels, mine]]  # fmt: skip
     shapes = [shape for _, shape in said]
     if len({text for text, _ in said}) > 1 or len({len(shape) for shape in shapes}) > 1:
-        raise ShapeError(_misfit(array, given, on, said, "the same labels and number of dimensions on all ranks"))
+        needed = "the same labels, dtype and number of dimensions on all ranks"
+        raise ShapeError(_misfit(array, given, on, said, needed))
     table = np.array(shapes, np.int64).reshape(*sizes, len(mine))
-    found = dict(layout)
+    found = dict(bare)
     for dim in range(len(mine)):
         along = [i for i, name in enumerate(axes) if getattr(given[name], "dim", None) == dim]
         # the extents may depend on the rank's place along the axes that shard this dimension only

@@ -283,13 +283,22 @@ def _may_state(have: Label, need: Label) -> bool:
 def constant(array: Any, dtype: Any = None) -> Leaf:
     """An array that is the same on every rank and has no cotangent. It mixes with every layout, like a number.
 
+    Raises
+    ------
+    LayoutError
+        `array` is a Tensor that is Partial or Shard: the ranks hold addends or parts.
+
     Examples
     --------
     >>> import autograd as ag
     >>> ag.constant([1.0, 2.0]).requires_grad
     False
     """
-    array = array.array if array.__class__ in TENSORS else array
+    if array.__class__ in TENSORS:
+        for axis, have in (array.layout or {}).items():
+            if have is P or type(have) is Shard:
+                raise LayoutError(contradiction("constant", array, axis, have, C) + call_site())
+        array = array.array
     x = Constant(as_array(array, dtype), None if state.grid is None else state.grid.uniform(C))
     for declare in declarations:
         declare("constant", x)

@@ -162,6 +162,16 @@ def test_parameters_follow_the_same_rule() -> None:
     assert all(on(3, body))
 
 
+def test_from_local_agrees_again_on_the_extents_of_another_value() -> None:
+    def body(mesh: cc.Mesh) -> Any:
+        y = cc.from_local(part(Y, (5, 4, 3), mesh.place[0]), {"dp": Shard(0)})
+        assert y.layout is not None
+        x = cc.from_local(part(X, (1, 9, 2), mesh.place[0]), dict(y.layout))
+        return x.global_shape, x.layout["dp"].extents  # type: ignore[index]
+
+    assert on(3, body) == [((12, 2), (1, 9, 2))] * 3
+
+
 def test_two_dimensions_and_two_axes() -> None:
     """Parts of a grid of 2 x 2 ranks: of two dimensions, and of one dimension that both axes divide."""
     whole = numpy.arange(35.0).reshape(7, 5)
@@ -394,6 +404,9 @@ def test_a_leaf_made_of_a_tensor_keeps_its_label_or_is_refused() -> None:
             with pytest.raises(LayoutError, match=r"(?s)axis 'dp'.*contradicts.*fix: "):
                 ag.tensor(x, {"dp": need})
         assert ag.Parameter(ag.tensor(X, {"dp": R})).layout == {"dp": I}
+        for x in (shard, ag.tensor(X, {"dp": P})):
+            with pytest.raises(LayoutError, match=r"(?s)^constant\(.*contradicts.*fix: all_"):
+                ag.constant(x)
 
 
 # -- masks and indices -----------------------------------------------------------------------------------------------
