@@ -393,7 +393,7 @@ def test_the_fixes_for_a_draw_have_the_serial_values() -> None:
 
 def test_a_leaf_made_of_a_tensor_keeps_its_label_or_is_refused() -> None:
     with cc.Mesh(dp=1):
-        for label in (R, I, P, V):
+        for label in (R, I, V):
             x = ag.tensor(X, {"dp": label})
             assert ag.tensor(x).layout == {"dp": label}
         shard = cc.from_local(X, {"dp": Shard(0)})
