@@ -191,6 +191,9 @@ def explain(
         (_, one), (j, two) = sharded[:2]
         how = f"all_to_all({names[j]}, {axis!r}, split_dim={one.dim}, concat_dim={two.dim})"
         found = f"  fix: {how}   (shards both alike)"
+    if word == "cut differently" and at[0].dim == at[1].dim:
+        wholes = " and ".join(f"all_gather({names[i]}, {axis!r}, dim={x.dim})" for i, x in sharded)
+        found = f"  fix: {wholes}   (the wholes), or make them with the same parts"
     # usually the operand that is D, I or P must change: try those first
     order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):

@@ -307,6 +307,14 @@ def test_parts_that_are_divided_differently_do_not_mix() -> None:
     first, *_ = on(3, body)
     assert "Shard(0) of 12 on 3 ranks does not mix with Shard(0) of 12 in parts 4, 3, 5" in first[0]
 
+    def gathered(mesh: cc.Mesh) -> Any:
+        x, y = (cc.from_local(part(X, n, mesh.place[0]), {"dp": Shard(0)}) for n in ((4, 4, 4), (4, 3, 5)))
+        return (cc.all_gather(x, "dp", dim=0) + cc.all_gather(y, "dp", dim=0)).numpy()
+
+    assert "fix: all_gather(x, 'dp', dim=0) and all_gather(y, 'dp', dim=0)" in first[0]
+    for both in on(3, gathered):
+        numpy.testing.assert_array_equal(both, 2 * X)
+
     def unagreed(mesh: cc.Mesh) -> Any:  # each rank compares its own parts: broadcasting must not hide the difference
         rank = mesh.place[0]
         a = ag.tensor(numpy.ones((1, 3)[rank]), {"dp": Shard(0)})
