@@ -16,15 +16,17 @@ dtype    float64, float32 or float16. Numbers are generated in float64 and then 
 returns  The part, bitwise equal to the slice ``[part]`` of the whole draw: an array, or, inside a mesh and without
          `part`, a Tensor with a layout.
 raises   ShapeError if `shape` is not a shape or `part` is not inside it. LayoutError if `shape` is a Tensor that is
-         Varying on an axis that is not an axis of the key, or contains the extent of a rank's part. DtypeError if
-         `dtype` is not supported.
+         Varying on an axis that is not an axis of the key, or a Shard whose extents the ranks have not agreed on, or
+         if it contains the extent of a rank's part. DtypeError if `dtype` is not supported.
 
 Layouts. A draw for a Tensor follows the Tensor's layout: a rank of a Shard generates its own part, and ranks with equal
 copies generate equal numbers. Ranks of a Varying value have no position in a logical tensor, and with one key they
 would all generate the same numbers, the classic silent error of dropout. This is refused unless the key says that the
 ranks differ: ``key.along("dp")``. Inside a mesh, a draw of a shape has the label D (Drawn). D combines with equal
 copies and with values that are sharded on another dimension, may become a Parameter, or a constant by `constant`, and
-is refused where it meets Varying. Indexing a D value gives V. A draw with `part` is a plain array, and so V like any
+is refused where it meets Varying. A slice of it is D too, unless its bounds depend on ``mesh.axis(name).rank``: then it
+is V. The labels V and Shard contradict D, so `tensor`, `Parameter` and ``collectives.cast`` refuse them;
+``collectives.shard`` gives each rank its part of the draw. A draw with `part` is a plain array, and so V like any
 array. The table in `random.placement` lists all cases.
 
 In a dry run, `uniform`, `normal` and `bernoulli` return a shape without values. `integers` and `permutation`, by which
