@@ -1,8 +1,8 @@
 """Programs with natural mistakes, as users write them. `tests/parallel/test_wrong_programs.py` runs them all.
 
 Each program trains the same small network on the same seven rows, and has one mistake. It returns the gradients that it
-found (or a parameter after some steps). `serial` computes them without ranks. A program is *refused* if it raises an error
-of ringtape on a rank, and *exact* if its gradients are those of the serial program after all.
+found (or a parameter after some steps). `serial` computes them without ranks. A program is *refused* if it raises an
+error of ringtape on a rank, and *exact* if its gradients are those of the serial program after all.
 
 Programs that run to their end with wrong gradients are in `silent`, each with the reason why only a comparison with the
 serial program can see the mistake.

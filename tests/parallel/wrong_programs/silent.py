@@ -1,8 +1,8 @@
 """Programs that run to their end with wrong gradients: no check short of the serial comparison can see the mistake.
 
-Each has the reason. `parallel.verify` sees every one of them. A program is a loss of this rank's rows, which are Varying:
-the labels promise nothing about them. With rows that are Shard most of these programs are refused; the others contain an
-explicit statement, or arithmetic that is legal elsewhere.
+Each has the reason. `parallel.verify` sees every one of them. A program is a loss of this rank's rows, which are
+Varying: the labels promise nothing about them. With rows that are Shard most of these programs are refused; the others
+contain an explicit statement, or arithmetic that is legal elsewhere.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def differences_of_neighbours_on_each_rank(mesh: Any, p: Any, x: Any, t: Any) ->
     return cc.all_reduce(neighbours(entered(p), x, t), "dp", to=I)
 
 
-@silent("the rows of the halo are Varying, as all of this rank's rows; which of them to count is the program's", neighbours)
+@silent("the rows of the halo are Varying, as all rows here; which of them to count is up to the program", neighbours)
 def the_halo_is_counted_on_both_ranks(mesh: Any, p: Any, x: Any, t: Any) -> Any:
     y = model(entered(p), cc.halo_exchange(x, "dp", 1))
     first, last = int(mesh.axis("dp").rank) == 0, int(mesh.axis("dp").rank) == mesh.axis("dp").size - 1
