@@ -104,12 +104,12 @@ def the_loss_is_scaled_by_a_plain_number_of_the_rank(mesh: Any) -> Any:
     return training(mesh, loss=lambda p, x, t: total(p, x, t) * (1.0 + rank_of(mesh)))
 
 
-@refused("LayoutError")
+@refused("RingtapeError", alone=False)
 def the_loss_is_scaled_by_the_rank(mesh: Any) -> Any:
     return training(mesh, loss=lambda p, x, t: total(p, x, t) * (1.0 + mesh.axis("dp").rank))
 
 
-@refused("LayoutError")
+@refused("RingtapeError", alone=False)
 def the_loss_is_scaled_by_the_rank_of_the_world(mesh: Any) -> Any:
     return training(mesh, loss=lambda p, x, t: total(p, x, t) * (1.0 + cc.world().rank))
 
@@ -119,7 +119,7 @@ def the_loss_is_masked_by_the_rank(mesh: Any) -> Any:
     return training(mesh, loss=lambda p, x, t: total(p, x, t) * (mesh.axis("dp").rank == 0))
 
 
-@refused("LayoutError")
+@refused("RingtapeError", alone=False)
 def the_loss_is_masked_by_a_function_of_the_rank(mesh: Any) -> Any:
     return training(mesh, loss=lambda p, x, t: total(p, x, t) * numpy.float64(numpy.exp(-mesh.axis("dp").rank)))
 
