@@ -7,6 +7,7 @@ from typing import Any
 from autograd import optim
 
 from . import (
+    SHAPES,
     I,
     R,
     Shard,
@@ -231,8 +232,8 @@ def only_the_last_stage_calls_backward(mesh: Any) -> Any:
         loss = cc.broadcast(loss, "pp", root=1, to=I)
     if rank == 1:
         tape.backward(loss)
-    cc.check_replicas([own["W1"]], mesh)
-    return {n: own[n].grad.numpy() for n in (("W1", "b1") if rank == 0 else ("W2", "b2"))}
+    optim.SGD([own[n] for n in (("W1", "b1") if rank == 0 else ("W2", "b2"))], lr=0.1).step()
+    return {n: own[n].numpy() for n in (("W1", "b1") if rank == 0 else ("W2", "b2"))}, lambda: dict.fromkeys(SHAPES, 0)
 
 
 @refused("RingtapeError", alone=False, pp=2)
