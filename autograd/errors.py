@@ -115,9 +115,14 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
 
+def is_own_file(file: str) -> bool:
+    """Whether a source file is ringtape's own."""
+    return file.startswith(_OWN_FOLDERS)
+
+
 def _user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame, from `frame` outwards, that is not in ringtape's own code."""
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+    while frame is not None and is_own_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

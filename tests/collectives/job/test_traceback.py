@@ -1,0 +1,64 @@
+"""What a failed rank prints of its error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+import collectives as cc
+from collectives.job.traceback import traceback_text
+
+
+def refused() -> None:
+    with cc.Mesh(dp=1):
+        x = cc.shard(ag.tensor(numpy.ones((6, 2)), layout={"dp": cc.R}), "dp")
+        np.tanh(x @ ag.Parameter([0.5, -1.0]))
+
+
+def text_of(function: Any) -> str:
+    try:
+        function()
+    except Exception:
+        return traceback_text(*sys.exc_info())  # type: ignore[arg-type]
+    raise AssertionError("no error")
+
+
+def test_the_frames_of_ringtape_are_left_out() -> None:
+    text = text_of(refused)
+    files = [line for line in text.splitlines() if line.startswith("  File ")]
+    assert len(files) == 2
+    assert all("test_traceback.py" in line for line in files)
+    assert "LayoutError: matmul(" in text
+    assert "fix: cast(" in text
+
+
+def test_the_frames_of_a_cause_are_left_out_too() -> None:
+    def wrapped() -> None:
+        try:
+            refused()
+        except cc.LayoutError as error:
+            raise ag.ShapeError("another error") from error
+
+    text = text_of(wrapped)
+    assert "direct cause" in text
+    assert "inference.py" not in text
+
+
+def test_all_frames_are_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGTAPE_TRACEBACK", "full")
+    assert "inference.py" in text_of(refused)
+
+
+def test_an_error_of_another_kind_is_shown_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **options: Any) -> None:
+        raise KeyError("internal")
+
+    monkeypatch.setattr("autograd.layouts.inference.explain", broken)
+    text = text_of(refused)
+    assert "KeyError" in text
+    assert "inference.py" in text
