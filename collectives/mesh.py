@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
@@ -20,6 +21,7 @@ from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
+from .checks import numbers
 from .replicas import compare_replicas
 from .transports.protocol import Communicator
 from .world import world
@@ -191,6 +193,7 @@ class Mesh:
             self.grid.axis(name)
             check_name(chosen)
         self._axes: dict[Any, Axis] = {}
+        self._known: list[Axis] = []
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, Any, Any]] = []
         self._thread = threading.get_ident()
@@ -241,13 +244,14 @@ class Mesh:
                 group = self.ranks.subgroup(members, f"{'*'.join(names)}@{members[0]}")
                 chosen = {self._algorithms.get(name, "native") for name in names}
                 found = Axis(names, group, chosen.pop() if len(chosen) == 1 else "native")
+                self._known.append(found)
             self._axes[names] = found
             self._axes[axes if isinstance(axes, str) else tuple(axes)] = found
         return found
 
     def known_axes(self) -> list[Axis]:
         """The axes, single and flattened, that already have a communicator."""
-        return list({id(axis): axis for axis in self._axes.values()}.values())
+        return self._known
 
     def _members(self, names: Sequence[str]) -> list[int]:
         """Ranks at this rank's position on all other axes, in row-major order of the given axes."""
@@ -368,3 +372,6 @@ def current_mesh() -> Mesh:
         )
     mesh: Mesh = state.mesh
     return mesh
+
+
+events.constants.append(numbers.note)

@@ -9,9 +9,8 @@ import numpy as np
 
 from ..errors import LayoutError, RingtapeError, ShapeError, call_site
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
-from .rank_values import RankFloat, RankInt
 
-__all__ = ["Refused", "describe", "explain", "fixes", "rank_dependent", "require_one_number", "unfit"]
+__all__ = ["Refused", "describe", "explain", "fixes", "plain_array", "rank_dependent", "require_one_number", "unfit"]
 
 
 def describe(array: Any, shape: Any, layout: Any) -> str:
@@ -158,15 +157,30 @@ def explain(
     refused: Refused,
     arrays: Sequence[Any],
     combine: Callable[..., Label],
+    given: Sequence[int] = (),
 ) -> str:
     """The text of a LayoutError: operands, the axis with the reason, a fix that passes inference, the call site."""
     names = [op.operand_name(i) for i in range(len(layouts))]
     shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     word, *at = refused.args
-    lines = [f"{op.name}({shown})", f"  axis {axis!r}: {_REASONS[word](op, labels, *at)}"]
-    found = None
     size = layouts[0].grid.sizes[layouts[0].grid.axis(axis)]
-    if any(isinstance(a, RankInt | RankFloat) for a in arrays):
+
+    def passes(trial: Sequence[Label]) -> bool:
+        try:
+            combine(op, trial, shapes, maps, size)
+        except Refused:
+            return False
+        return True
+
+    questions = [
+        plain_array(names[i], how)
+        for i in given
+        if labels[i] is V and shapes[i] != ()
+        for how in _as_constant(names[i], axis, lambda label, i=i: passes([*labels[:i], label, *labels[i + 1 :]]))  # type: ignore[misc]
+    ]
+    lines = [f"{op.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](op, labels, *at)}"]
+    found = None
+    if any(labels[i] is V and shapes[i] == () for i in given):
         found = "  fix: use a number that is the same on every rank, like the global extent x.global_shape[...]"
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
     drawn = [i for i, x in enumerate(labels) if x is D]
@@ -188,14 +202,25 @@ def explain(
                 for j in range(len(labels)):
                     if j == i or (not only_one and trial[j] is labels[i]):
                         trial[j] = label
-                try:
-                    combine(op, trial, shapes, maps, size)
-                except Refused:
+                if not passes(trial):
                     continue
                 d = getattr(labels[i], "dim", 0)
                 found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}   ({cost})"
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
+
+
+def _as_constant(name: str, axis: str, passes: Callable[[Label], bool]) -> list[str]:
+    """The call that makes a plain array legal if it is the same on all ranks, in a list; empty if none does."""
+    constant = f"ag.constant({name})"
+    if passes(C):
+        return [constant]
+    return [how.format(x=constant, a=axis) for label, how, _ in _FIXES[C] if passes(label)][:1]
+
+
+def plain_array(name: str, how: str) -> str:
+    """The line of a message that says that an operand is a plain array, and what to write if all ranks have the same."""
+    return f"  {name} is a plain array, which counts as Varying. The same on all ranks? {how}"
 
 
 def rank_dependent(name: str, layout: Layout, axis: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..errors import LayoutError, call_site
 from .layout import Layout, Shard, V
 from .messages import describe
-from .rank_values import RankInt
+from .rank_values import LocalCount, rank_axes
 
 __all__ = ["global_shape", "level", "local_shape", "parts"]
 
@@ -35,12 +37,12 @@ def level(extent: int, size: int, unit: int) -> list[int]:
 
 
 def local_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a part. Extents of sharded dimensions are `RankInt`, which keep their axes."""
+    """The shape of a part. Extents of sharded dimensions are `LocalCount`s, which keep their axes."""
     result = list(shape)
     for name, x in layout.items():
         if isinstance(x, Shard) and x.dim < len(result):
-            known = result[x.dim]
-            result[x.dim] = RankInt(known, {name, *(known.axes if isinstance(known, RankInt) else ())})
+            known: Any = result[x.dim]
+            result[x.dim] = LocalCount(known, {name, *rank_axes(known)})  # type: ignore[call-overload]
     return tuple(result)
 
 

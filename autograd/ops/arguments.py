@@ -14,10 +14,13 @@ import numpy as np
 from ..arrays.device import move, zeros_on
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import op
+from ..engine.promotion import given
 from ..engine.state import state
-from ..engine.tensor import TENSORS, Tensor
+from ..engine.tensor import TENSORS, Given, Tensor
 from ..errors import NotDifferentiable, ShapeError, call_site
-from ..layouts.layout import C
+from ..layouts.inference import layout_of
+from ..layouts.layout import C, Grid
+from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes, rank_number
 from .indexing import getitem
 
 __all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
@@ -25,7 +28,7 @@ __all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "o
 
 _HOST = (np.ndarray, np.generic)
 _ON_HOST = np.zeros(())
-_NUMBERS = (bool, int, float, complex)
+_NUMBERS = (bool, int, float, complex, *RANK_NUMBERS)
 
 
 def raw(x: Any) -> Any:
@@ -58,7 +61,7 @@ def operand(x: Any) -> Any:
         return x
     if isinstance(x, list | tuple) and tensors_in(x):
         return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
-    return np.asarray(x)
+    return given(x, state.grid) if isinstance(x, RANK_NUMBERS) else np.asarray(x)
 
 
 def operands(*xs: Any) -> list[Any]:
@@ -67,7 +70,7 @@ def operands(*xs: Any) -> list[Any]:
     weak = [x for x in xs if isinstance(x, _NUMBERS) and not hasattr(x, "dtype")]
     if not arrays or not weak:
         return [operand(x) for x in xs]
-    dtype = np.result_type(*(x.dtype for x in arrays), *weak)
+    dtype = np.result_type(*(x.dtype for x in arrays), *map(plain, weak))
     return [_number(x, dtype, arrays[0]) if any(x is w for w in weak) else operand(x) for x in xs]
 
 
@@ -104,7 +107,12 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any =
 
 
 def _number(x: Any, dtype: Any, like: Any) -> Any:
-    return made_like(partial(np.full, (), x, np.asarray(x).dtype if dtype is None else dtype), like)
+    value = plain(x)
+    made = made_like(partial(np.full, (), value, np.asarray(value).dtype if dtype is None else dtype), like)
+    if made.__class__ not in TENSORS:
+        return made
+    grid = _grid_of(like)
+    return Given(made.array, None if grid is None else layout_of(x, grid))
 
 
 def made_like(make: Callable[..., Any], like: Any) -> Any:
@@ -121,7 +129,12 @@ def made_like(make: Callable[..., Any], like: Any) -> Any:
 def _constant(array: Any, like: Any) -> Any:
     if like.__class__ not in TENSORS:
         return array
-    return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))
+    grid = _grid_of(like)
+    return Tensor(array, None if grid is None else grid.uniform(C))
+
+
+def _grid_of(like: Any) -> Grid | None:
+    return state.grid if like.layout is None else like.layout.grid
 
 
 def constant_like(array: Any, like: Any) -> Any:
@@ -136,8 +149,8 @@ def zero_like(x: Any) -> Any:
     return Tensor(zeros_on(x.array, (), x.dtype), x.layout)
 
 
-def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator for the differentiable form of the NumPy function `plain`.
+def instead_of(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator for the differentiable form of the NumPy function `theirs`.
 
     Without a Tensor among the arguments NumPy's function runs, with all arguments that it takes. With one the decorated
     function runs; arguments that it lacks, such as ``out=`` and ``where=``, raise NotDifferentiable.
@@ -150,19 +163,25 @@ def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]
                     break
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):
-                    return plain(*args, **words)
+                    return of_rank_numbers(theirs, args, words)
             if words and words.get("out", ()) is None:
                 del words["out"]
             try:
                 return ours(*args, **words)
             except TypeError as error:
                 if "keyword argument" in str(error):
-                    raise refusal(plain.__name__, words) from error
+                    raise refusal(theirs.__name__, words) from error
                 raise
 
         return call
 
     return made
+
+
+def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
+    """Call a NumPy function without a Tensor. A number computed from numbers that differ between ranks does so, too."""
+    y = theirs(*args, **words)
+    return rank_number(y, rank_axes((*args, *words.values())), is_count=True)
 
 
 def refusal(name: str, words: Any) -> NotDifferentiable:

@@ -41,19 +41,24 @@ from .modes import rank_list
 __all__ = ["Copy", "Statement", "compare", "digest_of", "statement", "witness"]
 
 _EQUAL = frozenset((R, I, C, D))  # labels of values that are the same on all ranks
-_MOST = 4096  # limit on the copies kept for an axis without calls
+MOST = 4096
+"""Limit on the copies kept for an axis without calls."""
 
 
 class Copy(NamedTuple):
-    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest."""
+    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest.
+
+    `kind` is a key of `_KINDS`: what it is, and the fix if it differs.
+    """
 
     place: str
     text: str
     digest: int
+    kind: str = "copy"
 
 
 class Statement(NamedTuple):
-    """One rank's statement about a call. In modes other than ``ranks`` it contains only the fingerprint."""
+    """One rank's statement about a call. In modes other than ``ranks`` it contains the fingerprint and constants."""
 
     call: str
     layout: str = ""
@@ -76,10 +81,12 @@ class Statement(NamedTuple):
 
 def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[Copy]) -> Statement:
     """This rank's statement in the current mode. It takes all copies out of the list `seen`."""
+    copies: tuple[Copy, ...] = ()
+    if seen:
+        copies = tuple(seen)
+        seen.clear()
     if not modes.watching:
-        return Statement(call)
-    copies = tuple(seen)
-    seen.clear()
+        return Statement(call, copies=copies)
     return Statement(call, layout, short_site(*find_site()), number, copies, True, modes.sites and not is_rooted)
 
 
@@ -99,7 +106,7 @@ def witness(how: str, x: Any) -> None:
     copy = None
     for axis in mesh.known_axes():
         seen = axis.group.copies
-        if axis.size > 1 and len(seen) < _MOST and all(_is_equal(layout, name) for name in axis.names):
+        if axis.size > 1 and len(seen) < MOST and all(_is_equal(layout, name) for name in axis.names):
             if copy is None:
                 name = getattr(x, "name", "") or "x"
                 shown = f"{how}({name}: {describe(x.array, x.array.shape, layout)})"
@@ -129,7 +136,7 @@ def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) ->
     if len(set(calls)) > 1:
         return CollectiveMismatch(modes.mismatch_text(name, ranks, calls, where))
     if not is_full:
-        return None
+        return _unequal_copies(name, ranks, statements)
     if len({t.number for t in statements}) > 1:
         counted = [f"{each.call} as call #{each.number} of '{name}'" for each in statements]
         return CollectiveMismatch(modes.mismatch_text(name, ranks, counted, where))
@@ -155,11 +162,46 @@ def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statem
         by_place.append(mine)
     for place in dict.fromkeys(copy.place for each in statements for copy in each.copies):
         passed = [mine.get(place, []) for mine in by_place]
+        if _are_parts_of_longest(passed) and any(copies and copies[0].kind != "copy" for copies in passed):
+            continue
         for nth in range(max(map(len, passed))):
             who = {rank: copies[nth] for rank, copies in zip(ranks, passed, strict=True) if len(copies) > nth}
             if len({copy.digest for copy in who.values()}) > 1:
                 return ReplicaMismatch(_copies_text(name, place, who, statements[0].site))
     return None
+
+
+def _are_parts_of_longest(passed: Sequence[Sequence[Copy]]) -> bool:
+    """Whether the ranks' constants at one line agree. A rank may use some of them only, as under ``if rank == 0:``."""
+    longest = [copy.digest for copy in max(passed, key=len)]
+    for copies in passed:
+        rest = iter(longest)
+        if not all(copy.digest in rest for copy in copies):
+            return False
+    return True
+
+
+_KINDS = {
+    "copy": (
+        "the copies of",
+        "has digest {digest:08x}",
+        "make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to differ, "
+        "declare it with the label V",
+    ),
+    "number": (
+        "the plain numbers of",
+        "",
+        "the number of all ranks, like int(cc.all_reduce(n, {name!r})) for a count; if the ranks are meant to differ, "
+        "ag.tensor(n), which is Varying",
+    ),
+    "constant": (
+        "the constants of",
+        "has digest {digest:08x}",
+        "make it from the same numbers on every rank; if the ranks are meant to differ, ag.tensor(array), which is "
+        "Varying",
+    ),
+}
+"""The kinds of facts: the beginning of the message, what is shown of each, and the fix."""
 
 
 def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
@@ -168,15 +210,17 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
         groups.setdefault((copy.digest, copy.text), []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1]))
     odd = sorted(rank for _, members in ordered[1:] for rank in members)
-    lines = [f"  {rank_list(members)}: {text} has digest {digest:08x}" for (digest, text), members in ordered]
+    head, shown, fix = _KINDS[next(iter(who.values())).kind]
+    lines = [
+        f"  {rank_list(members)}: {text} {shown.format(digest=digest)}".rstrip() for (digest, text), members in ordered
+    ]
     return "\n".join(
         [
-            f"the copies of {rank_list(odd)} differ from those of {rank_list(ordered[0][1])}, "
+            f"{head} {rank_list(odd)} differ from those of {rank_list(ordered[0][1])}, "
             f"and should be equal along '{name}': {place}",
             *lines,
             f"  found at the call at {now}",
-            "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to "
-            "differ, declare it with the label V",
+            f"  fix: {fix.format(name=name.partition('@')[0])}",
         ]
     )
 

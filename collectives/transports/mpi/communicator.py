@@ -115,7 +115,9 @@ class MpiCommunicator(HostTransport):
             mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
             digests = _digest_and_complement(repr(mine if mine.compares_site else mine._replace(site="")))
         else:
-            digests = _digest_and_complement(call)
+            if self.copies:  # plain numbers that were used since the last comparison
+                mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
+            digests = _digest_and_complement(call if mine is None else repr(mine))
         largest = digests.copy()
         # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
         # order, and every call directly follows its agreement on all ranks, so an agreement is always matched with an

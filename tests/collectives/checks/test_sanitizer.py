@@ -123,7 +123,7 @@ def test_a_line_that_ranks_pass_a_different_number_of_times_is_no_mismatch() -> 
 
 
 def test_what_goes_in_without_calls_along_the_axis_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitizer, "_MOST", 20)
+    monkeypatch.setattr(sanitizer, "MOST", 20)
 
     def body(mesh: Any) -> int:
         for _ in range(sanitizer._MOST + 10):
