@@ -45,12 +45,12 @@ class Axis:
     __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
-        self.names = names
+        self.names = group.axes = names
         self._channel: Any = None  # shared by the algorithms, and made with the first of them
         self._groups: dict[str, Communicator] = {"native": group}
         self.group = self.using(algorithm)
         self.size = group.size
-        self.rank = RankInt(group.rank, names)
+        self.rank = RankInt(group.index, names)
         self.calls: dict[Any, Call] = {}  # by their fields
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
 
@@ -89,6 +89,7 @@ class Axis:
                 if self._channel is None:
                     self._channel = Channel(self._groups["native"])
                 found = Selected(self._channel, check_name(algorithm))
+            found.axes = self.names
             self._groups[algorithm] = found
         return found
 
@@ -181,13 +182,14 @@ class Mesh:
             )
         self.names = tuple(sizes)
         self.sizes = tuple(shape)
-        place, rest = [], ranks.rank
+        place, rest = [], ranks.index
         for n in reversed(shape):
             rest, at = divmod(rest, n)
             place.append(at)
-        self.place = tuple(reversed(place))
+        place.reverse()
+        self.place = tuple(RankInt(at, (name,)) for name, at in zip(self.names, place, strict=True))
         self.ranks = ranks
-        self.grid = Grid.of(self.names, self.sizes, self.place)
+        self.grid = Grid.of(self.names, self.sizes, place)
         self._algorithms = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(self.names, algorithm)
         for name, chosen in self._algorithms.items():
             self.grid.axis(name)
@@ -256,7 +258,7 @@ class Mesh:
     def _members(self, names: Sequence[str]) -> list[int]:
         """Ranks at this rank's position on all other axes, in row-major order of the given axes."""
         strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
-        members = [sum(p * s for n, p, s in zip(self.names, self.place, strides, strict=True) if n not in names)]
+        members = [sum(p * s for n, p, s in zip(self.names, self.grid.place, strides, strict=True) if n not in names)]
         for name in names:
             k = self.grid.axis(name)
             members = [m + i * strides[k] for m in members for i in range(self.sizes[k])]
@@ -285,7 +287,7 @@ class Mesh:
         if on.group.checking:
             on.group.agree(f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
-        return [tuple(json.loads(data)) for data in gathered], on.group.rank
+        return [tuple(json.loads(data)) for data in gathered], on.group.index
 
     def plan(self, tape: Any) -> Any:
         """Merge the ranks' tapes into one graph; see `autograd.Tape.plan`. All ranks of the mesh must call it.

@@ -148,7 +148,7 @@ def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
 def check_other(rank: Any, on: Axis, name: str, what: str) -> None:
     """Raise MeshError if `rank` is not the number of another rank of the axis."""
     check_rank(rank, on, name, what)
-    if rank == on.group.rank:
+    if rank == on.group.index:
         raise MeshError(f"{name}: {what}={rank} is this rank itself; needed: another rank" + call_site())
 
 

@@ -44,7 +44,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @CAST_TO_P.forward
 def _(x: Any, call: Call) -> Any:
-    return x if call.group.rank == 0 else zeros_like(x)
+    return x if call.group.index == 0 else zeros_like(x)
 
 
 @CAST_TO_P.adjoint

@@ -79,7 +79,7 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
     if all(isinstance(label, Shard) and label.extent is not None for label in labels):
         sizes, units = [layout.grid.sizes[layout.grid.axis(a)] for a in axis.names], [label.unit for label in labels]  # type: ignore[attr-defined]
         found = nested_parts(labels[0].extent, sizes, units)  # type: ignore[attr-defined]
-        if found[axis.group.rank] == mine:
+        if found[axis.group.index] == mine:
             return found, True
     if layout.absent_beyond(axis.names):
         return (mine,) * axis.size, False  # no rank of the axis holds data, and the label has no extents
@@ -122,7 +122,7 @@ def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> 
     if axis.size == 1:
         return tuple(counts)
     if group.dry or layout.absent_beyond(axis.names):
-        return (counts[group.rank],) * axis.size
+        return (counts[group.index],) * axis.size
     if group.checking:  # detects a different call of another rank before this exchange
         dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
         compared = compared_layout(layout, axis.names) if modes.watching else ""

@@ -81,7 +81,7 @@ def _sample(x: Any, call: Call) -> Any:
 
 @BROADCAST.asks
 def _(x: Any, call: Call) -> Asked:
-    if call.group.rank == call.root:
+    if call.group.index == call.root:
         return Request("broadcast", flat(x), root=call.root), InShape(call.shape)
     buffer = buffer_like(_sample(x, call), call.shape, call.dtype, call.group.dry)
     return Request("broadcast", out=buffer, root=call.root), lambda y, x, call: y.reshape(call.shape)
@@ -96,7 +96,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @KEEP_ROOT.forward
 def _(x: Any, call: Call) -> Any:
-    return x if call.group.rank == call.root else _elsewhere(x.shape, x.dtype, call)
+    return x if call.group.index == call.root else _elsewhere(x.shape, x.dtype, call)
 
 
 @KEEP_ROOT.adjoint
@@ -107,7 +107,7 @@ def _(ct: Any, call: Call) -> Any:
 @REDUCE.asks
 def _(x: Any, call: Call) -> Asked:
     request = Request("reduce", flat(x), root=call.root)
-    if call.group.rank == call.root:
+    if call.group.index == call.root:
         return request, InShape(x.shape)
     return request, lambda _, x, call: _elsewhere(x.shape, x.dtype, call)
 
@@ -120,7 +120,7 @@ def _(ct: Any, call: Call) -> Any:
 @SCATTER.asks
 def _(x: Any, call: Call) -> Asked:
     row = math.prod(call.shape[: call.dim] + call.shape[call.dim + 1 :])
-    rows = front(x, call.dim)[0] if call.group.rank == call.root else None
+    rows = front(x, call.dim)[0] if call.group.index == call.root else None
     request = Request("scatter", rows, counts=counts_of(call, row), root=call.root, dtype=call.dtype)
     finish = from_front(part_shape(call.shape, call), call.dim)
 
@@ -141,7 +141,7 @@ def _(x: Any, call: Call) -> Asked:
     rows, row = front(x, call.dim)
     request = Request("gather", rows, counts=counts_of(call, row), root=call.root)
     shape = whole_shape(x.shape, call)
-    if call.group.rank == call.root:
+    if call.group.index == call.root:
         return request, from_front(shape, call.dim)
     return request, lambda _, x, call: _elsewhere(shape, x.dtype, call)
 
@@ -162,7 +162,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     mesh = current_mesh()
     on = mesh.axis(axis)
     check_rank(root, on, name, "root")
-    at_root = on.group.rank == root
+    at_root = on.group.index == root
     if at_root and x is None:
         raise ShapeError(f"{name}: None was given on the root, rank {root}; needed: the value" + call_site())
     recorded = state.recording is not None

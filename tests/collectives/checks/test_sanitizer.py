@@ -126,11 +126,11 @@ def test_what_goes_in_without_calls_along_the_axis_is_bounded(monkeypatch: pytes
     monkeypatch.setattr(sanitizer, "MOST", 20)
 
     def body(mesh: Any) -> int:
-        for _ in range(sanitizer._MOST + 10):
+        for _ in range(sanitizer.MOST + 10):
             ag.constant(1.0)
         return len(mesh.axis("a").group.copies)
 
-    assert run(body, a=2) == [sanitizer._MOST] * 2
+    assert run(body, a=2) == [sanitizer.MOST] * 2
 
 
 # -- call sites ----------------------------------------------------------------------------------------------------
