@@ -54,10 +54,10 @@ from autograd.engine.events import listeners
 from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
-from autograd.engine.tensor import TENSORS, Tensor, relabel
+from autograd.engine.tensor import TENSORS, Given, Tensor, relabel
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
-from autograd.layouts.messages import describe, fixes
+from autograd.layouts.messages import describe, fixes, plain_array
 
 from .call import Call, keep
 from .checks import modes, sanitizer
@@ -227,11 +227,17 @@ class Collective:
             layout = x.labelled(state.grid)  # type: ignore[arg-type]
         array = x.array
         known = call.prepared.get((self, layout, array.__class__, array.shape, array.dtype))
-        return known or self.prepare(array, layout, call, x.name)
+        return known or self.prepare(array, layout, call, x.name, x.__class__ is Given)
 
-    def prepare(self, x: Any, layout: Layout | None, call: Call, name: str = "") -> Prepared:
+    def prepare(self, x: Any, layout: Layout | None, call: Call, name: str = "", is_plain: bool = False) -> Prepared:
         """Check the labels and compute everything about a call that does not depend on the operand's values."""
-        out = None if layout is None else self.label(x, layout, call, name)
+        try:
+            out = None if layout is None else self.label(x, layout, call, name)
+        except LayoutError as error:
+            if not is_plain or not self.takes_label(C):
+                raise
+            first, *rest = str(error).splitlines()
+            raise LayoutError("\n".join([first, plain_array("x", "ag.constant(x)"), *rest])) from None
         made = Prepared(self, call, layout, out, outline(x))
         if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..errors import LayoutError, RingtapeError, ShapeError, call_site
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
+from .rank_values import EVERY_AXIS, rank_axes
 
-__all__ = ["Refused", "describe", "explain", "fixes", "plain_array", "rank_dependent", "require_one_number", "unfit"]
+__all__ = ["Refused", "describe", "explain", "fixes", "plain_array", "rank_dependent", "require_one_number", "require_same_number", "unfit"]
 
 
 def describe(array: Any, shape: Any, layout: Any) -> str:
@@ -232,6 +233,17 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
         f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is an "
         "array that is the same on all ranks" + call_site()
     )
+
+
+def require_same_number(value: Any, what: str) -> None:
+    """Raise LayoutError if a number that all ranks must share differs between ranks: a learning rate, a root, a seed."""
+    axes = sorted(rank_axes(value))
+    if axes:
+        where = "the ranks" if EVERY_AXIS in axes else f"the ranks of axis {', '.join(map(repr, axes))}"
+        raise LayoutError(
+            f"{what}={value!r} differs between {where}; needed: one number for all ranks\n  fix: a number that does not "
+            "depend on the rank, such as a global extent (x.global_shape[...])" + call_site()
+        )
 
 
 def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: type[RingtapeError] = LayoutError) -> None:
