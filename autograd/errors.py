@@ -30,8 +30,8 @@ from types import FrameType
 
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "CollectiveMismatch", "CommunicationError", "ConflictError",
-    "DeadlockError", "DependencyError", "DtypeError", "LayoutError", "LocalCountError", "MeshError",
-    "NotDifferentiable", "ObjectiveError", "RankFailed", "ReplicaMismatch", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
+    "DeadlockError", "DependencyError", "DtypeError", "LayoutError", "MeshError", "NotDifferentiable",
+    "ObjectiveError", "RankFailed", "ReplicaMismatch", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
 
 
@@ -41,10 +41,6 @@ class RingtapeError(Exception):
 
 class LayoutError(RingtapeError):
     """Layouts cannot be combined. The message names the axis, the operands, their layouts and the fix."""
-
-
-class LocalCountError(LayoutError, TypeError):
-    """``len(x)`` along a sharded dimension. Python takes a TypeError as "no length", so ``list(x)`` works."""
 
 
 class TapeError(RingtapeError):

@@ -33,7 +33,7 @@ declarations: list[Callable[[str, Any], None]] = []
 
 constants: list[Callable[[str, Any, Any], None]] = []
 """Called as ``f(name, layout, value)`` where a number or an array that should be constant is used: with the name of the
-operation and the layout of its result. Along the axes where the result is R, I or P all ranks must use the same value."""
+operation and the layout of its result. On axes where the result is R, I or P, all ranks must use the same value."""
 
 
 def compare(name: str, layout: Any, value: Any) -> None:

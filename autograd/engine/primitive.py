@@ -185,8 +185,9 @@ class Primitive:
         signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
                                   arrays, options, [i for i, x in enumerate(xs) if x.__class__ is Given])  # fmt: skip
         out = signature.out
-        if compared(out, grid) and (any(_is_constant(x, out) for x in signature.layouts) or (self.ranked and options)):
-            signature.at_once = None
+        if out is not None and compared(out, grid):
+            if (self.ranked and options) or any(_is_constant(x, out) for x in signature.layouts):
+                signature.at_once = None
         if None not in layouts:  # otherwise a leaf has just got its layout, and the next call has another key
             if len(self.signatures) > 4096:  # bounds the memory of programs whose shapes change all the time
                 self.signatures.clear()
@@ -251,7 +252,7 @@ def _is_constant(x: Layout, out: Layout) -> bool:
     )
 
 
-def compared(out: Layout | None, grid: Grid) -> bool:
+def compared(out: Layout, grid: Grid) -> bool:
     """Whether a result is R, I or P along an axis of several ranks, so that constants in it must be the same."""
     return isinstance(out, Layout) and any(
         size > 1 and (x is R or x is I or x is P) for x, size in zip(out.labels, grid.sizes, strict=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
-from ..errors import LocalCountError, NotDifferentiable, SavedArrayError, TapeError, call_site
+from ..errors import LayoutError, NotDifferentiable, SavedArrayError, TapeError, call_site
 from ..layouts.layout import Grid, Layout, V
 from ..layouts.messages import describe
 from ..layouts.partition import global_shape, local_shape
@@ -204,12 +204,12 @@ class Tensor:
 
         Raises
         ------
-        LocalCountError
+        LayoutError
             The first dimension is sharded. ``x.shape[0]`` is the local extent, which remembers that it is one.
         """
         if self.layout is not None and self.layout.special and rank_axes(self.shape[:1]):
             shown = f"{self.name or 'x'}: {describe(self.array, self.array.shape, self.layout)}"
-            raise LocalCountError(
+            raise LayoutError(
                 f"len({shown}): the first dimension is sharded, and len would give a plain number, which does not "
                 "remember that it is the extent of this rank's part\n  fix: x.global_shape[0] (of the whole), or "
                 "x.shape[0] (of this part; range and slices take it)" + call_site()
@@ -222,7 +222,8 @@ class Tensor:
     def __setitem__(self, key: Any, value: Any) -> None:
         raise SavedArrayError(
             f"assignment to elements of a Tensor of shape {self.array.shape}. Needed: a functional form, because a "
-            "tape may have saved the array. Fix: where(mask, new, x), or concatenate, or write to x.numpy().copy()"
+            "tape may have saved the array. Fix: where(mask, new, x), or concatenate, or write to x.numpy().copy(); "
+            "for a buffer made by zeros or ones of autograd.numpy, numpy.zeros or numpy.ones" + call_site()
         )
 
     def __repr__(self) -> str:

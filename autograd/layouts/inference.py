@@ -31,7 +31,7 @@ def infer(
     """Infer the layout of the result of `op`. Raises LayoutError with a reason and a fix if the layouts do not mix.
 
     For an operand that is not `real` (floating or complex), R and I are treated as C, because it has no cotangent. The
-    arrays, and the indices of operands that were `given` as plain arrays or numbers, are for the error's text only.
+    arrays, and the indices of operands that were `given` as plain arrays or numbers, are for the error's text.
     """
     grid = layouts[0].grid
     for layout in layouts:
@@ -48,7 +48,8 @@ def infer(
         try:
             result.append(combine(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
-            raise LayoutError(explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, given)) from None
+            text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, given)
+            raise LayoutError(text) from None
     return grid.layout(result)
 
 

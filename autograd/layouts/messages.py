@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from ..errors import LayoutError, RingtapeError, ShapeError, call_site
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .rank_values import EVERY_AXIS, rank_axes
 
-__all__ = ["Refused", "describe", "explain", "fixes", "plain_array", "rank_dependent", "require_one_number", "require_same_number", "unfit"]
+__all__ = [
+    "Refused", "about_plain_array", "describe", "explain", "fixes", "plain_array", "rank_dependent",
+    "require_one_number", "require_same_number", "unfit",
+]  # fmt: skip
 
 
 def describe(array: Any, shape: Any, layout: Any) -> str:
@@ -173,11 +177,14 @@ def explain(
             return False
         return True
 
+    def with_label(i: int, label: Label) -> bool:
+        return passes([*labels[:i], label, *labels[i + 1 :]])
+
     questions = [
         plain_array(names[i], how)
         for i in given
         if labels[i] is V and shapes[i] != ()
-        for how in _as_constant(names[i], axis, lambda label, i=i: passes([*labels[:i], label, *labels[i + 1 :]]))  # type: ignore[misc]
+        for how in _as_constant(names[i], axis, partial(with_label, i))
     ]
     lines = [f"{op.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](op, labels, *at)}"]
     found = None
@@ -220,8 +227,14 @@ def _as_constant(name: str, axis: str, passes: Callable[[Label], bool]) -> list[
 
 
 def plain_array(name: str, how: str) -> str:
-    """The line of a message that says that an operand is a plain array, and what to write if all ranks have the same."""
+    """The line of a message about an operand that is a plain array: what to write if all ranks have the same."""
     return f"  {name} is a plain array, which counts as Varying. The same on all ranks? {how}"
+
+
+def about_plain_array(text: str, name: str, how: str) -> str:
+    """The text of an error with the line of `plain_array` after its first one."""
+    first, *rest = text.splitlines()
+    return "\n".join([first, plain_array(name, how), *rest])
 
 
 def rank_dependent(name: str, layout: Layout, axis: str) -> str:
@@ -236,13 +249,13 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
 
 
 def require_same_number(value: Any, what: str) -> None:
-    """Raise LayoutError if a number that all ranks must share differs between ranks: a learning rate, a root, a seed."""
+    """Raise LayoutError if a number that all ranks share, such as a learning rate, differs between ranks."""
     axes = sorted(rank_axes(value))
     if axes:
         where = "the ranks" if EVERY_AXIS in axes else f"the ranks of axis {', '.join(map(repr, axes))}"
         raise LayoutError(
-            f"{what}={value!r} differs between {where}; needed: one number for all ranks\n  fix: a number that does not "
-            "depend on the rank, such as a global extent (x.global_shape[...])" + call_site()
+            f"{what}={value!r} differs between {where}; needed: one number for all ranks\n  fix: a number that does "
+            "not depend on the rank, such as a global extent (x.global_shape[...])" + call_site()
         )
 
 

@@ -16,9 +16,9 @@ LocalCount    the local extent of a sharded dimension, and integers         not 
               computed from it                                              an index: ``range``, slices, shapes
 ============  ============================================================  =======================================
 
-A LocalCount is no int because Python computes ``1.0 / n`` for a subclass of int without asking it. The quotient would be
-a plain float, and where the parts are equal, it would be the same on all ranks. For ``0.1 * rank`` this is harmless: the
-product is plain, but differs between the ranks, so their comparison finds it.
+A LocalCount is no int because Python computes ``1.0 / n`` for a subclass of int without asking it. The quotient would
+be a plain float, and where the parts are equal, it would be the same on all ranks. For ``0.1 * rank`` this is harmless:
+the product is plain, but differs between the ranks, so their comparison finds it.
 
 Python converts a number to a plain one in ``math.sqrt`` and the like (use `autograd.numpy.sqrt`), ``numpy.array([n])``,
 ``range``, ``not`` and ``in``. ``max(rank, 1)`` returns one of its arguments.
@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "EVERY_AXIS", "INTEGERS", "RANK_NUMBERS", "LocalCount", "RankBool", "RankFloat", "RankInt", "frozen", "plain", "rank_axes",
-    "rank_number",
+    "EVERY_AXIS", "INTEGERS", "RANK_NUMBERS", "LocalCount", "RankBool", "RankFloat", "RankInt", "frozen", "plain",
+    "rank_axes", "rank_number",
 ]  # fmt: skip
 
 EVERY_AXIS = "*"
@@ -192,7 +192,7 @@ _OPERATORS = {
     for name in ("add", "sub", "mul", "floordiv", "mod", "truediv", "pow", "lshift", "rshift", "and_", "or_", "xor")
 } | {"divmod": divmod}
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "neg": operator.neg, "pos": operator.pos, "abs": abs, "invert": operator.invert, "round": round,
     "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
 }  # fmt: skip

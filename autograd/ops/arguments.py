@@ -16,19 +16,20 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import op
 from ..engine.promotion import given
 from ..engine.state import state
-from ..engine.tensor import TENSORS, Given, Tensor
+from ..engine.tensor import TENSORS, Given, Tensor, relabel
 from ..errors import NotDifferentiable, ShapeError, call_site
-from ..layouts.inference import layout_of
+from ..layouts.inference import layout_of, varying
 from ..layouts.layout import C, Grid
-from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes, rank_number
+from ..layouts.rank_values import RANK_NUMBERS, RankBool, plain, rank_axes, rank_number
 from .indexing import getitem
 
-__all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
+__all__ = ["constant_like", "followed", "instead_of", "made_like", "of_rank_numbers", "operand", "operands", "raw",
            "stack", "strong", "tensors_in", "zero_like"]  # fmt: skip
 
 _HOST = (np.ndarray, np.generic)
 _ON_HOST = np.zeros(())
 _NUMBERS = (bool, int, float, complex, *RANK_NUMBERS)
+_RANK_NUMBERS = frozenset((RankBool, *RANK_NUMBERS))
 
 
 def raw(x: Any) -> Any:
@@ -56,12 +57,18 @@ def followed(x: Any) -> bool:
 
 
 def operand(x: Any) -> Any:
-    """Return an argument as a Tensor or an array. A nested list that holds Tensors becomes one Tensor."""
-    if x.__class__ in TENSORS or hasattr(x, "dtype"):
+    """Return an argument as a Tensor or an array. A nested list that holds Tensors becomes one Tensor.
+
+    Under a mesh a number is a Tensor too, so that it stays a constant when it is reshaped.
+    """
+    if x.__class__ in TENSORS:
         return x
+    if hasattr(x, "dtype"):
+        return given(x, state.grid) if state.grid is not None and x.shape == () else x
     if isinstance(x, list | tuple) and tensors_in(x):
         return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
-    return given(x, state.grid) if isinstance(x, RANK_NUMBERS) else np.asarray(x)
+    is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and np.shape(x) == ())
+    return given(x, state.grid) if is_number else np.asarray(x)
 
 
 def operands(*xs: Any) -> list[Any]:
@@ -164,6 +171,8 @@ def instead_of(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):
                     return of_rank_numbers(theirs, args, words)
+            if (len(args) > 1 or words) and not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values()))):
+                args, words = _varying_by_rank(theirs.__name__, args, words)
             if words and words.get("out", ()) is None:
                 del words["out"]
             try:
@@ -176,6 +185,19 @@ def instead_of(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any
         return call
 
     return made
+
+
+def _varying_by_rank(name: str, args: Any, words: Any) -> tuple[Any, Any]:
+    """Arguments in which numbers that differ between ranks are plain, and Tensors are Varying on the axes of these."""
+    axes = rank_axes((*args, *words.values()))
+
+    def changed(x: Any) -> Any:
+        if x.__class__ not in TENSORS or _grid_of(x) is None:
+            return plain(x)
+        layout = x.labelled(_grid_of(x))
+        return relabel(x, varying(layout, axes, name))
+
+    return tuple(map(changed, args)), {key: changed(x) for key, x in words.items()}
 
 
 def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:

@@ -170,20 +170,21 @@ def _maker(theirs: Any) -> Any:
         return _made(theirs(*args, **words), *args, *words.values())
 
     made.__doc__ = (
-        f"Return what `numpy.{theirs.__name__}` returns; under a mesh as a Tensor that is the same on all ranks (C).\n\n"
+        f"Return what `numpy.{theirs.__name__}` returns; under a mesh a Tensor that is the same on all ranks (C).\n\n"
         "It is V on the axes of an argument that differs between ranks. To fill an array element by element, use "
         f"`numpy.{theirs.__name__}`."
     )
     return made
 
 
-zeros, ones, eye, identity, tri, arange = map(_maker, (np.zeros, np.ones, np.eye, np.identity, np.tri, np.arange))
+_THEIRS: tuple[Any, ...] = np.zeros, np.ones, np.eye, np.identity, np.tri, np.arange
+zeros, ones, eye, identity, tri, arange = map(_maker, _THEIRS)
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **words: Any) -> Any:
     """Return an array filled with a value. Adjoint: the sum of the cotangent. A plain number gives a constant."""
     if not tensors_in((fill_value,)):
-        filled = np.full(shape, plain(fill_value), dtype, order, **words)
+        filled = np.full(shape, plain(fill_value), dtype, order, **words)  # type: ignore[call-overload]
         return _made(filled, shape, fill_value) if np.shape(fill_value) == () else filled
     value = operand(fill_value)
     value = value if dtype is None else value.astype(dtype)
@@ -191,13 +192,16 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **wor
 
 
 def _made_like(array: Any, a: Any, shape: Any, *by: Any) -> Any:
-    """An array made in the shape of the Tensor `a`, or in `shape`. Where the ranks hold other shapes, it is no constant:
-    it has the labels V and Shard of `a`."""
+    """An array made in the shape of the Tensor `a`, or in `shape`.
+
+    It has the labels V and Shard of `a`, where the shapes may differ between ranks, and is constant elsewhere.
+    """
     made = _made(array, shape, *by)
-    if shape is not None or made.__class__ not in TENSORS:
+    grid = state.grid
+    if shape is not None or grid is None:
         return made
-    labels = zip(made.layout.labels, a.labelled(state.grid).labels, strict=True)
-    made.layout = state.grid.layout([b if b is V or isinstance(b, Shard) else a for a, b in labels])  # type: ignore[union-attr]
+    labels = zip(made.layout.labels, a.labelled(grid).labels, strict=True)
+    made.layout = grid.layout([b if b is V or isinstance(b, Shard) else a for a, b in labels])
     return made
 
 
@@ -238,7 +242,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
     """
     if not tensors_in((start, stop)):
         words = {"num": num, "endpoint": endpoint, "retstep": retstep, "dtype": dtype, "axis": axis}
-        y = np.linspace(plain(start), plain(stop), **words)  # type: ignore[call-overload]
+        y = np.linspace(plain(start), plain(stop), **words)
         if np.ndim(start) or np.ndim(stop):
             return y
         by = start, stop, num

@@ -82,7 +82,7 @@ def uniform(
         x += base
         return np.minimum(x.astype(dtype, copy=False), greatest)
 
-    return draw(key, shape, part, dtype, transform, "uniform")
+    return draw(key, shape, part, dtype, transform, "uniform", numbers=(low, high))
 
 
 def normal(
@@ -144,7 +144,7 @@ def normal(
         x += mean
         return x
 
-    return draw(key, shape, part, dtype, transform, "normal")
+    return draw(key, shape, part, dtype, transform, "normal", numbers=(mean, std))
 
 
 def truncated_normal(
@@ -218,4 +218,4 @@ def truncated_normal(
         x = quantile(np.clip(x, 2.0**-54, 1 - 2.0**-53)) * std + mean
         return np.clip(x, low, high).astype(dtype, copy=False)
 
-    return draw(key, shape, part, dtype, transform, "truncated_normal")
+    return draw(key, shape, part, dtype, transform, "truncated_normal", numbers=(mean, std, low, high))

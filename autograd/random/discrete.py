@@ -110,7 +110,7 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     def transform(words: Array) -> Array:
         return np.ones(words.shape, bool) if limit == 2**64 else words < np.uint64(limit)
 
-    return draw(key, shape, part, np.dtype(bool), transform, "bernoulli")
+    return draw(key, shape, part, np.dtype(bool), transform, "bernoulli", numbers=(p,))
 
 
 def permutation(key: Key, n: int) -> Array:

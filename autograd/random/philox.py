@@ -105,6 +105,7 @@ def draw(
     caller: str,
     *,
     choices: bool = False,
+    numbers: tuple[float, ...] = (),
 ) -> Any:
     """Generate this rank's part of a logical tensor: its words, transformed elementwise.
 
@@ -117,6 +118,8 @@ def draw(
     choices : bool
         Whether programs decide by these numbers. If so, a draw of a shape is a plain array, with values in a dry run
         too.
+    numbers : tuple of float
+        The parameters of the distribution, which the ranks compare with the key.
     """
     check_key(key, caller)
     if isinstance(shape, Tensor):
@@ -131,7 +134,7 @@ def draw(
         if choices:
             layout = None
     if layout is not None and events.constants and max(layout.grid.sizes) > 1:
-        _compare_keys(key, layout, caller)
+        _compare_numbers((key, *numbers), layout, caller)
     if state.dry and not (choices and layout is None):
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
         return values if layout is None else _labelled(values, layout)
@@ -145,10 +148,10 @@ def draw(
     return out if layout is None else _labelled(out, layout)
 
 
-def _compare_keys(key: Key, layout: Layout, caller: str) -> None:
-    """Let the ranks compare the key, along the axes on which they draw the same numbers, or parts of one draw."""
+def _compare_numbers(numbers: tuple[Any, ...], layout: Layout, caller: str) -> None:
+    """Let the ranks compare the numbers of a draw, along the axes on which they draw the same, or parts of one draw."""
     same = [R if x is D or isinstance(x, Shard) else x for x in layout.labels]
-    events.compare(caller, layout.grid.layout(same), key)
+    events.compare(caller, layout.grid.layout(same), numbers)
 
 
 def _labelled(array: Any, layout: Layout) -> Tensor:

@@ -1,4 +1,4 @@
-"""The constants that the ranks compare: plain numbers, and arrays with the label C, that meet a value which is R, I or P.
+"""The constants that the ranks compare: plain numbers, and arrays with the label C, that meet a value R, I or P.
 
 A plain number is a constant, so all ranks must use the same one with a value that is one for all of them. Often they do
 not: ``mask.sum()`` of a NumPy mask is the count of one rank. Where the ranks of an axis compare their calls, each such

@@ -36,8 +36,8 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
 
 __all__ = [
-    "AxisName", "Use", "check_other", "check_rank", "check_root", "check_to", "group_of", "operand", "sample", "sizes_of",
-    "to_tensor", "user_function",
+    "AxisName", "Use", "check_other", "check_rank", "check_root", "check_to", "group_of", "operand", "sample",
+    "sizes_of", "to_tensor", "user_function",
 ]  # fmt: skip
 
 AxisName = str | Sequence[str]
