@@ -54,10 +54,10 @@ from autograd.engine.events import listeners
 from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
-from autograd.engine.tensor import TENSORS, Tensor, relabel
+from autograd.engine.tensor import TENSORS, Given, Tensor, relabel
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
-from autograd.layouts.messages import describe, fixes
+from autograd.layouts.messages import about_plain_array, describe, fixes
 
 from .call import Call, keep
 from .checks import modes, sanitizer
@@ -227,11 +227,14 @@ class Collective:
             layout = x.labelled(state.grid)  # type: ignore[arg-type]
         array = x.array
         known = call.prepared.get((self, layout, array.__class__, array.shape, array.dtype))
-        return known or self.prepare(array, layout, call, x.name)
+        return known or self.prepare(array, layout, call, x.name, x.__class__ is Given)
 
-    def prepare(self, x: Any, layout: Layout | None, call: Call, name: str = "") -> Prepared:
+    def prepare(self, x: Any, layout: Layout | None, call: Call, name: str = "", is_plain: bool = False) -> Prepared:
         """Check the labels and compute everything about a call that does not depend on the operand's values."""
-        out = None if layout is None else self.label(x, layout, call, name)
+        try:
+            out = None if layout is None else self.label(x, layout, call, name)
+        except LayoutError as error:
+            raise LayoutError(self._about_plain(str(error), is_plain, call.axes)) from None
         made = Prepared(self, call, layout, out, outline(x))
         if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
@@ -288,7 +291,8 @@ class Collective:
         assert x.layout is not None
         for axis in on.names:
             if not self.takes_label(x.layout[axis]):
-                raise LayoutError(self._refusal(x.array, x.layout, axis, x.name))
+                text = self._refusal(x.array, x.layout, axis, x.name)
+                raise LayoutError(self._about_plain(text, x.__class__ is Given, on.names))
 
     def label(self, x: Any, layout: Layout, call: Call, name: str = "") -> Layout:
         """The result's layout; LayoutError if the collective does not take the operand's label on an axis."""
@@ -306,6 +310,14 @@ class Collective:
             stale = [a for a, x in layout.items() if a not in call.axes and type(x) is Shard and x.dim in resized]
             result = result.replace(stale, V) if stale else result
         return result
+
+    def _about_plain(self, text: str, is_plain: bool, axes: tuple[str, ...]) -> str:
+        """The text of an error about the operand; if this was a plain array, with the call that says it is no V."""
+        if not is_plain or not (self.takes_label(C) or self.takes_label(R)):
+            return text
+        labels = ", ".join(f"{axis!r}: R" for axis in axes)
+        how = "ag.constant(x)" if self.takes_label(C) else f"ag.tensor(x, layout={{{labels}}})"
+        return about_plain_array(text, "x", how)
 
     def _refuse_addends(self, x: Any, layout: Layout, name: str) -> None:
         for axis, have in layout.items():
@@ -514,7 +526,7 @@ class Prepared:
             same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
             same = same and flat.ctypes.data == x.ctypes.data and x.dtype != np.float16
             if same and request.call != "send" and self.group.size > 1:
-                result = answer(request, self.group.rank)
+                result = answer(request, self.group.index)
                 self._again = self.group.repeated(request._replace(x=None), x.reshape(-1), result)
             else:
                 self._again = False

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
@@ -20,6 +21,7 @@ from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
+from .checks import numbers
 from .replicas import compare_replicas
 from .transports.protocol import Communicator
 from .world import world
@@ -43,12 +45,12 @@ class Axis:
     __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
-        self.names = names
+        self.names = group.axes = names
         self._channel: Any = None  # shared by the algorithms, and made with the first of them
         self._groups: dict[str, Communicator] = {"native": group}
         self.group = self.using(algorithm)
         self.size = group.size
-        self.rank = RankInt(group.rank, names)
+        self.rank = RankInt(group.index, names)
         self.calls: dict[Any, Call] = {}  # by their fields
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
 
@@ -87,6 +89,7 @@ class Axis:
                 if self._channel is None:
                     self._channel = Channel(self._groups["native"])
                 found = Selected(self._channel, check_name(algorithm))
+            found.axes = self.names
             self._groups[algorithm] = found
         return found
 
@@ -179,18 +182,20 @@ class Mesh:
             )
         self.names = tuple(sizes)
         self.sizes = tuple(shape)
-        place, rest = [], ranks.rank
+        place, rest = [], ranks.index
         for n in reversed(shape):
             rest, at = divmod(rest, n)
             place.append(at)
-        self.place = tuple(reversed(place))
+        place.reverse()
+        self.place = tuple(RankInt(at, (name,)) for name, at in zip(self.names, place, strict=True))
         self.ranks = ranks
-        self.grid = Grid.of(self.names, self.sizes, self.place)
+        self.grid = Grid.of(self.names, self.sizes, place)
         self._algorithms = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(self.names, algorithm)
         for name, chosen in self._algorithms.items():
             self.grid.axis(name)
             check_name(chosen)
         self._axes: dict[Any, Axis] = {}
+        self._known: list[Axis] = []
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, Any, Any]] = []
         self._thread = threading.get_ident()
@@ -241,18 +246,19 @@ class Mesh:
                 group = self.ranks.subgroup(members, f"{'*'.join(names)}@{members[0]}")
                 chosen = {self._algorithms.get(name, "native") for name in names}
                 found = Axis(names, group, chosen.pop() if len(chosen) == 1 else "native")
+                self._known.append(found)
             self._axes[names] = found
             self._axes[axes if isinstance(axes, str) else tuple(axes)] = found
         return found
 
     def known_axes(self) -> list[Axis]:
         """The axes, single and flattened, that already have a communicator."""
-        return list({id(axis): axis for axis in self._axes.values()}.values())
+        return self._known
 
     def _members(self, names: Sequence[str]) -> list[int]:
         """Ranks at this rank's position on all other axes, in row-major order of the given axes."""
         strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
-        members = [sum(p * s for n, p, s in zip(self.names, self.place, strides, strict=True) if n not in names)]
+        members = [sum(p * s for n, p, s in zip(self.names, self.grid.place, strides, strict=True) if n not in names)]
         for name in names:
             k = self.grid.axis(name)
             members = [m + i * strides[k] for m in members for i in range(self.sizes[k])]
@@ -281,7 +287,7 @@ class Mesh:
         if on.group.checking:
             on.group.agree(f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
-        return [tuple(json.loads(data)) for data in gathered], on.group.rank
+        return [tuple(json.loads(data)) for data in gathered], on.group.index
 
     def plan(self, tape: Any) -> Any:
         """Merge the ranks' tapes into one graph; see `autograd.Tape.plan`. All ranks of the mesh must call it.
@@ -368,3 +374,6 @@ def current_mesh() -> Mesh:
         )
     mesh: Mesh = state.mesh
     return mesh
+
+
+events.constants.append(numbers.note)

@@ -351,7 +351,7 @@ class World:
         if self._mpi is not None:
             self._mpi.activity.task = task
         elif self._local is not None:
-            self._local.tasks[self.communicator.rank] = task
+            self._local.tasks[self.communicator.index] = task
 
     def fail(self, why: str) -> None:
         """Report to the other ranks that this rank has failed, under the policy ``raise`` over MPI.
@@ -534,7 +534,7 @@ def in_order(text: object) -> None:
     texts = everyone.exchange(str(text).encode())
     if everyone.dry:
         texts = texts[:1]
-    if everyone.rank == 0:
+    if everyone.index == 0:
         for rank, each in enumerate(texts):
             for line in each.decode().splitlines():
                 print(f"[rank {rank}] {line}", flush=True)

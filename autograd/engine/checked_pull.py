@@ -74,6 +74,7 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
     active, state.recording = state.recording, None
+    inside, state.in_rules = state.in_rules, True
     try:
         for i, place in enumerate(places):
             if place < 0:
@@ -87,5 +88,5 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
                         f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"
                     )
     finally:
-        state.recording = active
+        state.recording, state.in_rules = active, inside
     signature.checked = not signature.apart

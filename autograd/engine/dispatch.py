@@ -12,8 +12,8 @@ call
 pull
     For each operand that needs a cotangent: apply its rule, undo broadcasting, add the result at the operand's place.
 
-If one operand is a Tensor, Python numbers among the others are used unchanged. All other operands (lists, arrays, and
-Tensors of different dtypes) are first converted by `promotion.promoted`.
+If one operand is a Tensor, Python numbers among the others are used unchanged. All other operands (lists, arrays,
+numbers that differ between ranks, and Tensors of different dtypes) are first converted by `promotion.promoted`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..layouts.messages import unfit
-from ..layouts.rank_values import RankFloat, RankInt, frozen
+from ..layouts.rank_values import frozen
 from . import events
 from .checked_pull import checked_pull
 from .events import listeners
@@ -35,7 +35,7 @@ from .tensor import TENSORS, Tensor
 
 __all__ = ["announce", "bind", "identity", "ones", "unbroadcast"]
 
-_NUMBERS = frozenset((float, int, RankFloat, RankInt))
+_NUMBERS = frozenset((float, int))
 _SCALARS = frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128))
 _new = object.__new__
 
@@ -82,9 +82,11 @@ def _call_one(op: Any) -> Callable[..., Any]:
         if x.layout is not None or (recording is None and state.grid is not None):
             key = (x.layout, a.shape, a.dtype, frozen(options, (x,)) if ranked else options)
             signature = signatures.get(key) or op.sign(key, (x,), (a,), options)
-            layout = signature.out
+            layout = signature.at_once
             if layout is None:
-                return instead(x)
+                layout = op.prepared(signature, (x,), options)
+                if layout is None:
+                    return instead(x)
         kept = None
         try:
             if keeping is not None and recording is not None:
@@ -170,12 +172,12 @@ def _call_two(op: Any) -> Callable[..., Any]:
                         shapes = shape0, shape1
             elif x1.__class__ in _NUMBERS:
                 if neutral_zero and x1 == 0 and x1.__class__ is int:
-                    return x0  # an exact literal 0 changes nothing, whatever x0's layout
+                    return op.unchanged(x0)  # an exact literal 0 changes nothing, whatever x0's layout
                 a0, a1 = x0.array, x1
                 if recording is not None and differentiable0:
                     place0 = x0.node if x0.tape is recording else recording.enter(x0)
                 if x0.layout is not None or (recording is None and state.grid is not None):
-                    key = (x0.layout, getattr(x1, "axes", 0), a0.shape, 0, a0.dtype,
+                    key = (x0.layout, 0, a0.shape, 0, a0.dtype,
                            frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
             else:
                 xs = promoted(op, (x0, x1))
@@ -188,16 +190,18 @@ def _call_two(op: Any) -> Callable[..., Any]:
             if recording is not None and differentiable1:
                 place1 = x1.node if x1.tape is recording else recording.enter(x1)
             if x1.layout is not None or (recording is None and state.grid is not None):
-                key = (getattr(x0, "axes", 0), x1.layout, 0, a1.shape, a1.dtype,
+                key = (0, x1.layout, 0, a1.shape, a1.dtype,
                        frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
         else:
             return (instead or function)(x0, x1, *options)
         signature = layout = None
         if key is not None:
             signature = signatures.get(key) or op.sign(key, (x0, x1), (a0, a1), options)
-            layout = signature.out
+            layout = signature.at_once
             if layout is None:
-                return instead(x0, x1)
+                layout = op.prepared(signature, (x0, x1), options)
+                if layout is None:
+                    return instead(x0, x1)
         kept = None
         try:
             if keeping is not None and recording is not None:
@@ -292,9 +296,11 @@ def _call_three(op: Any) -> Callable[..., Any]:
             key = (x0.layout, x1.layout, x2.layout, a0.shape, a1.shape, a2.shape, dtype,
                    frozen(options, (x0, x1, x2)) if ranked else options)  # fmt: skip
             signature = signatures.get(key) or op.sign(key, (x0, x1, x2), (a0, a1, a2), options)
-            layout = signature.out
+            layout = signature.at_once
             if layout is None:
-                return instead(x0, x1, x2)
+                layout = op.prepared(signature, (x0, x1, x2), options)
+                if layout is None:
+                    return instead(x0, x1, x2)
         kept = None
         try:
             if keeping is not None and recording is not None:
@@ -413,14 +419,16 @@ def _call_many(op: Any) -> Callable[..., Any]:
         signature = layout = None
         if labelled or (recording is None and state.grid is not None):
             key = (
-                tuple([x.layout if x.__class__ in TENSORS else getattr(x, "axes", 0) for x in xs]),
+                tuple([x.layout if x.__class__ in TENSORS else 0 for x in xs]),
                 tuple([(a.shape, a.dtype) if x.__class__ in TENSORS else 0 for x, a in zip(xs, arrays, strict=True)]),
                 frozen(options, xs) if ranked else options,
             )
             signature = signatures.get(key) or op.sign(key, xs, arrays, options)
-            layout = signature.out
+            layout = signature.at_once
             if layout is None:
-                return instead(*xs)
+                layout = op.prepared(signature, xs, options)
+                if layout is None:
+                    return instead(*xs)
         kept = None
         try:
             if keeping is not None and recording is not None:

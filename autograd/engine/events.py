@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Listener", "declarations", "emit", "listeners", "listening", "repeated"]
+__all__ = ["Listener", "constants", "declarations", "emit", "listeners", "listening", "repeated"]
 
 Listener = Callable[[str, str, str], None]
 
@@ -29,6 +29,17 @@ listeners: list[tuple[int, Listener]] = []
 
 declarations: list[Callable[[str, Any], None]] = []
 """Called as ``f("tensor", x)`` with a leaf that has explicit labels, and as ``f("constant", x)`` with a constant."""
+
+
+constants: list[Callable[[str, Any, Any], None]] = []
+"""Called as ``f(name, layout, value)`` where a number or an array that should be constant is used: with the name of the
+operation and the layout of its result. On axes where the result is R, I or P, all ranks must use the same value."""
+
+
+def compare(name: str, layout: Any, value: Any) -> None:
+    """Call every function in `constants`."""
+    for each in constants:
+        each(name, layout, value)
 
 
 def emit(phase: str, direction: str, name: str, *facts: Any) -> None:

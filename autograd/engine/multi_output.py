@@ -200,10 +200,12 @@ class Several(Primitive):
         """One object per output, each like an operation with one output, for inference."""
         return [_View(self, i) for i in range(len(self.outputs(*arrays, *options)))]
 
-    def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
+    def inferred(
+        self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...], given: Sequence[int] = ()
+    ) -> Signature:
         """A signature whose `out` is a tuple of layouts, one per output."""
         shapes, real = shapes_and_kinds(arrays)
-        outs = tuple(infer(view, layouts, shapes, real, options, arrays) for view in self.views(arrays, options))
+        outs = tuple(infer(view, layouts, shapes, real, options, arrays, given) for view in self.views(arrays, options))
         signature = Signature(tuple(layouts), outs[0])
         signature.out = outs  # type: ignore[assignment]
         return signature

@@ -16,16 +16,17 @@ import numpy as np
 
 from ..errors import LayoutError
 from ..layouts.inference import infer, layout_of, varying
-from ..layouts.layout import Layout
+from ..layouts.layout import C, Grid, I, Layout, P, R
 from ..layouts.messages import unfit
 from ..layouts.rank_values import rank_axes
+from . import events
 from .broadcasting import broadcast
 from .checked_pull import lift
 from .dispatch import bind, unbroadcast
 from .forward_mode import tangent
 from .recording import Node, Recording
 from .state import state
-from .tensor import TENSORS, relabel
+from .tensor import TENSORS, Given, relabel
 
 __all__ = ["Primitive", "Signature", "op", "registry"]
 
@@ -43,6 +44,8 @@ class Signature:
     ----------
     layouts : tuple of Layout
         The operands'.
+    at_once : Layout or None
+        The same as `out`; None where a call has to do something first: see `Primitive.prepared`.
     out : Layout or None
         The result's; None where the operation's `instead` takes these layouts.
     checked : bool
@@ -53,11 +56,11 @@ class Signature:
         no cotangent from it.
     """
 
-    __slots__ = ("apart", "checked", "layouts", "out")
+    __slots__ = ("apart", "at_once", "checked", "layouts", "out")
 
     def __init__(self, layouts: tuple[Layout, ...], out: Layout | None):
         self.layouts = layouts
-        self.out = out
+        self.out = self.at_once = out
         self.checked = False
         absent = out is not None and out.absent_beyond(())
         self.apart = frozenset(i for i, x in enumerate(layouts) if absent and not x.absent_beyond(()))
@@ -180,20 +183,47 @@ class Primitive:
         grid = next((layout.grid for layout in layouts if layout is not None), state.grid)
         assert grid is not None
         signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
-                                  arrays, options)  # fmt: skip
+                                  arrays, options, [i for i, x in enumerate(xs) if x.__class__ is Given])  # fmt: skip
+        out = signature.out
+        if out is not None and compared(out, grid):
+            if (self.ranked and options) or any(_is_constant(x, out) for x in signature.layouts):
+                signature.at_once = None
         if None not in layouts:  # otherwise a leaf has just got its layout, and the next call has another key
             if len(self.signatures) > 4096:  # bounds the memory of programs whose shapes change all the time
                 self.signatures.clear()
             self.signatures[key] = signature
         return signature
 
-    def inferred(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:
-        """The signature for operands of these layouts."""
+    def prepared(self, signature: Signature, xs: Sequence[Any], options: tuple[Any, ...]) -> Layout | None:
+        """The layout of a result, where constants must be the same on all ranks, which `events.constants` compare.
+
+        These are plain numbers, Tensors with the label C, and options of operations whose options may differ between
+        ranks, such as an index.
+        """
+        out = signature.out
+        if out is not None and events.constants and not state.in_rules:
+            for i, x in enumerate(xs):
+                if _is_constant(signature.layouts[i], out):
+                    events.compare(self.name, out, x.array if x.__class__ in TENSORS else x)
+            if self.ranked and options:
+                events.compare(self.name, out, options)
+        return out
+
+    def unchanged(self, x: Any) -> Any:
+        """`x`, the result of adding the literal 0 to it. Other ranks may have added another number."""
+        if x.layout is not None and events.constants and not state.in_rules and compared(x.layout, x.layout.grid):
+            events.compare(self.name, x.layout, 0)
+        return x
+
+    def inferred(
+        self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...], given: Sequence[int] = ()
+    ) -> Signature:
+        """The signature for operands of these layouts. `given` has the indices of those that were no Tensors."""
         operands = layouts
         try:
             if self.ranked and rank_axes(options):
                 operands = [varying(x, rank_axes(options), self.name) for x in layouts]
-            out = infer(self, operands, *shapes_and_kinds(arrays), options, arrays)
+            out = infer(self, operands, *shapes_and_kinds(arrays), options, arrays, given)
         except Exception as error:
             try:
                 self.function(*arrays, *options)  # shapes that do not fit are reported first
@@ -213,6 +243,20 @@ class Primitive:
         y, xs = lift(self, node, recording, place) if record else node[1:3]
         total = tangent(self, node, tangents, None if self.keeping is not None else y, xs)
         return relabel(total, node[6].out) if record and node[6] is not None else total
+
+
+def _is_constant(x: Layout, out: Layout) -> bool:
+    """Whether an operand is constant on an axis on which the result is R, I or P."""
+    return any(
+        a is C and (b is R or b is I or b is P) for a, b in zip(x.labels, out.labels, strict=True)
+    )
+
+
+def compared(out: Layout, grid: Grid) -> bool:
+    """Whether a result is R, I or P along an axis of several ranks, so that constants in it must be the same."""
+    return isinstance(out, Layout) and any(
+        size > 1 and (x is R or x is I or x is P) for x, size in zip(out.labels, grid.sizes, strict=True)
+    )
 
 
 def shapes_and_kinds(arrays: Sequence[Any]) -> tuple[list[tuple[int, ...]], list[bool]]:

@@ -8,11 +8,11 @@ import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
 from ..layouts.inference import layout_of
-from ..layouts.rank_values import RankFloat, RankInt
+from ..layouts.rank_values import plain
 from .state import state
-from .tensor import TENSORS, Tensor
+from .tensor import TENSORS, Given
 
-__all__ = ["mixed", "promoted"]
+__all__ = ["given", "mixed", "promoted"]
 
 
 def mixed(*dtypes: Any) -> bool:
@@ -27,7 +27,7 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     """The operands as Tensors of the result's dtype; one of them is a Tensor. NotImplemented where one is None.
 
     A differentiable operand is cast by a recorded operation, so that rules see one dtype. Operands without a cotangent
-    (S) keep their dtype. Python's floats and integers stay numbers.
+    (S) keep their dtype. Python's floats and integers stay numbers; everything else becomes a `Given`.
     """
     letters = op.letters(len(xs))
     grid = state.grid
@@ -43,18 +43,23 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
-        elif x.__class__ not in (int, float, RankInt, RankFloat):
-            array = as_array(x) if dtype is None or letter == "S" else as_array(x, dtype)
-            array = array[()] if array.shape == () else array
-            x = Tensor(array, None if grid is None else layout_of(x, grid))
+        elif x.__class__ is not int and x.__class__ is not float:
+            x = given(x, grid, None if dtype is None or letter == "S" else dtype)
         found.append(x)
     return found
+
+
+def given(x: Any, grid: Any, dtype: Any = None) -> Given:
+    """A plain array, list or number as an operand. `grid` gives it labels, unless it is None."""
+    array = as_array(plain(x)) if dtype is None else as_array(plain(x), dtype)
+    return Given(array if array.shape else array[()], None if grid is None else layout_of(x, grid))
 
 
 def _kind(x: Any) -> Any:
     """The argument for `numpy.result_type`: an array's dtype, or a Python number, which is weak."""
     if x.__class__ in TENSORS:
         return x.array.dtype
+    x = plain(x)
     if not is_array(x):
         kinds: tuple[Any, ...] = (bool, int, float, complex)
         for kind in kinds:

@@ -8,6 +8,7 @@ Operators and methods are operations under another name. The table `ops.tensor_m
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from ..errors import LayoutError, NotDifferentiable, SavedArrayError, TapeError,
 from ..layouts.layout import Grid, Layout, P, V
 from ..layouts.messages import addend, describe
 from ..layouts.partition import global_shape, local_shape
+from ..layouts.rank_values import rank_axes
 from .recording import OUTSIDE, Node, Recording, Step
 from .saved_arrays import guarded
 from .state import state
 
-__all__ = ["TENSORS", "WATCH", "Tensor", "interior", "relabel"]
+__all__ = ["TENSORS", "WATCH", "Given", "Tensor", "interior", "relabel"]
 
 TENSORS: set[Any] = set()
 """Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
@@ -88,7 +90,7 @@ class Tensor:
     # -- shape and dtype ---------------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of this rank's part. The extent of a sharded dimension is a `RankInt`."""
+        """The shape of this rank's part. The extent of a sharded dimension is a `LocalCount`."""
         shape = self.array.shape
         return shape if self.layout is None or not self.layout.special else local_shape(self.layout, shape)
 
@@ -97,9 +99,14 @@ class Tensor:
         """The shape of the whole value; LayoutError if it is Varying, which is not one value."""
         return self.array.shape if self.layout is None else global_shape(self.layout, self.array.shape)
 
+    @property
+    def size(self) -> int:
+        """The number of elements of this rank's part: a `LocalCount` where a dimension is sharded."""
+        size: int = self.array.size
+        return size if self.layout is None or not self.layout.special else math.prod(self.shape)
+
     dtype = property(lambda self: self.array.dtype)
     ndim = property(lambda self: len(self.array.shape))
-    size = property(lambda self: self.array.size)
     absent = property(lambda self: is_absent(self.array), doc="Whether another rank holds it (it is rooted there).")
 
     # -- its value as plain data -------------------------------------------------------------------------------
@@ -211,15 +218,30 @@ class Tensor:
         return format(self.item(), spec) if spec and not self.array.shape else super().__format__(spec)
 
     def __len__(self) -> int:
+        """The extent of the first dimension, unless it is sharded: Python would turn the local count into a plain int.
+
+        Raises
+        ------
+        LayoutError
+            The first dimension is sharded. ``x.shape[0]`` is the local extent, which remembers that it is one.
+        """
+        if self.layout is not None and self.layout.special and rank_axes(self.shape[:1]):
+            shown = f"{self.name or 'x'}: {describe(self.array, self.array.shape, self.layout)}"
+            raise LayoutError(
+                f"len({shown}): the first dimension is sharded, and len would give a plain number, which does not "
+                "remember that it is the extent of this rank's part\n  fix: x.global_shape[0] (of the whole), or "
+                "x.shape[0] (of this part; range and slices take it)" + call_site()
+            )
         return len(self.array)
 
     def __iter__(self) -> Any:
-        return (self[i] for i in range(len(self)))
+        return (self[i] for i in range(len(self.array)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise SavedArrayError(
             f"assignment to elements of a Tensor of shape {self.array.shape}. Needed: a functional form, because a "
-            "tape may have saved the array. Fix: where(mask, new, x), or concatenate, or write to x.numpy().copy()"
+            "tape may have saved the array. Fix: where(mask, new, x), or concatenate, or write to x.numpy().copy(); "
+            "for a buffer made by zeros or ones of autograd.numpy, numpy.zeros or numpy.ones" + call_site()
         )
 
     def __repr__(self) -> str:
@@ -236,6 +258,18 @@ class Tensor:
 
 
 TENSORS.add(Tensor)
+
+
+class Given(Tensor):
+    """An operand that was given as a plain array, list or number, with the labels that this implies.
+
+    One operation uses it. Its class tells a plain array from a Tensor in error messages, and a plain number from a
+    constant Tensor where the ranks compare numbers.
+    """
+
+    __slots__ = ()
+
+
 _new = object.__new__
 
 

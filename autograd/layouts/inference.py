@@ -14,9 +14,9 @@ from ..errors import LayoutError
 from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
 from .messages import Refused, explain, rank_dependent
 from .partition import extents_of_parts
-from .rank_values import RankFloat, RankInt
+from .rank_values import EVERY_AXIS, rank_axes
 
-__all__ = ["combine", "infer", "layout_of", "varying"]
+__all__ = ["axes_in", "combine", "infer", "layout_of", "varying"]
 
 
 def infer(
@@ -26,11 +26,12 @@ def infer(
     real: Sequence[bool],
     options: Any,
     arrays: Sequence[Any],
+    given: Sequence[int] = (),
 ) -> Layout:
     """Infer the layout of the result of `op`. Raises LayoutError with a reason and a fix if the layouts do not mix.
 
     For an operand that is not `real` (floating or complex), R and I are treated as C, because it has no cotangent. The
-    arrays are used for the error's text only.
+    arrays, and the indices of operands that were `given` as plain arrays or numbers, are for the error's text.
     """
     grid = layouts[0].grid
     for layout in layouts:
@@ -47,7 +48,8 @@ def infer(
         try:
             result.append(combine(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
-            raise LayoutError(explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine)) from None
+            text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, given)
+            raise LayoutError(text) from None
     return grid.layout(result)
 
 
@@ -160,15 +162,26 @@ def _with_partial(op: Any, labels: Sequence[Label]) -> Label:
 
 
 def layout_of(x: Any, grid: Grid) -> Layout:
-    """The layout of an operand that is not a Tensor: C for numbers, V for arrays, V on their axes for rank numbers."""
-    if isinstance(x, RankInt | RankFloat):
-        return grid.layout([V if name in x.axes else C for name in grid.names])
-    return grid.uniform(C if getattr(x, "shape", ()) == () else V)
+    """The layout of an operand that is not a Tensor.
+
+    C for numbers: Python's, NumPy's, and arrays without dimensions. V for arrays and lists. A rank number is V on its
+    axes.
+    """
+    axes = axes_in(grid, rank_axes(x))
+    if axes:
+        return grid.layout([V if name in axes else C for name in grid.names])
+    return grid.uniform(V if isinstance(x, list | tuple) or getattr(x, "shape", ()) != () else C)
+
+
+def axes_in(grid: Grid, axes: frozenset[str]) -> Sequence[str]:
+    """The axes of a rank number that `grid` has."""
+    return grid.names if EVERY_AXIS in axes else [name for name in grid.names if name in axes]
 
 
 def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:
     """The layout of an operand with a rank-dependent option: copies become Varying on the option's axes."""
-    for axis in axes:
+    on = axes_in(layout.grid, axes)
+    for axis in on:
         if layout[axis] is I or layout[axis] is P:
             raise LayoutError(rank_dependent(name, layout, axis))
-    return layout.replace([axis for axis in axes if layout[axis] in (R, C, D)], V)
+    return layout.replace([axis for axis in on if layout[axis] in (R, C, D)], V)

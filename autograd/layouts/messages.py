@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..errors import LayoutError, RingtapeError, ShapeError, call_site
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
-from .rank_values import RankFloat, RankInt
+from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
-    "Refused", "addend", "contradiction", "describe", "drawn_leaf", "explain", "fixes", "rank_dependent",
-    "require_one_number", "unagreed", "unfit",
+    "Refused", "about_plain_array", "addend", "contradiction", "describe", "drawn_leaf", "explain", "fixes",
+    "plain_array", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -172,15 +173,33 @@ def explain(
     refused: Refused,
     arrays: Sequence[Any],
     combine: Callable[..., Label],
+    given: Sequence[int] = (),
 ) -> str:
     """The text of a LayoutError: operands, the axis with the reason, a fix that passes inference, the call site."""
     names = [op.operand_name(i) for i in range(len(layouts))]
     shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     word, *at = refused.args
-    lines = [f"{op.name}({shown})", f"  axis {axis!r}: {_REASONS[word](op, labels, *at)}"]
-    found = None
     size = layouts[0].grid.sizes[layouts[0].grid.axis(axis)]
-    if any(isinstance(a, RankInt | RankFloat) for a in arrays):
+
+    def passes(trial: Sequence[Label]) -> bool:
+        try:
+            combine(op, trial, shapes, maps, size)
+        except Refused:
+            return False
+        return True
+
+    def with_label(i: int, label: Label) -> bool:
+        return passes([*labels[:i], label, *labels[i + 1 :]])
+
+    questions = [
+        plain_array(names[i], how)
+        for i in given
+        if labels[i] is V and shapes[i] != ()
+        for how in _as_constant(names[i], axis, partial(with_label, i))
+    ]
+    lines = [f"{op.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](op, labels, *at)}"]
+    found = None
+    if any(labels[i] is V and shapes[i] == () for i in given):
         found = "  fix: use a number that is the same on every rank, like the global extent x.global_shape[...]"
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
     drawn = [i for i, x in enumerate(labels) if x is D]
@@ -205,14 +224,31 @@ def explain(
                 for j in range(len(labels)):
                     if j == i or (not only_one and trial[j] is labels[i]):
                         trial[j] = label
-                try:
-                    combine(op, trial, shapes, maps, size)
-                except Refused:
+                if not passes(trial):
                     continue
                 d = getattr(labels[i], "dim", 0)
                 found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}   ({cost})"
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
+
+
+def _as_constant(name: str, axis: str, passes: Callable[[Label], bool]) -> list[str]:
+    """The call that makes a plain array legal if it is the same on all ranks, in a list; empty if none does."""
+    constant = f"ag.constant({name})"
+    if passes(C):
+        return [constant]
+    return [how.format(x=constant, a=axis) for label, how, _ in _FIXES[C] if passes(label)][:1]
+
+
+def plain_array(name: str, how: str) -> str:
+    """The line of a message about an operand that is a plain array: what to write if all ranks have the same."""
+    return f"  {name} is a plain array, which counts as Varying. The same on all ranks? {how}"
+
+
+def about_plain_array(text: str, name: str, how: str) -> str:
+    """The text of an error with the line of `plain_array` after its first one."""
+    first, *rest = text.splitlines()
+    return "\n".join([first, plain_array(name, how), *rest])
 
 
 def rank_dependent(name: str, layout: Layout, axis: str) -> str:
@@ -288,6 +324,17 @@ def unagreed(caller: str, layout: Layout, shape: Sequence[int], axis: str, label
         f"  or:  global_shape=({along}{',' if len(shape) == 1 else ''}) where x is made   (the parts are those of "
         f"numpy.array_split)\n  or:  cast(x, {axis!r}, to=y.layout[{axis!r}]), if x is computed and y is divided alike"
     )
+
+
+def require_same_number(value: Any, what: str) -> None:
+    """Raise LayoutError if a number that all ranks share, such as a learning rate, differs between ranks."""
+    axes = sorted(rank_axes(value))
+    if axes:
+        where = "the ranks" if EVERY_AXIS in axes else f"the ranks of axis {', '.join(map(repr, axes))}"
+        raise LayoutError(
+            f"{what}={value!r} differs between {where}; needed: one number for all ranks\n  fix: a number that does "
+            "not depend on the rank, such as a global extent (x.global_shape[...])" + call_site()
+        )
 
 
 def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: type[RingtapeError] = LayoutError) -> None:

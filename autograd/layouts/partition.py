@@ -6,11 +6,12 @@ Parts follow numpy's array_split rule, unless the ranks have agreed on other ext
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import LayoutError, ShapeError, call_site
 from .layout import Layout, Shard, V
 from .messages import describe, unagreed
-from .rank_values import RankInt
+from .rank_values import LocalCount, rank_axes
 
 __all__ = [
     "extents_of_parts", "global_shape", "labels_of_parts", "level", "local_shape", "nested_parts", "parts",
@@ -128,12 +129,12 @@ def require_fit(layout: Layout, shape: Sequence[int]) -> None:
 
 
 def local_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a part. Extents of sharded dimensions are `RankInt`, which keep their axes."""
+    """The shape of a part. Extents of sharded dimensions are `LocalCount`s, which keep their axes."""
     result = list(shape)
     for name, x in layout.items():
         if isinstance(x, Shard) and x.dim < len(result):
-            known = result[x.dim]
-            result[x.dim] = RankInt(known, {name, *(known.axes if isinstance(known, RankInt) else ())})
+            known: Any = result[x.dim]
+            result[x.dim] = LocalCount(known, {name, *rank_axes(known)})  # type: ignore[call-overload]
     return tuple(result)
 
 

@@ -1,60 +1,74 @@
-"""Numbers that differ between ranks: `mesh.axis(a).rank`, the local extent of a sharded dimension.
+"""Numbers that differ between ranks: rank numbers, and the local extents of sharded dimensions.
 
-They keep the axes along which they differ, also through arithmetic, so that a slice or a mean that depends on the rank
-is not mistaken for one that does not.
+They keep the axes along which they differ through arithmetic, comparisons, `round`, `divmod`, `math.floor` and NumPy's
+functions, so that a slice or a mean that depends on the rank is not mistaken for one that does not. As an operand or an
+argument of an operation such a number is Varying on its axes. ``int(n)``, ``float(n)`` and ``n.item()`` give a plain
+number, which states that the dependence is intended. Plain numbers are constants, and the ranks compare them (see
+`collectives.checks.sanitizer`).
+
+============  ============================================================  =======================================
+class         values                                                        Python's type
+============  ============================================================  =======================================
+RankInt       a rank number, and integers computed from it                  a subclass of int
+RankBool      a comparison of rank numbers                                  a subclass of int
+RankFloat     floats computed from any of them                              a subclass of float
+LocalCount    the local extent of a sharded dimension, and integers         not an int, but accepted where Python needs
+              computed from it                                              an index: ``range``, slices, shapes
+============  ============================================================  =======================================
+
+A LocalCount is no int because Python computes ``1.0 / n`` for a subclass of int without asking it. The quotient would
+be a plain float, and where the parts are equal, it would be the same on all ranks. For ``0.1 * rank`` this is harmless:
+the product is plain, but differs between the ranks, so their comparison finds it.
+
+Python converts a number to a plain one in ``math.sqrt`` and the like (use `autograd.numpy.sqrt`), ``numpy.array([n])``,
+``range``, ``not`` and ``in``. ``max(rank, 1)`` returns one of its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-__all__ = ["RankFloat", "RankInt", "frozen", "rank_axes"]
+__all__ = [
+    "EVERY_AXIS", "INTEGERS", "RANK_NUMBERS", "LocalCount", "RankBool", "RankFloat", "RankInt", "frozen", "plain",
+    "rank_axes", "rank_number",
+]  # fmt: skip
+
+EVERY_AXIS = "*"
+"""The axis of the numbers that differ on every axis of any mesh: the rank in a world."""
 
 
 class RankInt(int):
-    """An integer that differs between the ranks of some axes (a rank, the extent of a local part).
-
-    Arithmetic with it gives a RankInt. The result of an operation with it as an operand is V on those axes.
-    """
+    """An integer that differs between the ranks of some axes, such as a rank. See the table of this module."""
 
     axes: frozenset[str]
 
-    def __new__(cls, value: int, axes: Iterable[str]) -> RankInt:
+    def __new__(cls, value: Any, axes: Iterable[str]) -> RankInt:
         self = super().__new__(cls, value)
         self.axes = frozenset(axes)
         return self
 
     def __reduce__(self) -> Any:
-        return RankInt, (int(self), self.axes)
+        return type(self), (int(self), self.axes)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
-        # convert to a plain int, which alone is weak in NumPy's promotion; the result is an array, and therefore V
-        return getattr(ufunc, method)(*(int(x) if isinstance(x, RankInt) else x for x in xs), **options)
-
-
-def _keeping_axes(name: str) -> Any:
-    plain = getattr(int, name)
-
-    def method(self: RankInt, *others: Any) -> Any:
-        result = plain(self, *others)
-        if result is NotImplemented and others and isinstance(others[0], float):
-            return getattr(RankFloat(float(self), self.axes), name)(*others)
-        if type(result) is int:
-            return RankInt(result, self.axes.union(*(o.axes for o in others if isinstance(o, RankInt))))
-        if type(result) is float:
-            return RankFloat(result, self.axes.union(*(o.axes for o in others if isinstance(o, RankInt | RankFloat))))
-        return result
-
-    method.__name__ = name
-    return method
+    def item(self) -> int:
+        """The plain integer."""
+        return int(self)
 
 
-_ARITHMETIC = [f"__{s}{n}__" for n in ("add", "sub", "mul", "floordiv", "mod", "truediv", "pow") for s in ("", "r")]
-for _name in (*_ARITHMETIC, "__neg__", "__abs__", "__lshift__", "__rshift__", "__and__", "__or__", "__xor__"):
-    setattr(RankInt, _name, _keeping_axes(_name))
+class RankBool(RankInt):
+    """A truth value that differs between ranks, such as ``rank == 0``."""
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+    def item(self) -> bool:
+        """The plain truth value."""
+        return bool(self)
 
 
 class RankFloat(float):
@@ -62,32 +76,141 @@ class RankFloat(float):
 
     axes: frozenset[str]
 
-    def __new__(cls, value: float, axes: Iterable[str]) -> RankFloat:
+    def __new__(cls, value: Any, axes: Iterable[str]) -> RankFloat:
         self = super().__new__(cls, value)
         self.axes = frozenset(axes)
         return self
 
+    def __reduce__(self) -> Any:
+        return type(self), (float(self), self.axes)
 
-def _float_keeping_axes(name: str) -> Any:
-    plain = getattr(float, name)
+    def item(self) -> float:
+        """The plain float."""
+        return float(self)
 
-    def method(self: RankFloat, *others: Any) -> Any:
-        result = plain(self, *others)
-        if type(result) is float:
-            return RankFloat(result, self.axes.union(*(o.axes for o in others if isinstance(o, RankInt | RankFloat))))
-        return result
 
-    method.__name__ = name
+class LocalCount:
+    """The local extent of a sharded dimension, or an integer computed from one. See the table of this module."""
+
+    __slots__ = ("axes", "value")
+
+    axes: frozenset[str]
+    value: int
+
+    def __init__(self, value: Any, axes: Iterable[str]):
+        self.value = int(value)
+        self.axes = frozenset(axes)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.value, self.axes)
+
+    def item(self) -> int:
+        """The plain integer."""
+        return self.value
+
+    def __int__(self) -> int:
+        return self.value
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __format__(self, form: str) -> str:
+        return format(self.value, form)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.value, dtype=dtype)
+
+
+RANK_NUMBERS = (RankInt, RankFloat, LocalCount)
+
+
+INTEGERS = (int, np.integer, LocalCount)
+"""The types of integers, where a function takes one integer or several."""
+
+
+def plain(x: Any) -> Any:
+    """A rank number as a plain number; anything else as it is."""
+    return x.item() if isinstance(x, RANK_NUMBERS) else x
+
+
+def rank_number(value: Any, axes: frozenset[str], is_count: bool = False) -> Any:
+    """A number, or a tuple of numbers, that differs between the ranks of `axes`. Arrays are returned as they are.
+
+    With `is_count` an integer becomes a `LocalCount`.
+    """
+    if not axes:
+        return value
+    if isinstance(value, tuple):
+        return tuple(rank_number(x, axes, is_count) for x in value)
+    if isinstance(value, bool | np.bool_):
+        return RankBool(value, axes)
+    if isinstance(value, int | np.integer):
+        return LocalCount(value, axes) if is_count else RankInt(value, axes)
+    return RankFloat(value, axes) if isinstance(value, float | np.floating) else value
+
+
+def _keeping_axes(value: Any, *of: Any) -> Any:
+    """The result of a function of rank numbers. Integers computed from floats are counts: a float may hide one."""
+    return rank_number(value, rank_axes(of), any(isinstance(x, LocalCount | RankFloat) for x in of))
+
+
+_OPERANDS = (int, float, complex, LocalCount, np.generic)
+
+
+def _binary(function: Callable[[Any, Any], Any], is_reflected: bool) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, _OPERANDS):
+            return NotImplemented
+        x, y = plain(self), plain(other)
+        return _keeping_axes(function(y, x) if is_reflected else function(x, y), self, other)
+
     return method
 
 
-for _name in (*_ARITHMETIC, "__neg__", "__abs__"):
-    setattr(RankFloat, _name, _float_keeping_axes(_name))
+def _unary(function: Callable[..., Any]) -> Any:
+    return lambda self, *digits: _keeping_axes(function(plain(self), *digits), self)
+
+
+def _array_ufunc(self: Any, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
+    """A NumPy function of rank numbers gives one. With an array it gives an array, which is V in an operation."""
+    if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _NUMPY) for x in xs):
+        return NotImplemented  # a Tensor's turn
+    return rank_number(getattr(ufunc, method)(*map(plain, xs), **options), rank_axes(xs))
+
+
+_NUMPY = (np.ndarray, np.generic, *RANK_NUMBERS)
+_OPERATORS = {
+    name: getattr(operator, name)
+    for name in ("add", "sub", "mul", "floordiv", "mod", "truediv", "pow", "lshift", "rshift", "and_", "or_", "xor")
+} | {"divmod": divmod}
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "neg": operator.neg, "pos": operator.pos, "abs": abs, "invert": operator.invert, "round": round,
+    "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
+}  # fmt: skip
+for _kind in RANK_NUMBERS:
+    for _name, _function in _OPERATORS.items():
+        setattr(_kind, f"__{_name.rstrip('_')}__", _binary(_function, is_reflected=False))
+        setattr(_kind, f"__r{_name.rstrip('_')}__", _binary(_function, is_reflected=True))
+    for _name in _COMPARISONS:
+        setattr(_kind, f"__{_name}__", _binary(getattr(operator, _name), is_reflected=False))
+    for _name, _function in _FUNCTIONS.items():
+        setattr(_kind, f"__{_name}__", _unary(_function))
+    setattr(_kind, "__hash__", lambda self: hash(plain(self)))  # noqa: B010 - a comparison by __eq__ needs it
+    setattr(_kind, "__array_ufunc__", _array_ufunc)  # noqa: B010
 
 
 def rank_axes(options: Any) -> frozenset[str]:
     """The axes on which a number among an operation's options differs between ranks."""
-    if isinstance(options, RankInt | RankFloat):
+    if isinstance(options, RANK_NUMBERS):
         return options.axes
     if isinstance(options, slice):
         return rank_axes((options.start, options.stop, options.step))

@@ -14,18 +14,22 @@ import numpy as np
 from ..arrays.device import move, zeros_on
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import op
+from ..engine.promotion import given
 from ..engine.state import state
-from ..engine.tensor import TENSORS, Tensor
+from ..engine.tensor import TENSORS, Given, Tensor, relabel
 from ..errors import NotDifferentiable, ShapeError, call_site
-from ..layouts.layout import C
+from ..layouts.inference import layout_of, varying
+from ..layouts.layout import C, Grid
+from ..layouts.rank_values import RANK_NUMBERS, RankBool, plain, rank_axes, rank_number
 from .indexing import getitem
 
-__all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
+__all__ = ["constant_like", "followed", "instead_of", "made_like", "of_rank_numbers", "operand", "operands", "raw",
            "stack", "strong", "tensors_in", "zero_like"]  # fmt: skip
 
 _HOST = (np.ndarray, np.generic)
 _ON_HOST = np.zeros(())
-_NUMBERS = (bool, int, float, complex)
+_NUMBERS = (bool, int, float, complex, *RANK_NUMBERS)
+_RANK_NUMBERS = frozenset((RankBool, *RANK_NUMBERS))
 
 
 def raw(x: Any) -> Any:
@@ -53,12 +57,18 @@ def followed(x: Any) -> bool:
 
 
 def operand(x: Any) -> Any:
-    """Return an argument as a Tensor or an array. A nested list that holds Tensors becomes one Tensor."""
-    if x.__class__ in TENSORS or hasattr(x, "dtype"):
+    """Return an argument as a Tensor or an array. A nested list that holds Tensors becomes one Tensor.
+
+    Under a mesh a number is a Tensor too, so that it stays a constant when it is reshaped.
+    """
+    if x.__class__ in TENSORS:
         return x
+    if hasattr(x, "dtype"):
+        return given(x, state.grid) if state.grid is not None and x.shape == () else x
     if isinstance(x, list | tuple) and tensors_in(x):
         return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
-    return np.asarray(x)
+    is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and np.shape(x) == ())
+    return given(x, state.grid) if is_number else np.asarray(x)
 
 
 def operands(*xs: Any) -> list[Any]:
@@ -67,7 +77,7 @@ def operands(*xs: Any) -> list[Any]:
     weak = [x for x in xs if isinstance(x, _NUMBERS) and not hasattr(x, "dtype")]
     if not arrays or not weak:
         return [operand(x) for x in xs]
-    dtype = np.result_type(*(x.dtype for x in arrays), *weak)
+    dtype = np.result_type(*(x.dtype for x in arrays), *map(plain, weak))
     return [_number(x, dtype, arrays[0]) if any(x is w for w in weak) else operand(x) for x in xs]
 
 
@@ -104,7 +114,12 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any =
 
 
 def _number(x: Any, dtype: Any, like: Any) -> Any:
-    return made_like(partial(np.full, (), x, np.asarray(x).dtype if dtype is None else dtype), like)
+    value = plain(x)
+    made = made_like(partial(np.full, (), value, np.asarray(value).dtype if dtype is None else dtype), like)
+    if made.__class__ not in TENSORS:
+        return made
+    grid = _grid_of(like)
+    return Given(made.array, None if grid is None else layout_of(x, grid))
 
 
 def made_like(make: Callable[..., Any], like: Any) -> Any:
@@ -121,7 +136,12 @@ def made_like(make: Callable[..., Any], like: Any) -> Any:
 def _constant(array: Any, like: Any) -> Any:
     if like.__class__ not in TENSORS:
         return array
-    return Tensor(array, None if like.layout is None else like.layout.grid.uniform(C))
+    grid = _grid_of(like)
+    return Tensor(array, None if grid is None else grid.uniform(C))
+
+
+def _grid_of(like: Any) -> Grid | None:
+    return state.grid if like.layout is None else like.layout.grid
 
 
 def constant_like(array: Any, like: Any) -> Any:
@@ -136,8 +156,8 @@ def zero_like(x: Any) -> Any:
     return Tensor(zeros_on(x.array, (), x.dtype), x.layout)
 
 
-def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator for the differentiable form of the NumPy function `plain`.
+def instead_of(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator for the differentiable form of the NumPy function `theirs`.
 
     Without a Tensor among the arguments NumPy's function runs, with all arguments that it takes. With one the decorated
     function runs; arguments that it lacks, such as ``out=`` and ``where=``, raise NotDifferentiable.
@@ -150,19 +170,40 @@ def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]
                     break
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):
-                    return plain(*args, **words)
+                    return of_rank_numbers(theirs, args, words)
+            if (len(args) > 1 or words) and not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values()))):
+                args, words = _varying_by_rank(theirs.__name__, args, words)
             if words and words.get("out", ()) is None:
                 del words["out"]
             try:
                 return ours(*args, **words)
             except TypeError as error:
                 if "keyword argument" in str(error):
-                    raise refusal(plain.__name__, words) from error
+                    raise refusal(theirs.__name__, words) from error
                 raise
 
         return call
 
     return made
+
+
+def _varying_by_rank(name: str, args: Any, words: Any) -> tuple[Any, Any]:
+    """Arguments in which numbers that differ between ranks are plain, and Tensors are Varying on the axes of these."""
+    axes = rank_axes((*args, *words.values()))
+
+    def changed(x: Any) -> Any:
+        if x.__class__ not in TENSORS or _grid_of(x) is None:
+            return plain(x)
+        layout = x.labelled(_grid_of(x))
+        return relabel(x, varying(layout, axes, name))
+
+    return tuple(map(changed, args)), {key: changed(x) for key, x in words.items()}
+
+
+def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
+    """Call a NumPy function without a Tensor. A number computed from numbers that differ between ranks does so, too."""
+    y = theirs(*args, **words)
+    return rank_number(y, rank_axes((*args, *words.values())), is_count=True)
 
 
 def refusal(name: str, words: Any) -> NotDifferentiable:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
+from ..engine.parameter import Constant
+from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError
-from .arguments import constant_like, instead_of, operand, operands, raw, strong
+from ..layouts.inference import axes_in
+from ..layouts.layout import C, Shard, V
+from ..layouts.rank_values import INTEGERS, plain, rank_axes, rank_number
+from .arguments import constant_like, instead_of, of_rank_numbers, operand, operands, raw, strong, tensors_in
 from .elementwise import power
 from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, swapaxes
 
@@ -148,39 +154,83 @@ def block(arrays: Any) -> Any:
 
 
 # -- filled with a value, and evenly spaced --------------------------------------------------------------------------
-@instead_of(np.full)
-def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> Any:
-    """Return an array filled with a value. Adjoint: the sum of the cotangent."""
+def _made(array: Any, *by: Any) -> Any:
+    """An array made of the arguments `by`. Under a mesh it is a constant, and V on the axes of rank numbers in `by`."""
+    if state.grid is None:
+        return array
+    axes = axes_in(state.grid, rank_axes(by))
+    return Constant(array, state.grid.layout([V if name in axes else C for name in state.grid.names]))
+
+
+def _maker(theirs: Any) -> Any:
+    """A function like ``np.zeros``: NumPy's own, and under a mesh a constant."""
+
+    @wraps(theirs)
+    def made(*args: Any, **words: Any) -> Any:
+        return _made(theirs(*args, **words), *args, *words.values())
+
+    made.__doc__ = (
+        f"Return what `numpy.{theirs.__name__}` returns; under a mesh a Tensor that is the same on all ranks (C).\n\n"
+        "It is V on the axes of an argument that differs between ranks. To fill an array element by element, use "
+        f"`numpy.{theirs.__name__}`."
+    )
+    return made
+
+
+_THEIRS: tuple[Any, ...] = np.zeros, np.ones, np.eye, np.identity, np.tri, np.arange
+zeros, ones, eye, identity, tri, arange = map(_maker, _THEIRS)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **words: Any) -> Any:
+    """Return an array filled with a value. Adjoint: the sum of the cotangent. A plain number gives a constant."""
+    if not tensors_in((fill_value,)):
+        filled = np.full(shape, plain(fill_value), dtype, order, **words)  # type: ignore[call-overload]
+        return _made(filled, shape, fill_value) if np.shape(fill_value) == () else filled
     value = operand(fill_value)
     value = value if dtype is None else value.astype(dtype)
-    return broadcast_to(value, (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape))
+    return broadcast_to(value, (int(shape),) if isinstance(shape, INTEGERS) else tuple(shape))
 
 
-@instead_of(np.full_like)
+def _made_like(array: Any, a: Any, shape: Any, *by: Any) -> Any:
+    """An array made in the shape of the Tensor `a`, or in `shape`.
+
+    It has the labels V and Shard of `a`, where the shapes may differ between ranks, and is constant elsewhere.
+    """
+    made = _made(array, shape, *by)
+    grid = state.grid
+    if shape is not None or grid is None:
+        return made
+    labels = zip(made.layout.labels, a.labelled(grid).labels, strict=True)
+    made.layout = grid.layout([b if b is V or isinstance(b, Shard) else a for a, b in labels])
+    return made
+
+
 def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True,
               shape: Any = None) -> Any:  # fmt: skip
     """Return an array of the shape and dtype of `a` filled with a value. Adjoint: the sum of the cotangent."""
     like = raw(a)
-    shape = np.shape(like) if shape is None else shape
+    if not tensors_in((a, fill_value)):
+        return of_rank_numbers(np.full_like, (like, plain(fill_value), dtype, order, subok, shape), {})
     dtype = np.asarray(like).dtype if dtype is None and not hasattr(like, "dtype") else dtype or like.dtype
     if fill_value.__class__ not in TENSORS:
-        return constant_like(np.full(shape, fill_value, dtype), a)
-    return full(shape, fill_value, dtype)
+        filled = constant_like(np.full(np.shape(like) if shape is None else shape, plain(fill_value), dtype), a)
+        return filled if state.grid is None or np.shape(fill_value) else _made_like(raw(filled), a, shape, fill_value)
+    return full(np.shape(like) if shape is None else shape, fill_value, dtype)
 
 
 def _filled_like(theirs: Any) -> Any:
     def filled(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, **words: Any) -> Any:
-        return theirs(raw(a), dtype=dtype, shape=shape, **words)
+        array = theirs(raw(a), dtype=dtype, shape=shape, **words)
+        return _made_like(array, a, shape) if a.__class__ in TENSORS else array
 
     filled.__name__ = filled.__qualname__ = theirs.__name__
-    filled.__doc__ = f"""Return what `numpy.{theirs.__name__}` returns; for a Tensor, too, a plain array."""
+    filled.__doc__ = f"""Return what `numpy.{theirs.__name__}` returns; for a Tensor under a mesh a constant."""
     return filled
 
 
 zeros_like, ones_like, empty_like = map(_filled_like, (np.zeros_like, np.ones_like, np.empty_like))
 
 
-@instead_of(np.linspace)
 def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
              axis: int = 0) -> Any:  # fmt: skip
     """Return `num` evenly spaced values from `start` to `stop`, both of which have derivatives.
@@ -190,6 +240,13 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
     ShapeError
         `num` is negative.
     """
+    if not tensors_in((start, stop)):
+        words = {"num": num, "endpoint": endpoint, "retstep": retstep, "dtype": dtype, "axis": axis}
+        y = np.linspace(plain(start), plain(stop), **words)
+        if np.ndim(start) or np.ndim(stop):
+            return y
+        by = start, stop, num
+        return (_made(y[0], *by), rank_number(y[1], rank_axes(by))) if retstep else _made(y, *by)
     if num < 0:
         raise ShapeError(f"linspace: num={num} was given; needed: at least 0")
     start, stop = operands(start, stop)

@@ -12,7 +12,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..layouts.layout import C, D, I, Mix, R
-from ..layouts.rank_values import RankInt, rank_axes
+from ..layouts.rank_values import LocalCount, rank_axes
 
 Shape = tuple[int, ...]
 
@@ -141,5 +141,5 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
             elif _is_index_array(operand):
                 axes = axes.union(layout.grid.names)
         if axes:
-            shape = tuple(RankInt(n, axes) for n in shape)
+            shape = tuple(LocalCount(n, axes) for n in shape)
     return _getitem_op(x, options=(normal_key(key), shape))

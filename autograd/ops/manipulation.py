@@ -11,6 +11,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..errors import NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
+from ..layouts.rank_values import INTEGERS
 from .arguments import constant_like, instead_of, operand, operands, raw, strong
 from .indexing import getitem, put, taken
 from .reductions import normal_axes, sum
@@ -123,7 +124,7 @@ def tile(A: Any, reps: Any) -> Any:
 @instead_of(np.resize)
 def resize(a: Any, new_shape: Any) -> Any:
     """Return an array of the shape `new_shape`, filled with repeated copies of the elements of `a`."""
-    shape = (new_shape,) if isinstance(new_shape, int | np.integer) else tuple(new_shape)
+    shape = (new_shape,) if isinstance(new_shape, INTEGERS) else tuple(new_shape)
     flat = ravel(operand(a))
     return reshape(taken(flat, np.arange(int(np.prod(shape))) % flat.shape[0]), shape)
 

@@ -15,7 +15,7 @@ from ..engine.primitive import op
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ShapeError
 from ..layouts.layout import Mix, Sum
-from .arguments import operand, refusal, tensors_in
+from .arguments import of_rank_numbers, operand, refusal, tensors_in
 from .shape import broadcast_to, expand_dims
 
 Axes = tuple[int, ...]
@@ -165,7 +165,8 @@ def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any
         else:
             if dtype is not None:
                 words["dtype"] = dtype
-            return plain(x, axis=axis, keepdims=keepdims, **{k: v for k, v in words.items() if v is not None})
+            words = {k: v for k, v in words.items() if v is not None}
+            return of_rank_numbers(plain, (x,), {"axis": axis, "keepdims": keepdims, **words})
     words = {k: v for k, v in words.items() if v is not None}
     if words:
         raise refusal(plain.__name__, words)

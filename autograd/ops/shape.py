@@ -13,6 +13,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError
 from ..layouts.layout import Mix
+from ..layouts.rank_values import INTEGERS
 from .arguments import operand, raw, refusal, tensors_in
 from .indexing import getitem
 
@@ -70,6 +71,19 @@ _reshape = op(
 )  # fmt: skip
 
 
+def shape(a: Any) -> tuple[int, ...]:
+    """Return the shape. The extent of a sharded dimension is that of this rank's part, and remembers it."""
+    return a.shape if a.__class__ in TENSORS else np.shape(a)
+
+
+def size(a: Any, axis: Any = None) -> int:
+    """Return the number of elements, in all or along an axis: of this rank's part where a dimension is sharded."""
+    if a.__class__ not in TENSORS:
+        return np.size(a, axis)
+    extents = a.shape if axis is None else [a.shape[i] for i in ((axis,) if isinstance(axis, INTEGERS) else axis)]
+    return math.prod(extents)
+
+
 def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any = None) -> Any:
     """Return the same elements in another shape; one extent may be -1. Adjoint: reshape back.
 
@@ -80,7 +94,7 @@ def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any =
     """
     x = a if hasattr(a, "shape") else operand(a)
     source = raw(x).shape
-    shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    shape = (shape,) if isinstance(shape, INTEGERS) else tuple(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
     if shape == source:
@@ -158,7 +172,7 @@ def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) ->
     """Return `array` broadcast to a shape as in NumPy. Adjoint: the sum over the broadcast dimensions."""
     x = operand(array) if isinstance(array, list | tuple) else array
     source = getattr(raw(x), "shape", ())
-    return _broadcast_to(x, options=((shape,) if isinstance(shape, int | np.integer) else tuple(shape), source))
+    return _broadcast_to(x, options=((shape,) if isinstance(shape, INTEGERS) else tuple(shape), source))
 
 
 def _expand_dims(shapes: Sequence[Shape], options: Any) -> Any:

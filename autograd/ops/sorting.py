@@ -13,6 +13,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, ShapeError
+from ..layouts.rank_values import RANK_NUMBERS, RankInt, plain, rank_axes, rank_number
 from .arguments import instead_of, labelled, operand, raw, stack, tensors_in
 from .creation import broadcast_arrays
 from .elementwise import where as _where
@@ -21,7 +22,7 @@ from .reductions import mean, normal_axes
 from .shape import broadcast_to, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
 
 Shape = tuple[int, ...]
-_NUMBERS = frozenset({bool, int, float, complex})
+_NUMBERS = frozenset({bool, int, float, complex, *RANK_NUMBERS})
 
 
 # -- where -----------------------------------------------------------------------------------------------------------
@@ -37,9 +38,10 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         raise ShapeError("where: one of x and y was given; needed: both or neither")
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
         if not tensors_in((condition, x, y)):
-            chosen = np.where(condition, x, y)
-            numbers = condition.__class__ is bool and x.__class__ in _NUMBERS and y.__class__ in _NUMBERS
-            return chosen.item() if numbers else chosen
+            chosen = np.where(plain(condition), plain(x), plain(y))
+            numbers = isinstance(condition, bool | RankInt) and x.__class__ in _NUMBERS and y.__class__ in _NUMBERS
+            axes = rank_axes((condition, x, y))
+            return rank_number(chosen.item(), axes, True) if numbers or axes and not chosen.shape else chosen
     given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
     condition = given[0]
     if condition.__class__ in TENSORS or hasattr(condition, "dtype"):

@@ -9,6 +9,7 @@ import numpy as np
 from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
 from ..errors import SavedArrayError
+from ..layouts.rank_values import INTEGERS
 from . import einsum, elementwise, indexing, manipulation, reductions, shape, sorting, statistics, ufuncs
 from .arguments import raw
 from .matmul import matmul
@@ -24,7 +25,7 @@ def _reshape(x: Any, *given: Any, order: str = "C", copy: Any = None) -> Any:
 
 def _transpose(x: Any, *axes: Any) -> Any:
     """Return the dimensions permuted by axes, given as one tuple or several integers; reversed without any."""
-    one = len(axes) == 1 and not isinstance(axes[0], int | np.integer)
+    one = len(axes) == 1 and not isinstance(axes[0], INTEGERS)
     return shape.transpose(x, (axes[0] if one else axes) or None)
 
 
@@ -152,10 +153,10 @@ def _method(function: Any) -> Any:
     return getattr(function, "call", function)
 
 
-def _reflected(function: Any, zero_is_neutral: bool) -> Any:
+def _reflected(function: Any, unchanged: Any) -> Any:
     def reflected(self: Any, other: Any) -> Any:
-        if zero_is_neutral and other.__class__ is int and other == 0:
-            return self  # the builtin sum([...]) begins with 0
+        if unchanged is not None and other.__class__ is int and other == 0:
+            return unchanged(self)  # the builtin sum([...]) begins with 0
         return function(other, self)
 
     return reflected
@@ -169,7 +170,7 @@ def install(operations: Any) -> None:
         setattr(Tensor, name, property(function))
     for name, function in OPERATORS.items():
         setattr(Tensor, f"__{name}__", _method(function))
-        setattr(Tensor, f"__r{name}__", _reflected(_method(function), zero_is_neutral=name == "add"))
+        setattr(Tensor, f"__r{name}__", _reflected(_method(function), function.unchanged if name == "add" else None))
     for name, function in UNREFLECTED_OPERATORS.items():
         setattr(Tensor, f"__{name}__", _method(function))
     for name in IN_PLACE:

@@ -15,7 +15,7 @@ from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from . import reductions
-from .arguments import constant_like, instead_of, operand, raw, tensors_in, zero_like
+from .arguments import constant_like, instead_of, of_rank_numbers, operand, raw, tensors_in, zero_like
 from .elementwise import (
     absolute,
     add,
@@ -190,7 +190,7 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: 
     """
     lo, hi = (a_min if min is None else min), (a_max if max is None else max)
     if out is not None or not (a.__class__ in TENSORS or tensors_in((a, lo, hi))):
-        return np.clip(a, lo, hi, out=out)
+        return of_rank_numbers(np.clip, (a, lo, hi), {"out": out})
     a = operand(a)
     if lo.__class__ in TENSORS or hi.__class__ in TENSORS or a.dtype.kind not in "fc" or a.__class__ not in TENSORS:
         a = a if lo is None else maximum(a, lo)

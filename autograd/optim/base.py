@@ -10,12 +10,13 @@ import numpy as np
 
 from ..arrays.device import is_inexact, move, to_host
 from ..arrays.shape_only import is_absent
+from ..engine import events
 from ..engine.parameter import Leaf
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site
-from ..layouts.layout import C, may_relabel
-from ..layouts.messages import describe
+from ..layouts.layout import C, Grid, I, R, V, may_relabel
+from ..layouts.messages import describe, require_same_number
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 
@@ -39,6 +40,8 @@ class Optimizer:
         There are no parameters.
     DtypeError
         A parameter is not of a floating dtype.
+    LayoutError
+        `lr` differs between ranks (a `RankFloat`). The other numbers are checked at the first step.
     """
 
     schedule: Callable[[int], float] | None = None
@@ -60,6 +63,7 @@ class Optimizer:
                 )
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
+        require_same_number(self.lr, f"{type(self).__name__}: lr")
         self.digest_every = digest_every
         self.steps = 0
         self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
@@ -84,6 +88,7 @@ class Optimizer:
         mesh = state.mesh
         if mesh is not None and self.digest_every and self.steps % self.digest_every == 0:
             mesh.check_replicas(self.parameters)
+            self._compare_numbers(mesh.grid)
         if self.schedule is not None:
             self.lr = self.schedule(self.steps)
         self.steps += 1
@@ -99,6 +104,17 @@ class Optimizer:
             complete = plain and all(g is not None for g in gradients)
             self._accepted = [p.layout for p in parameters] if complete else []
         self.update_all(gradients)
+
+    def _compare_numbers(self, grid: Grid) -> None:
+        """Let the ranks compare the hyperparameters, along the axes on which a parameter has equal copies."""
+        layouts = [p.labelled(grid) for p in self.parameters]
+        same = grid.layout([R if any(x.labels[k] in (R, I) for x in layouts) else V for k in range(len(grid.names))])
+        for name, value in vars(self).items():
+            if name in ("steps", "digest_every") or isinstance(value, list):
+                continue
+            require_same_number(value, f"{type(self).__name__}: {name}")
+            if isinstance(value, int | float | tuple):
+                events.compare(f"{type(self).__name__}({name}=)", same, value)
 
     def _accept(self, i: int, p: Leaf) -> Any:
         """Check the gradient of the i-th parameter and return its array, or None if there is nothing to update."""

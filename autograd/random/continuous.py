@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engine.tensor import Tensor
 from ..errors import RingtapeError
-from .keys import Key
+from .keys import Key, real
 from .normal_quantile import cumulative, quantile, standard_normal
 from .philox import draw, floating
 from .placement import Part
@@ -68,6 +68,7 @@ def uniform(
     True
     """
     dtype = floating(dtype, "uniform")
+    low, high = real(low, "uniform: low"), real(high, "uniform: high")
     with np.errstate(over="ignore"):  # reported below
         bottom, top = dtype.type(low), dtype.type(high)
     span = float(top) - float(bottom)
@@ -81,7 +82,7 @@ def uniform(
         x += base
         return np.minimum(x.astype(dtype, copy=False), greatest)
 
-    return draw(key, shape, part, dtype, transform, "uniform")
+    return draw(key, shape, part, dtype, transform, "uniform", numbers=(low, high))
 
 
 def normal(
@@ -133,7 +134,7 @@ def normal(
     (dtype('float32'), True, True)
     """
     dtype = floating(dtype, "normal")
-    mean, std = float(mean), float(std)
+    mean, std = real(mean, "normal: mean"), real(std, "normal: std")
     if not (math.isfinite(mean) and math.isfinite(std) and std >= 0):
         raise RingtapeError(f"normal: mean={mean!r}, std={std!r}; needed: finite, and std >= 0")
 
@@ -143,7 +144,7 @@ def normal(
         x += mean
         return x
 
-    return draw(key, shape, part, dtype, transform, "normal")
+    return draw(key, shape, part, dtype, transform, "normal", numbers=(mean, std))
 
 
 def truncated_normal(
@@ -198,7 +199,8 @@ def truncated_normal(
     (True, True)
     """
     dtype = floating(dtype, "truncated_normal")
-    mean, std, low, high = float(mean), float(std), float(low), float(high)
+    given = {"mean": mean, "std": std, "low": low, "high": high}
+    mean, std, low, high = (real(value, f"truncated_normal: {name}") for name, value in given.items())
     if not (math.isfinite(mean + std + low + high) and std > 0 and low < high):
         raise RingtapeError(
             f"truncated_normal: mean={mean!r}, std={std!r}, low={low!r}, high={high!r}; needed: finite, std > 0, "
@@ -216,4 +218,4 @@ def truncated_normal(
         x = quantile(np.clip(x, 2.0**-54, 1 - 2.0**-53)) * std + mean
         return np.clip(x, low, high).astype(dtype, copy=False)
 
-    return draw(key, shape, part, dtype, transform, "truncated_normal")
+    return draw(key, shape, part, dtype, transform, "truncated_normal", numbers=(mean, std, low, high))

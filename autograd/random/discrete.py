@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engine.tensor import Tensor
 from ..errors import RingtapeError, ShapeError
-from .keys import Key, integer
+from .keys import Key, check_key, integer, real
 from .philox import draw, write_words
 from .placement import Part, of_shape
 
@@ -102,7 +102,7 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     >>> keep.dtype, bool(0.88 < keep.mean() < 0.92)
     (dtype('bool'), True)
     """
-    p = float(p)
+    p = real(p, "bernoulli(key, shape, p): p")
     if not 0 <= p <= 1:
         raise RingtapeError(f"bernoulli: p={p!r}; needed: 0 <= p <= 1")
     limit = math.ceil(p * 2.0**53) << 11  # the smallest word whose uniform number is not below p
@@ -110,7 +110,7 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     def transform(words: Array) -> Array:
         return np.ones(words.shape, bool) if limit == 2**64 else words < np.uint64(limit)
 
-    return draw(key, shape, part, np.dtype(bool), transform, "bernoulli")
+    return draw(key, shape, part, np.dtype(bool), transform, "bernoulli", numbers=(p,))
 
 
 def permutation(key: Key, n: int) -> Array:
@@ -144,6 +144,7 @@ def permutation(key: Key, n: int) -> Array:
     >>> sorted(order.tolist()) == list(range(10))
     True
     """
+    check_key(key, "permutation")
     extents, box, _ = of_shape(n, key.axes, None, "permutation")
     if len(extents) != 1:
         raise ShapeError(f"permutation: n must be one number, got {n!r}")

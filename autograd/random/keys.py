@@ -9,17 +9,37 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import DtypeError
+from ..errors import DtypeError, call_site
+from ..layouts.messages import require_same_number
 
-__all__ = ["Key", "State", "get_state", "integer", "next_key", "seed", "set_state"]
+__all__ = ["Key", "State", "check_key", "get_state", "integer", "next_key", "real", "seed", "set_state"]
 
 
 def integer(value: Any, what: str) -> int:
-    """Convert to a Python int; raise DtypeError for anything that is not an integer."""
+    """Convert to a Python int; raise DtypeError for anything else, LayoutError for one that differs between ranks."""
+    require_same_number(value, what)
     try:
         return int(operator.index(value))
     except TypeError:
         raise DtypeError(f"{what} must be an integer, got {value!r}") from None
+
+
+def real(value: Any, what: str) -> float:
+    """Convert to a float; raise DtypeError for anything else, LayoutError for one that differs between ranks."""
+    require_same_number(value, what)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise DtypeError(f"{what} must be one real number, got {value!r}" + call_site()) from None
+
+
+def check_key(key: Any, caller: str) -> None:
+    """Raise DtypeError if the first argument of a draw is not a Key."""
+    if not isinstance(key, Key):
+        raise DtypeError(
+            f"{caller}: key must be a Key, got {key!r}\n  fix: {caller}(autograd.random.Key(0, 'weight'), shape, ...), "
+            "or numpy.random for numbers without a key" + call_site()
+        )
 
 
 @dataclass(frozen=True, slots=True)

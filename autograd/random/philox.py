@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays.shape_only import DRY, Shaped
+from ..engine import events
 from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import DtypeError, ShapeError
-from ..layouts.layout import Layout
-from .keys import Key
+from ..layouts.layout import D, Layout, R, Shard
+from .keys import Key, check_key
 from .placement import Part, coordinates, of_shape, of_tensor
 
 __all__ = ["BLOCK", "draw", "floating", "write_words"]
@@ -104,6 +105,7 @@ def draw(
     caller: str,
     *,
     choices: bool = False,
+    numbers: tuple[float, ...] = (),
 ) -> Any:
     """Generate this rank's part of a logical tensor: its words, transformed elementwise.
 
@@ -116,7 +118,10 @@ def draw(
     choices : bool
         Whether programs decide by these numbers. If so, a draw of a shape is a plain array, with values in a dry run
         too.
+    numbers : tuple of float
+        The parameters of the distribution, which the ranks compare with the key.
     """
+    check_key(key, caller)
     if isinstance(shape, Tensor):
         if part is not None:
             raise ShapeError(
@@ -128,6 +133,8 @@ def draw(
         extents, box, layout = of_shape(shape, key.axes, part, caller)
         if choices:
             layout = None
+    if layout is not None and events.constants and max(layout.grid.sizes) > 1:
+        _compare_numbers((key, *numbers), layout, caller)
     if state.dry and not (choices and layout is None):
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
         return values if layout is None else _labelled(values, layout)
@@ -139,6 +146,12 @@ def draw(
     for i in range(0, source.size, BLOCK):
         target[i : i + BLOCK] = transform(source[i : i + BLOCK])
     return out if layout is None else _labelled(out, layout)
+
+
+def _compare_numbers(numbers: tuple[Any, ...], layout: Layout, caller: str) -> None:
+    """Let the ranks compare the numbers of a draw, along the axes on which they draw the same, or parts of one draw."""
+    same = [R if x is D or isinstance(x, Shard) else x for x in layout.labels]
+    events.compare(caller, layout.grid.layout(same), numbers)
 
 
 def _labelled(array: Any, layout: Layout) -> Tensor:

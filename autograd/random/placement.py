@@ -26,7 +26,7 @@ from ..errors import LayoutError, ShapeError, call_site
 from ..layouts.layout import D, Label, Layout, Shard, V
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
-from ..layouts.rank_values import RankInt
+from ..layouts.rank_values import rank_axes
 
 __all__ = ["Part", "box_of", "coordinates", "extents_of", "of_shape", "of_tensor"]
 
@@ -82,7 +82,7 @@ def of_shape(
     """
     extents = extents_of(shape, caller)
     for n in shape if isinstance(shape, tuple | list) else (shape,):
-        local = sorted(n.axes - set(axes)) if isinstance(n, RankInt) else ()
+        local = sorted(rank_axes(n) - set(axes))
         if local:
             raise LayoutError(
                 f"{caller}(key, shape={tuple(extents)})\n  axis {local[0]!r}: an extent is that of this rank's part, "

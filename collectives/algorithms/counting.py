@@ -26,7 +26,7 @@ class _CountingCommunicator(Communicator):
     """A communicator of one rank that counts messages and sends nothing."""
 
     def __init__(self, rank: int, size: int):
-        self.rank, self.size, self.ranks, self.name = rank, size, tuple(range(size)), "counted"
+        self.index, self.size, self.ranks, self.name = rank, size, tuple(range(size)), "counted"
         self.traffic = Traffic()
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:

@@ -194,7 +194,7 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
 
         def rounds() -> None:
             for distance in distances:
-                to, source = (group.rank + distance) % group.size, (group.rank - distance) % group.size
+                to, source = (group.index + distance) % group.size, (group.index - distance) % group.size
                 finish(swap(group, out, to, into, source))
 
         return rounds
@@ -297,9 +297,9 @@ def _request(group: Communicator, operation: str, size_bytes: int) -> tuple[Requ
     """A request of `size_bytes` in all, with root 0, and the array for its result."""
     count = size_bytes // 4
     counts = [count * (i + 1) // group.size - count * i // group.size for i in range(group.size)]
-    x = np.zeros(counts[group.rank] if operation == "all_gather" else count, np.float32)
+    x = np.zeros(counts[group.index] if operation == "all_gather" else count, np.float32)
     request = Request(operation, x, counts=counts)
-    if operation == "broadcast" and group.rank:
+    if operation == "broadcast" and group.index:
         request = Request(operation, out=x)
-    found = answer(request, group.rank)
+    found = answer(request, group.index)
     return request, None if found is None else np.empty(*found)

@@ -87,7 +87,7 @@ def recursive_doubling(group: Communicator, request: Request, x: Array, out: Arr
 
     Both ranks add the same two sums, and floating-point addition is commutative, so all ranks get the same bits.
     """
-    fold = Fold(group.rank, group.size)
+    fold = Fold(group.index, group.size)
     buffer = np.empty_like(x)
     source = yield from _fold_in(group, fold, x)
     width = 1
@@ -214,7 +214,7 @@ class _Doubling:
 
 def halving_doubling(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """Rabenseifner's all-reduce: a reduce-scatter by halving, then an all-gather by doubling."""
-    fold = Fold(group.rank, group.size)
+    fold = Fold(group.index, group.size)
     source = yield from _fold_in(group, fold, x)
     if fold.works:
         bounds = even_bounds(x.size, fold.size)
@@ -227,14 +227,14 @@ def halving_doubling(group: Communicator, request: Request, x: Array, out: Array
 
 def reduce_scatter(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """Recursive halving. The seat of a pair computes the parts of both ranks, and sends the odd rank its part."""
-    fold, bounds = Fold(group.rank, group.size), bounds_of(request.counts)
+    fold, bounds = Fold(group.index, group.size), bounds_of(request.counts)
     total = np.empty_like(x)
     source = yield from _fold_in(group, fold, x)
     if fold.works:
         leaving = yield from _halve(group, fold, source, fold.bounds(bounds), total, lambda message: None)
         for sends in leaving.values():
             yield from sends
-    out[:] = total[bounds[group.rank] : bounds[group.rank + 1]]
+    out[:] = total[bounds[group.index] : bounds[group.index + 1]]
     if fold.partner is not None:
         theirs = total[bounds[fold.partner] : bounds[fold.partner + 1]]
         yield from _fold_out(group, fold, theirs, out)
@@ -243,8 +243,8 @@ def reduce_scatter(group: Communicator, request: Request, x: Array, out: Array) 
 
 def all_gather(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """All-gather by recursive doubling."""
-    fold, bounds = Fold(group.rank, group.size), bounds_of(request.counts)
-    out[bounds[group.rank] : bounds[group.rank + 1]] = x
+    fold, bounds = Fold(group.index, group.size), bounds_of(request.counts)
+    out[bounds[group.index] : bounds[group.index + 1]] = x
     if fold.partner is not None:
         if fold.works:
             yield from take(group, out[bounds[fold.partner] : bounds[fold.partner + 1]], fold.partner)

@@ -63,11 +63,11 @@ class Hosts:
         members: dict[str, list[int]] = {}
         for rank, name in enumerate(self.names):
             members.setdefault(name, []).append(rank)
-        here = members[self.names[group.rank]]
+        here = members[self.names[group.index]]
         self.lanes = min(map(len, members.values()))
         self.count = len(members)
         self.inside = subgroup(here, f"{group.name}/inside")
-        place = here.index(group.rank)
+        place = here.index(group.index)
         self.between: Communicator | None = None
         if place < self.lanes:
             self.between = subgroup([ranks[place] for ranks in members.values()], f"{group.name}/between")
@@ -112,7 +112,7 @@ def all_reduce(hosts: Hosts, request: Request, x: Array, out: Array, inside: str
     counts = [extents[i] if i < hosts.lanes else 0 for i in range(hosts.inside.size)]
     part = x
     if not is_alone:
-        mine = np.empty(counts[hosts.inside.rank], x.dtype)
+        mine = np.empty(counts[hosts.inside.index], x.dtype)
         part = yield from scatter(hosts.inside, Request("reduce_scatter", counts=counts), x, mine)
     if hosts.between is not None and hosts.between.size > 1:
         total = out if is_alone else np.empty_like(part)

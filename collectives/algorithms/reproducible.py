@@ -131,9 +131,9 @@ def along_tree(
 ) -> Steps[Array]:
     """Combine nodes up a binomial tree to rank 0, and send the sum down."""
     count = sum(map(len, indices))
-    tree = binomial(group.rank, group.size, 0)
+    tree = binomial(group.index, group.size, 0)
     for child in tree.children:
-        below = range(child, min(2 * child - group.rank, group.size))  # the child's subtree
+        below = range(child, min(2 * child - group.index, group.size))  # the child's subtree
         nodes = nodes_of([index for rank in below for index in indices[rank]], count)
         arrived = np.empty((len(nodes), like.size), like.dtype)
         yield from take(group, arrived.reshape(-1), child)
@@ -154,7 +154,7 @@ def scattered(
     group: Communicator, mine: dict[Node, Array], indices: Sequence[Sequence[int]], like: Array
 ) -> Steps[Array]:
     """Send part j of all nodes to rank j, which computes the sum of this part; then gather the parts."""
-    p, r = group.size, group.rank
+    p, r = group.size, group.index
     count = sum(map(len, indices))
     nodes = [nodes_of(theirs, count) for theirs in indices]
     bounds = even_bounds(like.size, p)
@@ -183,4 +183,4 @@ def scattered(
 
 def all_reduce(group: Communicator, request: Request, x: Array, out: Array, way: str = "") -> Steps[Array]:
     """One addend per rank; that of rank r has index r."""
-    return (yield from sum_addends(group, {group.rank: x}, [[rank] for rank in range(group.size)], x, way))
+    return (yield from sum_addends(group, {group.index: x}, [[rank] for rank in range(group.size)], x, way))

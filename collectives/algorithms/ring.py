@@ -40,7 +40,7 @@ def _around(group: Communicator, own: list[Array], places: list[Array], first: i
     places : list of array
         The arrays for the sums by part. The copying steps start with this rank's part in its place.
     """
-    p, r = group.size, group.rank
+    p, r = group.size, group.index
     right, left = (r + 1) % p, (r - 1) % p
     start = (own if first == 0 else places)[(r - first - 1) % p]
     started = [group.lend(start[piece], right) for piece in pieces(start)]
@@ -84,13 +84,13 @@ def reduce_scatter(group: Communicator, request: Request, x: Array, out: Array) 
     """This rank's part of the sum."""
     total, bounds = np.empty_like(x), bounds_of(request.counts)
     yield from _around(group, cut(x, bounds), cut(total, bounds), 0, group.size - 1)
-    out[:] = total[bounds[group.rank] : bounds[group.rank + 1]]
+    out[:] = total[bounds[group.index] : bounds[group.index + 1]]
     return out
 
 
 def all_gather(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
     """All parts, in order of rank."""
     bounds = bounds_of(request.counts)
-    out[bounds[group.rank] : bounds[group.rank + 1]] = x
+    out[bounds[group.index] : bounds[group.index + 1]] = x
     yield from gather_parts(group, out, bounds)
     return out

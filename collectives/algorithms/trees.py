@@ -159,7 +159,7 @@ def reduce(
 ) -> Steps[Array | None]:
     """A reduce: the sum on the root."""
     total = np.empty_like(x) if out is None else out
-    yield from (yield from _up(group, tree_of(group.rank, group.size, request.root), x, total, _count(x, count)))
+    yield from (yield from _up(group, tree_of(group.index, group.size, request.root), x, total, _count(x, count)))
     return out
 
 
@@ -167,7 +167,7 @@ def broadcast(
     group: Communicator, request: Request, x: None, out: Array, tree_of: TreeOf, count: int | None
 ) -> Steps[Array]:
     """The root's array, written to the others'."""
-    yield from _down(group, [tree_of(group.rank, group.size, request.root)], [out], _count(out, count))
+    yield from _down(group, [tree_of(group.index, group.size, request.root)], [out], _count(out, count))
     return out
 
 
@@ -175,7 +175,7 @@ def all_reduce(
     group: Communicator, request: Request, x: Array, out: Array, tree_of: TreeOf, count: int | None
 ) -> Steps[Array]:
     """A reduce to rank 0, then a broadcast from rank 0."""
-    tree = tree_of(group.rank, group.size, 0)
+    tree = tree_of(group.index, group.size, 0)
     yield from (yield from _up(group, tree, x, out, _count(x, count)))
     yield from _down(group, [tree], [out], _count(x, count))
     return out
@@ -188,7 +188,7 @@ def double_all_reduce(group: Communicator, request: Request, x: Array, out: Arra
     cannot be confused: no rank receives from the same rank in both trees in the same direction, since the receiver (up)
     or the sender (down) is an inner node of one tree only.
     """
-    trees, half = double_trees(group.rank, group.size), x.size // 2
+    trees, half = double_trees(group.index, group.size), x.size // 2
     xs, totals = [x[:half], x[half:]], [out[:half], out[half:]]
     count = _count(xs[1], count)
     leaving = []

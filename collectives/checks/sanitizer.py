@@ -162,11 +162,23 @@ def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statem
         by_place.append(mine)
     for place in dict.fromkeys(copy.place for each in statements for copy in each.copies):
         passed = [mine.get(place, []) for mine in by_place]
+        if _are_parts_of_longest(passed) and any(copies and copies[0].kind != "copy" for copies in passed):
+            continue
         for nth in range(max(map(len, passed))):
             who = {rank: copies[nth] for rank, copies in zip(ranks, passed, strict=True) if len(copies) > nth}
             if len({copy.digest for copy in who.values()}) > 1:
                 return ReplicaMismatch(_copies_text(name, place, who, statements[0].site))
     return None
+
+
+def _are_parts_of_longest(passed: Sequence[Sequence[Copy]]) -> bool:
+    """Whether the ranks' constants at one line agree. A rank may use some of them only, as under ``if rank == 0:``."""
+    longest = [copy.digest for copy in max(passed, key=len)]
+    for copies in passed:
+        rest = iter(longest)
+        if not all(copy.digest in rest for copy in copies):
+            return False
+    return True
 
 
 _KINDS = {
@@ -180,6 +192,18 @@ _KINDS = {
         "the global shapes of",
         "",
         "the same global_shape= on all ranks, or cc.from_local(x, layout) without it, where the ranks agree on extents",
+    ),
+    "number": (
+        "the plain numbers of",
+        "",
+        "the number of all ranks, like int(cc.all_reduce(n, {name!r})) for a count; if the ranks are meant to differ, "
+        "ag.tensor(n), which is Varying",
+    ),
+    "constant": (
+        "the constants of",
+        "has digest {digest:08x}",
+        "make it from the same numbers on every rank; if the ranks are meant to differ, ag.tensor(array), which is "
+        "Varying",
     ),
 }
 """The kinds of facts: the beginning of the message, what is shown of each, and the fix."""

@@ -62,7 +62,7 @@ def measure_offsets(group: Communicator, clock: Clock, rounds: int = 16) -> list
         In order of rank, on rank 0; empty on other ranks.
     """
     buffer = np.zeros(1, np.int64)
-    if group.rank != 0:
+    if group.index != 0:
         for _ in range(rounds):
             group.recv(buffer, 0)
             group.send(np.array([clock()], np.int64), 0)

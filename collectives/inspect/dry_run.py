@@ -197,7 +197,7 @@ class DryRun:
 
     def _note(self, group: DryCommunicator, request: Request) -> None:
         call, given = shown(request), given_bytes(request)
-        whole = whole_bytes(request, group.rank, group.size)
+        whole = whole_bytes(request, group.index, group.size)
         sweeps = [name for direction, name in self._open if direction == "backward"]
         by = sweeps[-1] if sweeps else self._open[-1][1] if self._open else call
         self._groups[id(group.ranks)] = group.ranks

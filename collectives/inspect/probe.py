@@ -24,7 +24,7 @@ class Probe(DryCommunicator):
 
     def __init__(self, group: Communicator):
         self.sent: list[Sent] = []
-        super().__init__(group.rank, group.ranks, group.name, self._write, dry=False)
+        super().__init__(group.index, group.ranks, group.name, self._write, dry=False)
 
     def _write(self, group: DryCommunicator, request: Request) -> None:
         peer = group.ranks[request.peer] if request.call in ("send", "lend", "recv") else None

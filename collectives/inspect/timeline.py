@@ -170,7 +170,7 @@ class Timeline:
         call, root = shown(request), None
         peers: tuple[int, int] | None = None
         if call in MESSAGES:
-            peers = (request.peer, group.rank) if call == "recv" else (group.rank, request.peer)
+            peers = (request.peer, group.index) if call == "recv" else (group.index, request.peer)
         elif call in ("broadcast", "reduce", "gather", "scatter"):
             root = request.root
         way = call if peers is None else "recv" if call == "recv" else "send"

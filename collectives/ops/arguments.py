@@ -24,9 +24,11 @@ from autograd.arrays.device import is_array
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import tensor
 from autograd.engine.state import state
-from autograd.engine.tensor import TENSORS, Tensor
+from autograd.engine.tensor import TENSORS, Given, Tensor
 from autograd.errors import LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import Label, Shard
+from autograd.layouts.messages import require_same_number
+from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
 
 from ..call import Call, keep
 from ..collective import Collective
@@ -34,8 +36,8 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
 
 __all__ = [
-    "AxisName", "Use", "check_other", "check_rank", "check_to", "group_of", "operand", "sample", "sizes_of",
-    "to_tensor", "user_function",
+    "AxisName", "Use", "check_other", "check_rank", "check_root", "check_to", "group_of", "operand", "sample",
+    "sizes_of", "to_tensor", "user_function",
 ]  # fmt: skip
 
 AxisName = str | Sequence[str]
@@ -120,7 +122,9 @@ def to_tensor(x: Any, name: str) -> Tensor:
     mesh = current_mesh()
     if x is None:
         raise ShapeError(f"{name} was given None; needed: an array or Tensor on every rank" + call_site())
-    x = x if x.__class__ in TENSORS else tensor(x)
+    if x.__class__ not in TENSORS:
+        leaf = tensor(plain(x))
+        x = Given(leaf.array, leaf.labelled(mesh.grid))
     if x.layout is None:
         x.layout = x.labelled(mesh.grid)
     elif x.layout.grid is not mesh.grid:
@@ -145,10 +149,17 @@ def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
         )
 
 
+def check_root(root: Any, on: Axis, name: str) -> None:
+    """Raise an error if `root` is not a rank of the axis, or differs between the ranks of the axis."""
+    check_rank(root, on, name, "root")
+    if rank_axes(root) & {*on.names, EVERY_AXIS}:
+        require_same_number(root, f"{name}: root")
+
+
 def check_other(rank: Any, on: Axis, name: str, what: str) -> None:
     """Raise MeshError if `rank` is not the number of another rank of the axis."""
     check_rank(rank, on, name, what)
-    if rank == on.group.rank:
+    if rank == on.group.index:
         raise MeshError(f"{name}: {what}={rank} is this rank itself; needed: another rank" + call_site())
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from autograd.engine.recording import FREE
 from autograd.engine.state import state
-from autograd.engine.tensor import Tensor
+from autograd.engine.tensor import Given, Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
-from autograd.layouts.messages import contradiction, describe
+from autograd.layouts.messages import about_plain_array, contradiction, describe
 from autograd.layouts.partition import require_fit
 
 from ..call import Call
@@ -45,7 +45,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @CAST_TO_P.forward
 def _(x: Any, call: Call) -> Any:
-    return x if call.group.rank == 0 else zeros_like(x)
+    return x if call.group.index == 0 else zeros_like(x)
 
 
 @CAST_TO_P.adjoint
@@ -145,7 +145,10 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
         return Use(RELABEL, x, on.call(to=to, source=have))
     if isinstance(to, Shard) and have is V:
         return _as_shard(x, on, to, have)
-    raise LayoutError(_cast_refusal(x, on, have, to) + call_site())
+    text = _cast_refusal(x, on, have, to)
+    if x.__class__ is Given:
+        text = about_plain_array(text, "x", f"cast(ag.constant(x), {'*'.join(on.names)!r}, to={to!r})")
+    raise LayoutError(text + call_site())
 
 
 def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:

@@ -120,7 +120,7 @@ def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> 
     if axis.size == 1:
         return tuple(counts)
     if group.dry or layout.absent_beyond(axis.names):
-        return (counts[group.rank],) * axis.size
+        return (counts[group.index],) * axis.size
     if group.checking:  # detects a different call of another rank before this exchange
         dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
         compared = compared_layout(layout, axis.names) if modes.watching else ""

@@ -166,7 +166,7 @@ def _running(x: Any, call: Call, step: int) -> Any:
 
 def _shifted(x: Any, call: Call, by: int) -> Any:
     """The value of the rank `by` places before this one; ones if there is no such rank."""
-    size, at = call.group.size, call.group.rank
+    size, at = call.group.size, call.group.index
     there = PERMUTE(x, call, to=V, pairs=tuple([(r, r + by) for r in range(size) if 0 <= r + by < size]))
     return there if 0 <= at - by < size else there + 1
 

@@ -77,7 +77,7 @@ def _(ct: Any, call: Call) -> Any:
     """Add each ghost cell's cotangent to that of the cell's owner; drop those beyond an open border."""
     before, after, _ = call.options
     dry = call.group.dry
-    n = call.extents[call.group.rank]
+    n = call.extents[call.group.index]
     low, high = _swap(call, to_left=ct[_cells(call, 0, before)],
                       to_right=ct[_cells(call, before + n, before + n + after)],
                       from_left=after, from_right=before)  # fmt: skip
@@ -109,7 +109,7 @@ def _swap(
     If a rank is the neighbour on both sides, the two messages are sent in the same order in both directions.
     """
     group, periodic = call.group, call.options.periodic
-    at, size = group.rank, group.size
+    at, size = group.index, group.size
     left = (at - 1) % size if at > 0 or periodic else None
     right = (at + 1) % size if at < size - 1 or periodic else None
     if left == at:

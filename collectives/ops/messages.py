@@ -31,7 +31,7 @@ __all__ = ["permute", "recv", "send"]
 
 
 def _leaving(x: Any, call: Call) -> list[Request]:
-    me = call.group.rank
+    me = call.group.index
     return [Request("send", flat(x), peer=to) for source, to in call.pairs if source == me != to]
 
 
@@ -40,7 +40,7 @@ PERMUTE = Collective("permute", (V, Shard), V, alone=None, sends=_leaving)
 
 @PERMUTE.asks
 def _(x: Any, call: Call) -> Asked:
-    me = call.group.rank
+    me = call.group.index
     source = next((s for s, to in call.pairs if to == me), None)
     if source is None:
         return None, lambda _, x, call: zeros_like(x)

@@ -234,7 +234,7 @@ def _rows(source: Any, index: Any, shapes: list[Shape], on: Axis) -> tuple[Runs,
     sources, rows = np.broadcast_arrays(sources, rows)
     for rank in np.unique(sources).tolist():
         check_rank(rank, on, "get", "a source")
-    used = [shapes[r] for r in np.unique(sources)] or [shapes[on.group.rank]]
+    used = [shapes[r] for r in np.unique(sources)] or [shapes[on.group.index]]
     if any(len(shape) == 0 for shape in used) or len({shape[1:] for shape in used}) > 1:
         raise ShapeError(
             f"get: the parts have shapes {used}, so their rows differ; needed: rows of one shape" + call_site()

@@ -58,7 +58,7 @@ def whole_shape(shape: Sequence[int], call: Call) -> list[int]:
 
 def part_shape(shape: Sequence[int], call: Call) -> list[int]:
     """The shape of this rank's part along ``call.dim``."""
-    return [*shape[: call.dim], call.extents[call.group.rank], *shape[call.dim + 1 :]]
+    return [*shape[: call.dim], call.extents[call.group.index], *shape[call.dim + 1 :]]
 
 
 def part_label(call: Call, layout: Layout, k: int, shape: Any) -> Label:
@@ -121,7 +121,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @SHARD.forward
 def _(x: Any, call: Call) -> Any:
-    return split_part(x, call.extents, call.dim, call.group.rank)
+    return split_part(x, call.extents, call.dim, call.group.index)
 
 
 @SHARD.adjoint
@@ -137,7 +137,7 @@ def _(x: Any, call: Call) -> Any:
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     whole = np.zeros_like(x, shape=tuple(shape))
-    start = sum(call.extents[: call.group.rank])
+    start = sum(call.extents[: call.group.index])
     whole[(slice(None),) * call.dim + (slice(start, start + x.shape[call.dim]),)] = x
     return whole
 

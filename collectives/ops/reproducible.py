@@ -44,7 +44,7 @@ def _(x: Any, call: Call) -> Any:
     ends = np.cumsum(call.extents)
     indices = [call.extents2[end - n : end] for n, end in zip(call.extents, ends, strict=True)]
     group = call.group
-    mine = dict(zip(indices[group.rank], wide, strict=True))
+    mine = dict(zip(indices[group.index], wide, strict=True))
     like = np.empty(size, wide.dtype)
     if isinstance(group, Selected) and group.size > 1:
         way = group.algorithm.partition(":")[2]
@@ -61,7 +61,7 @@ def _(ct: Any, call: Call) -> Any:
         ct = ALL_REDUCE(ct, call, extents=(), extents2=(), source=P)
     else:
         ct = CAST_I_TO_R(ct, call, extents=(), extents2=(), source=I, to=R)
-    shape = (call.extents[call.group.rank], *ct.shape)
+    shape = (call.extents[call.group.index], *ct.shape)
     return broadcast_to(ct, shape) if ct.__class__ in TENSORS else np.broadcast_to(ct, shape).copy()
 
 

@@ -37,7 +37,7 @@ from . import headers
 from .arguments import (
     AxisName,
     Use,
-    check_rank,
+    check_root,
     check_to,
     group_of,
     operand,
@@ -82,7 +82,7 @@ def _sample(x: Any, call: Call) -> Any:
 
 @BROADCAST.asks
 def _(x: Any, call: Call) -> Asked:
-    if call.group.rank == call.root:
+    if call.group.index == call.root:
         return Request("broadcast", flat(x), root=call.root), InShape(call.shape)
     buffer = buffer_like(_sample(x, call), call.shape, call.dtype, call.group.dry)
     return Request("broadcast", out=buffer, root=call.root), lambda y, x, call: y.reshape(call.shape)
@@ -97,7 +97,7 @@ def _(ct: Any, call: Call) -> Any:
 
 @KEEP_ROOT.forward
 def _(x: Any, call: Call) -> Any:
-    return x if call.group.rank == call.root else _elsewhere(x.shape, x.dtype, call)
+    return x if call.group.index == call.root else _elsewhere(x.shape, x.dtype, call)
 
 
 @KEEP_ROOT.adjoint
@@ -108,7 +108,7 @@ def _(ct: Any, call: Call) -> Any:
 @REDUCE.asks
 def _(x: Any, call: Call) -> Asked:
     request = Request("reduce", flat(x), root=call.root)
-    if call.group.rank == call.root:
+    if call.group.index == call.root:
         return request, InShape(x.shape)
     return request, lambda _, x, call: _elsewhere(x.shape, x.dtype, call)
 
@@ -121,7 +121,7 @@ def _(ct: Any, call: Call) -> Any:
 @SCATTER.asks
 def _(x: Any, call: Call) -> Asked:
     row = math.prod(call.shape[: call.dim] + call.shape[call.dim + 1 :])
-    rows = front(x, call.dim)[0] if call.group.rank == call.root else None
+    rows = front(x, call.dim)[0] if call.group.index == call.root else None
     request = Request("scatter", rows, counts=counts_of(call, row), root=call.root, dtype=call.dtype)
     finish = from_front(part_shape(call.shape, call), call.dim)
 
@@ -142,7 +142,7 @@ def _(x: Any, call: Call) -> Asked:
     rows, row = front(x, call.dim)
     request = Request("gather", rows, counts=counts_of(call, row), root=call.root)
     shape = whole_shape(x.shape, call)
-    if call.group.rank == call.root:
+    if call.group.index == call.root:
         return request, from_front(shape, call.dim)
     return request, lambda _, x, call: _elsewhere(shape, x.dtype, call)
 
@@ -162,8 +162,8 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     """
     mesh = current_mesh()
     on = mesh.axis(axis)
-    check_rank(root, on, name, "root")
-    at_root = on.group.rank == root
+    check_root(root, on, name)
+    at_root = on.group.index == root
     if at_root and x is None:
         raise ShapeError(f"{name}: None was given on the root, rank {root}; needed: the value" + call_site())
     recorded = state.recording is not None
@@ -365,7 +365,7 @@ def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = Non
     [None, array([2.])]
     """
     x, on = operand(x, axis, "reduce")
-    check_rank(root, on, "reduce", "root")
+    check_root(root, on, "reduce")
     return Use(REDUCE, x, on.call(group_of(on, algorithm, "reduce"), root=int(root)))
 
 
@@ -416,7 +416,7 @@ def gather(x: Any, axis: AxisName, root: int = 0, dim: int = 0) -> Use:
     [array([0., 1.]), None]
     """
     x, on = operand(x, axis, "gather")
-    check_rank(root, on, "gather", "root")
+    check_root(root, on, "gather")
     dim = normal_dim(dim, x.array.shape, "gather")
     GATHER.check(x, on)
     check_outer(x, on, dim, "gather")

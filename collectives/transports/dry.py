@@ -52,7 +52,7 @@ class DryCommunicator(Communicator):
 
     def __init__(self, rank: int, ranks: tuple[int, ...], name: str, note: Note, dry: bool = True):
         self.dry = dry
-        self.rank = rank
+        self.index = rank
         self.size = len(ranks)
         self.ranks = ranks
         self.name = name
@@ -61,14 +61,14 @@ class DryCommunicator(Communicator):
         self._note = note
 
     def __repr__(self) -> str:
-        return f"DryCommunicator('{self.name}', rank {self.rank} of {self.size})"
+        return f"DryCommunicator('{self.name}', rank {self.index} of {self.size})"
 
     def _subgroup(self, members: list[int], name: str) -> DryCommunicator:
         ranks = tuple([self.ranks[member] for member in members])
-        return DryCommunicator(members.index(self.rank), ranks, name, self._note, self.dry)
+        return DryCommunicator(members.index(self.index), ranks, name, self._note, self.dry)
 
     def duplicate(self, purpose: str) -> DryCommunicator:
-        return DryCommunicator(self.rank, self.ranks, f"{self.name}/{purpose}", self._note, self.dry)
+        return DryCommunicator(self.index, self.ranks, f"{self.name}/{purpose}", self._note, self.dry)
 
     def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
         """Do nothing: there is only one rank."""
@@ -80,7 +80,7 @@ class DryCommunicator(Communicator):
         self._note(self, request)
         if request.call == "exchange":
             return [bytes(x)] * self.size
-        found = answer(request, self.rank)
+        found = answer(request, self.index)
         if found is None:
             return None
         if request.call in ("recv", "scatter", "get", "accumulate"):  # data that only another rank has
@@ -91,7 +91,7 @@ class DryCommunicator(Communicator):
 
     def _of_equal_operands(self, request: Request, x: Any) -> Any:
         """The result if every rank has the same operand as this rank."""
-        call, size, rank = request.call, self.size, self.rank
+        call, size, rank = request.call, self.size, self.index
         if call in ("all_reduce", "reduce"):
             return x.copy() if request.op == "max" else x**size if request.op == "prod" else _times(x, size)
         if call == "scan":

@@ -19,6 +19,7 @@ from numpy import empty, ndarray
 
 from autograd.arrays.shape_only import Shaped
 from autograd.errors import DtypeError
+from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
 from ..checks.sanitizer import Copy
 from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
@@ -110,8 +111,10 @@ class Communicator:
 
     Attributes
     ----------
-    rank, size : int
+    index, size : int
         This rank's place in the group and the number of ranks in it.
+    axes : tuple of str
+        The mesh axes along which `rank` differs: those of the group's axis, else every axis.
     ranks : tuple of int
         The world rank of every member, in order.
     name : str
@@ -124,8 +127,9 @@ class Communicator:
         Values that should be equal on its ranks. The next statement compares them (see `sanitizer`).
     """
 
-    rank: int
+    index: int
     size: int
+    axes: tuple[str, ...] = (EVERY_AXIS,)
     ranks: tuple[int, ...]
     name: str
     algorithm: str = "native"
@@ -140,10 +144,19 @@ class Communicator:
     adds_float16 = False
     """Whether `_run` receives float16 operands of reductions unconverted, and rounds the sum once itself."""
 
+    @property
+    def rank(self) -> int:
+        """`index` as a number that remembers that it differs between the ranks (a `RankInt`), for programs."""
+        return RankInt(self.index, self.axes)
+
+    @rank.setter
+    def rank(self, value: int) -> None:
+        self.index = int(value)
+
     # -- groups ------------------------------------------------------------------------------------------------
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         """A channel of some of this group's ranks, in the order given. Only its members call this."""
-        return self._subgroup(check_members(members, self.rank, self.size, name, self.name), name)
+        return self._subgroup(check_members(members, self.index, self.size, name, self.name), name)
 
     def _subgroup(self, members: list[int], name: str) -> Communicator:
         raise NotImplementedError
@@ -238,7 +251,7 @@ class Communicator:
     def _prepared(self, request: Request, started: bool) -> Any:
         """Check a request, prepare its operand and result, and run or start it."""
         call, x = request.call, request.x
-        check(request, self.rank, self.size, self.name)
+        check(request, self.index, self.size, self.name)
         if self.size == 1 and call not in _MESSAGES and not self.dry:
             return Pending.done(alone(request)) if started else alone(request)
         if not isinstance(request.out if x is None else x, _ON_HOST):
@@ -248,7 +261,7 @@ class Communicator:
         if call == "broadcast":
             x, out = None, out if x is None else x.copy()
         elif out is None:
-            found = answer(request, self.rank)
+            found = answer(request, self.index)
             if found is not None:
                 out = self._empty(found[0], _SINGLE if is_half else found[1])
         if is_half:
@@ -308,7 +321,7 @@ class Communicator:
 
     def broadcast(self, x: Array, root: int) -> Array:
         """The root's array. On the other ranks `x` is the buffer for it."""
-        is_root = root == self.rank
+        is_root = root == self.index
         return self.run(Request("broadcast", x if is_root else None, root=root, out=None if is_root else x))
 
     def gather(self, x: Array, counts: Sequence[int], root: int) -> Array | None:
@@ -321,7 +334,7 @@ class Communicator:
 
     def scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> Array:
         """This rank's part of the root's array."""
-        return self.run(Request("scatter", x if root == self.rank else None, counts=counts, root=root, dtype=dtype))
+        return self.run(Request("scatter", x if root == self.index else None, counts=counts, root=root, dtype=dtype))
 
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
         """This rank's part of the sum."""
@@ -372,7 +385,7 @@ class Wrapper(Communicator):
 
     def __init__(self, base: Communicator):
         self.base = base
-        self.rank, self.size, self.ranks, self.name = base.rank, base.size, base.ranks, base.name
+        self.index, self.size, self.ranks, self.name = base.index, base.size, base.ranks, base.name
         self.traffic, self.copies, self.dry = base.traffic, base.copies, base.dry
         self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
 

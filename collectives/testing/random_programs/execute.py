@@ -62,7 +62,7 @@ def draw(
     labels = tuple(layout[a] for a in mesh.names)
     held = tuple(V if a in unequal else x for a, x in zip(mesh.names, labels, strict=True))
     values = addends(LeafForm(name, shape, held, role), mesh.sizes, seed)
-    own = part(values, [V if isinstance(x, Rooted) else x for x in held], mesh.sizes, mesh.place)
+    own = part(values, [V if isinstance(x, Rooted) else x for x in held], mesh.sizes, mesh.grid.place)
     whole = shape if any(isinstance(x, Shard) for x in labels) else None
     if role == "parameter":
         return ag.Parameter(own, layout, global_shape=whole, name=name)
@@ -145,7 +145,7 @@ def execute(program: Program, mesh: Mesh, statements: Sequence[Any] | None = Non
         if x.role != "data":
             g = known[x.name].grad
             gradients[x.name] = None if g is None or type(g.array) is Shaped else np.array(g.array)
-    return Seen(mesh.place, objective, gradients, values, known)
+    return Seen(mesh.grid.place, objective, gradients, values, known)
 
 
 def run_program(program: Program) -> list[Seen]:

@@ -53,7 +53,7 @@ class MpiCommunicator(HostTransport):
         self._groups = groups
         self._waits = groups.waits
         self._raises = groups.waits.activity.raises
-        self.rank = rank
+        self.index = rank
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
         self.name = channel.name
@@ -71,7 +71,7 @@ class MpiCommunicator(HostTransport):
         self._waits.activity.channels[channel.key] = channel
 
     def __repr__(self) -> str:
-        return f"MpiCommunicator('{self.name}', rank {self.rank} of {self.size})"
+        return f"MpiCommunicator('{self.name}', rank {self.index} of {self.size})"
 
     # -- groups ------------------------------------------------------------------------------------------------
     def poke(self) -> None:
@@ -87,7 +87,7 @@ class MpiCommunicator(HostTransport):
         if len(members) == 1:
             return MpiCommunicator(None, channel, 0, self._groups)
         handle = self._groups.create(self, self._comm, channel, members, digest)
-        made = MpiCommunicator(handle, channel, members.index(self.rank), self._groups)
+        made = MpiCommunicator(handle, channel, members.index(self.index), self._groups)
         self._groups.count_made(made)
         return made
 
@@ -95,7 +95,7 @@ class MpiCommunicator(HostTransport):
         found = self._lanes.get(purpose)
         if found is None:
             channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
-            found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.rank, self._groups)
+            found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.index, self._groups)
             found._tag = 1 + digest_of(purpose) % 32767  # MPI promises tags up to 32767
         return found
 

@@ -152,7 +152,7 @@ class SharedMemory(Wrapper, HostTransport):
         self._buffers: Buffers  # only where there is a window
         self.is_plain = host is None
         if host is not None:
-            self._buffers = Buffers(host, self.rank, self.size, self._known.clear)
+            self._buffers = Buffers(host, self.index, self.size, self._known.clear)
             self._open(host)
 
     def _open(self, host: Host) -> None:
@@ -162,11 +162,11 @@ class SharedMemory(Wrapper, HostTransport):
         slots = self._control.bytes[first:].reshape(self.size + 1, 2, SLOT_BYTES)
         self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
         self._sums = [slots[self.size, parity] for parity in (0, 1)]
-        self._flags = Flags(host, self._control, self.rank, self.size, self._mismatch)
+        self._flags = Flags(host, self._control, self.index, self.size, self._mismatch)
         host.on_close(self._release)
 
     def __repr__(self) -> str:
-        return f"SharedMemory('{self.name}', rank {self.rank} of {self.size})"
+        return f"SharedMemory('{self.name}', rank {self.index} of {self.size})"
 
     # -- buffers -------------------------------------------------------------------------------------------------------
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> Array:
@@ -294,7 +294,7 @@ class SharedMemory(Wrapper, HostTransport):
             self._word("all_reduce", x, x.size),
             self._word("all_reduce_in_place", x, x.size),
             self.size == 2 and x.dtype != _HALF,
-            (slots[0][self.rank], slots[1][self.rank]),
+            (slots[0][self.index], slots[1][self.index]),
             (slots[0], slots[1]),
         )
         if len(self._small) >= _KEPT:
@@ -310,7 +310,7 @@ class SharedMemory(Wrapper, HostTransport):
         places: tuple[int, ...] = ()
         for start, stop in pieces(0, x.size, SLOT_BYTES // x.itemsize):
             if not place:
-                self._slot(self._flags.number + 1, self.rank, x.dtype, stop - start)[...] = x[start:stop]
+                self._slot(self._flags.number + 1, self.index, x.dtype, stop - start)[...] = x[start:stop]
             n = self._flags.synchronize(call, place)
             places = places or self._places(n)
             if self.size == 2 and all(places):
@@ -321,7 +321,7 @@ class SharedMemory(Wrapper, HostTransport):
                 self._buffers.at(at, r, x.dtype, start, stop) if at else self._slot(n, r, x.dtype, stop - start)
                 for r, at in enumerate(places)
             ]
-            parts[self.rank] = x[start:stop]
+            parts[self.index] = x[start:stop]
             self._add_together(call, parts, out[start:stop])
         if any(places):
             self._flags.synchronize(call)  # until then no rank may write to an operand that others read
@@ -332,7 +332,7 @@ class SharedMemory(Wrapper, HostTransport):
         if self.size == 2:
             add_up(parts, out)
             return
-        a, b = slices(out.size, self.size, out.itemsize)[self.rank]
+        a, b = slices(out.size, self.size, out.itemsize)[self.index]
         total = self._sums[(self._flags.number + 1) & 1][: out.nbytes].view(out.dtype)
         add_up([part[a:b] for part in parts], total[a:b])
         self._flags.synchronize(call)
@@ -357,7 +357,7 @@ class SharedMemory(Wrapper, HostTransport):
             is_small = x.nbytes <= IN_PLACE_BYTES
             small = self._small.get((x.dtype, x.size)) if is_small else None
             if small is None:
-                check(Request("all_reduce", flat), self.rank, self.size, self.name)
+                check(Request("all_reduce", flat), self.index, self.size, self.name)
                 small = self._prepare_small(flat) if is_small else None
             if small is not None:
                 return self._small_in_place(small, x, flat)
@@ -401,9 +401,9 @@ class SharedMemory(Wrapper, HostTransport):
     def _prepare_direct(self, x: Array, places: Sequence[int]) -> _Plan:
         """The blocks of this rank's slice: parts, array for the sum, and arrays that it is copied to."""
         whole = [self._buffers.at(place, r, x.dtype, 0, x.size) for r, place in enumerate(places)]
-        into = min(self.rank, 1)  # the sum may overwrite either of the first two
+        into = min(self.index, 1)  # the sum may overwrite either of the first two
         plan = []
-        for a, b in pieces(*slices(x.size, self.size, x.itemsize)[self.rank], BLOCK_BYTES // x.itemsize):
+        for a, b in pieces(*slices(x.size, self.size, x.itemsize)[self.index], BLOCK_BYTES // x.itemsize):
             parts = [array[a:b] for array in whole]
             plan.append((parts, parts[into], parts[:into] + parts[into + 1 :]))
         return plan
@@ -416,21 +416,21 @@ class SharedMemory(Wrapper, HostTransport):
         places: tuple[int, ...] = ()
         for start, stop in pieces(0, max(counts), step):
             if not place:
-                slot = self._slot(self._flags.number + 1, self.rank, x.dtype, step * self.size)
+                slot = self._slot(self._flags.number + 1, self.index, x.dtype, step * self.size)
                 for r, (count, offset) in enumerate(zip(counts, offsets, strict=True)):
                     part = x[offset + min(start, count) : offset + min(stop, count)]
-                    if r != self.rank:
+                    if r != self.index:
                         slot[r * step : r * step + part.size] = part
             n = self._flags.synchronize(call, place)
             places = places or self._places(n)
             a, b = min(start, out.size), min(stop, out.size)
-            mine = offsets[self.rank]
+            mine = offsets[self.index]
             parts = [
                 self._buffers.at(at, r, x.dtype, mine + a, mine + b) if at
-                else self._slot(n, r, x.dtype, step * self.size)[self.rank * step : self.rank * step + b - a]
+                else self._slot(n, r, x.dtype, step * self.size)[self.index * step : self.index * step + b - a]
                 for r, at in enumerate(places)
             ]  # fmt: skip
-            parts[self.rank] = x[mine + a : mine + b]
+            parts[self.index] = x[mine + a : mine + b]
             add_up(parts, out[a:b])
         if any(places):
             self._flags.synchronize(call)
@@ -445,12 +445,12 @@ class SharedMemory(Wrapper, HostTransport):
         for start, stop in pieces(0, max(counts), SLOT_BYTES // x.itemsize):
             mine = x[start:stop]
             if not place:
-                self._slot(self._flags.number + 1, self.rank, x.dtype, mine.size)[...] = mine
+                self._slot(self._flags.number + 1, self.index, x.dtype, mine.size)[...] = mine
             n = self._flags.synchronize(call, place)
             places = places or self._places(n)
             for r, (count, offset, at) in enumerate(zip(counts, offsets, places, strict=True)):
                 a, b = min(start, count), min(stop, count)
-                if r == self.rank:
+                if r == self.index:
                     part = mine
                 elif at:
                     part = self._buffers.at(at, r, x.dtype, a, b)
@@ -462,7 +462,7 @@ class SharedMemory(Wrapper, HostTransport):
         return out
 
     def _broadcast(self, request: Request, x: Any, out: Array) -> Array:
-        root, is_root = request.root, self.rank == request.root
+        root, is_root = request.root, self.index == request.root
         given = request.x if is_root else out  # the root's operand may be in the window
         call = self._word("broadcast", given, given.size, root)
         place = self._buffers.place(given) if is_root else 0

@@ -71,7 +71,7 @@ class LocalCommunicator(HostTransport):
     repeats = True
 
     def __init__(self, world: LocalWorld, channel: Channel, world_rank: int):
-        self.rank = channel.ranks.index(world_rank)
+        self.index = channel.ranks.index(world_rank)
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
         self.name = channel.name
@@ -86,7 +86,7 @@ class LocalCommunicator(HostTransport):
         self.traffic = Traffic()
 
     def __repr__(self) -> str:
-        return f"LocalCommunicator('{self.name}', rank {self.rank} of {self.size})"
+        return f"LocalCommunicator('{self.name}', rank {self.index} of {self.size})"
 
     def _subgroup(self, members: list[int], name: str) -> LocalCommunicator:
         return self._world.communicator(self._world_rank, [self.ranks[member] for member in members], name)
@@ -148,10 +148,10 @@ class LocalCommunicator(HostTransport):
             rendezvous = all_rendezvous.get(number)
             if rendezvous is None:
                 rendezvous = all_rendezvous[number] = Rendezvous(self._channel, number)
-            rendezvous.calls[self.rank] = call
-            rendezvous.parts[self.rank] = Part(request, x, out)
-            rendezvous.statements[self.rank] = statement
-            rendezvous.sites[self.rank] = site
+            rendezvous.calls[self.index] = call
+            rendezvous.parts[self.index] = Part(request, x, out)
+            rendezvous.statements[self.index] = statement
+            rendezvous.sites[self.index] = site
             rendezvous.missing -= 1
             if rendezvous.missing:
                 return rendezvous
@@ -164,7 +164,7 @@ class LocalCommunicator(HostTransport):
     def _result_of(self, rendezvous: Rendezvous) -> Any:
         if not rendezvous.done:
             self._world.block(self._world_rank, rendezvous)
-        return rendezvous.result(self.rank)
+        return rendezvous.result(self.index)
 
     # -- messages ----------------------------------------------------------------------------------------------
     def _message(self, src: int, dst: int, number: int) -> Message:
@@ -179,7 +179,7 @@ class LocalCommunicator(HostTransport):
         self._world.check(self._world_rank, self.ranks[dst])
         number, self._sent[dst] = self._sent[dst], self._sent[dst] + 1
         with self._world.lock:
-            message = self._message(self.rank, dst, number)
+            message = self._message(self.index, dst, number)
             message.content = content
             self._world.release(message)
 
@@ -187,7 +187,7 @@ class LocalCommunicator(HostTransport):
         """The message that the next receive from `src` waits for."""
         number, self._received[src] = self._received[src], self._received[src] + 1
         with self._world.lock:
-            return self._message(src, self.rank, number)
+            return self._message(src, self.index, number)
 
     def _receive(self, message: Message, buffer: Array) -> Array:
         if not message.done:

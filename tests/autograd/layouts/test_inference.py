@@ -19,7 +19,7 @@ import collectives as cc
 from autograd import ops
 from autograd.engine.primitive import registry
 from autograd.layouts.layout import dual_label
-from autograd.layouts.rank_values import RankFloat, RankInt
+from autograd.layouts.rank_values import LocalCount, RankFloat, RankInt
 from autograd.ops.nn.unfold import windows
 from autograd.testing.cases import CASES
 from collectives import C, I, P, R, Rooted, Shard, V
@@ -703,7 +703,7 @@ def test_a_number_knows_each_of_its_axes() -> None:
 def test_a_mean_divided_by_a_local_count_is_refused() -> None:
     x = value(S0)
     count = x.shape[0]
-    assert isinstance(count, RankInt) and not isinstance(x.shape[1], RankInt)
+    assert isinstance(count, LocalCount) and not isinstance(x.shape[1], LocalCount)
     total = x.sum()
     with pytest.raises(ag.LayoutError) as error:
         total / count
