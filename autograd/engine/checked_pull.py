@@ -11,7 +11,7 @@ from typing import Any
 
 from ..arrays.device import is_array
 from ..errors import LayoutError
-from ..layouts.layout import Layout, may_relabel
+from ..layouts.layout import Layout, Shard, V, may_relabel
 from .recording import Node, Recording
 from .state import state
 from .tape import Sweep
@@ -35,10 +35,32 @@ def add_cotangents(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sw
     """Apply each operand's rule and add the result at its place. `ct` holds one per output where there are several."""
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
+    lifted = sweep.record and signature is not None
     for i, place in enumerate(places):
         if place >= 0 and (signature is None or i not in signature.apart):
-            g = op.cotangent(i, ct, y, xs, options, shapes)
-            sweep.add(place, relabel(g, signature.layouts[i].dual) if sweep.record and signature is not None else g)
+            given = _for_operand(signature, i, (ct, y, xs)) if lifted else (ct, y, xs)
+            g = op.cotangent(i, *given, options, shapes)
+            sweep.add(place, relabel(g, signature.layouts[i].dual) if lifted else g)
+
+
+def _for_operand(signature: Any, i: int, given: Any) -> Any:
+    """The arguments of the rule of operand i, with Varying in place of Shard on the axes where the operand is Varying.
+
+    Each rank has a function of its own of a Varying operand. So its cotangent is the sum over this rank's part alone,
+    where the rule sums over a dimension along which other operands are sharded.
+    """
+    layout = signature.layouts[i]
+    axes = [name for name, label in zip(layout.grid.names, layout.labels, strict=True) if label is V]
+    return _varying(given, axes) if axes and any(x.special for x in signature.layouts) else given
+
+
+def _varying(x: Any, axes: list[str]) -> Any:
+    """Tensors, also in tuples, with Varying in place of Shard on some axes."""
+    if isinstance(x, tuple):
+        return tuple([_varying(item, axes) for item in x])
+    if x.__class__ not in TENSORS or x.layout is None or not x.layout.special:
+        return x
+    return relabel(x, x.layout.replace([axis for axis in axes if type(x.layout[axis]) is Shard], V))
 
 
 def lift(op: Any, node: Node, tape: Recording | None, at: int = -1) -> tuple[Any, tuple[Any, ...]]:
@@ -78,7 +100,7 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
         for i, place in enumerate(places):
             if place < 0:
                 continue
-            g = op.cotangent(i, ct, y, xs, options, shapes)
+            g = op.cotangent(i, *_for_operand(signature, i, (ct, y, xs)), options, shapes)
             needed = signature.layouts[i].dual
             for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
                 if not may_relabel(have, need):

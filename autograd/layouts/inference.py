@@ -78,7 +78,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         shard = target
         for j, d in along:
             other = labels[j]
-            if j == i or shapes[j][d] == 1 or other is V:
+            if j == i or shapes[j][d] == 1 or (other is V and shapes[j][d] == shapes[i][label.dim]):
                 continue
             if not isinstance(other, Shard):
                 raise Refused("spans", j, d, i)

@@ -17,7 +17,7 @@ from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import NotDifferentiable, ShapeError, call_site
-from ..layouts.layout import C
+from ..layouts.layout import C, P
 from .indexing import getitem
 
 __all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
@@ -130,10 +130,11 @@ def constant_like(array: Any, like: Any) -> Any:
 
 
 def zero_like(x: Any) -> Any:
-    """Return a zero of the dtype and layout of `x`, for use beside it: a plain 0 does not mix with a Partial value."""
+    """Return a zero of the dtype of `x`, for use beside it. It is Partial where `x` is, with which 0 does not mix."""
     if x.__class__ not in TENSORS or x.layout is None:
         return 0
-    return Tensor(zeros_on(x.array, (), x.dtype), x.layout)
+    grid = x.layout.grid
+    return Tensor(zeros_on(x.array, (), x.dtype), grid.layout([P if label is P else C for label in x.layout.labels]))
 
 
 def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
