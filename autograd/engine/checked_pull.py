@@ -36,22 +36,25 @@ def add_cotangents(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sw
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
     lifted = sweep.record and signature is not None
+    if lifted:
+        ct, y, xs = _per_rank(signature, (ct, y, xs))
     for i, place in enumerate(places):
         if place >= 0 and (signature is None or i not in signature.apart):
-            given = _for_operand(signature, i, (ct, y, xs)) if lifted else (ct, y, xs)
-            g = op.cotangent(i, *given, options, shapes)
+            g = op.cotangent(i, ct, y, xs, options, shapes)
             sweep.add(place, relabel(g, signature.layouts[i].dual) if lifted else g)
 
 
-def _for_operand(signature: Any, i: int, given: Any) -> Any:
-    """The arguments of the rule of operand i, with Varying in place of Shard on the axes where the operand is Varying.
+def _per_rank(signature: Any, given: Any) -> Any:
+    """The arguments of a rule, with Varying in place of Shard on the axes where an operand is Varying.
 
-    Each rank has a function of its own of a Varying operand. So its cotangent is the sum over this rank's part alone,
-    where the rule sums over a dimension along which other operands are sharded.
+    There each rank has a function of its own, of the values that it holds. So a sum over a dimension along which
+    another operand is sharded is the sum over this rank's part alone.
     """
-    layout = signature.layouts[i]
-    axes = [name for name, label in zip(layout.grid.names, layout.labels, strict=True) if label is V]
-    return _varying(given, axes) if axes and any(x.special for x in signature.layouts) else given
+    layouts = signature.layouts
+    if not any(x.special for x in layouts):
+        return given
+    axes = [name for k, name in enumerate(layouts[0].grid.names) if any(x.labels[k] is V for x in layouts)]
+    return _varying(given, axes) if axes else given
 
 
 def _varying(x: Any, axes: list[str]) -> Any:
@@ -97,10 +100,11 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
     shapes = shapes if op.elementwise else None
     active, state.recording = state.recording, None
     try:
+        ct, y, xs = _per_rank(signature, (ct, y, xs))
         for i, place in enumerate(places):
             if place < 0:
                 continue
-            g = op.cotangent(i, *_for_operand(signature, i, (ct, y, xs)), options, shapes)
+            g = op.cotangent(i, ct, y, xs, options, shapes)
             needed = signature.layouts[i].dual
             for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
                 if not may_relabel(have, need):

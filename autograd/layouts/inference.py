@@ -64,7 +64,8 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         entry = Mix if maps is None else maps[i][label.dim]
         if entry is Mix:
             raise Refused("mixes", i)
-        along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if e == entry]
+        place, factor = _place(entry)
+        along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if _place(e)[0] == place]
         if isinstance(entry, Sum):
             for j, d in along:
                 other = labels[j]
@@ -78,7 +79,9 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         shard = target
         for j, d in along:
             other = labels[j]
-            if j == i or shapes[j][d] == 1 or (other is V and shapes[j][d] == shapes[i][label.dim]):
+            if j == i or shapes[j][d] == 1:
+                continue
+            if other is V and shapes[j][d] * _place(maps[j][d])[1] == shapes[i][label.dim] * factor:
                 continue
             if not isinstance(other, Shard):
                 raise Refused("spans", j, d, i)
@@ -100,9 +103,14 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
     return shard or (V if V in labels else R if R in labels else D if drawn else C)
 
 
+def _place(entry: Any) -> tuple[Any, Any]:
+    """What a dimension becomes: a dimension of the result, and the factor by which its extents are multiplied."""
+    return entry if isinstance(entry, tuple) else (entry, 1)
+
+
 def _label_in_result(label: Shard, entry: Any, i: int) -> Shard:
     """The label of a sharded dimension in the result, where its extents may be multiplied by a factor."""
-    dim, factor = entry if isinstance(entry, tuple) else (entry, 1)
+    dim, factor = _place(entry)
     extent, offset, unit = (label.extent or 0) * factor, (label.offset or 0) * factor, label.unit * factor
     if extent.denominator != 1 or offset.denominator != 1:
         raise Refused("splits", i)

@@ -87,7 +87,7 @@ def _put_dims(shapes: Sequence[Shape], options: Any) -> Any:
     entries = _dims([options[1]], options)[0]
     back: list[Any] = [Mix] * len(shapes[0])
     for i, e in enumerate(entries):
-        if isinstance(e, int):
+        if isinstance(e, int) and shapes[0][e] == options[1][i]:
             back[e] = i
     return [tuple(back)]
 
@@ -122,7 +122,7 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
     shape = (x.array if hasattr(x, "tape") else x).shape
     layout = getattr(x, "layout", None)
     if layout is not None:
-        if layout.drawn:  # a plain number may index another part of the random draw on each rank
+        if layout.drawn and by:  # a plain number may index another part of the random draw on each rank
             x = Tensor(x.array, layout.grid.layout([V if label is D else label for label in layout.labels]))
         axes = rank_axes(by)
         for operand in by:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
-from ..errors import NotDifferentiable, ShapeError
+from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
 from .arguments import constant_like, instead_of, operand, operands, raw, strong
 from .indexing import getitem, put, taken
@@ -100,6 +100,11 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     counts = np.asarray(raw(repeats))
     shape = raw(a).shape
     if counts.size != 1:
+        if counts.shape != (shape[axis],):
+            raise ShapeError(
+                f"repeat: {counts.shape} counts were given for dimension {axis} of shape {shape}; needed: one, or one "
+                "per element" + call_site()
+            )
         index = np.repeat(np.arange(shape[axis]), counts)
         return taken(a, (slice(None),) * axis + (index,), by=(repeats,))
     n = int(counts.reshape(()))

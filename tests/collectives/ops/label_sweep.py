@@ -348,15 +348,25 @@ def assembled(parts: Sequence[Array], label: str, what: str) -> Array:
     return parts[0]
 
 
+def fits(trial: Trial) -> bool:
+    """Whether one process can run and differentiate the case with what each rank holds."""
+    try:
+        for rank in range(RANKS):
+            serial(trial, rank)
+    except Exception:
+        return False
+    return True
+
+
 def verdict(trial: Trial, found: Sequence[Found]) -> str:
     """"refused" or "right"; raises Wrong."""
-    broken = [x.broken for x in found if x.broken]
-    if broken:
-        raise Wrong(f"error in the {broken[0]}")
+    if any(x.broken for x in found):
+        if any(x.refused for x in found) or (trial.separate and not fits(trial)):
+            return "refused"
+        raise Wrong(f"error in the {next(x.broken for x in found if x.broken)}")
     refused = [x.refused for x in found if x.refused]
     if refused:
-        shapes = all(x.misfit or not x.refused for x in found)
-        if len(refused) < len(found) and not (shapes and trial.separate):  # ranks' own values have their own shapes
+        if len(refused) < len(found) and not trial.separate and not all(x.misfit or not x.refused for x in found):
             raise Wrong(f"refused on some ranks only: {refused[0]}")
         return "refused"
     labels = {x.label for x in found}
