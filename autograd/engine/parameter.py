@@ -93,7 +93,9 @@ class Leaf(Tensor):
         g = Tensor(as_array(value)) if plain else value
         name, shape, dtype = self.name or "a leaf", self.array.shape, self.array.dtype
         if g.array.shape != shape:
-            raise ShapeError(f"a gradient of shape {g.array.shape} was assigned to {name} of shape {shape}" + call_site())
+            raise ShapeError(
+                f"a gradient of shape {g.array.shape} was assigned to {name} of shape {shape}" + call_site()
+            )
         if g.array.dtype != dtype:
             raise DtypeError(
                 f"a gradient of dtype {g.array.dtype} was assigned to {name} of dtype {dtype}. Fix: g.astype(p.dtype)"
@@ -277,7 +279,8 @@ def tensor(
     Parameters
     ----------
     array : array_like
-        This rank's part, not a value that the active tape follows. An array is adopted, not copied; it is read-only while a tape needs it.
+        This rank's part, not a value that the active tape follows. An array is adopted, not copied; it is read-only
+        while a tape needs it.
     layout : mapping from axis to label, optional
         An axis not named is V, or D if `array` was drawn the same on all ranks (see `random`).
     requires_grad : bool

@@ -410,8 +410,8 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
         if dual.labels[k] is P and label is not P:  # ranks with equal copies would count p times
             raise LayoutError(
                 f"backward(output: {describe(array, array.shape, y.layout)}, cotangent: "
-                f"{describe(value, value.shape, have)})\n  axis {axis!r}: the output is Replicated, so its cotangent is "
-                f"Partial, a sum over the {dual.grid.sizes[k]} ranks; the cotangent given is "
+                f"{describe(value, value.shape, have)})\n  axis {axis!r}: the output is Replicated, so its cotangent "
+                f"is Partial, a sum over the {dual.grid.sizes[k]} ranks; the cotangent given is "
                 f"{'a plain array, which is Varying' if have is None and not number else label.word}\n  fix: "
                 f"cast(output, {axis!r}, to=I), and the cotangent Invariant, if all ranks hold the same cotangent\n  "
                 f"or:  ag.tensor(cotangent, layout={{{axis!r}: P}}), if the ranks hold addends" + call_site()

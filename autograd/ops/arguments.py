@@ -16,11 +16,13 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import NotDifferentiable, ShapeError, call_site
-from ..layouts.layout import C, P
+from ..errors import LayoutError, NotDifferentiable, ShapeError, call_site
+from ..layouts.layout import C, D, I, P, R, V
+from ..layouts.messages import describe
+from ..layouts.rank_values import rank_axes
 from .indexing import getitem
 
-__all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "raw",
+__all__ = ["constant_like", "followed", "instead_of", "made_like", "operand", "operands", "option", "raw",
            "stack", "strong", "tensors_in", "zero_like"]  # fmt: skip
 
 _HOST = (np.ndarray, np.generic)
@@ -34,8 +36,41 @@ def raw(x: Any) -> Any:
 
 
 def labelled(array: Any, of: Any) -> Any:
-    """Return an array computed from the values of `of`, as a Tensor with the labels of `of` if that is a Tensor."""
-    return Tensor(array, of.layout) if of.__class__ in TENSORS else array
+    """Return an array of integers or booleans computed from `of`, with the labels of `of` if that is a Tensor.
+
+    Equal copies become constants, because such an array has no cotangent.
+    """
+    if of.__class__ not in TENSORS:
+        return array
+    layout = of.layout
+    if layout is not None:
+        layout = layout.grid.layout([C if label in (R, I) else label for label in layout.labels])
+    return Tensor(array, layout)
+
+
+def option(x: Any, name: str, of: Any) -> Any:
+    """Return an argument that is not differentiated, like a shift or a count, as plain numbers or arrays.
+
+    Raises
+    ------
+    LayoutError
+        It may differ between ranks, and `of`, the operand, does not.
+    """
+    if isinstance(x, list | tuple):
+        return type(x)([option(item, name, of) for item in x])
+    if x.__class__ not in TENSORS:
+        differs = rank_axes(x)
+    else:
+        differs = frozenset(a for a, label in (x.layout or {}).items() if label not in (R, I, C, D))
+    layout = getattr(of, "layout", None)
+    for axis in differs if layout is not None else ():
+        if layout[axis] is not V or (x.__class__ in TENSORS and x.layout[axis] is P):
+            raise LayoutError(
+                f"{name}({describe(of.array, of.array.shape, layout)}) with an argument that differs between the ranks "
+                f"of axis {axis!r}\n  fix: a number that is the same on all ranks, or cast(x, {axis!r}, to=V) of the "
+                "operand" + call_site()
+            )
+    return raw(x)
 
 
 def tensors_in(xs: Iterable[Any]) -> bool:

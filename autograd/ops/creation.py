@@ -8,6 +8,7 @@ import numpy as np
 
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError
+from ..layouts.layout import Shard
 from .arguments import constant_like, instead_of, operand, operands, raw, strong
 from .elementwise import power
 from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, swapaxes
@@ -161,10 +162,14 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subo
               shape: Any = None) -> Any:  # fmt: skip
     """Return an array of the shape and dtype of `a` filled with a value. Adjoint: the sum of the cotangent."""
     like = raw(a)
-    shape = np.shape(like) if shape is None else shape
+    shape = getattr(a, "shape", np.shape(like)) if shape is None else shape
     dtype = np.asarray(like).dtype if dtype is None and not hasattr(like, "dtype") else dtype or like.dtype
     if fill_value.__class__ not in TENSORS:
-        return constant_like(np.full(shape, fill_value, dtype), a)
+        y = constant_like(np.full(shape, fill_value, dtype), a)
+        if y.__class__ in TENSORS and y.layout is not None and y.array.shape == like.shape:  # a part, where `a` is one
+            pairs = zip(a.layout.labels, y.layout.labels, strict=True)
+            y.layout = y.layout.grid.layout([have if isinstance(have, Shard) else c for have, c in pairs])
+        return y
     return full(shape, fill_value, dtype)
 
 

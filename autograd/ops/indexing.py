@@ -11,7 +11,9 @@ from ..arrays.device import is_array
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS, Tensor
-from ..layouts.layout import C, D, I, Mix, R, V
+from ..errors import LayoutError, call_site
+from ..layouts.layout import C, D, I, Mix, P, R, V
+from ..layouts.messages import describe
 from ..layouts.rank_values import RankInt, rank_axes
 
 Shape = tuple[int, ...]
@@ -37,6 +39,11 @@ def _is_index_array(k: Any) -> bool:
     return is_array(k) and (k.ndim > 0 or k.dtype == bool)
 
 
+def _consumed(k: Any) -> int:
+    """The number of dimensions that an entry of a key indexes: those of a mask, else one."""
+    return int(k.ndim) if _is_index_array(k) and k.dtype == bool else 1
+
+
 def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Dimension rule: a slice of the whole extent keeps its dimension; any other index mixes it.
 
@@ -47,7 +54,7 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     if advanced:
         if advanced > 1 or any(k is Ellipsis or k is None for k in key):
             return [tuple([Mix] * len(shape))]
-    used = sum(k is not None and k is not Ellipsis for k in key)
+    used = sum(_consumed(k) for k in key if k is not None and k is not Ellipsis)
     if any(k is Ellipsis for k in key):
         at = [k is Ellipsis for k in key].index(True)
         key = key[:at] + (slice(None),) * (len(shape) - used) + key[at + 1 :]
@@ -59,13 +66,13 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
         if k is None:
             out += 1
             continue
-        n = shape[len(entries)]
         if isinstance(k, slice):
+            n = shape[len(entries)]
             whole = k.indices(n) == (0, n, 1) and k.start in (None, 0) and k.stop is None
             entries.append(out if whole else Mix)
             out += 1
         elif _is_index_array(k):
-            entries.append(Mix)
+            entries += [Mix] * _consumed(k)
             out += k.ndim if k.dtype != bool else 1
         else:
             entries.append(Mix)
@@ -117,6 +124,16 @@ def getitem(x: Any, key: Any) -> Any:
     return taken(x, key, key if isinstance(key, tuple) else (key,))
 
 
+def _refuse_partial_index(index: Any) -> None:
+    for axis, label in (index.layout or {}).items():
+        if label is P:
+            raise LayoutError(
+                f"x[index] with the index {describe(index.array, index.array.shape, index.layout)}\n  axis {axis!r}: "
+                "the index is Partial: each rank would use its own addend\n  fix: all_reduce(index, "
+                f"{axis!r}, to=R)" + call_site()
+            )
+
+
 def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
     """Return ``x[key]`` for a key computed from the operands `by`, which may differ between ranks."""
     shape = (x.array if hasattr(x, "tape") else x).shape
@@ -128,6 +145,7 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
         for operand in by:
             if operand.__class__ in TENSORS:
                 labels = operand.layout or {}
+                _refuse_partial_index(operand)
                 axes = axes.union(axis for axis, label in labels.items() if label not in (R, I, C, D))
             elif _is_index_array(operand):
                 axes = axes.union(layout.grid.names)

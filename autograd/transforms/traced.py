@@ -85,8 +85,8 @@ class Traced:
         if state.grid is not None and not self.hint:
             axis = state.grid.names[0]
             self.hint = (
-                f"\n  {self.structure.paths(what)[i]} is a plain array, which is Varying: a separate value on each rank. "
-                f"If it is the same on all ranks: ag.tensor(x, layout={{{axis!r}: I}})"
+                f"\n  {self.structure.paths(what)[i]} is a plain array, which is Varying: a separate value on each "
+                f"rank. If it is the same on all ranks: ag.tensor(x, layout={{{axis!r}: I}})"
             )
 
     @contextmanager

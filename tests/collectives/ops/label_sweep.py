@@ -13,6 +13,8 @@ a function of its own: its operands are what this rank holds, and only the gradi
 from __future__ import annotations
 
 import itertools
+import traceback
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,11 +25,12 @@ import numpy
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from autograd.engine.primitive import registry
+from autograd import nn
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import LayoutError, ShapeError
-from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Argument, Case, normal
-from collectives import C, D, I, P, R, Shard, V
+from autograd.errors import LayoutError, RingtapeError
+from autograd.testing.cases import CASES, Argument, Case, normal, positive
+from collectives import D, I, P, R, Shard, V
+from collectives.checks.modes import check_mode
 
 RANKS = 3
 LONGER = {2: 4, 3: 7, 4: 5}  # extents of a case -> extents of which the ranks have 2/1/1, 3/2/2, 2/2/1
@@ -65,7 +68,8 @@ class Trial:
     def own(self, rank: int) -> list[Array]:
         """What this rank holds of each operand (of a Partial operand its addend)."""
         own = self.case.draw(self.seed + 1 + rank) if self.separate else []
-        return [held(x, label, rank, i, own) for i, (x, label) in enumerate(zip(self.whole(), self.labels, strict=True))]
+        pairs = enumerate(zip(self.whole(), self.labels, strict=True))
+        return [held(x, label, rank, i, own) for i, (x, label) in pairs]
 
 
 def held(x: Array, label: str, rank: int, i: int, own: Sequence[Array] = ()) -> Array:
@@ -108,11 +112,6 @@ def longer(case: Case) -> Case:
     return found if same else case
 
 
-def choices(x: Array) -> list[str]:
-    """The labels of an operand."""
-    return ["R", "I", "P", "V", "C", "D", *(f"S{d}" for d in range(numpy.ndim(x)))]
-
-
 def trials(cases: Sequence[Case]) -> Iterator[Trial]:
     """All trials of some cases. Of three operands, two have all pairs of labels, and the third that of one of them."""
     for case in cases:
@@ -126,15 +125,122 @@ def trials(cases: Sequence[Case]) -> Iterator[Trial]:
             for a, b in itertools.product(own[i], own[j]):
                 for rest in (a, b, "R"):
                     labels = tuple(a if k == i else b if k == j else rest for k in range(len(xs)))
-                    if labels not in seen and sensible(labels) and all(label in known for label, known in zip(labels, own, strict=True)):
+                    known = all(label in of for label, of in zip(labels, own, strict=True))
+                    if labels not in seen and sensible(labels) and known:
                         seen.add(labels)
                         yield Trial(case, labels)
+
+
+def choices(x: Array) -> list[str]:
+    """The labels of an operand. Integers have no addends here."""
+    partial = ["P"] if numpy.asarray(x).dtype.kind in "fc" else []
+    return ["R", "I", *partial, "V", "C", "D", *(f"S{d}" for d in range(numpy.ndim(x)))]
 
 
 def sensible(labels: Sequence[str]) -> bool:
     """Whether a Varying operand with the extent of a part stands beside a Shard."""
     sharded = any(label[0] == "S" for label in labels)
     return sharded or not any(label[0] == "V" and label[1:] for label in labels)
+
+
+# -- cases: those of the registry, and others of functions that are no operations or have no derivative ---------------
+
+
+def all_cases() -> list[Case]:
+    """The registry's cases, in longer shapes where they fit, and cases of every other function."""
+    return [*(longer(c) for c in CASES if "strided" not in c.label), *CONDITIONS, *function_cases()]
+
+
+def _integers(*shape: int) -> Callable[[Any], Array]:
+    return lambda rng: rng.integers(0, 4, shape)
+
+
+def _case(operation: str, label: str, f: Any, *args: Any) -> Case:
+    return Case(operation, label, f, f, args)
+
+
+CONDITIONS = [
+    _case("where", "of a condition", lambda c, x, y: np.where(c > 0, x, y), normal(4, 7), normal(4, 7), normal(7)),
+    _case("where", "select", lambda x, y: np.select([x > 0.5, x > -0.5], [x * y, y], 0.0), normal(4, 7), normal(4, 7)),
+    _case("where", "piecewise", lambda x: np.piecewise(x, [x > 0], [lambda z: z * z, 1.0]), normal(4, 7)),
+    _case("where", "smooth_l1_loss", lambda x, y: nn.smooth_l1_loss(x, y, "sum"), normal(4, 7), normal(4, 7)),
+    _case("where", "a mask of numbers", lambda x, y: x * (y > 0), normal(4, 7), normal(7)),
+    _case("clip", "between operands", lambda x, a, b: np.clip(x, a, b + 1), normal(4, 7), normal(7), positive(4, 1)),
+    _case("getitem", "by integers", lambda x, i: x[i], normal(4, 7), _integers(5)),
+    _case("getitem", "take", lambda x, i: np.take(x, i, 1), normal(4, 7), _integers(5)),
+    _case("getitem", "by a mask", lambda x, m: x[m > 1], normal(4, 7), _integers(4)),
+    _case("getitem", "by a mask of two dimensions", lambda x, m: x[m > 1], normal(4, 7), _integers(4, 7)),
+    _case("take_along_axis", "by integers", lambda x, i: np.take_along_axis(x, i, 1), normal(4, 7), _integers(4, 5)),
+    _case("take_rows", "by integers", lambda x, i: nn.embedding(i, x), normal(4, 7), _integers(5)),
+    _case("cross_entropy", "of integers", lambda x, i: nn.cross_entropy(x, i, reduction="sum"), normal(7, 4),
+          _integers(7)),
+    _case("sqrt", "standard deviation along", lambda x: np.std(x, 1), normal(4, 7)),
+    _case("where", "nanstd along", lambda x: np.nanstd(x, 1), normal(4, 7)),
+    _case("sum", "nansum along", lambda x: np.nansum(x, 1), normal(4, 7)),
+]  # fmt: skip
+
+_ARGUMENTS: list[tuple[Any, ...]] = [
+    (positive(4, 7),), (positive(5, 5),), (positive(7),), (normal(4, 7), normal(7)), (normal(5, 5), normal(5, 5)),
+    (_integers(4, 7), _integers(7)), (positive(4, 7), _integers(7)), (normal(7), _integers(7)),
+]  # fmt: skip
+
+
+_NOT_SWEPT = (
+    "_", "array2", "array_", "asmatrix", "dropout", "empty", "fromiter", "info", "load", "ones_", "save", "show",
+    "test", "zeros_",
+)
+
+
+def function_cases() -> list[Case]:
+    """A case of every function of `autograd.numpy` and `autograd.nn` that takes one or two arrays."""
+    found = []
+    faces = [("np", np), ("np.linalg", np.linalg), ("np.fft", np.fft), ("nn", nn)]
+    for prefix, face in faces:
+        for name in sorted(dir(face)):
+            f = getattr(face, name)
+            if name.startswith(_NOT_SWEPT) or isinstance(f, type) or not callable(f):
+                continue
+            for args in _ARGUMENTS:
+                case = _case(f"{prefix}.{name}", str(len(args)), f, *args)
+                one = _first_array(case)
+                if one is not None:
+                    found.append(one)
+                    break
+    return found
+
+
+def _first_array(case: Case) -> Case | None:
+    """The case, of the first result where there are several; None if one process cannot run it."""
+    with warnings.catch_warnings(), numpy.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            xs = case.draw()
+            y = case.f(*map(ag.tensor, xs))
+            if isinstance(y, tuple | list):
+                f = case.f
+                case = replace(case, f=lambda *xs: f(*xs)[0])
+                y = y[0]
+            if y.__class__ not in TENSORS and not isinstance(y, numpy.ndarray):
+                return None
+            serial(Trial(case, ("R",) * len(xs)), None)
+        except Exception:
+            return None
+    return case
+
+
+def thinned(cases: Sequence[Case], first: int, others: int) -> Iterator[Trial]:
+    """Some trials of each case: `first` of the largest case of an operation, `others` of its other cases."""
+    largest: dict[str, tuple[int, Case]] = {}
+    for case in cases:
+        size = sum(numpy.size(x) for x in case.draw())
+        if case.operation not in largest or size > largest[case.operation][0]:
+            largest[case.operation] = size, case
+    for case in cases:
+        found = list(trials([case]))
+        count = first if largest[case.operation][1] is case else others
+        step = max(1, len(found) // count)
+        start = zlib.crc32(f"{case.operation} {case.label}".encode()) % step
+        yield from found[start::step][:count]
 
 
 # -- what every rank runs, and one process too -------------------------------------------------------------------------
@@ -153,6 +259,7 @@ class Found:
     second: list[Array] = field(default_factory=list)
     tangent: Array = None
     refused: str = ""  # the error of the call
+    plain: bool = False  # whether the value is a plain array, which is Varying
     misfit: bool = False  # whether the shapes did not fit
     broken: str = ""  # another error
 
@@ -185,10 +292,11 @@ def run(
                 inside[i] = tape.watch(outside[i])
             try:
                 y = f(*inside)
-            except (LayoutError, ShapeError) as error:
-                found.refused, found.misfit = str(error), isinstance(error, ShapeError)
+            except (RingtapeError, ValueError) as error:  # NumPy's own ValueError, and IndexError, for shapes
+                found.refused, found.misfit = str(error), not isinstance(error, LayoutError)
                 return found
-            y = y if y.__class__ in TENSORS else ag.tensor(y)
+            found.plain = y.__class__ not in TENSORS
+            y = ag.tensor(y) if found.plain else y
         found.value = numpy.array(raw(y))
         if y.layout is not None:
             label = y.layout.labels[0]
@@ -286,11 +394,10 @@ def on_rank(trial: Trial) -> Found:
         with numpy.errstate(all="ignore"):
             return run(trial.case.f, xs, variable, cotangent, ds, second=True)
     except Exception as error:
-        import traceback
-
         where = traceback.extract_tb(error.__traceback__)
-        stage = "call" if any(f.name == "f" or "y = f(" in (f.line or "") for f in where) else "sweep"
-        return Found(broken=f"{stage}: {type(error).__name__}: {str(error)[:300]} at {where[-1].filename[-30:]}:{where[-1].lineno}")
+        stage = "call" if any("y = f(" in (frame.line or "") for frame in where) else "sweep"
+        at = f"{where[-1].filename[-30:]}:{where[-1].lineno}"
+        return Found(broken=f"{stage}: {type(error).__name__}: {str(error)[:300]} at {at}")
 
 
 def whole_cotangent(trial: Trial, shape: Sequence[int], dtype: Any) -> Array:
@@ -382,11 +489,19 @@ def verdict(trial: Trial, found: Sequence[Found]) -> str:
             if have and have != need:
                 raise Wrong(f"the gradient of an operand {of} is {have}; needed {need}")
     if trial.separate or label == "V":
-        if label != "V" and not (label[0] in "SP" and any(t[0] == "S" for t in trial.labels)):
-            raise Wrong(f"the label is {label}, and an operand is Varying")
         expected = [serial(trial, rank, label) for rank in range(RANKS)]
+        if label in ("R", "I", "C", "D"):  # it does not depend on the Varying operand
+            assembled([x.value for x in found], label, "value")
+        elif label != "V" and not any(t[0] == "S" for t in trial.labels):
+            raise Wrong(f"the label is {label}, and an operand is Varying")
         for x, e in zip(found, expected, strict=True):
             near(x.value, e.value, "value")
+        if label in ("R", "I", "C", "D"):
+            return "right"
+        if found[0].plain:
+            if "P" in trial.labels:
+                raise Wrong("a plain array of addends")
+            return "right"
             if x.tangent is not None:
                 near(x.tangent, e.tangent, "tangent")
         for k, of in enumerate(variable):
@@ -397,7 +512,7 @@ def verdict(trial: Trial, found: Sequence[Found]) -> str:
                     raise Wrong(f"{kind}: missing")
                 if of == "R":
                     have, need = [numpy.sum(have, 0)], [numpy.sum(need, 0)]
-                elif of in "IP":
+                elif of in "IP" and numpy.any([*have, *need]):  # a condition has no derivative, so it may mix
                     raise Wrong(f"an operand that is {of} mixed with one that is Varying")
                 for a, b in zip(have, need, strict=True):
                     near(a, b, kind)
@@ -433,7 +548,12 @@ def sweep(chosen: Sequence[Trial]) -> list[tuple[Trial, str]]:
         with cc.Mesh(a=RANKS):
             return [on_rank(trial) for trial in chosen]
 
-    found = cc.run(program, RANKS)
+    mode = check_mode()
+    cc.check("off")  # making a Shard would be compared, and each comparison waits for the other threads
+    try:
+        found = cc.run(program, RANKS)
+    finally:
+        cc.check(mode)
     results = []
     for trial, *each in zip(chosen, *found, strict=True):
         try:
