@@ -15,6 +15,7 @@ import pytest
 
 from autograd.engine.broadcasting import broadcast
 from autograd.engine.primitive import op, registry
+from autograd.engine.tensor import Tensor
 from autograd.layouts.layout import Mix, Sum
 from autograd.testing.cases import WITHOUT_DERIVATIVE, Case, normal
 from autograd.testing.listing import names
@@ -42,8 +43,9 @@ def faults(chosen: Sequence[Trial]) -> Iterator[str]:
                 yield f"{trial.name}: {said}"
 
 
-def test_some_labels_of_every_case(cases: list[Case]) -> None:
-    wrong = list(faults(list(thinned(cases, 8, 1))))
+@pytest.mark.parametrize("i", range(PARTS))
+def test_some_labels_of_every_case(cases: list[Case], i: int) -> None:
+    wrong = list(faults(list(thinned(cases, 6, 1))[i::PARTS]))
     assert not wrong, f"{len(wrong)} trials are wrong:\n" + "\n".join(wrong[:20])
 
 
@@ -67,25 +69,30 @@ def planted(name: str, *args: Any, **words: Any) -> Case:
 
 
 
+def centred(ct: Any, y: Any, x: Any) -> Any:
+    """An adjoint that reads a rank's own part behind the back of the labels."""
+    return Tensor(ct.array - ct.array.mean(0), ct.layout) if isinstance(ct, Tensor) else ct - ct.mean(0)
+
+
 @pytest.mark.parametrize(("label", "expected", "case"), [
     ("S1", "right", planted("right", "N", lambda x: x * x, lambda ct, y, x: ct * x * 2, saves="0", dims=broadcast)),
-    ("S1", "gradients", planted("a factor", "N", lambda x: x * x, lambda ct, y, x: ct * x, saves="0", dims=broadcast)),
-    ("S0", "value", planted("a sum of a part", "a", lambda x: x.sum(0), lambda ct, y, x: ct + x * 0, saves="0",
-                            dims=lambda shapes, options: [(0, 0)])),
-    ("R", "error in the sweep", planted("a wrong adjoint label", "N", lambda x: x * x,
-                                        lambda ct, y, x: (ct * 2).sum() * x, saves="0", dims=broadcast)),
-    ("P", "off", planted("a square of addends", "a", lambda x: x * x, lambda ct, y, x: ct * x * 2, saves="0",
-                         dims=broadcast)),
-    ("S0", "Shard(0) of extent 8", planted("a wrong extent", "a", lambda x: x * 1, lambda ct, y, x: ct * 1,
-                                          dims=lambda shapes, options: [((0, 2), 1)])),
-    ("S0", "off", planted("a wrong dimension rule", "a", lambda x: x - x.mean(0), lambda ct, y, x: ct - ct.mean(0),
-                          dims=broadcast)),
-    ("S1", "refused", planted("a mixed dimension", "a", lambda x: x - x.mean(1, keepdims=True), lambda ct, y, x: ct,
-                              dims=lambda shapes, options: [(0, Mix)])),
     ("S0", "right", planted("a sum", "a", lambda x: x.sum(0), lambda ct, y, x: ct + x * 0, saves="0",
                             dims=lambda shapes, options: [(Sum(), 0)])),
+    ("S1", "refused", planted("a mixed dimension", "a", lambda x: x - x.mean(1, keepdims=True), lambda ct, y, x: ct,
+                              dims=lambda shapes, options: [(0, Mix)])),
+    ("S0", "wrong", planted("a sum of a part", "a", lambda x: x.sum(0), lambda ct, y, x: ct + x * 0, saves="0",
+                            dims=lambda shapes, options: [(0, 0)])),
+    ("R", "wrong: error in the sweep: LayoutError", planted(
+        "a wrong adjoint label", "N", lambda x: x * x, lambda ct, y, x: x * 2, saves="0", dims=broadcast)),
+    ("S0", "wrong: gradients: off", planted("a wrong adjoint", "a", lambda x: x * 1, centred, dims=broadcast)),
+    ("P", "wrong: error in the sweep: LayoutError", planted(
+        "a square of addends", "a", lambda x: x * x, lambda ct, y, x: ct * x * 2, saves="0", dims=broadcast)),
+    ("S0", "wrong: Shard(0) of extent 8", planted("a wrong extent", "a", lambda x: x * 1, lambda ct, y, x: ct * 1,
+                                                 dims=lambda shapes, options: [((0, 2), 1)])),
+    ("S0", "wrong: value: off", planted("a wrong dimension rule", "a", lambda x: x - x.mean(0),
+                                        lambda ct, y, x: ct - ct.mean(0), dims=broadcast)),
 ])  # fmt: skip
 def test_planted_faults_are_seen(label: str, expected: str, case: Case) -> None:
     with numpy.errstate(all="ignore"):
         ((_, said),) = sweep([Trial(case, (label,))])
-    assert expected in said, said
+    assert said.startswith(expected), said
