@@ -11,7 +11,7 @@ from typing import Any
 
 from ..arrays.device import is_array
 from ..errors import LayoutError
-from ..layouts.layout import Layout, may_relabel
+from ..layouts.layout import Layout, Shard, V, may_relabel
 from .recording import Node, Recording
 from .state import state
 from .tape import Sweep
@@ -35,10 +35,35 @@ def add_cotangents(op: Any, node: Node, ct: Any, y: Any, xs: tuple[Any, ...], sw
     """Apply each operand's rule and add the result at its place. `ct` holds one per output where there are several."""
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
+    lifted = sweep.record and signature is not None
+    if lifted:
+        ct, y, xs = _per_rank(signature, (ct, y, xs))
     for i, place in enumerate(places):
         if place >= 0 and (signature is None or i not in signature.apart):
             g = op.cotangent(i, ct, y, xs, options, shapes)
-            sweep.add(place, relabel(g, signature.layouts[i].dual) if sweep.record and signature is not None else g)
+            sweep.add(place, relabel(g, signature.layouts[i].dual) if lifted else g)
+
+
+def _per_rank(signature: Any, given: Any) -> Any:
+    """The arguments of a rule, with Varying in place of Shard on the axes where an operand is Varying.
+
+    There each rank has a function of its own, of the values that it holds. So a sum over a dimension along which
+    another operand is sharded is the sum over this rank's part alone.
+    """
+    layouts = signature.layouts
+    if not any(x.special for x in layouts):
+        return given
+    axes = [name for k, name in enumerate(layouts[0].grid.names) if any(x.labels[k] is V for x in layouts)]
+    return _varying(given, axes) if axes else given
+
+
+def _varying(x: Any, axes: list[str]) -> Any:
+    """Tensors, also in tuples, with Varying in place of Shard on some axes."""
+    if isinstance(x, tuple):
+        return tuple([_varying(item, axes) for item in x])
+    if x.__class__ not in TENSORS or x.layout is None or not x.layout.special:
+        return x
+    return relabel(x, x.layout.replace([axis for axis in axes if type(x.layout[axis]) is Shard], V))
 
 
 def lift(op: Any, node: Node, tape: Recording | None, at: int = -1) -> tuple[Any, tuple[Any, ...]]:
@@ -76,6 +101,7 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
     active, state.recording = state.recording, None
     inside, state.in_rules = state.in_rules, True
     try:
+        ct, y, xs = _per_rank(signature, (ct, y, xs))
         for i, place in enumerate(places):
             if place < 0:
                 continue

@@ -513,8 +513,13 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
         if len(_repeated) > 4096:
             _repeated.clear()
         _repeated[have, shape] = axes
-    ct = _add_reduce(ct, axes) if type(ct) is np.ndarray else ct.sum(axis=axes)
-    return ct if ct.shape == shape else ct.reshape(shape)
+    if type(ct) is np.ndarray:
+        ct = _add_reduce(ct, axes)
+        return ct if ct.shape == shape else ct.reshape(shape)
+    extra = len(have) - len(shape)
+    if axes[extra:]:  # not by a reshape, which cannot tell a part of extent 1 from a dimension of extent 1
+        ct = ct.sum(axis=axes[extra:], keepdims=True)
+    return ct.sum(axis=axes[:extra]) if extra else ct
 
 
 def ones(n: int, dtype: Any) -> Any:

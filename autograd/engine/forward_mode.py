@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arrays.device import as_array
 from .tape import Tape
-from .tensor import TENSORS, Tensor
+from .tensor import TENSORS, Tensor, relabel
 
 __all__ = ["tangent", "transpose"]
 
@@ -54,6 +54,13 @@ def _transposed(op: Any, i: int, t: Any, y: Any, xs: tuple[Any, ...], options: t
     return transpose(lambda cts: [op.cotangent(i, cts[0], y, xs, options)], [zero], [t], record)[0]
 
 
+def _as_cotangent(y: Tensor, ct: Any) -> Tensor:
+    """An array or a Tensor as a cotangent of a result, in the dual layout."""
+    if ct.__class__ not in TENSORS:
+        return Tensor(as_array(ct))
+    return ct if ct.layout is None or y.layout is None else relabel(ct, y.layout.dual)
+
+
 def transpose(
     linear: Callable[[list[Any]], Sequence[Any]], zeros: Sequence[Any], cotangents: Sequence[Any], record: bool
 ) -> list[Any]:
@@ -82,7 +89,7 @@ def transpose(
         arguments = [None if zero is None else tape.watch(zero) for zero in zeros]
         results = linear(arguments)
     pairs = [
-        (y, ct if ct.__class__ in TENSORS else Tensor(as_array(ct)))
+        (y, _as_cotangent(y, ct))
         for y, ct in zip(results, cotangents, strict=True)
         if ct is not None and y.__class__ in TENSORS and y.tape is not None
     ]

@@ -15,9 +15,9 @@ from numpy import ndarray
 
 from ..arrays.device import as_array, is_inexact
 from ..arrays.shape_only import Shaped, is_absent, shape_only
-from ..errors import AbsentError, DtypeError, LayoutError, MeshError, ShapeError, call_site
-from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V
-from ..layouts.messages import contradiction, drawn_leaf
+from ..errors import AbsentError, DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
+from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
+from ..layouts.messages import contradiction, describe, drawn_leaf
 from ..layouts.partition import extents_of_parts, parts, require_fit
 from .events import declarations
 from .recording import LEAF, Recording
@@ -64,15 +64,63 @@ class Leaf(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient, summed over all backward passes since `zero_grad`; of the dual layout."""
+        """The gradient, summed over all backward passes since `zero_grad`; of the leaf's dtype and the dual layout.
+
+        A float16 gradient is summed in float32, and rounded when `grad` is read.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            In an assignment: the shape or dtype is not the leaf's.
+        LayoutError
+            In an assignment: the layout is not the dual of the leaf's, or under a mesh a plain array is assigned.
+        """
         g = self._grad
         if g is not None and g.__class__ not in TENSORS:
+            if g.__class__ is _Wide:
+                g = g.rounded(self.array.dtype)
             g = self._grad = Tensor(g, None if self.layout is None else self.layout.dual)
         return g
 
     @grad.setter
-    def grad(self, value: Tensor | None) -> None:
-        self._grad = value
+    def grad(self, value: Any) -> None:
+        self._grad = None if value is None else self._checked_gradient(value)
+
+    def _checked_gradient(self, value: Any) -> Tensor:
+        """A value that is assigned to `grad`, as a Tensor of the dual layout."""
+        plain = value.__class__ not in TENSORS
+        g = Tensor(as_array(value)) if plain else value
+        name, shape, dtype = self.name or "a leaf", self.array.shape, self.array.dtype
+        if g.array.shape != shape:
+            raise ShapeError(
+                f"a gradient of shape {g.array.shape} was assigned to {name} of shape {shape}" + call_site()
+            )
+        if g.array.dtype != dtype:
+            raise DtypeError(
+                f"a gradient of dtype {g.array.dtype} was assigned to {name} of dtype {dtype}. Fix: g.astype(p.dtype)"
+                + call_site()
+            )
+        need = self.layout
+        if need is None and state.grid is not None:
+            need = self.labelled(state.grid)
+        if need is None:
+            return Tensor(g.array) if g.layout is not None or plain else g
+        need = need.dual
+        if g.layout is need:
+            return g
+        for k, axis in enumerate(need.grid.names):
+            have, label = None if g.layout is None else g.layout.labels[k], need.labels[k]
+            if have is None or not (have == label or (have is C and may_relabel(have, label))):
+                fix = f"ag.tensor(gradient, layout={{{axis!r}: {label!r}}}), if that is what the ranks hold"
+                if have is P:
+                    fix = f"collectives.all_reduce(gradient, {axis!r}, to={label!r})"
+                raise LayoutError(
+                    f"{name}.grad = {describe(g.array, g.array.shape, g.layout)}, for {name}: "
+                    f"{describe(self.array, shape, self.layout)}\n  axis {axis!r}: "
+                    + ("a plain array has no label" if have is None else f"the gradient is {have.word}")
+                    + f"; needed: {label.word}, the dual of {name}'s label\n  fix: {name}.grad = {fix}" + call_site()
+                )
+        return Tensor(g.array, need)
 
     @property
     def data(self) -> Any:
@@ -114,6 +162,11 @@ class Leaf(Tensor):
     def accumulate(self, ct: Any) -> None:
         """Add a cotangent to `grad`, which owns its array."""
         dtype = self.array.dtype
+        if self._grad is not None and dtype == _HALF and ct.__class__ not in TENSORS:
+            wide = self._grad if self._grad.__class__ is _Wide else _Wide(getattr(self._grad, "array", self._grad))
+            wide.array += ct
+            self._grad = wide
+            return
         if self._grad is None and ct.__class__ is ndarray and ct.dtype is dtype:
             self._grad = ct if ct.base is None and getrefcount(ct) <= _OWNED else ct.copy()
             return
@@ -130,6 +183,22 @@ class Leaf(Tensor):
         else:
             known = self.grad
             known.array += ct
+
+
+_HALF = np.dtype(np.float16)
+
+
+class _Wide:
+    """The sum of several float16 cotangents, in float32."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Any):
+        self.array = array.astype(np.float32)
+
+    def rounded(self, dtype: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return self.array.astype(dtype)
 
 
 class Parameter(Leaf):
@@ -162,6 +231,7 @@ class Parameter(Leaf):
         requires_grad: bool = True,
     ):
         given = array
+        _refuse_recorded("Parameter", array)
         array = as_array(array.array if array.__class__ in TENSORS else array)
         if not state.dry:  # a dry world uses only the shape
             array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
@@ -176,6 +246,16 @@ class Constant(Leaf):
 
     __slots__ = ()
     _default = C
+
+
+def _refuse_recorded(caller: str, x: Any) -> None:
+    """Raise TapeError for a value of the active tape, whose gradient would be lost in a leaf made of it."""
+    if state.recording is not None and x.__class__ in TENSORS and x.requires_grad:
+        raise TapeError(
+            f"{caller}(x), where x is {describe(x.array, x.array.shape, x.layout)}, which the active tape follows: a "
+            "leaf has no history, so the gradient of x would end here\n  fix: use x itself, with cast(...) for another "
+            "label, or x.astype(...) for another dtype\n  or:  stop_gradient(x), if that is meant" + call_site()
+        )
 
 
 def _layout(array: Any, layout: Any, default: Label, global_shape: Any) -> Layout | None:
@@ -203,7 +283,8 @@ def tensor(
     Parameters
     ----------
     array : array_like
-        This rank's part. An array is adopted, not copied; it is read-only while a tape needs it.
+        This rank's part, not a value that the active tape follows. An array is adopted, not copied; it is read-only
+        while a tape needs it.
     layout : mapping from axis to label, optional
         An axis not named is V, or has the label of `array` if it is a Tensor. Without `global_shape` the ranks have not
         agreed on the extents of a Shard, so it has no global shape; ``collectives.from_local`` agrees on any extents.
@@ -218,6 +299,8 @@ def tensor(
     LayoutError
         `array` is a Tensor, and `layout` contradicts its label: equal copies (R, I, or drawn at random) are not parts,
         and an addend (P) is not a value.
+    TapeError
+        `array` is a result that the active tape follows: its gradient would end here.
     DtypeError
         `requires_grad` with an integer or boolean dtype.
     ShapeError
@@ -229,6 +312,7 @@ def tensor(
     >>> ag.tensor([1.0, 2.0], requires_grad=True)
     Leaf([1., 2.])
     """
+    _refuse_recorded("tensor", array)
     labels = _with_own_labels("tensor", array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
     values = as_array(array.array if array.__class__ in TENSORS else array, None if dtype is None else np.dtype(dtype))
     found = _layout(values, labels, V, global_shape)
@@ -363,6 +447,7 @@ class _Probe:
     """Measures `getrefcount` in `accumulate` for a cotangent that nothing else refers to."""
 
     count = 0
+    _grad = None
 
     def accumulate(self, ct: Any) -> None:
         self.count = getrefcount(ct)

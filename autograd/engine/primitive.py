@@ -229,6 +229,8 @@ class Primitive:
                 self.function(*arrays, *options)  # shapes that do not fit are reported first
             except ValueError as misfit:
                 raise unfit(self, misfit, arrays) from misfit
+            except IndexError:
+                raise error from None  # an index of the whole value is out of range in a part
             if self.instead is None or not isinstance(error, LayoutError):
                 raise
             out = None

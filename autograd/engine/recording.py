@@ -58,7 +58,7 @@ class _Leaf(Step):
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
         if sweep.wanted is None:
-            node[2][0].accumulate(ct)
+            sweep.give(node[2][0], ct)
 
 
 class _Import(Step):
@@ -69,6 +69,7 @@ class _Import(Step):
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
         if sweep.wanted is None:
             other, place = node[4]
+            sweep.changed.append((other.pending, place, other.pending.get(place)))
             other.leave(place, ct)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays.device import as_array
 from ..arrays.shape_only import Shaped, shape_only
 from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
-from ..layouts.layout import C, V, may_relabel
+from ..layouts.layout import C, P, V, may_relabel
 from ..layouts.messages import describe, require_one_number
 from . import events
 from .deferred import refuse_pending
@@ -32,7 +32,7 @@ __all__ = ["Sweep", "Tape", "scope"]
 class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places before the interval."""
 
-    __slots__ = ("cts", "left", "outside", "record", "recording", "start", "wanted")
+    __slots__ = ("changed", "cts", "leaves", "left", "outside", "record", "recording", "start", "wanted")
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
         self.recording = recording
@@ -42,6 +42,8 @@ class Sweep:
         self.outside: dict[int, Any] = {}
         self.wanted = wanted  # places whose cotangents are returned; leaves then get no gradient
         self.record = record  # whether cotangents are Tensors, else bare arrays
+        self.leaves: dict[int, tuple[Any, Any]] = {}  # by id: the leaf, and what its gradient gets at the end
+        self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
 
     @property
     def place(self) -> int:
@@ -57,6 +59,37 @@ class Sweep:
         elif place >= 0:
             known = self.outside.get(place)
             self.outside[place] = ct if known is None else known + ct
+
+    def give(self, leaf: Any, ct: Any) -> None:
+        """Add a cotangent to the gradient of a leaf. If the leaf has a gradient already, `finish` does it."""
+        if leaf._grad is None:
+            self.leaves[id(leaf)] = leaf, None
+            leaf.accumulate(ct)
+            return
+        known = self.leaves.get(id(leaf))
+        if known is None:
+            self.leaves[id(leaf)] = leaf, ct
+        elif known[1] is None:  # its gradient is of this sweep
+            leaf.accumulate(ct)
+        else:
+            self.leaves[id(leaf)] = leaf, known[1] + ct
+
+    def finish(self) -> None:
+        """Add to the gradients that leaves had before this sweep."""
+        for leaf, ct in self.leaves.values():
+            if ct is not None:
+                leaf.accumulate(ct)
+
+    def undo(self) -> None:
+        """Restore gradients and pending cotangents as they were before this sweep, which failed."""
+        for leaf, ct in self.leaves.values():
+            if ct is None:
+                leaf.zero_grad()
+        for pending, place, value in reversed(self.changed):
+            if value is None:
+                pending.pop(place, None)
+            else:
+                pending[place] = value
 
     def given(self, count: int) -> list[Any]:
         """Take the cotangents of the last `count` places, whose nodes need no step in this sweep."""
@@ -191,20 +224,27 @@ class Tape:
         Parameters
         ----------
         outputs, cotangents : Tensor, array or sequences of them
-            One cotangent per output, of its shape, dtype and dual layout. An array is V, a number constant. Without
+            One cotangent per output, of its shape, dtype and dual layout. An array is V, a number constant; neither is
+            the cotangent of a Replicated output, which is Partial. Without
             cotangents the output is one number, I, P or Rooted. Without outputs the sweep starts from the cotangents
             that sweeps of other tapes left here.
         wanted : sequence of Tensor, optional
             Return the cotangents of these (None where there is none) and leave every ``.grad`` as it is.
         retain, record : bool
-            Keep the tape for another backward; record the sweep itself on the enclosing tape.
+            Keep the tape for another backward; record the sweep itself on the enclosing tape, which keeps the tape
+            too.
 
         Raises
         ------
         LayoutError
-            An objective that is V (no single number) or R (each rank would seed its copy).
+            An objective that is V (no single number) or R (each rank would seed its copy); a cotangent that has not the
+            dual layout of its output.
         TapeError
-            A released tape, or outputs that were not recorded here.
+            A released tape, outputs that were not recorded here, or `wanted` names a value that has no gradient.
+
+        Notes
+        -----
+        If a sweep fails, no ``.grad`` has changed. With ``retain=True`` it can be repeated.
         """
         recording = self.recording
         if recording is None:
@@ -212,14 +252,18 @@ class Tape:
         if state.pending:  # a value that is still being sent takes its place on the tape now
             for x in (*(outputs if isinstance(outputs, list | tuple) else (outputs,)), *(wanted or ())):
                 getattr(x, "node", None)
+        retain = retain or (record and state.recording is not None)  # what the sweep records reads the tape
         nodes, start = recording.nodes, self.start
         end = len(nodes) if self.end is None else min(self.end, len(nodes))
-        places = None if wanted is None else {x.node: None for x in wanted}
+        at = None if wanted is None else [_place_of(x, recording) for x in wanted]
+        places: dict[int, Any] | None = None if at is None else dict.fromkeys(at)
         sweep = Sweep(recording, start, end, places, record)
         for place, ct in _seeds(outputs, cotangents, recording, start, end):
             sweep.add(place, ct if record else ct.array)
         for place in [p for p in recording.pending if start <= p < end]:
-            sweep.add(place, recording.pending.pop(place))
+            left = recording.pending.pop(place)
+            sweep.changed.append((recording.pending, place, left))
+            sweep.add(place, left)
         active = state.recording
         done = not retain and start == 0 and end == len(nodes)
         over = done and active is not recording and not record  # then nothing more is recorded on it
@@ -227,19 +271,23 @@ class Tape:
             state.recording = None
         try:
             sweep.run(nodes if over else nodes[start:end], release=not retain and not over)
+        except BaseException:
+            sweep.undo()
+            raise
         finally:
             state.recording = active
         if done:
             recording.release()
-        if wanted is not None:
-            assert places is not None
-            return [places[x.node] for x in wanted]
+        if places is not None:
+            assert at is not None
+            return [places[place] if place >= start else sweep.outside.get(place) for place in at]
         for place, ct in sweep.outside.items():
             node = nodes[place]
             if node is not None and (node[0] is LEAF or node[0] is IMPORT):
                 node[0].pull(node, ct, sweep)  # a leaf belongs to no tape, an import to another one
             else:
                 recording.leave(place, ct)
+        sweep.finish()
         return None
 
     def forward(
@@ -263,6 +311,21 @@ class Tape:
         finally:
             state.recording = active
         return [carried[y.node - start] if y.tape is recording and y.node >= start else None for y in outputs]
+
+
+def _place_of(x: Any, recording: Recording) -> int:
+    """The place of a value whose cotangent is wanted; negative where it has none in this recording."""
+    if x.tape is recording:
+        return int(x.node)
+    if x.tape is not None:
+        return recording.leaves.get((id(x.tape), x.node), OUTSIDE)
+    if x.__class__ is not Tensor and not x._requires_grad:
+        raise TapeError(
+            f"the cotangent of {x.name or 'a leaf'} was wanted, {describe(x.array, x.array.shape, x.layout)}, which is "
+            "a constant: it has no gradient, not a gradient of zero. Needed: a value of this tape, or a leaf with "
+            "requires_grad=True. Fix: ag.Parameter(w), or ag.tensor(w, requires_grad=True)" + call_site()
+        )
+    return recording.leaves.get(id(x), OUTSIDE)
 
 
 # -- the start of a sweep --------------------------------------------------------------------------------------------
@@ -319,11 +382,19 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
         return Tensor(one, None if y.layout is None else y.layout.dual)
     given = ct if isinstance(ct, Tensor) else None
     value = given.array if given is not None else as_array(ct, None)
+    number = isinstance(ct, int | float | complex | np.generic)
     if value.shape != array.shape:
-        if value.shape == () and isinstance(ct, int | float | complex):
+        if value.shape == () and number:
             value = array if type(array) is Shaped else np.full(array.shape, ct, array.dtype)
         else:
-            raise ShapeError(f"a cotangent of shape {value.shape} was given for an output of shape {array.shape}")
+            raise ShapeError(
+                f"a cotangent of shape {value.shape} was given for an output of shape {array.shape}" + call_site()
+            )
+    if value.dtype.kind == "c" and array.dtype.kind != "c":
+        raise DtypeError(
+            f"a cotangent of dtype {value.dtype} was given for an output of dtype {array.dtype}; needed: a real one. "
+            "Fix: np.real(cotangent)" + call_site()
+        )
     value = value if value.dtype == array.dtype else value.astype(array.dtype)
     if type(array) is Shaped and not array.absent:
         value = shape_only(value)
@@ -332,7 +403,19 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
     dual = y.layout.dual
     have = given.layout if given is not None else None
     for k, axis in enumerate(() if have is dual else dual.grid.names):
-        label = C if isinstance(ct, int | float | complex) else V if have is None else have.labels[k]
+        if number:
+            label = V if axis in getattr(ct, "axes", ()) else C
+        else:
+            label = V if have is None else have.labels[k]
+        if dual.labels[k] is P and label is not P:  # ranks with equal copies would count p times
+            raise LayoutError(
+                f"backward(output: {describe(array, array.shape, y.layout)}, cotangent: "
+                f"{describe(value, value.shape, have)})\n  axis {axis!r}: the output is Replicated, so its cotangent "
+                f"is Partial, a sum over the {dual.grid.sizes[k]} ranks; the cotangent given is "
+                f"{'a plain array, which is Varying' if have is None and not number else label.word}\n  fix: "
+                f"cast(output, {axis!r}, to=I), and the cotangent Invariant, if all ranks hold the same cotangent\n  "
+                f"or:  ag.tensor(cotangent, layout={{{axis!r}: P}}), if the ranks hold addends" + call_site()
+            )
         if not may_relabel(label, dual.labels[k]):
             raise LayoutError(
                 f"backward(output: {describe(array, array.shape, y.layout)}, cotangent: "

@@ -144,7 +144,7 @@ def attend_backward(
     exps, inverse, safe = kept
     scores = _Scores(q, k, mask, causal, scale, safe)
     opened: set[Any] = set()
-    if not q.shape[-2]:
+    if not (q.shape[-3] and q.shape[-2]):  # no step writes to them
         for d in (dk, dv):
             if d is not None:
                 d[...] = 0

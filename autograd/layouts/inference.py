@@ -67,7 +67,8 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         entry = Mix if maps is None else maps[i][label.dim]
         if entry is Mix:
             raise Refused("mixes", i)
-        along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if e == entry]
+        place, factor = _place(entry)
+        along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if _place(e)[0] == place]
         if isinstance(entry, Sum):
             for j, d in along:
                 other = labels[j]
@@ -83,7 +84,9 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
             shard, length = target, n
         for j, d in along:
             other = labels[j]
-            if j == i or shapes[j][d] == 1 or other is V:
+            if j == i or shapes[j][d] == 1:
+                continue
+            if other is V and shapes[j][d] * _place(maps[j][d])[1] == shapes[i][label.dim] * factor:
                 continue
             if not isinstance(other, Shard):
                 raise Refused("spans", j, d, i)
@@ -105,12 +108,17 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
     return shard or (V if V in labels else R if R in labels else D if drawn else C)
 
 
+def _place(entry: Any) -> tuple[Any, Any]:
+    """What a dimension becomes: a dimension of the result, and the factor by which its extents are multiplied."""
+    return entry if isinstance(entry, tuple) else (entry, 1)
+
+
 def _label_in_result(label: Shard, entry: Any, i: int, length: int) -> tuple[Shard, Any]:
     """The label of a sharded dimension in the result, where its extents may be multiplied by a factor.
 
     Also returns the extent there of this rank's part, which has `length` in the operand.
     """
-    dim, factor = entry if isinstance(entry, tuple) else (entry, 1)
+    dim, factor = _place(entry)
     if label.extent is None:
         return Shard(dim), length * factor
     assert label.offset is not None

@@ -233,6 +233,8 @@ def _special(x: Any) -> bool:
 
 def _frozen(x: Any) -> Any:
     """Options as a dictionary key."""
+    if isinstance(x, RankInt):
+        return ("rank", int(x))  # apart from the same extent on every rank
     if isinstance(x, slice):
         return ("slice", x.start, x.stop, x.step)
     if isinstance(x, tuple | list):

@@ -17,13 +17,15 @@ from ..engine.primitive import op
 from ..engine.promotion import given
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Given, Tensor, relabel
-from ..errors import NotDifferentiable, ShapeError, call_site
-from ..layouts.inference import layout_of, varying
-from ..layouts.layout import C, Grid
+from ..errors import LayoutError, NotDifferentiable, ShapeError, call_site
+from ..layouts.inference import axes_in, layout_of, varying
+from ..layouts.layout import C, D, Grid, I, P, R, V
+from ..layouts.messages import describe
 from ..layouts.rank_values import RANK_NUMBERS, RankBool, plain, rank_axes, rank_number
 from .indexing import getitem
 
-__all__ = ["constant_like", "followed", "instead_of", "made_like", "of_rank_numbers", "operand", "operands", "raw",
+__all__ = ["constant_like", "followed", "instead_of", "made_like", "of_rank_numbers", "operand", "operands", "option",
+           "raw",
            "stack", "strong", "tensors_in", "zero_like"]  # fmt: skip
 
 _HOST = (np.ndarray, np.generic)
@@ -38,8 +40,44 @@ def raw(x: Any) -> Any:
 
 
 def labelled(array: Any, of: Any) -> Any:
-    """Return an array computed from the values of `of`, as a Tensor with the labels of `of` if that is a Tensor."""
-    return Tensor(array, of.layout) if of.__class__ in TENSORS else array
+    """Return an array of integers or booleans computed from `of`, with the labels of `of` if that is a Tensor.
+
+    Equal copies become constants, because such an array has no cotangent.
+    """
+    if of.__class__ not in TENSORS:
+        return array
+    layout = of.layout
+    if layout is not None:
+        layout = layout.grid.layout([C if label in (R, I) else label for label in layout.labels])
+    return Tensor(array, layout)
+
+
+def option(x: Any, name: str, of: Any) -> Any:
+    """Return an argument that is not differentiated, like a shift or a count, as plain numbers or arrays.
+
+    Raises
+    ------
+    LayoutError
+        It may differ between ranks, and `of`, the operand, does not.
+    """
+    if isinstance(x, list | tuple):
+        return type(x)([option(item, name, of) for item in x])
+    layout = getattr(of, "layout", None)
+    given = x.layout if x.__class__ in TENSORS else None
+    if layout is None:
+        differs: Iterable[str] = ()
+    elif given is not None:
+        differs = [a for a, label in given.items() if label not in (R, I, C, D)]
+    else:
+        differs = axes_in(layout.grid, rank_axes(x))
+    for axis in differs:
+        if layout[axis] is not V or (given is not None and given[axis] is P):
+            raise LayoutError(
+                f"{name}({describe(of.array, of.array.shape, layout)}) with an argument that differs between the ranks "
+                f"of axis {axis!r}\n  fix: a number that is the same on all ranks, or cast(x, {axis!r}, to=V) of the "
+                "operand" + call_site()
+            )
+    return raw(x)
 
 
 def tensors_in(xs: Iterable[Any]) -> bool:
@@ -150,10 +188,11 @@ def constant_like(array: Any, like: Any) -> Any:
 
 
 def zero_like(x: Any) -> Any:
-    """Return a zero of the dtype and layout of `x`, for use beside it: a plain 0 does not mix with a Partial value."""
+    """Return a zero of the dtype of `x`, for use beside it. It is Partial where `x` is, with which 0 does not mix."""
     if x.__class__ not in TENSORS or x.layout is None:
         return 0
-    return Tensor(zeros_on(x.array, (), x.dtype), x.layout)
+    grid = x.layout.grid
+    return Tensor(zeros_on(x.array, (), x.dtype), grid.layout([P if label is P else C for label in x.layout.labels]))
 
 
 def instead_of(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import ShapeError, call_site
 from .arguments import instead_of, operand, raw
 from .elementwise import conj, multiply
 from .manipulation import diagonal, pad
@@ -90,7 +90,7 @@ def kron(a: Any, b: Any) -> Any:
     """Return the Kronecker product: every element of `a` times the whole of `b`."""
     a, b = operand(a), operand(b)
     n = max(a.ndim, b.ndim)
-    p, q = ((1,) * (n - x.ndim) + tuple(raw(x).shape) for x in (a, b))
+    p, q = ((1,) * (n - x.ndim) + tuple(x.shape) for x in (a, b))
     left = reshape(a, tuple(k for s in p for k in (s, 1)))
     right = reshape(b, tuple(k for s in q for k in (1, s)))
     return reshape(multiply(left, right), tuple(s * t for s, t in zip(p, q, strict=True)))
@@ -191,16 +191,16 @@ def _contract(a: Any, one: list[str], b: Any, two: list[str], kept: Sequence[str
     """The product of two operands summed over the labels that are not kept, computed by one matmul."""
     extents: dict[str, int] = {}
     for x, labels in ((a, one), (b, two)):
-        for name, n in zip(labels, raw(x).shape, strict=True):
+        for name, n in zip(labels, x.shape, strict=True):
             if extents.get(name, 1) == 1:
                 extents[name] = n
             elif n not in (1, extents[name]):
                 raise ShapeError(f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones")
     shared = [x for x in one if x in two]
-    for name in shared:  # a dimension of extent 1 is broadcast to that of the other operand
+    summed = [x for x in shared if x not in kept]
+    for name in summed:  # a dimension of extent 1 is broadcast to that of the other operand; the product does the rest
         a = _broadcast_label(a, one, name, extents[name])
         b = _broadcast_label(b, two, name, extents[name])
-    summed = [x for x in shared if x not in kept]
     batch = [x for x in kept if x in shared]
     left = [x for x in kept if x in one and x not in two]
     right = [x for x in kept if x in two and x not in one]
@@ -243,7 +243,7 @@ def _split_dims(y: Any, k: int, left: list[int], right: list[int]) -> Any:
         return y
     if len(left) + len(right) <= 1 or (len(left) <= 1 and len(right) <= 1):
         return squeeze(y, tuple(i for i, n in ((k, left), (k + 1, right)) if not n))
-    return reshape(y, (*raw(y).shape[:k], *left, *right))
+    return reshape(y, (*y.shape[:k], *left, *right))
 
 
 @instead_of(np.einsum)
@@ -265,6 +265,13 @@ def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     for labels in (*terms, result):
         if any(len(name) > 1 and not name.startswith(".") and not name.isdigit() for name in labels):
             raise ShapeError(f"einsum: subscripts {labels} were given; needed: letters")
+    extents: dict[str, int] = {}
+    for labels, x in zip(terms, xs, strict=True):
+        for name, n in zip(labels, raw(x).shape, strict=True):
+            if n != 1 and extents.setdefault(name, n) != n:
+                raise ShapeError(
+                    f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones" + call_site()
+                )
     missing = [name for name in result if all(name not in t for t in terms)]
     if missing or len(set(result)) != len(result):
         raise ShapeError(f"einsum: subscripts {result} of the result; needed: subscripts of operands, each once")

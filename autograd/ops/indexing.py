@@ -11,7 +11,9 @@ from ..arrays.device import is_array
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
-from ..layouts.layout import C, D, I, Mix, R
+from ..errors import LayoutError, call_site
+from ..layouts.layout import C, D, I, Mix, P, R
+from ..layouts.messages import describe
 from ..layouts.rank_values import LocalCount, rank_axes
 
 Shape = tuple[int, ...]
@@ -97,7 +99,7 @@ def _put_dims(shapes: Sequence[Shape], options: Any) -> Any:
     entries = _dims([options[1]], options)[0]
     back: list[Any] = [Mix] * len(shapes[0])
     for i, e in enumerate(entries):
-        if isinstance(e, int):
+        if isinstance(e, int) and shapes[0][e] == options[1][i]:
             back[e] = i
     return [tuple(back)]
 
@@ -128,6 +130,16 @@ def getitem(x: Any, key: Any) -> Any:
     return taken(x, key, key if isinstance(key, tuple) else (key,))
 
 
+def _refuse_partial_index(index: Any) -> None:
+    for axis, label in (index.layout or {}).items():
+        if label is P:
+            raise LayoutError(
+                f"x[index] with the index {describe(index.array, index.array.shape, index.layout)}\n  axis {axis!r}: "
+                "the index is Partial: each rank would use its own addend\n  fix: all_reduce(index, "
+                f"{axis!r}, to=R)" + call_site()
+            )
+
+
 def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
     """Return ``x[key]`` for a key computed from the operands `by`, which may differ between ranks."""
     shape = (x.array if hasattr(x, "tape") else x).shape
@@ -137,6 +149,7 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
         for operand in by:
             if operand.__class__ in TENSORS:
                 labels = operand.layout or {}
+                _refuse_partial_index(operand)
                 axes = axes.union(axis for axis, label in labels.items() if label not in (R, I, C, D))
             elif _is_index_array(operand):
                 axes = axes.union(layout.grid.names)

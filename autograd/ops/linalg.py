@@ -21,7 +21,7 @@ from ..engine.multi_output import Several
 from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, operand, raw
-from .elementwise import conj, imag
+from .elementwise import conj, imag, real
 from .shape import expand_dims, matrix_transpose, moveaxis, reshape, squeeze
 
 Shape = tuple[int, ...]
@@ -151,7 +151,8 @@ def det(a: Any) -> Any:
 def _slogdet_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     ct_sign, ct_log = cts
     inverse = T(_inv_op(x))
-    g = inverse * 0 if ct_log is None else expand_dims(ct_log, (-2, -1)) * inverse
+    # a zero that depends on the cotangent has its layout
+    g = expand_dims(real(ct_sign) * 0 if ct_log is None else ct_log, (-2, -1)) * inverse
     if ct_sign is not None and x.dtype.kind == "c":  # the sign of a real determinant is piecewise constant
         g = g + expand_dims(imag(ct_sign * ys[0]), (-2, -1)) * (inverse * 1j)
     return g

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
-from ..errors import NotDifferentiable, ShapeError
+from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
 from ..layouts.rank_values import INTEGERS
-from .arguments import constant_like, instead_of, operand, operands, raw, strong
+from .arguments import constant_like, instead_of, operand, operands, option, raw, strong
 from .indexing import getitem, put, taken
 from .reductions import normal_axes, sum
 from .shape import broadcast_to, concatenate, expand_dims, ravel, reshape, swapaxes, transpose
@@ -64,6 +64,7 @@ def fliplr(m: Any) -> Any:
 def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
     """Return `m` rotated by `k` quarter turns in the plane of two axes."""
     a, b = (int(i) % m.ndim for i in axes)
+    k = int(option(k, "rot90", m))
     if k % 4 == 0:
         return m
     if k % 4 == 2:
@@ -76,6 +77,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     """Return the elements shifted cyclically along axes. Adjoint: the cotangent shifted back."""
     if axis is None:
         return reshape(roll(ravel(a), shift, 0), raw(a).shape)
+    axis, shift = option(axis, "roll", a), option(shift, "roll", a)
     axes, shifts = np.broadcast_arrays(np.atleast_1d(axis), np.atleast_1d(shift))
     return _roll_op(a, options=(tuple(int(i) % a.ndim for i in axes), tuple(int(n) for n in shifts)))
 
@@ -101,9 +103,14 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     counts = np.asarray(raw(repeats))
     shape = raw(a).shape
     if counts.size != 1:
+        if counts.shape != (shape[axis],):
+            raise ShapeError(
+                f"repeat: {counts.shape} counts were given for dimension {axis} of shape {shape}; needed: one, or one "
+                "per element" + call_site()
+            )
         index = np.repeat(np.arange(shape[axis]), counts)
         return taken(a, (slice(None),) * axis + (index,), by=(repeats,))
-    n = int(counts.reshape(()))
+    n = int(np.asarray(option(repeats, "repeat", a)).reshape(()))
     wide = broadcast_to(expand_dims(a, axis + 1), (*shape[: axis + 1], n, *shape[axis + 1 :]))
     return reshape(wide, (*shape[:axis], shape[axis] * n, *shape[axis + 1 :]))
 
@@ -112,10 +119,10 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
 def tile(A: Any, reps: Any) -> Any:
     """Return the whole array repeated along each dimension. Adjoint: the sum over the repetitions."""
     A = operand(A)
-    counts = tuple(int(n) for n in np.atleast_1d(reps))
+    counts = tuple(int(n) for n in np.atleast_1d(option(reps, "tile", A)))
     n = max(A.ndim, len(counts))
     counts = (1,) * (n - len(counts)) + counts
-    shape = (1,) * (n - A.ndim) + tuple(raw(A).shape)
+    shape = (1,) * (n - A.ndim) + tuple(A.shape)
     pairs = reshape(A, tuple(k for s in shape for k in (1, s)))
     wide = broadcast_to(pairs, tuple(k for c, s in zip(counts, shape, strict=True) for k in (c, s)))
     return reshape(wide, tuple(c * s for c, s in zip(counts, shape, strict=True)))
@@ -146,6 +153,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
         Another mode.
     """
     x, n = array, array.ndim
+    pad_width = pad_width if isinstance(pad_width, dict) else option(pad_width, "pad", x)
     if isinstance(pad_width, dict):
         pad_width = [pad_width.get(i, pad_width.get(i - n, 0)) for i in range(n)]
         pad_width = [(w, w) if isinstance(w, int) else tuple(w) for w in pad_width]
@@ -173,6 +181,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     """Return the parts of an array along an axis: a number of nearly equal ones, or cut at given indices."""
     n, axis = int(raw(ary).shape[axis]), axis % ary.ndim
+    indices_or_sections = option(indices_or_sections, "split", ary)
     if isinstance(indices_or_sections, int | np.integer):
         sections = int(indices_or_sections)
         if sections < 1:
@@ -274,7 +283,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Return the diagonal of two dimensions as the last dimension. Adjoint: `make_diagonal`."""
     n = a.ndim
     shape = tuple(int(k) for k in raw(a).shape)
-    return _diagonal_op(a, options=(int(offset), axis1 % n, axis2 % n, shape))
+    return _diagonal_op(a, options=(int(option(offset, "diagonal", a)), axis1 % n, axis2 % n, shape))
 
 
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -334,13 +343,13 @@ def _as_matrix(m: Any) -> Any:
 @instead_of(np.tril)
 def tril(m: Any, k: int = 0) -> Any:
     """Return the lower triangle of the last two dimensions, with 0 above diagonal `k`. Adjoint: the same."""
-    return _tril_op(_as_matrix(m), options=(int(k),))
+    return _tril_op(_as_matrix(m), options=(int(option(k, "tril", m)),))
 
 
 @instead_of(np.triu)
 def triu(m: Any, k: int = 0) -> Any:
     """Return the upper triangle of the last two dimensions, with 0 below diagonal `k`. Adjoint: the same."""
-    return _triu_op(_as_matrix(m), options=(int(k),))
+    return _triu_op(_as_matrix(m), options=(int(option(k, "triu", m)),))
 
 
 # -- differences -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..engine.primitive import registry
 from ..engine.tensor import TENSORS
-from ..errors import NotDifferentiable, call_site
+from ..errors import LayoutError, NotDifferentiable, call_site
+from ..layouts.layout import P
 from ..layouts.messages import describe
 from .arguments import followed, operand, refusal
 from .shape import reshape
@@ -30,6 +31,12 @@ CONSTANT = frozenset((
     "unique_counts", "unique_inverse", "unique_values", "unpackbits", "unravel_index",
 ))  # fmt: skip
 """NumPy's functions whose results are piecewise constant, discrete or text. On a Tensor they run on its values."""
+
+_OF_SHAPES = frozenset((
+    "can_cast", "common_type", "iscomplexobj", "isdtype", "isrealobj", "isscalar", "issubdtype", "may_share_memory",
+    "min_scalar_type", "ndim", "result_type", "shape", "shares_memory", "size",
+))  # fmt: skip
+"""Those that read no values."""
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
             "logical_or": "any"}  # fmt: skip
@@ -75,6 +82,17 @@ def _first_recorded(xs: Iterable[Any]) -> Any:
     return None
 
 
+def _first_partial(xs: Iterable[Any]) -> Any:
+    for x in xs:
+        if x.__class__ in TENSORS and x.layout is not None and P in x.layout.labels:
+            return x
+        if isinstance(x, list | tuple):
+            found = _first_partial(x)
+            if found is not None:
+                return found
+    return None
+
+
 def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
     """Run a function without derivative on plain arrays.
 
@@ -89,6 +107,12 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
             f"numpy.{name} has no derivative here, and a tape records its operand "
             f"{describe(x.array, x.array.shape, x.layout)}. Fix: x.numpy() or stop_gradient(x) where no gradient is "
             "wanted, or a function of autograd.numpy that has one" + call_site()
+        )
+    partial = _first_partial((*xs, *options.values()))
+    if partial is not None and name not in _OF_SHAPES:
+        raise LayoutError(
+            f"numpy.{name} of {describe(partial.array, partial.array.shape, partial.layout)}, which is Partial: each "
+            "rank would use its own addend\n  fix: all_reduce(x, axis, to=R) first" + call_site()
         )
     return function(*values(tuple(xs)), **{k: values(v) for k, v in options.items()})
 

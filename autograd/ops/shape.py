@@ -12,8 +12,8 @@ from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError
-from ..layouts.layout import Mix
-from ..layouts.rank_values import INTEGERS
+from ..layouts.layout import Mix, Shard
+from ..layouts.rank_values import INTEGERS, RANK_NUMBERS
 from .arguments import operand, raw, refusal, tensors_in
 from .indexing import getitem
 
@@ -25,21 +25,38 @@ def mixed_axis_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(Mix if i == options[0] else i for i in range(len(shape))) for shape in shapes]
 
 
+_EMPTY = 1_000_003  # stands for the extent 0 where dimensions are matched by products
+
+
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Dimension rule of reshape: groups of source and target dimensions with equal products are matched.
 
     The outermost dimension of a group may stay sharded; inside a group dimensions are split or merged. The shapes are
     those of this rank, but the answer must be the same on all ranks. So a part with one row, or with none, is treated
-    like longer parts; and an extent given as -1 that is 1 here may be longer on another rank, so it does not count as
-    a dimension that was inserted.
+    like longer parts; and an extent given as -1 or as a number that differs between ranks may be 1 here and longer on
+    another rank, so it does not count as a dimension that was inserted.
     """
     (source,), target = shapes, tuple(int(n) for n in options[0])
-    free = options[2]
+    given, free = options[1:]
+    local = {j for j, n in enumerate(options[0]) if isinstance(n, RANK_NUMBERS) or j == free}
+    parts = {i for i, n in enumerate(given) if isinstance(n, RANK_NUMBERS)} if local - {free} else set()
+    if any(n == 0 and not isinstance(n, RANK_NUMBERS) for n in given):  # empty on every rank
+        source = tuple(_EMPTY if n == 0 and not isinstance(n, RANK_NUMBERS) else int(n) for n in given)
+        target = tuple(_EMPTY if n == 0 and j not in local else n for j, n in enumerate(target))
+        if free >= 0:
+            others = math.prod(n for j, n in enumerate(target) if j != free)
+            target = (*target[:free], math.prod(source) // others if others else 0, *target[free + 1 :])
     entries: list[Any] = [Mix] * len(source)
     ones: list[int] = []  # removed dimensions of extent 1 before a group: each may be a sharded dimension with one row
     i = j = 0
     while i < len(source) and j < len(target):
-        if source[i] != target[j] and (source[i] == 1) != (target[j] == 1 and j != free):
+        if i in parts and target[j] == 1 and j not in local:
+            j += 1
+            continue
+        if source[i] == 1 and i not in parts and j in local and any(k > i for k in parts):
+            i += 1
+            continue
+        if source[i] != target[j] and (source[i] == 1) != (target[j] == 1 and j not in local):
             # a dimension of extent 1 that was inserted or removed does not start a group
             if source[i] == 1:
                 ones.append(i)
@@ -52,6 +69,8 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
                 m, i = m * source[i], i + 1
             else:
                 n, j = n * target[j], j + 1
+        while m == n and i in parts and source[i] == 1 and not local.isdisjoint(range(b, j)):
+            i += 1  # this rank has one row of a dimension that other ranks merge with those before it
         if m == n:
             # with a product of 0 the end of the group is unknown, so the group takes all remaining dimensions
             p, q = (i, j) if m else (len(source), len(target))
@@ -60,7 +79,8 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
                 from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
 
                 factor = Fraction(inner_source, inner_target) if inner_source and inner_target else Fraction(1)
-                entries[k] = b if factor == 1 else (b, factor)
+                if factor.numerator % _EMPTY and factor.denominator % _EMPTY:
+                    entries[k] = b if factor == 1 else (b, factor)
         ones.clear()
     return [tuple(entries)]
 
@@ -93,20 +113,21 @@ def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any =
         The shape does not hold as many elements, or -1 cannot be inferred.
     """
     x = a if hasattr(a, "shape") else operand(a)
-    source = raw(x).shape
+    source = x.shape  # the extents of sharded dimensions are numbers that differ between ranks
     shape = (shape,) if isinstance(shape, INTEGERS) else tuple(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
     if shape == source:
         return x
     free = shape.index(-1) if -1 in shape else -1
+    elements = math.prod(raw(x).shape)
     if free >= 0:
         known = math.prod(n for n in shape if n != -1)
-        if shape.count(-1) > 1 or known == 0 or math.prod(source) % known:
-            raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {math.prod(source)} elements")
-        shape = tuple(math.prod(source) // known if n == -1 else n for n in shape)
-    if math.prod(shape) != math.prod(source):
-        raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {math.prod(source)} elements")
+        if shape.count(-1) > 1 or known == 0 or elements % known:
+            raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
+        shape = tuple(elements // known if n == -1 else n for n in shape)
+    if math.prod(shape) != elements:
+        raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements")
     return _reshape(x, options=(shape, source, free))
 
 
@@ -206,12 +227,20 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     return _expand(x, options=(tuple(sorted(int(a) % ndim for a in axes)),)) if axes else x
 
 
+def _sharded_extents(x: Any) -> dict[int, Any]:
+    """The extents of the whole value along its sharded dimensions."""
+    layout = getattr(x, "layout", None)
+    labels = () if layout is None or not layout.special else layout.labels
+    return {label.dim: label.extent for label in reversed(labels) if isinstance(label, Shard)}
+
+
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
     """Return `a` without dimensions of extent 1: those of `axis`, or all. Adjoint: `expand_dims`."""
     x = a if hasattr(a, "shape") else operand(a)
     shape = raw(x).shape
     if axis is None:
-        axes = tuple(i for i, n in enumerate(shape) if n == 1)
+        parts = _sharded_extents(x)  # a part of extent 1 is no dimension of extent 1
+        axes = tuple(i for i, n in enumerate(shape) if parts.get(i, n) == 1)
     else:
         axes = tuple(sorted(int(a) % len(shape) for a in ((axis,) if isinstance(axis, int | np.integer) else axis)))
     if any(shape[i] != 1 for i in axes):
@@ -222,7 +251,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
 def ravel(a: Any, order: str = "C") -> Any:
     """Return all elements in one dimension. Adjoint: reshape back."""
     x = a if hasattr(a, "shape") else operand(a)
-    return reshape(x, (-1,), order) if raw(x).size else reshape(x, (0,))
+    return reshape(x, (-1,), order)
 
 
 def _slice_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tuple[int, ...]) -> Any:

@@ -14,7 +14,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, ShapeError
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, plain, rank_axes, rank_number
-from .arguments import instead_of, labelled, operand, raw, stack, tensors_in
+from .arguments import instead_of, labelled, operand, option, raw, stack, tensors_in
 from .creation import broadcast_arrays
 from .elementwise import where as _where
 from .indexing import taken
@@ -33,7 +33,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     result is one too, so that it does not change the dtype of an array that it is combined with.
     """
     if x is None and y is None:
-        return np.nonzero(raw(condition))
+        return np.nonzero(condition)
     if x is None or y is None:
         raise ShapeError("where: one of x and y was given; needed: both or neither")
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
@@ -147,6 +147,7 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introsele
     """Return the indices that partition along an axis, the smallest before index `kth`. They have no derivative."""
     if axis is None:
         a, axis = ravel(a), 0
+    kth = option(kth, "partition", a)
     kth = int(kth) if np.ndim(kth) == 0 else tuple(int(k) for k in kth)
     return _argpartition_op(a, options=(axis % a.ndim, kth))
 
@@ -270,7 +271,7 @@ def _interpolated(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> 
 def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
                method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
     """Return percentiles over axes: ``quantile(a, q / 100)``."""
-    return quantile(a, np.asarray(q, float) / 100, axis, method=method, keepdims=keepdims)
+    return quantile(a, np.asarray(option(q, "percentile", a), float) / 100, axis, method=method, keepdims=keepdims)
 
 
 @instead_of(np.interp)

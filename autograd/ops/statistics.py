@@ -179,11 +179,10 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     weights = operand(weights)
     if weights.ndim != a.ndim:
         (at,) = normal_axes(axis, a.ndim)
-        weights = reshape(weights, tuple(n if i == at else 1 for i, n in enumerate(raw(a).shape)))
-        weights = broadcast_to(weights, raw(a).shape)
+        weights = reshape(weights, tuple(n if i == at else 1 for i, n in enumerate(a.shape)))
     total = sum(weights, axis, keepdims=keepdims)
     y = divide(sum(a * weights, axis, keepdims=keepdims), total)
-    return (y, total) if returned else y
+    return (y, broadcast_to(total, raw(y).shape)) if returned else y
 
 
 # -- ignoring nan ----------------------------------------------------------------------------------------------------

@@ -15,10 +15,9 @@ from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from . import reductions
-from .arguments import constant_like, instead_of, of_rank_numbers, operand, raw, tensors_in, zero_like
+from .arguments import instead_of, of_rank_numbers, operand, raw, tensors_in, zero_like
 from .elementwise import (
     absolute,
-    add,
     elementwise,
     exp,
     imag,
@@ -33,6 +32,7 @@ from .elementwise import (
     where,
     wins,
 )
+from .shape import mixed_axis_dims
 
 _LN2, _LN10 = math.log(2), math.log(10)
 
@@ -276,14 +276,20 @@ def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return subtract(reductions.max(a, axis, keepdims=keepdims), reductions.min(a, axis, keepdims=keepdims))
 
 
+_unwrap_op = op(
+    "unwrap", "N", lambda p, axis, discont, period: np.unwrap(p, discont, axis, period=period), identity,
+    dims=mixed_axis_dims, operands="p", tangent=(lambda dp, y, p, *_: dp,),
+)  # fmt: skip
+
+
 @instead_of(np.unwrap)
 def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi) -> Any:
     """Return angles with jumps larger than `discont` removed by adding multiples of `period`.
 
     What is added is piecewise constant, so the adjoint is the identity.
     """
-    values = raw(p)
-    return add(p, constant_like(np.unwrap(values, discont, axis, period=period) - values, p))
+    p = operand(p)
+    return _unwrap_op(p, options=(*reductions.normal_axes(axis, p.ndim), discont, period))
 
 
 # -- comparisons and predicates: their results are boolean -----------------------------------------------------------

@@ -151,14 +151,14 @@ logit = elementwise("logit", _special.logit, lambda y, x: 1 / (x * (1 - x)), sav
 log_expit = elementwise("log_expit", _special.log_expit, lambda y, x: expit(-x), saves="0")
 entr = elementwise("entr", _special.entr, lambda y, x: -log(x) - 1, saves="0")
 xlogy: Primitive = op(
-    "xlogy", "a N", _special.xlogy,
-    (lambda ct, y, a, b: xlogy(ct, where(a == 0, 1, b)), lambda ct, y, a, b: ct * (a / b)),
-    saves="01", dims=broadcast, tangent=(lambda da, y, a, b: xlogy(da, where(a == 0, 1, b)),),
+    "xlogy", "N N", _special.xlogy,
+    (lambda ct, y, a, b: ct * log(where(a == 0, 1, b)), lambda ct, y, a, b: ct * (a / b)),
+    saves="01", dims=broadcast,
 )  # fmt: skip
 xlog1py: Primitive = op(
-    "xlog1py", "a N", _special.xlog1py,
-    (lambda ct, y, a, b: xlog1py(ct, where(a == 0, 0, b)), lambda ct, y, a, b: ct * (a / (1 + b))),
-    saves="01", dims=broadcast, tangent=(lambda da, y, a, b: xlog1py(da, where(a == 0, 0, b)),),
+    "xlog1py", "N N", _special.xlog1py,
+    (lambda ct, y, a, b: ct * log1p(where(a == 0, 0, b)), lambda ct, y, a, b: ct * (a / (1 + b))),
+    saves="01", dims=broadcast,
 )  # fmt: skip
 
 

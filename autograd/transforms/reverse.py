@@ -356,7 +356,8 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
             f"the function returned one number of dtype {y.array.dtype}; needed: a real one, because a complex "
             "function has no gradient. Fix: np.real(...) or np.abs(...), or holomorphic_grad" + call_site()
         )
-    require_one_number(y.layout, y.array.shape)
+    with traced.hinting():
+        require_one_number(y.layout, y.array.shape)
 
 
 def warn_if_constant(traced: Traced) -> None:

@@ -7,7 +7,8 @@ recorded there, so that transforms nest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Number
 from typing import Any
 
@@ -15,13 +16,13 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
-from ..engine.parameter import tensor
+from ..engine.parameter import Constant, tensor
 from ..engine.pytree import flatten
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
-from ..layouts.layout import may_relabel
+from ..layouts.layout import C, may_relabel
 from ..layouts.messages import describe, drawn_leaf
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
@@ -40,9 +41,11 @@ class Traced:
         The structures of the argument and of the result.
     raw : bool
         Whether results are plain arrays: there is no mesh, and the arguments were plain arrays.
+    hint : str
+        What errors of the layout of the result add: which arguments were plain arrays under a mesh.
     """
 
-    __slots__ = ("inputs", "out_structure", "outputs", "raw", "structure", "tape")
+    __slots__ = ("hint", "inputs", "out_structure", "outputs", "raw", "structure", "tape")
 
     def __init__(self, function: Function, tree: Any, what: str = ""):
         leaves, self.structure = flatten(tree)
@@ -50,25 +53,51 @@ class Traced:
         inputs: list[Any] = []
         outputs: list[Any] = []
         self.inputs, self.outputs = inputs, outputs
+        self.hint = ""
+        what = what or getattr(function, "what", "argument 0")
         with Tape() as self.tape:
             for i, x in enumerate(leaves):
                 if x.__class__ in TENSORS:
                     self.raw = False
                 else:
                     x = tensor(x)
+                    self._note_plain(i, what)
                 if x.array.dtype.kind not in "fc":
-                    what = what or getattr(function, "what", "argument 0")
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if state.grid is not None:
                     x.layout = x.labelled(state.grid)
                     if x.layout.drawn:
                         raise LayoutError(drawn_leaf("the argument of a transform", x) + call_site())
+                    if C in x.layout.labels:
+                        raise _constant_argument(x, self.structure.paths(what)[i])
+                elif isinstance(x, Constant):
+                    raise _constant_argument(x, self.structure.paths(what)[i])
                 inputs.append(self.tape.watch(x))
-            found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
+            with self.hinting():
+                found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
             for y in found:
                 if y.__class__ is Deferred:  # a value that is returned must have arrived
                     y.wait()
                 outputs.append(y if y.__class__ in TENSORS else _constant_output(y))
+
+    def _note_plain(self, i: int, what: str) -> None:
+        """Note that argument i is a plain array under a mesh."""
+        if state.grid is not None and not self.hint:
+            axis = state.grid.names[0]
+            self.hint = (
+                f"\n  {self.structure.paths(what)[i]} is a plain array, which is Varying: a separate value on each "
+                f"rank. If it is the same on all ranks: ag.tensor(x, layout={{{axis!r}: I}})"
+            )
+
+    @contextmanager
+    def hinting(self) -> Iterator[None]:
+        """Add `hint` to errors of layouts."""
+        try:
+            yield
+        except LayoutError as error:
+            if not self.hint or self.hint in str(error):
+                raise
+            raise LayoutError(str(error) + self.hint) from error
 
     @property
     def connected(self) -> bool:
@@ -138,6 +167,16 @@ def _constant_output(y: Any) -> Tensor:
     if not (hasattr(y, "shape") or isinstance(y, Number)):
         raise TapeError(f"the function returned {type(y).__name__}; needed: one number, or arrays" + call_site())
     return tensor(y)
+
+
+def _constant_argument(x: Tensor, path: str) -> TapeError:
+    return TapeError(
+        f"{path} is {describe(x.array, x.array.shape, x.layout)}, a constant: it has no gradient, not a gradient of "
+        "zero. Needed: an array, a Parameter, or a tensor with the label of a variable\n  fix: ag.tensor(x"
+        + ("" if x.layout is None else f", layout={{{x.layout.grid.names[0]!r}: I}}")
+        + ") in place of ag.constant(x); if it is not a variable, pass it as an argument that argnum does not name"
+        + call_site()
+    )
 
 
 def _without_derivative(x: Tensor, path: str) -> DtypeError:

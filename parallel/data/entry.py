@@ -69,7 +69,7 @@ class _Entry:
                 for p in reversed(parameters):
                     g = gradients.pop()
                     if g is not None:
-                        p.accumulate(g)
+                        sweep.give(p, g)
                 return
             for p, place in zip(reversed(parameters), reversed(places), strict=True):
                 g = gradients.pop()
@@ -77,7 +77,7 @@ class _Entry:
                     if place >= 0:
                         sweep.add(place, g)
                     elif leaves_too and place == _LEAF:
-                        p.accumulate(g)
+                        sweep.give(p, g)
             return
         # One flag per parameter is summed over the ranks. A parameter that no rank used keeps the gradient None; where
         # only this rank did not use it, its gradient counts as zero.
@@ -101,7 +101,7 @@ class _Entry:
             if places[i] >= 0:
                 sweep.add(places[i], g)
             elif leaves_too and places[i] == _LEAF:
-                parameters[i].accumulate(g)
+                sweep.give(parameters[i], g)
 
     @staticmethod
     def _start_sum(g: Any, missing: bool, layout: Layout, on: Axis, sweep: Sweep) -> Any:

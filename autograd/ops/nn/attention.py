@@ -27,9 +27,9 @@ Shape = tuple[int, ...]
 
 # -- attention and its adjoints composed of differentiable operations, for arrays and Tensors ------------------------
 def _repeat_heads(x: Any, heads: int) -> Any:
-    """k or v with each head repeated for the query heads that share it."""
+    """k or v with each head repeated for the query heads that share it. A product broadcasts a single head itself."""
     *lead, own, tokens, width = raw(x).shape
-    if own == heads:
+    if own in (1, heads):
         return x
     wide = broadcast_to(reshape(x, (*lead, own, 1, tokens, width)), (*lead, own, heads // own, tokens, width))
     return reshape(wide, (*lead, heads, tokens, width))
@@ -40,6 +40,8 @@ def _sum_repeated_heads(ct: Any, own: int) -> Any:
     *lead, heads, tokens, width = raw(ct).shape
     if own == heads:
         return ct
+    if own == 1:
+        return sum(ct, -3, keepdims=True)
     return sum(reshape(ct, (*lead, own, heads // own, tokens, width)), len(lead) + 1)
 
 

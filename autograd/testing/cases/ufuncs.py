@@ -68,7 +68,7 @@ case("mod", "operator", lambda x: x % 2.2, lambda x: x % 2.2, between(5.1, 5.4)(
 case("mod", "reflected operator", lambda x: 5.0 % x, lambda x: 5.0 % x, between(2.1, 2.3)(3))
 case("subtract", "modf", lambda x: np.modf(x)[0], lambda x: numpy.modf(x)[0], between(5.1, 5.4)(3))
 case("subtract", "ptp", lambda x: np.ptp(x, 1), lambda x: numpy.ptp(x, 1), apart(2, 3))
-case("add", "unwrap", np.unwrap, numpy.unwrap, lambda rng: numpy.array([0.1, 2.0, 5.0, -1.0, 0.4]))
+case("unwrap", "of a row", np.unwrap, numpy.unwrap, lambda rng: numpy.array([0.1, 2.0, 5.0, -1.0, 0.4]))
 case("negative", "positive", lambda x: -np.positive(x), lambda x: -numpy.positive(x), normal(3))
 
 real_only("clip", "fmax", "fmin", reason="complex numbers have no order")

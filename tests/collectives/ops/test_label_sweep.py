@@ -1,0 +1,98 @@
+"""Every operation with every label at every operand: refused where it is called, or right, in backward too.
+
+New operations are swept without further work: the cases are those of `autograd.testing.cases`, and of every function of
+`autograd.numpy` and `autograd.nn`. The default run takes some trials of each case, ``pytest -m slow`` all of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy
+import pytest
+
+from autograd.engine.broadcasting import broadcast
+from autograd.engine.primitive import op, registry
+from autograd.engine.tensor import Tensor
+from autograd.layouts.layout import Mix, Sum
+from autograd.testing.cases import WITHOUT_DERIVATIVE, Case, normal
+from autograd.testing.listing import names
+
+from ... import summary
+from .label_sweep import Trial, all_cases, sweep, thinned, trials
+
+PARTS = 8
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return all_cases()
+
+
+def faults(chosen: Sequence[Trial]) -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for trial, said in sweep(chosen):
+            if said in ("refused", "right"):
+                summary.count("label sweep", said)
+            else:
+                yield f"{trial.name}: {said}"
+
+
+@pytest.mark.parametrize("i", range(PARTS))
+def test_some_labels_of_every_case(cases: list[Case], i: int) -> None:
+    wrong = list(faults(list(thinned(cases, 6, 1))[i::PARTS]))
+    assert not wrong, f"{len(wrong)} trials are wrong:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("i", range(PARTS))
+def test_all_labels_of_every_case(cases: list[Case], i: int) -> None:
+    wrong = list(faults(list(trials(cases[i::PARTS]))))
+    assert not wrong, f"{len(wrong)} trials are wrong:\n" + "\n".join(wrong[:20])
+
+
+def test_every_operation_is_swept(cases: list[Case]) -> None:
+    swept = {c.operation for c in cases} | {c.operation.rpartition(".")[2] for c in cases}
+    missing = set(names()) - swept - {"put"}
+    assert not missing - set(WITHOUT_DERIVATIVE), missing
+
+
+def planted(name: str, *args: Any, **words: Any) -> Case:
+    made = op(f"{name} (planted example)", *args, **words)
+    del registry[made.name]
+    return Case(made.name, "", made, made.function, (normal(4, 7),))
+
+
+
+def centred(ct: Any, y: Any, x: Any) -> Any:
+    """An adjoint that reads a rank's own part behind the back of the labels."""
+    return Tensor(ct.array - ct.array.mean(0), ct.layout) if isinstance(ct, Tensor) else ct - ct.mean(0)
+
+
+@pytest.mark.parametrize(("label", "expected", "case"), [
+    ("S1", "right", planted("right", "N", lambda x: x * x, lambda ct, y, x: ct * x * 2, saves="0", dims=broadcast)),
+    ("S0", "right", planted("a sum", "a", lambda x: x.sum(0), lambda ct, y, x: ct + x * 0, saves="0",
+                            dims=lambda shapes, options: [(Sum(), 0)])),
+    ("S1", "refused", planted("a mixed dimension", "a", lambda x: x - x.mean(1, keepdims=True), lambda ct, y, x: ct,
+                              dims=lambda shapes, options: [(0, Mix)])),
+    ("S0", "wrong", planted("a sum of a part", "a", lambda x: x.sum(0), lambda ct, y, x: ct + x * 0, saves="0",
+                            dims=lambda shapes, options: [(0, 0)])),
+    ("R", "wrong: error in the sweep: LayoutError", planted(
+        "a wrong adjoint label", "N", lambda x: x * x, lambda ct, y, x: x * 2, saves="0", dims=broadcast)),
+    ("S0", "wrong: gradients: off", planted("a wrong adjoint", "a", lambda x: x * 1, centred, dims=broadcast)),
+    ("P", "wrong: error in the sweep: LayoutError", planted(
+        "a square of addends", "a", lambda x: x * x, lambda ct, y, x: ct * x * 2, saves="0", dims=broadcast)),
+    ("S0", "wrong: Shard(0) of extent 8", planted("a wrong extent", "a", lambda x: x * 1, lambda ct, y, x: ct * 1,
+                                                 dims=lambda shapes, options: [((0, 2), 1)])),
+    ("S0", "wrong: value: off", planted("a wrong dimension rule", "a", lambda x: x - x.mean(0),
+                                        lambda ct, y, x: ct - ct.mean(0), dims=broadcast)),
+])  # fmt: skip
+def test_planted_faults_are_seen(label: str, expected: str, case: Case) -> None:
+    with numpy.errstate(all="ignore"):
+        ((_, said),) = sweep([Trial(case, (label,))])
+    assert said.startswith(expected), said

@@ -1,0 +1,200 @@
+"""Programs that once gave a wrong value or label without an error, found by `test_label_sweep` and by looking for more.
+
+Each is compared with one process, or refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+import collectives as cc
+from autograd import ops
+from collectives import I, P, R, Shard, V
+
+_rng = numpy.random.default_rng(0)
+
+
+def replicated(x: Any) -> Any:
+    return ag.tensor(x, {"tp": R}, requires_grad=True)
+
+
+def on_ranks(ranks: int, body: Any) -> list[Any]:
+    def program() -> Any:
+        with cc.Mesh(tp=ranks) as mesh:
+            return body(mesh)
+
+    return cc.run(program, ranks)
+
+
+def test_grouped_attention_of_sharded_heads() -> None:
+    """Each rank would use the wrong heads of keys: with 8 query heads on 2 ranks, 0 to 3 belong to head 0 of 2."""
+    q, k = _rng.standard_normal((8, 3, 2)), _rng.standard_normal((2, 3, 2))
+
+    def body(mesh: Any) -> Any:
+        with pytest.raises(ag.LayoutError, match="spans dimension 0"):
+            ops.attention(cc.shard(replicated(q), "tp", dim=0), replicated(k), replicated(k))
+        with pytest.raises(ag.LayoutError, match="spans dimension 0"):
+            ops.attention(replicated(q), cc.shard(replicated(k), "tp", dim=0), cc.shard(replicated(k), "tp", dim=0))
+        parts = [cc.shard(replicated(x), "tp", dim=0) for x in (q, k, k)]
+        return ops.attention(*parts).numpy()
+
+    assert numpy.allclose(numpy.concatenate(on_ranks(2, body)), ops.attention(q, k, k))
+
+
+@pytest.mark.parametrize("heads", [4, 3])
+def test_one_head_of_keys_for_sharded_query_heads(heads: int) -> None:
+    """Multi-query attention: the single head is Replicated, and its gradient is the sum over the ranks."""
+    q, k = _rng.standard_normal((heads, 3, 2)), _rng.standard_normal((1, 3, 2))
+    weights = _rng.standard_normal((heads, 3, 2))
+    expected = ag.grad(lambda k: np.sum(ops.attention(q, k, k) * weights))(k)
+
+    def body(mesh: Any) -> Any:
+        key = replicated(k)
+        with ag.Tape() as tape:
+            y = ops.attention(cc.shard(replicated(q), "tp", dim=0), key, key)
+            loss = (y * cc.shard(replicated(weights), "tp", dim=0)).sum()
+        tape.backward(loss)
+        return key.grad.numpy()  # type: ignore[union-attr]
+
+    assert numpy.allclose(sum(on_ranks(4, body)), expected)
+
+
+def test_attention_without_query_heads_has_zero_gradients() -> None:
+    """The kernel left the cotangents of keys and values as they were in memory."""
+    q, k = numpy.zeros((0, 3, 2)), ag.Parameter(_rng.standard_normal((1, 3, 2)))
+    for _ in range(3):
+        dirty = numpy.full((1, 3, 2), 7.0)
+        del dirty
+        k.zero_grad()
+        with ag.Tape() as tape:
+            y = ops.attention(ag.tensor(q), k, k).sum()
+        tape.backward(y)
+        assert k.grad is not None and not k.grad.numpy().any()
+
+
+def test_a_reshape_by_the_local_extent_has_the_same_label_on_all_ranks() -> None:
+    """On ranks with one row, the first extent of the result looked like a dimension of extent 1 that was inserted."""
+    x = _rng.standard_normal((4, 7))
+
+    def body(mesh: Any) -> Any:
+        rows = cc.shard(replicated(x), "tp", dim=0)
+        flat = rows.reshape(-1)
+        return [y.layout["tp"] for y in (flat.reshape(rows.shape[0], 7), np.tile(rows, (1, 2)), np.kron(rows, x[:1]))]
+
+    assert on_ranks(3, body) == [[Shard(0)] * 3] * 3
+
+
+def test_a_contraction_of_a_sharded_operand_has_the_same_label_on_all_ranks() -> None:
+    a, b = _rng.standard_normal((4, 7, 2)), _rng.standard_normal((2, 2, 3))
+
+    def body(mesh: Any) -> Any:
+        y = np.tensordot(cc.shard(replicated(a), "tp", dim=0), replicated(b), ((2,), (1,)))
+        assert y.layout["tp"] == Shard(0) and y.global_shape == (4, 7, 2, 3)
+        return y.numpy()
+
+    assert numpy.allclose(numpy.concatenate(on_ranks(3, body)), np.tensordot(a, b, ((2,), (1,))))
+
+
+def test_unwrap_of_parts_is_refused() -> None:
+    """Each rank would look for jumps in its own part only."""
+    angles = numpy.array([0.0, 3.0, 6.0, 9.0, 12.0, 15.0]) % 6.28
+
+    def body(mesh: Any) -> None:
+        with pytest.raises(ag.LayoutError, match="unwrap mixes along dimension 0"):
+            np.unwrap(cc.shard(replicated(angles), "tp", dim=0))
+
+    on_ranks(2, body)
+
+
+OPTIONS: dict[str, Any] = {
+    "roll": lambda x, n: np.roll(x, n),
+    "tile": lambda x, n: np.tile(x, n),
+    "repeat": lambda x, n: np.repeat(x, n),
+    "rot90": lambda x, n: np.rot90(x, n),
+    "split": lambda x, n: np.split(x, [n])[0],
+    "tril": lambda x, n: np.tril(x, n),
+    "diagonal": lambda x, n: np.diagonal(x, n),
+    "partition": lambda x, n: np.partition(x, n),
+    "percentile": lambda x, n: np.percentile(x, n),
+    "pad": lambda x, n: np.pad(x, ((n, 1), (0, 0))),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_differs_between_ranks_is_refused(name: str) -> None:
+    """The result would be labelled Replicated and differ."""
+    f, x = OPTIONS[name], _rng.standard_normal((3, 3))
+
+    def body(mesh: Any) -> Any:
+        rank = mesh.axis("tp").rank + 1
+        for n in (rank, ag.tensor(numpy.array(int(rank)), {"tp": V}), ag.tensor(numpy.array(1), {"tp": P})):
+            if name == "percentile" and n.__class__ is not type(rank):
+                continue
+            for label in (R, I):
+                with pytest.raises(ag.LayoutError, match="differs between the ranks"):
+                    f(ag.tensor(x, {"tp": label}), n)
+        same = f(replicated(x), ag.tensor(numpy.array(1), {"tp": R})) if name != "percentile" else f(replicated(x), 1)
+        assert same.layout["tp"] is R
+        varying = f(ag.tensor(x, {"tp": V}), rank)
+        assert varying.layout["tp"] is V
+        return numpy.allclose(varying.numpy(), f(x, int(rank)))
+
+    assert all(on_ranks(2, body))
+
+
+def test_functions_on_values_refuse_addends() -> None:
+    def body(mesh: Any) -> None:
+        x = ag.tensor(numpy.eye(2), {"tp": P})
+        for f in (np.argwhere, np.unique, np.where, np.cov, np.nonzero):
+            with pytest.raises(ag.LayoutError, match="Partial"):
+                f(x)
+        assert np.ndim(x) == 2
+        with pytest.raises(ag.LayoutError, match="the index is Partial"):
+            replicated(numpy.arange(3.0))[ag.tensor(numpy.array([0, 1]), {"tp": P})]
+
+    on_ranks(2, body)
+
+
+def test_a_part_of_one_row_is_not_broadcast_by_a_longer_array() -> None:
+    """On a rank with one row, the sum with three local rows had three rows and the label of one."""
+
+    def body(mesh: Any) -> None:
+        rows = cc.shard(replicated(numpy.ones((3, 2))), "tp", dim=0)
+        with pytest.raises(ag.LayoutError, match="spans dimension 0"):
+            rows + ag.tensor(numpy.ones((3, 2)), {"tp": V})
+
+    on_ranks(3, body)
+
+
+def test_labels_that_are_invariant_with_replicated_logits() -> None:
+    logits, labels = _rng.standard_normal((5, 3)), numpy.array([0, 2, 1, 1, 0])
+    expected = ag.grad(lambda x: ops.cross_entropy(x, labels, "sum"))(logits)
+
+    def body(mesh: Any) -> Any:
+        x = replicated(logits)
+        with ag.Tape() as tape:
+            loss = cc.cast(ops.cross_entropy(x, ag.tensor(labels, {"tp": I}), "sum"), "tp", to=I)
+        tape.backward(loss)
+        return x.grad.numpy()  # type: ignore[union-attr]
+
+    assert numpy.allclose(sum(on_ranks(2, body)), expected)
+
+
+def test_varying_beside_sharded_in_backward() -> None:
+    """The gradient of a rank's own row is the sum over its own part."""
+    x = _rng.standard_normal((5, 3))
+
+    def body(mesh: Any) -> Any:
+        row = ag.tensor(numpy.full(3, 1.0 + mesh.axis("tp").rank), {"tp": V}, requires_grad=True)
+        with ag.Tape() as tape:
+            loss = (cc.shard(replicated(x), "tp", dim=0) * row).sum()
+        tape.backward(loss)
+        return row.grad.numpy()  # type: ignore[union-attr]
+
+    parts = numpy.array_split(x, 2)
+    assert all(numpy.allclose(g, part.sum(0)) for g, part in zip(on_ranks(2, body), parts, strict=True))
