@@ -7,9 +7,10 @@ Replicated, Invariant or constant along the group; it is taken when the value en
 exchange as the fingerprint. Over MPI that is an all-reduce of one hash; the statements are sent only if the hashes
 differ.
 
-- If calls, layouts, numbers or call sites differ, a `CollectiveMismatch` is raised. Call sites are not compared for
-  broadcast, reduce, scatter and gather, where the root has a special role, so a program may well use different lines
-  under ``if rank == root``.
+- If calls, layouts, numbers or call sites differ, a `CollectiveMismatch` is raised. The call site is the line of the
+  program that made the call, and the lines that called the functions around it, up to eight. So two quantities that are
+  exchanged by one function of the program are told apart. Call sites are not compared for broadcast, reduce, scatter
+  and gather, where the root has a special role, so a program may well use different lines under ``if rank == root``.
 - If copies differ, a `ReplicaMismatch` is raised. Copies are matched by the line of the program that made or used them,
   so ranks may execute such a line a different number of times. A value that is equal along another axis than that of
   the call is compared at the next call along that other axis.
@@ -31,7 +32,7 @@ from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.state import state
-from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_site, short_site
+from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_callers, find_site, short_site
 from autograd.layouts.layout import C, D, I, Layout, R
 from autograd.layouts.messages import describe
 
@@ -62,6 +63,7 @@ class Statement(NamedTuple):
     copies: tuple[Copy, ...] = ()
     is_full: bool = False  # whether the rank was in ``ranks`` mode
     compares_site: bool = False
+    callers: str = ""  # the call sites around `site`, innermost first
 
     def encode(self) -> bytes:
         """The statement as bytes, for the transports. A call site that is not yet known is looked up here."""
@@ -80,7 +82,10 @@ def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[C
         return Statement(call)
     copies = tuple(seen)
     seen.clear()
-    return Statement(call, layout, short_site(*find_site()), number, copies, True, modes.sites and not is_rooted)
+    is_compared = modes.sites and not is_rooted
+    return Statement(
+        call, layout, short_site(*find_site()), number, copies, True, is_compared, find_callers() if is_compared else ""
+    )
 
 
 def digest_of(array: Any) -> int:
@@ -133,15 +138,19 @@ def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) ->
     if len({t.number for t in statements}) > 1:
         counted = [f"{each.call} as call #{each.number} of '{name}'" for each in statements]
         return CollectiveMismatch(modes.mismatch_text(name, ranks, counted, where))
-    if len(set(where)) > 1 and all(each.compares_site for each in statements):
-        return CollectiveMismatch(_other_lines(name, ranks, calls[0], where))
+    if all(each.compares_site for each in statements):
+        if len(set(where)) > 1:
+            return CollectiveMismatch(_other_lines(name, ranks, calls[0], where))
+        if len({each.callers for each in statements}) > 1:
+            called = [f"{each.site}, called from {each.callers or 'no function'}" for each in statements]
+            return CollectiveMismatch(_other_lines(name, ranks, calls[0], called))
     return _unequal_copies(name, ranks, statements)
 
 
 def _other_lines(name: str, ranks: Sequence[int], call: str, where: Sequence[str]) -> str:
     text = modes.mismatch_text(name, ranks, [f"{call}\n    at {site}" for site in where])
     first, *lines, _ = text.replace("the call of", "the same call at the line of").splitlines()
-    lines.append("  needed: the same line of the program on all ranks, or the ranks may confuse two equal calls")
+    lines.append("  needed: the same lines of the program on all ranks, or the ranks may confuse two equal calls")
     lines.append('  fix: call it at one place; or, if the different lines are intended, cc.check("ranks", sites=False)')
     return "\n".join([first, *lines])
 
