@@ -20,6 +20,7 @@
         +-- DeadlockError        ranks wait for each other
         +-- RankFailed           another rank raised, exited early or was killed
         +-- ReplicaMismatch      copies of one value differ between ranks
+    +-- ReplicaWarning       a warning: parameters that are declared as different are equal on all ranks
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from types import FrameType
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "CollectiveMismatch", "CommunicationError", "ConflictError",
     "DeadlockError", "DependencyError", "DtypeError", "LayoutError", "MeshError", "NotDifferentiable",
-    "ObjectiveError", "RankFailed", "ReplicaMismatch", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
+    "ObjectiveError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError",
+    "ShapeError", "TapeError",
 ]  # fmt: skip
 
 
@@ -110,6 +112,10 @@ class RankFailed(CommunicationError):
 
 class ReplicaMismatch(CommunicationError):
     """Copies of one value that must be equal on all ranks differ."""
+
+
+class ReplicaWarning(RingtapeError, UserWarning):
+    """A parameter that is declared as different on the ranks (Varying, Shard) is equal on all of them."""
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

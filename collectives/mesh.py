@@ -20,7 +20,8 @@ from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
-from .replicas import compare_replicas
+from .checks import modes
+from .replicas import compare_pending, compare_replicas, compare_step
 from .transports.protocol import Communicator
 from .world import world
 
@@ -40,7 +41,7 @@ class Axis:
         The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
-    __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "rank", "size")
+    __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "objectives", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = names
@@ -51,6 +52,7 @@ class Axis:
         self.rank = RankInt(group.rank, names)
         self.calls: dict[Any, Call] = {}  # by their fields
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
+        self.objectives = 0  # the number of Invariant objectives of which backward was called, see `replicas`
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
@@ -274,6 +276,10 @@ class Mesh:
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
+        if modes.watching and error[0] is None:
+            for axis in sorted(self.known_axes(), key=lambda axis: axis.names):
+                if axis.size > 1:
+                    compare_pending(axis.group, f"the end of the block of {self!r} (axis={'*'.join(axis.names)!r})")
 
     def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:
         """The shape of a value on each rank along some axes, and this rank's index. All these ranks must call it."""
@@ -295,6 +301,18 @@ class Mesh:
         Plan
         """
         return self.planner(tape, self.ranks, self.sizes)
+
+    def compare_step(self, optimizer: Any) -> None:
+        """Compare an optimizer's parameters, gradients, state and numbers before a step; see `collectives.replicas`.
+
+        `Optimizer.step` calls it.
+
+        Parameters
+        ----------
+        optimizer : Optimizer
+        """
+        if self.ranks.size > 1:
+            compare_step(optimizer, self.grid, lambda axis: self.axis(axis).group)
 
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:
         """Compare the copies of every tensor along the axes on which it is I or R.

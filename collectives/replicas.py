@@ -1,22 +1,265 @@
-"""Comparison of values that should be equal on all ranks of an axis, by their digests."""
+"""Comparison of values that should be equal on all ranks of an axis, by their digests.
+
+Besides `compare_replicas`, which programs call, there are comparisons that ringtape makes by itself in every check mode
+but ``off``:
+
+- ``backward`` compares the objective and the leaves on the tape that are R or I. It does so along the axes of the last
+  collective on the tape, if the objective is I there.
+- ``step`` of an optimizer compares its hyperparameters and, where a parameter is R or I, the parameter, its gradient
+  and the optimizer's state for it. Along every axis the first step also finds Varying and sharded parameters of which
+  all ranks hold the same values (`ReplicaWarning`).
+
+Both happen the 1st, 2nd, 4th, 8th, ... time, and `step` also every `digest_every` steps. Under ``ranks`` the objective
+is compared every time, and backward, `step` and the end of a mesh's block compare the copies that are not yet compared
+(see `checks.sanitizer`). All ranks of the axis make these calls, at the same places.
+"""
 
 from __future__ import annotations
 
+import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped, is_absent
-from autograd.engine.tensor import Tensor
-from autograd.errors import ReplicaMismatch
-from autograd.layouts.layout import C, D, Grid, I, R
+from autograd.engine import events
+from autograd.engine.state import state
+from autograd.engine.tensor import TENSORS, Tensor
+from autograd.errors import ReplicaMismatch, ReplicaWarning, find_site, short_site
+from autograd.layouts.layout import C, D, Grid, I, R, Shard, V
+from autograd.layouts.messages import describe
 
+from .checks import modes
+from .checks.sanitizer import Copy, Statement, compare, digest_of
 from .transports.protocol import Communicator
 
-__all__ = ["compare_replicas"]
+__all__ = ["compare_objective", "compare_pending", "compare_replicas", "compare_step", "is_due"]
+
+_SAME = (I, R, C, D)
+
+
+def is_due(n: int, every: int = 0) -> bool:
+    """Whether the n-th event, counted from 1, is compared: the 1st, 2nd, 4th, 8th, ..., and every `every`-th."""
+    return n & (n - 1) == 0 or (every > 0 and n % every == 0)
+
+
+def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Copy] = ()) -> list[Copy]:
+    """Compare copies along a group. All its ranks call it.
+
+    Parameters
+    ----------
+    group : Communicator
+    call : str
+        The comparison, for example ``step 1 of SGD``. The ranks compare it too.
+    copies : sequence of Copy
+        Copies that should be equal on all ranks.
+    parts : sequence of Copy
+        Values that are probably meant to differ.
+
+    Returns
+    -------
+    list of Copy
+        The `parts` that are equal on all ranks.
+
+    Raises
+    ------
+    CollectiveMismatch
+        The ranks make different calls.
+    ReplicaMismatch
+        Copies differ.
+    """
+    if group.checking:
+        group.agree(call)
+    digests = [zlib.crc32(call.encode()), *(copy.digest for copy in copies), *(part.digest for part in parts)]
+    rows = [np.frombuffer(data, np.int64) for data in group.exchange(np.array(digests, np.int64).tobytes())]
+    same = 1 + len(copies)
+    if any(len(row) != len(digests) or (row[:same] != rows[0][:same]).any() for row in rows):
+        mine = Statement(call, site=short_site(*find_site()), copies=tuple(copies), is_full=True)
+        error = compare(group.name, group.ranks, [Statement.decode(each) for each in group.exchange(mine.encode())])
+        if error is not None:
+            raise error
+        return []
+    return [part for k, part in enumerate(parts, same) if all(row[k] == part.digest for row in rows)]
+
+
+def compare_pending(group: Communicator, call: str) -> None:
+    """Under ``ranks``, compare the copies that no call along the group has compared yet. All its ranks call it."""
+    if modes.watching:
+        group.agree(call)
+
+
+# -- the objective -----------------------------------------------------------------------------------------------------
+def compare_objective(outputs: Any, recording: Any) -> None:
+    """Compare an Invariant objective along the axes of the last collective on its tape; see the module."""
+    mesh = state.mesh
+    if mesh.ranks.size == 1 or not modes.limit:
+        return
+    last = recording.communicates  # a `collective.Prepared`, or the call of a nonblocking collective
+    call = getattr(last, "call", last)
+    if getattr(call, "group", None) is None or (call is not last and last.collective.between_two):
+        return
+    ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
+    for y in ys:
+        layout = y.layout
+        if layout is None or layout.grid is not mesh.grid or is_absent(y.array):
+            return
+        if any(layout[name] is not I for name in call.axes):
+            return
+    axis = mesh.axis(call.axes)
+    if axis.size == 1 or not ys:
+        return
+    axis.objectives += 1
+    due = is_due(axis.objectives)
+    if not (due or modes.watching):
+        return
+    site = short_site(*find_site())
+    objectives = [_objective(y, site) for y in ys]
+    called = f"objective(axis={'*'.join(axis.names)!r}) in a backward sweep"
+    if not due:
+        axis.group.copies.extend(objectives)
+        axis.group.agree(called)
+        return
+    copies: list[Copy] = []
+    names: dict[str, int] = {}
+    for leaf in recording.inputs():
+        if _is_same(leaf, axis.names, mesh.grid) and not is_absent(leaf.array):
+            name = leaf.name or f"leaf of shape {leaf.array.shape}"
+            names[name] = nth = names.get(name, 0) + 1
+            place = f"{name if nth == 1 else f'{name} ({nth})'} at backward"
+            copies.append(Copy(place, _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), _DRIFTED))
+    settle(axis.group, called, [*copies, *objectives])
+
+
+def _objective(y: Any, site: str) -> Copy:
+    value = f" = {y.array.item()!r}" if y.array.size == 1 and type(y.array) is not Shaped else ""
+    text = f"objective({describe(y.array, y.array.shape, y.layout)}){value}"
+    return Copy(f"objective at {site}", text, _digest_of(y.array), _OBJECTIVE)
+
+
+# -- the optimizer -----------------------------------------------------------------------------------------------------
+def compare_step(optimizer: Any, grid: Grid, group_of: Callable[[str], Communicator]) -> None:
+    """Compare an optimizer before a step; see the module.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    grid : Grid
+        The grid of the mesh.
+    group_of : callable
+        ``group_of(axis)``: the ranks along an axis.
+    """
+    n = optimizer.calls
+    due = is_due(n, optimizer.digest_every)
+    if not modes.limit or not (due or modes.watching):
+        return
+    indexed = [
+        (i, p) for i, p in enumerate(optimizer.parameters)
+        if p.layout is not None and p.layout.grid is grid and not is_absent(p.array)
+    ]  # fmt: skip
+    made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
+    for k, axis in enumerate(grid.names):
+        if grid.sizes[k] == 1:
+            continue
+        same = [(i, p) for i, p in indexed if any(p.layout.labels[k] is label for label in _SAME)]
+        has_numbers = bool(same) or any(type(p.layout.labels[k]) is Shard for _, p in indexed)
+        if n > 1 and not has_numbers:
+            continue  # ranks may update values of their own a different number of times
+        group, kind = group_of(axis), type(optimizer).__name__
+        named = f"{kind} with {len(same)} parameters that are equal along {axis!r}" if has_numbers else "an optimizer"
+        call = f"step {n} of {named}"
+        if not due:
+            compare_pending(group, call)
+            continue
+        copies = [_number(kind, name, value) for name, value in optimizer.numbers().items()] if has_numbers else []
+        for i, p in same:
+            if i not in made:
+                made[i] = _copies_of(optimizer, i, p)
+            copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
+        own = [
+            (_part(i, p), p) for i, p in indexed
+            if n == 1 and (p.layout.labels[k] is V or type(p.layout.labels[k]) is Shard)
+        ]  # fmt: skip
+        equal = settle(group, call, copies, [part for part, _ in own])
+        if equal and group.rank == 0:
+            drawn = [part for part, p in own if part in equal and _is_drawn(p.array)]
+            if drawn:
+                _warn(drawn, axis, group.size)
+
+
+def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
+    """The copies of a parameter: its value, its gradient and the optimizer's state for it."""
+    name = p.name or f"parameter {i}"
+    shown = _shown(p, name)
+    found = [Copy(f"{name} at step()", shown, _digest_of(p.array), _DRIFTED)]
+    g = p._grad
+    array = g.array if g.__class__ in TENSORS else g
+    text = f"no gradient of {name}" if g is None else f"gradient of {shown}"
+    found.append(Copy(f"the gradient of {name}", text, 0 if g is None else _digest_of(array), _GRADIENT))
+    held = [values[i] for values in optimizer.state_lists()]
+    if held:
+        digests = [0 if v is None else _digest_of(np.asarray(v) if isinstance(v, int) else v) for v in held]
+        state_digest = zlib.crc32(np.array(digests, np.uint32).tobytes())
+        text = f"state of {type(optimizer).__name__} for {name}"
+        found.append(Copy(text, text, state_digest, _STATE))
+    return found
+
+
+def _part(i: int, p: Any) -> Copy:
+    name = p.name or f"parameter {i}"
+    return Copy(name, _shown(p, name), _digest_of(p.array))
+
+
+def _number(kind: str, name: str, value: Any) -> Copy:
+    text = repr([float(v) for v in value] if isinstance(value, tuple | list) else float(value))
+    return Copy(f"{name} of {kind}", f"{kind}({name}={text})", zlib.crc32(text.encode()), _NUMBER)
+
+
+def _digest_of(array: Any) -> int:
+    return 0 if type(array) is Shaped else digest_of(array)  # a dry run assumes that the copies are equal
+
+
+def _is_drawn(array: Any) -> bool:
+    """Whether an array is more than one number repeated, such as zeros for a bias, which is the same legally."""
+    host = None if type(array) is Shaped else to_host(array)
+    return host is not None and host.size > 1 and not bool((host == host.reshape(-1)[0]).all())
+
+
+def _warn(equal: list[Copy], axis: str, size: int) -> None:
+    names = ", ".join(part.place for part in equal)
+    message = (
+        f"{names}: all {size} ranks of axis {axis!r} hold the same values\n"
+        + "".join(f"  {part.text}\n" for part in equal)
+        + "  These labels say that the ranks hold values or parts of their own, so no gradient is summed over the "
+        "ranks. Meant Invariant?\n"
+        f"  fix: leave the label of axis {axis!r} out, and enter the parameter by cast(w, {axis!r}, to=R)\n"
+        "  or:  draw it from a key of its own on every rank, key.along(...), or cut the parts out of the whole value"
+    )
+    file, line = find_site()
+    warnings.warn_explicit(message, ReplicaWarning, file, line)
+
+
+def _is_same(x: Any, axes: Sequence[str], grid: Grid) -> bool:
+    layout = x.layout
+    return layout is not None and layout.grid is grid and all(any(layout[a] is label for label in _SAME) for a in axes)
+
+
+def _shown(x: Any, name: str) -> str:
+    return f"{name}: {describe(x.array, x.array.shape, x.layout)}"
+
+
+_DRIFTED = (
+    "make it from the same seed on every rank, or broadcast it from one rank, and change it on all ranks in the same "
+    "way; if the ranks are meant to differ, declare it with the label V"
+)
+_OBJECTIVE = "compute it from values that are equal on all ranks, or sum addends: all_reduce(x, axis, to=I)"
+_GRADIENT = (
+    "change a gradient on all ranks in the same way; a norm to clip by includes all ranks: clip_grad_norm_(..., norm=)"
+)
+_STATE = "load the same state on every rank: load_state_dict of a state that one rank has read and broadcast"
+_NUMBER = "the same number on every rank"
 
 
 def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[str], Communicator]) -> None:
@@ -37,13 +280,13 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
         Copies differ, or the ranks compare different numbers of tensors.
     """
     tensors = [t for t in tensors if t.layout is not None and t.layout.grid is grid and not is_absent(t.array)]
-    digests = np.array([_digest(t.array) for t in tensors], np.int64)
+    digests = np.array([_digest_of(t.array) for t in tensors], np.int64)
     for k, axis in enumerate(grid.names):
         if grid.sizes[k] == 1:
             continue
         along = [
             i for i, t in enumerate(tensors)
-            if t.layout is not None and any(t.layout.labels[k] is x for x in (I, R, C, D))
+            if t.layout is not None and any(t.layout.labels[k] is x for x in _SAME)
         ]
         group = group_of(axis)
         mine = np.concatenate([digests[along], [len(along)]])
@@ -62,12 +305,6 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
                 raise ReplicaMismatch(_text(x, i, axis, odd, group))
 
 
-def _digest(array: Any) -> int:
-    if type(array) is Shaped:
-        return 0  # a dry run assumes that the copies are equal
-    return zlib.crc32(np.ascontiguousarray(to_host(array)).data)
-
-
 def _text(x: Any, i: int, axis: str, odd: list[int], group: Any) -> str:
     ranks = ", ".join(map(str, odd))
     return (
@@ -78,3 +315,6 @@ def _text(x: Any, i: int, axis: str, odd: list[int], group: Any) -> str:
         "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant "
         f"to differ, declare it layout={{{axis!r}: V}}"
     )
+
+
+events.objectives.append(compare_objective)

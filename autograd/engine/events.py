@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Listener", "declarations", "emit", "listeners", "listening", "repeated"]
+__all__ = ["Listener", "declarations", "emit", "listeners", "listening", "objectives", "repeated"]
 
 Listener = Callable[[str, str, str], None]
 
@@ -29,6 +29,9 @@ listeners: list[tuple[int, Listener]] = []
 
 declarations: list[Callable[[str, Any], None]] = []
 """Called as ``f("tensor", x)`` with a leaf that has explicit labels, and as ``f("constant", x)`` with a constant."""
+
+objectives: list[Callable[[Any, Any], None]] = []
+"""Called as ``f(outputs, recording)`` before a sweep without given cotangents over a recording that communicates."""
 
 
 def emit(phase: str, direction: str, name: str, *facts: Any) -> None:

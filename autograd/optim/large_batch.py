@@ -61,6 +61,7 @@ class LARS(Optimizer):
     """
 
     _saved = ("velocity",)
+    _numbers = ("momentum", "weight_decay", "trust", "eps")
 
     def __init__(
         self,

@@ -46,11 +46,15 @@ _MOST = 4096  # limit on the copies kept for an axis without calls
 
 
 class Copy(NamedTuple):
-    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest."""
+    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, its digest, a fix."""
 
     place: str
     text: str
     digest: int
+    fix: str = (
+        "make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to differ, "
+        "declare it with the label V"
+    )
 
 
 class Statement(NamedTuple):
@@ -184,8 +188,7 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
             f"and should be equal along '{name}': {place}",
             *lines,
             f"  found at the call at {now}",
-            "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to "
-            "differ, declare it with the label V",
+            f"  fix: {next(iter(who.values())).fix}",
         ]
     )
 
