@@ -27,7 +27,7 @@ from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped, is_absent
 from autograd.engine import events
 from autograd.engine.state import state
-from autograd.engine.tensor import TENSORS, Tensor
+from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaMismatch, ReplicaWarning, find_site, short_site
 from autograd.layouts.layout import C, D, Grid, I, R, Shard, V
 from autograd.layouts.messages import describe
@@ -73,6 +73,8 @@ def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequen
     """
     if group.checking:
         group.agree(call)
+    copies = [*copies, *group.copies]
+    group.copies.clear()
     digests = [zlib.crc32(call.encode()), *(copy.digest for copy in copies), *(part.digest for part in parts)]
     rows = [np.frombuffer(data, np.int64) for data in group.exchange(np.array(digests, np.int64).tobytes())]
     same = 1 + len(copies)
@@ -168,7 +170,7 @@ def compare_step(optimizer: Any, grid: Grid, group_of: Callable[[str], Communica
         if n > 1 and not has_numbers:
             continue  # ranks may update values of their own a different number of times
         group, kind = group_of(axis), type(optimizer).__name__
-        named = f"{kind} with {len(same)} parameters that are equal along {axis!r}" if has_numbers else "an optimizer"
+        named = f"{kind} (axis={axis!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
         call = f"step {n} of {named}"
         if not due:
             compare_pending(group, call)
@@ -194,10 +196,9 @@ def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
     name = p.name or f"parameter {i}"
     shown = _shown(p, name)
     found = [Copy(f"{name} at step()", shown, _digest_of(p.array), _DRIFTED)]
-    g = p._grad
-    array = g.array if g.__class__ in TENSORS else g
+    g = p.grad
     text = f"no gradient of {name}" if g is None else f"gradient of {shown}"
-    found.append(Copy(f"the gradient of {name}", text, 0 if g is None else _digest_of(array), _GRADIENT))
+    found.append(Copy(f"the gradient of {name}", text, 0 if g is None else _digest_of(g.array), _GRADIENT))
     held = [values[i] for values in optimizer.state_lists()]
     if held:
         digests = [0 if v is None else _digest_of(np.asarray(v) if isinstance(v, int) else v) for v in held]

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays.shape_only import Shaped, is_absent
+from ..engine.events import declarations
 from ..engine.parameter import Leaf
 from ..engine.saved_arrays import step_check
+from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import LayoutError, RingtapeError, call_site
-from ..layouts.layout import C, D, I, R
+from ..layouts.layout import C, D, I, R, V
 from ..layouts.messages import describe
 
 __all__ = ["Norm", "clip_grad_norm_", "clip_grad_value_", "local_norm"]
@@ -117,11 +119,23 @@ def clip_grad_norm_(
         )
     gradients = _gradients(parameters, "clip_grad_norm_")
     total = float((local_norm if norm is None else norm)([g for _, g in gradients], norm_type))
+    if norm is not None:
+        _declare_norm(total, [g for _, g in gradients])
     scale = max_norm / (total + 1e-6)
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in gradients:
             _replace(p, g, g.array * g.array.dtype.type(scale))
     return total
+
+
+def _declare_norm(total: float, gradients: list[Tensor]) -> None:
+    """Let the ranks compare a norm along the axes on which a gradient is one value, not Varying."""
+    grid = state.grid
+    layouts = [g.layout for g in gradients if g.layout is not None and g.layout.grid is grid]
+    if grid is not None and layouts:
+        labels = [V if all(layout.labels[k] is V for layout in layouts) else I for k in range(len(grid.names))]
+        for declare in declarations:
+            declare("clip_grad_norm_", Tensor(np.float64(total), grid.layout(labels)))
 
 
 def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> None:
