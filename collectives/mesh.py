@@ -21,7 +21,7 @@ from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
 from .checks import modes
-from .replicas import compare_pending, compare_replicas, compare_step
+from .replicas import compare_pending, compare_replicas, compare_step, is_due
 from .transports.protocol import Communicator
 from .world import world
 
@@ -311,8 +311,8 @@ class Mesh:
         ----------
         optimizer : Optimizer
         """
-        if self.ranks.size > 1:
-            compare_step(optimizer, self.grid, lambda axis: self.axis(axis).group)
+        if self.ranks.size > 1 and (modes.watching or is_due(optimizer.calls, optimizer.digest_every)):
+            compare_step(optimizer, self.grid, self.axis)
 
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:
         """Compare the copies of every tensor along the axes on which it is I or R.

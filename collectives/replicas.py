@@ -6,8 +6,9 @@ but ``off``:
 - ``backward`` compares the objective and the leaves on the tape that are R or I. It does so along the axes of the last
   collective on the tape, if the objective is I there.
 - ``step`` of an optimizer compares its hyperparameters and, where a parameter is R or I, the parameter, its gradient
-  and the optimizer's state for it. Along every axis the first step also finds Varying and sharded parameters of which
-  all ranks hold the same values (`ReplicaWarning`).
+  and the optimizer's state for it.
+- The first of these along an axis also finds parameters that are Varying or sharded, and leaves that are Varying
+  because they have no label, of which all ranks hold the same values (`ReplicaWarning`).
 
 Both happen the 1st, 2nd, 4th, 8th, ... time, and `step` also every `digest_every` steps. Under ``ranks`` the objective
 is compared every time, and backward, `step` and the end of a mesh's block compare the copies that are not yet compared
@@ -26,6 +27,7 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped, is_absent
 from autograd.engine import events
+from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaMismatch, ReplicaWarning, find_site, short_site
@@ -124,15 +126,20 @@ def compare_objective(outputs: Any, recording: Any) -> None:
         axis.group.copies.extend(objectives)
         axis.group.agree(called)
         return
-    copies: list[Copy] = []
-    names: dict[str, int] = {}
-    for leaf in recording.inputs():
-        if _is_same(leaf, axis.names, mesh.grid) and not is_absent(leaf.array):
-            name = leaf.name or f"leaf of shape {leaf.array.shape}"
-            names[name] = nth = names.get(name, 0) + 1
-            place = f"{name if nth == 1 else f'{name} ({nth})'} at backward"
-            copies.append(Copy(place, _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), _DRIFTED))
-    settle(axis.group, called, [*copies, *objectives])
+    leaves = [
+        x for x in recording.inputs()
+        if x.layout is not None and x.layout.grid is mesh.grid and not is_absent(x.array)
+    ]  # fmt: skip
+    same = [x for x in leaves if all(_is_any(x.layout[name], _SAME) for name in axis.names)]
+    nth: dict[str, int] = {}
+    copies = []
+    for leaf in same:
+        name = leaf.name or f"leaf of shape {leaf.array.shape}"
+        nth[name] = nth.get(name, 0) + 1
+        place = name if nth[name] == 1 else f"{name} ({nth[name]})"
+        copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), _DRIFTED))
+    own = _own(leaves, axis) if axis.objectives == 1 else []
+    _warn(settle(axis.group, called, [*copies, *objectives], [part for part, _ in own]), own, axis)
 
 
 def _objective(y: Any, site: str) -> Copy:
@@ -142,7 +149,7 @@ def _objective(y: Any, site: str) -> Copy:
 
 
 # -- the optimizer -----------------------------------------------------------------------------------------------------
-def compare_step(optimizer: Any, grid: Grid, group_of: Callable[[str], Communicator]) -> None:
+def compare_step(optimizer: Any, grid: Grid, axis_of: Callable[[str], Any]) -> None:
     """Compare an optimizer before a step; see the module.
 
     Parameters
@@ -150,8 +157,8 @@ def compare_step(optimizer: Any, grid: Grid, group_of: Callable[[str], Communica
     optimizer : Optimizer
     grid : Grid
         The grid of the mesh.
-    group_of : callable
-        ``group_of(axis)``: the ranks along an axis.
+    axis_of : callable
+        ``axis_of(name)``: the `mesh.Axis` of that name.
     """
     n = optimizer.calls
     due = is_due(n, optimizer.digest_every)
@@ -162,33 +169,26 @@ def compare_step(optimizer: Any, grid: Grid, group_of: Callable[[str], Communica
         if p.layout is not None and p.layout.grid is grid and not is_absent(p.array)
     ]  # fmt: skip
     made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
-    for k, axis in enumerate(grid.names):
+    for k, name in enumerate(grid.names):
         if grid.sizes[k] == 1:
             continue
-        same = [(i, p) for i, p in indexed if any(p.layout.labels[k] is label for label in _SAME)]
+        same = [(i, p) for i, p in indexed if _is_any(p.layout.labels[k], _SAME)]
         has_numbers = bool(same) or any(type(p.layout.labels[k]) is Shard for _, p in indexed)
         if n > 1 and not has_numbers:
             continue  # ranks may update values of their own a different number of times
-        group, kind = group_of(axis), type(optimizer).__name__
-        named = f"{kind} (axis={axis!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
+        axis, kind = axis_of(name), type(optimizer).__name__
+        named = f"{kind} (axis={name!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
         call = f"step {n} of {named}"
         if not due:
-            compare_pending(group, call)
+            compare_pending(axis.group, call)
             continue
-        copies = [_number(kind, name, value) for name, value in optimizer.numbers().items()] if has_numbers else []
+        copies = [_number(kind, word, value) for word, value in optimizer.numbers().items()] if has_numbers else []
         for i, p in same:
             if i not in made:
                 made[i] = _copies_of(optimizer, i, p)
             copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
-        own = [
-            (_part(i, p), p) for i, p in indexed
-            if n == 1 and (p.layout.labels[k] is V or type(p.layout.labels[k]) is Shard)
-        ]  # fmt: skip
-        equal = settle(group, call, copies, [part for part, _ in own])
-        if equal and group.rank == 0:
-            drawn = [part for part, p in own if part in equal and _is_drawn(p.array)]
-            if drawn:
-                _warn(drawn, axis, group.size)
+        own = _own([p for _, p in indexed], axis) if n == 1 and not axis.objectives else []  # else backward compared it
+        _warn(settle(axis.group, call, copies, [part for part, _ in own]), own, axis)
 
 
 def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
@@ -208,43 +208,60 @@ def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
     return found
 
 
-def _part(i: int, p: Any) -> Copy:
-    name = p.name or f"parameter {i}"
-    return Copy(name, _shown(p, name), _digest_of(p.array))
-
-
 def _number(kind: str, name: str, value: Any) -> Copy:
     text = repr([float(v) for v in value] if isinstance(value, tuple | list) else float(value))
     return Copy(f"{name} of {kind}", f"{kind}({name}={text})", zlib.crc32(text.encode()), _NUMBER)
+
+
+# -- values that were probably meant Invariant -------------------------------------------------------------------------
+def _own(leaves: Sequence[Any], axis: Any) -> list[tuple[Copy, Any]]:
+    """The parameters, and the leaves without a label, of which each rank has a value or a part of its own."""
+    found = []
+    for i, x in enumerate(leaves):
+        if any(x.layout[a] is V or type(x.layout[a]) is Shard for a in axis.names) and (
+            isinstance(x, Parameter) or getattr(x, "is_unlabelled", False)
+        ):
+            name = x.name or f"parameter {i}"
+            found.append((Copy(name, _shown(x, name), _digest_of(x.array)), x))
+    return found
+
+
+def _warn(equal: Sequence[Copy], own: Sequence[tuple[Copy, Any]], axis: Any) -> None:
+    """Warn, on the first rank of an axis, of parameters of which all ranks hold the same values.
+
+    One number repeated, such as a bias of zeros, is the same legally if the label was given.
+    """
+    if not equal or axis.group.rank or axis.group.dry:
+        return
+    found = [
+        part for part, x in own
+        if part in equal and (getattr(x, "is_unlabelled", False) or not _is_one_number(to_host(x.array)))
+    ]  # fmt: skip
+    if found:
+        names, shown = ", ".join(part.place for part in found), "".join(f"  {part.text}\n" for part in found)
+        along = "*".join(axis.names)
+        file, line = find_site()
+        warnings.warn_explicit(
+            f"{names}: all {axis.size} ranks of axis {along!r} hold the same values\n{shown}  By its label each rank "
+            "holds a value or a part of its own, and its gradient is not summed over the ranks. Meant Invariant?\n"
+            f"  fix: w = ag.Parameter(...) without a label of axis {along!r}, and cast(w, {along!r}, to=R) where it is "
+            "used\n"
+            "  or:  give the ranks different values, for example drawn from key.along(...), or cut from the whole value"
+            f"\n  or:  layout={{{along!r}: V}}, if an ag.tensor without a label is meant to have a value of each rank",
+            ReplicaWarning, file, line,
+        )  # fmt: skip
+
+
+def _is_one_number(host: Any) -> bool:
+    return host.size == 0 or bool((host == host.reshape(-1)[0]).all())
 
 
 def _digest_of(array: Any) -> int:
     return 0 if type(array) is Shaped else digest_of(array)  # a dry run assumes that the copies are equal
 
 
-def _is_drawn(array: Any) -> bool:
-    """Whether an array is more than one number repeated, such as zeros for a bias, which is the same legally."""
-    host = None if type(array) is Shaped else to_host(array)
-    return host is not None and host.size > 1 and not bool((host == host.reshape(-1)[0]).all())
-
-
-def _warn(equal: list[Copy], axis: str, size: int) -> None:
-    names = ", ".join(part.place for part in equal)
-    message = (
-        f"{names}: all {size} ranks of axis {axis!r} hold the same values\n"
-        + "".join(f"  {part.text}\n" for part in equal)
-        + "  These labels say that the ranks hold values or parts of their own, so no gradient is summed over the "
-        "ranks. Meant Invariant?\n"
-        f"  fix: leave the label of axis {axis!r} out, and enter the parameter by cast(w, {axis!r}, to=R)\n"
-        "  or:  draw it from a key of its own on every rank, key.along(...), or cut the parts out of the whole value"
-    )
-    file, line = find_site()
-    warnings.warn_explicit(message, ReplicaWarning, file, line)
-
-
-def _is_same(x: Any, axes: Sequence[str], grid: Grid) -> bool:
-    layout = x.layout
-    return layout is not None and layout.grid is grid and all(any(layout[a] is label for label in _SAME) for a in axes)
+def _is_any(label: Any, labels: Sequence[Any]) -> bool:
+    return any(label is each for each in labels)
 
 
 def _shown(x: Any, name: str) -> str:
@@ -287,7 +304,7 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
             continue
         along = [
             i for i, t in enumerate(tensors)
-            if t.layout is not None and any(t.layout.labels[k] is x for x in _SAME)
+            if t.layout is not None and _is_any(t.layout.labels[k], _SAME)
         ]
         group = group_of(axis)
         mine = np.concatenate([digests[along], [len(along)]])

@@ -29,7 +29,7 @@ listeners: list[tuple[int, Listener]] = []
 
 declarations: list[Callable[[str, Any], None]] = []
 """Called as ``f("tensor", x)`` with a leaf that has explicit labels, as ``f("constant", x)`` with a constant, and as
-``f("clip_grad_norm_", x)`` with a norm that a function of the user has computed."""
+``f("norm", x)`` with a norm that a function of the user has computed."""
 
 objectives: list[Callable[[Any, Any], None]] = []
 """Called as ``f(outputs, recording)`` before a sweep without given cotangents over a recording that communicates."""

@@ -200,7 +200,7 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
 
 
 _FIXES = {
-    "clip_grad_norm_": "norm= returns the norm of what all ranks hold together: sum their squares with an all_reduce",
+    "norm": "norm= returns the norm of what all ranks hold together: sum their squares with an all_reduce",
 }
 
 
