@@ -277,8 +277,9 @@ class Mesh:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
         if modes.watching and error[0] is None:
-            for axis in sorted(self.known_axes(), key=lambda axis: axis.names):
-                if axis.size > 1:
+            axes = sorted((axis for axis in self.known_axes() if axis.size > 1), key=lambda axis: axis.names)
+            if not any(axis.group.is_broken for axis in axes):
+                for axis in axes:
                     compare_pending(axis.group, f"the end of the block of {self!r} (axis={'*'.join(axis.names)!r})")
 
     def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:

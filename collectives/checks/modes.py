@@ -16,6 +16,9 @@ ranks      the fingerprint, the operand's layout on    as ``always``, a walk up 
            see `sanitizer`
 =========  ==========================================  ==========================================================
 
+In every mode but ``off``, backward and the optimizer's step compare values that should be equal, the 1st, 2nd, 4th,
+8th, ... time: see `collectives.replicas`.
+
 A *fingerprint* is one line of text: the collective, the axis, shape, dtype, root, extents, the label of the result, and
 whether the call is recorded. On threads ``first`` compares every call, as ``always`` does, because the comparison is
 cheap next to the synchronization of threads.

@@ -17,6 +17,8 @@ from collectives import I, R, Shard, V
 from collectives.checks import modes
 from collectives.replicas import is_due
 
+from ..launch import launch
+
 pytestmark = pytest.mark.timeout(60)
 DATA = np.random.default_rng(0).standard_normal((6, 3))
 START = np.random.default_rng(1).standard_normal(3)
@@ -513,3 +515,23 @@ def test_a_rank_that_leaves_by_an_exception_does_not_communicate() -> None:
         cc.run(one, 2)
     cc.check("first")
     assert cc.run(one, 2) == ["went on", "only this one"]
+
+
+# -- over MPI ----------------------------------------------------------------------------------------------------------
+TOLD = {
+    "right": "'nothing'", "own_seed": "w: f64[3] {dp: I}", "own_gradient": "the gradient of w", "own_rate": "lr of SGD",
+    "own_state": "state of SGD for w", "another_number_of_steps": "step 2 of SGD", "later": "the gradient of w",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("on", ["here", "openmpi"])
+def test_every_rank_is_told_over_mpi(on: str) -> None:
+    outcome = launch("replicas_program.py", 3, limit_s=55, on=on)
+    shown = f"{outcome.out}\n{outcome.err}"
+    assert outcome.code == 0 and not outcome.is_late, shown
+    for mode in ("first", "ranks"):
+        ends = "'nothing'" if mode == "first" else "constant at replicas_program.py:"
+        for case, words in {**TOLD, "at_the_end": ends}.items():
+            for rank in range(3):
+                lines = [x for x in outcome.out.splitlines() if x.startswith(f"[rank {rank}] {mode} {case}: ")]
+                assert len(lines) == 1 and words in lines[0], shown
