@@ -137,7 +137,7 @@ def compare_objective(outputs: Any, recording: Any) -> None:
         name = leaf.name or f"leaf of shape {leaf.array.shape}"
         nth[name] = nth.get(name, 0) + 1
         place = name if nth[name] == 1 else f"{name} ({nth[name]})"
-        copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), _DRIFTED))
+        copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter"))
     own = _own(leaves, axis) if axis.objectives == 1 else []
     _warn(settle(axis.group, called, [*copies, *objectives], [part for part, _ in own]), own, axis)
 
@@ -145,7 +145,7 @@ def compare_objective(outputs: Any, recording: Any) -> None:
 def _objective(y: Any, site: str) -> Copy:
     value = f" = {y.array.item()!r}" if y.array.size == 1 and type(y.array) is not Shaped else ""
     text = f"objective({describe(y.array, y.array.shape, y.layout)}){value}"
-    return Copy(f"objective at {site}", text, _digest_of(y.array), _OBJECTIVE)
+    return Copy(f"objective at {site}", text, _digest_of(y.array), "objective")
 
 
 # -- the optimizer -----------------------------------------------------------------------------------------------------
@@ -195,22 +195,22 @@ def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
     """The copies of a parameter: its value, its gradient and the optimizer's state for it."""
     name = p.name or f"parameter {i}"
     shown = _shown(p, name)
-    found = [Copy(f"{name} at step()", shown, _digest_of(p.array), _DRIFTED)]
+    found = [Copy(f"{name} at step()", shown, _digest_of(p.array), "parameter")]
     g = p.grad
     text = f"no gradient of {name}" if g is None else f"gradient of {shown}"
-    found.append(Copy(f"the gradient of {name}", text, 0 if g is None else _digest_of(g.array), _GRADIENT))
+    found.append(Copy(f"the gradient of {name}", text, 0 if g is None else _digest_of(g.array), "gradient"))
     held = [values[i] for values in optimizer.state_lists()]
     if held:
         digests = [0 if v is None else _digest_of(np.asarray(v) if isinstance(v, int) else v) for v in held]
         state_digest = zlib.crc32(np.array(digests, np.uint32).tobytes())
         text = f"state of {type(optimizer).__name__} for {name}"
-        found.append(Copy(text, text, state_digest, _STATE))
+        found.append(Copy(text, text, state_digest, "state"))
     return found
 
 
 def _number(kind: str, name: str, value: Any) -> Copy:
     text = repr([float(v) for v in value] if isinstance(value, tuple | list) else float(value))
-    return Copy(f"{name} of {kind}", f"{kind}({name}={text})", zlib.crc32(text.encode()), _NUMBER)
+    return Copy(f"{name} of {kind}", f"{kind}({name}={text})", zlib.crc32(text.encode()), "hyperparameter")
 
 
 # -- values that were probably meant Invariant -------------------------------------------------------------------------
@@ -268,18 +268,6 @@ def _shown(x: Any, name: str) -> str:
     return f"{name}: {describe(x.array, x.array.shape, x.layout)}"
 
 
-_DRIFTED = (
-    "make it from the same seed on every rank, or broadcast it from one rank, and change it on all ranks in the same "
-    "way; if the ranks are meant to differ, declare it with the label V"
-)
-_OBJECTIVE = "compute it from values that are equal on all ranks, or sum addends: all_reduce(x, axis, to=I)"
-_GRADIENT = (
-    "change a gradient on all ranks in the same way; a norm to clip by includes all ranks: clip_grad_norm_(..., norm=)"
-)
-_STATE = "load the same state on every rank: load_state_dict of a state that one rank has read and broadcast"
-_NUMBER = "the same number on every rank"
-
-
 def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[str], Communicator]) -> None:
     """Compare the copies of every tensor along the axes on which it is I or R; see `Mesh.check_replicas`.
 
@@ -307,6 +295,8 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
             if t.layout is not None and _is_any(t.layout.labels[k], _SAME)
         ]
         group = group_of(axis)
+        if group.checking:
+            group.agree(f"check_replicas(axis={axis!r})")
         mine = np.concatenate([digests[along], [len(along)]])
         gathered = group.exchange(mine.tobytes())
         table = [np.frombuffer(t, np.int64) for t in gathered]

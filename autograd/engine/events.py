@@ -28,8 +28,8 @@ listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs. A listener is called for the events of its own thread (on threads, its own rank)."""
 
 declarations: list[Callable[[str, Any], None]] = []
-"""Called as ``f("tensor", x)`` with a leaf that has explicit labels, as ``f("constant", x)`` with a constant, and as
-``f("norm", x)`` with a norm that a function of the user has computed."""
+"""Called as ``f("tensor", x)`` with a leaf that has explicit labels, ``f("constant", x)`` with a constant, ``f("norm", x)``
+with a norm that a function of the user has computed, and ``f("key", x)`` with the name of a random key."""
 
 objectives: list[Callable[[Any, Any], None]] = []
 """Called as ``f(outputs, recording)`` before a sweep without given cotangents over a recording that communicates."""

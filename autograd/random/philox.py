@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays.shape_only import DRY, Shaped
+from ..engine.events import declarations
+from ..engine.parameter import Leaf
 from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import DtypeError, ShapeError
-from ..layouts.layout import Layout
+from ..layouts.layout import I, Layout, V
 from .keys import Key
 from .placement import Part, coordinates, of_shape, of_tensor
 
@@ -124,6 +126,8 @@ def draw(
                 "the part"
             )
         extents, box, layout = of_tensor(shape, key.axes, caller)
+        if layout is not None and max(layout.grid.sizes) > 1:
+            _declare(key, layout)
     else:
         extents, box, layout = of_shape(shape, key.axes, part, caller)
         if choices:
@@ -139,6 +143,14 @@ def draw(
     for i in range(0, source.size, BLOCK):
         target[i : i + BLOCK] = transform(source[i : i + BLOCK])
     return out if layout is None else _labelled(out, layout)
+
+
+def _declare(key: Key, layout: Layout) -> None:
+    """Let the ranks compare the key of a draw along the axes on which its numbers are not V."""
+    same = layout.grid.layout([V if label is V else I for label in layout.labels])
+    named = Leaf(np.frombuffer(repr(key).encode(), np.uint8), same, name=repr(key))
+    for declare in declarations:
+        declare("key", named)
 
 
 def _labelled(array: Any, layout: Layout) -> Tensor:

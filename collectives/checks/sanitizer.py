@@ -46,15 +46,15 @@ _MOST = 4096  # limit on the copies kept for an axis without calls
 
 
 class Copy(NamedTuple):
-    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, its digest, a fix."""
+    """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest.
+
+    `kind` is a key of `_KINDS`: what it is, and the fix if it differs.
+    """
 
     place: str
     text: str
     digest: int
-    fix: str = (
-        "make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to differ, "
-        "declare it with the label V"
-    )
+    kind: str = "copy"
 
 
 class Statement(NamedTuple):
@@ -116,7 +116,7 @@ def witness(how: str, x: Any, is_last: bool = False) -> None:
                 name = getattr(x, "name", "") or "x"
                 shown = f"{how}({name}: {describe(x.array, x.array.shape, layout)})"
                 copy = Copy(f"{how} at {short_site(*find_site())}", shown, digest_of(x.array))
-                copy = copy if how not in _FIXES else copy._replace(fix=_FIXES[how])
+                copy = copy._replace(kind=how) if how in _KINDS else copy
             if is_last:
                 seen[:] = [each for each in seen if each.place != copy.place]
             seen.append(copy)
@@ -181,33 +181,75 @@ def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statem
     return None
 
 
+_KINDS = {
+    "copy": (
+        "the copies of",
+        "has digest {digest:08x}",
+        "make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to differ, "
+        "declare it with the label V",
+    ),
+    "parameter": (
+        "the copies of",
+        "has digest {digest:08x}",
+        "make it from the same seed on every rank, or broadcast it from one rank, and change it on all ranks in the "
+        "same way; if the ranks are meant to differ, declare it with the label V",
+    ),
+    "objective": (
+        "the objectives of",
+        "",
+        "compute it from values that are equal on all ranks, or sum addends: all_reduce(x, {name!r}, to=I)",
+    ),
+    "gradient": (
+        "the gradients of",
+        "has digest {digest:08x}",
+        "change a gradient on all ranks in the same way; a norm to clip by includes all ranks: "
+        "clip_grad_norm_(..., norm=)",
+    ),
+    "state": (
+        "the optimizers of",
+        "has digest {digest:08x}",
+        "load the same state on every rank: load_state_dict of a state that one rank has read and broadcast",
+    ),
+    "hyperparameter": ("the hyperparameters of", "", "the same number on every rank"),
+    "norm": (
+        "the norms of",
+        "has digest {digest:08x}",
+        "norm= returns the norm of what all ranks hold together: sum their squares with an all_reduce",
+    ),
+    "key": (
+        "the random keys of",
+        "",
+        "the same seed on every rank, and key.along({name!r}) for numbers of each rank",
+    ),
+}
+"""The kinds of copies: the beginning of the message, what is shown of each, and the fix."""
+
+
 def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
     groups: dict[tuple[int, str], list[int]] = {}
     for rank, copy in who.items():
         groups.setdefault((copy.digest, copy.text), []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1]))
     odd = sorted(rank for _, members in ordered[1:] for rank in members)
-    lines = [f"  {rank_list(members)}: {text} has digest {digest:08x}" for (digest, text), members in ordered]
+    head, shown, fix = _KINDS[next(iter(who.values())).kind]
+    lines = [
+        f"  {rank_list(members)}: {text} {shown.format(digest=digest)}".rstrip() for (digest, text), members in ordered
+    ]
     return "\n".join(
         [
-            f"the copies of {rank_list(odd)} differ from those of {rank_list(ordered[0][1])}, "
+            f"{head} {rank_list(odd)} differ from those of {rank_list(ordered[0][1])}, "
             f"and should be equal along '{name}': {place}",
             *lines,
             f"  found at the call at {now}",
-            f"  fix: {next(iter(who.values())).fix}",
+            f"  fix: {fix.format(name=name.partition('@')[0])}",
         ]
     )
-
-
-_FIXES = {
-    "norm": "norm= returns the norm of what all ranks hold together: sum their squares with an all_reduce",
-}
 
 
 def _declared(how: str, x: Any) -> None:
     if modes.watching:
         witness(how, x)
-    elif how in _FIXES and modes.limit:
+    elif how in _KINDS and modes.limit:
         witness(how, x, is_last=True)
 
 

@@ -176,8 +176,8 @@ def test_an_objective_that_differs(mode: str) -> None:
         tape.backward(loss)
 
     for text in told(body):
-        assert "the copies of ranks 1, 2 differ from those of rank 0" in text
-        assert "objective(number" in text or "objective(f64[] {dp: I}) = " in text
+        assert "the objectives of ranks 1, 2 differ from those of rank 0" in text
+        assert "objective(" in text and " {dp: I}) = " in text
         assert "test_replicas.py:" in text
 
 
@@ -458,18 +458,42 @@ def test_a_tensor_without_a_label_is_not_learned(learn: Any) -> None:
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
-def test_dropout_with_a_seed_of_each_rank(mode: str) -> None:
+@pytest.mark.parametrize("where", ["Invariant", "Replicated", "Shard"])
+def test_dropout_with_a_seed_of_each_rank(mode: str, where: str) -> None:
     def body(mesh: Any) -> None:
         random.seed(int(mesh.ranks.rank))
         w = ag.Parameter(START, name="w")
         with ag.Tape() as tape:
-            h = nn.dropout(w * 2.0, 0.5, random.next_key("dropout"))  # Invariant: one computation, repeated
-            y = rows(mesh) @ cc.cast(h, "dp", to=R)
-            loss = cc.all_reduce((y * y).sum(), "dp", to=I)
+            h = cc.cast(w, "dp", to=R) if where != "Invariant" else w * 1.0
+            h = cc.shard(h, "dp") if where == "Shard" else h
+            h = nn.dropout(h, 0.5)
+            h = cc.cast(h, "dp", to=R) if where == "Invariant" else h
+            y = (rows(mesh) @ h).sum() if where != "Shard" else (h * h).sum()
+            loss = cc.all_reduce(y, "dp", to=I)
         tape.backward(loss)
         optim.SGD([w], lr=0.1).step()
 
-    assert all(text for text in told(body)), told(body)
+    for text in told(body):
+        assert "the random keys of ranks 1, 2 differ" in text or "cast I->R" in text, text
+        assert "test_replicas.py:" in text
+    assert all("key.along('dp')" in text for text in told(body)) or mode == "ranks"
+
+
+def test_seeds_that_depend_on_the_rank_are_refused() -> None:
+    def program(mesh: Any) -> list[str]:
+        rank, texts = mesh.axis("dp").rank, []
+        for make in (lambda: random.seed(rank), lambda: random.Key(rank + 3), lambda: random.Key(0).at(rank)):
+            with pytest.raises(LayoutError, match="depends on the rank on axis 'dp'") as error:
+                make()
+            texts.append(str(error.value))
+        random.seed(int(rank))
+        random.seed(0)
+        own = random.normal(random.Key(3).along("dp"), (4,))
+        assert own.layout["dp"] is V
+        return texts
+
+    for texts in run(program):
+        assert all("fix: the same seed on every rank, and key.along('dp')" in text for text in texts)
 
 
 # -- the end of a mesh -------------------------------------------------------------------------------------------------
