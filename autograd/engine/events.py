@@ -28,7 +28,7 @@ listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs. A listener is called for the events of its own thread (on threads, its own rank)."""
 
 declarations: list[Callable[[str, Any], None]] = []
-"""Called as ``f("tensor", x)`` with a leaf that has explicit labels, ``f("constant", x)`` with a constant, ``f("norm", x)``
+"""Called as ``f("tensor", x)`` with a leaf with explicit labels, ``f("constant", x)`` with a constant, ``f("norm", x)``
 with a norm that a function of the user has computed, and ``f("key", x)`` with the name of a random key."""
 
 objectives: list[Callable[[Any, Any], None]] = []
