@@ -16,7 +16,7 @@ import numpy as np
 
 from ..arrays.shape_only import DRY, Shaped
 from ..engine.events import declarations
-from ..engine.parameter import Leaf
+from ..engine.parameter import Leaf, Parameter
 from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
@@ -126,7 +126,8 @@ def draw(
                 "the part"
             )
         extents, box, layout = of_tensor(shape, key.axes, caller)
-        if layout is not None and max(layout.grid.sizes) > 1:
+        # Parameters may be drawn from other keys on each rank, and then be broadcast from one.
+        if layout is not None and max(layout.grid.sizes) > 1 and not isinstance(shape, Parameter):
             _declare(key, layout)
     else:
         extents, box, layout = of_shape(shape, key.axes, part, caller)

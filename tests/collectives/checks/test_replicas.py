@@ -479,6 +479,25 @@ def test_dropout_with_a_seed_of_each_rank(mode: str, where: str) -> None:
     assert all("key.along('dp')" in text for text in told(body)) or mode == "ranks"
 
 
+def test_parameters_of_a_seed_of_each_rank_that_are_broadcast_are_right(mode: str) -> None:
+    def body(mesh: Any) -> Any:
+        random.seed(int(mesh.ranks.rank))
+        layer = nn.Linear(3, 2, dtype=float)
+        nn.init.normal_(layer.weight)
+        for p in layer.parameters():
+            p.data = cc.broadcast(ag.tensor(p.numpy().copy(), {"dp": V}), "dp", root=0, to=I).numpy()
+        optimizer = optim.SGD(layer.parameters(), lr=0.1)
+        with ag.Tape() as tape:
+            y = rows(mesh) @ cc.cast(layer.weight, "dp", to=R)
+            loss = cc.all_reduce((y * y).sum(), "dp", to=I)
+        tape.backward(loss)
+        optimizer.step()
+        return layer.weight.numpy()
+
+    first, *others = run(body)
+    assert all((first == other).all() for other in others)
+
+
 def test_seeds_that_depend_on_the_rank_are_refused() -> None:
     def program(mesh: Any) -> list[str]:
         rank, texts = mesh.axis("dp").rank, []
