@@ -143,7 +143,7 @@ def compare_objective(outputs: Any, recording: Any) -> None:
 
 
 def _objective(y: Any, site: str) -> Copy:
-    value = f" = {y.array.item()!r}" if y.array.size == 1 and type(y.array) is not Shaped else ""
+    value = f" = {to_host(y.array).item()!r}" if y.array.size == 1 and type(y.array) is not Shaped else ""
     text = f"objective({describe(y.array, y.array.shape, y.layout)}){value}"
     return Copy(f"objective at {site}", text, _digest_of(y.array), "objective")
 
@@ -197,8 +197,9 @@ def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
     shown = _shown(p, name)
     found = [Copy(f"{name} at step()", shown, _digest_of(p.array), "parameter")]
     g = p.grad
-    text = f"no gradient of {name}" if g is None else f"gradient of {shown}"
-    found.append(Copy(f"the gradient of {name}", text, 0 if g is None else _digest_of(g.array), "gradient"))
+    if g is None or g.layout is p.layout.dual:  # the optimizer refuses another layout
+        text = f"no gradient of {name}" if g is None else f"gradient of {shown}"
+        found.append(Copy(f"the gradient of {name}", text, 0 if g is None else _digest_of(g.array), "gradient"))
     held = [values[i] for values in optimizer.state_lists()]
     if held:
         digests = [0 if v is None else _digest_of(np.asarray(v) if isinstance(v, int) else v) for v in held]
