@@ -20,18 +20,21 @@
         +-- DeadlockError        ranks wait for each other
         +-- RankFailed           another rank raised, exited early or was killed
         +-- ReplicaMismatch      copies of one value differ between ranks
+    +-- ReplicaWarning       a warning: parameters that are declared as different are equal on all ranks
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from types import FrameType
 
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "CollectiveMismatch", "CommunicationError", "ConflictError",
     "DeadlockError", "DependencyError", "DtypeError", "LayoutError", "MeshError", "NotDifferentiable",
-    "ObjectiveError", "RankFailed", "ReplicaMismatch", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
+    "ObjectiveError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError",
+    "ShapeError", "TapeError",
 ]  # fmt: skip
 
 
@@ -111,8 +114,19 @@ class ReplicaMismatch(CommunicationError):
     """Copies of one value that must be equal on all ranks differ."""
 
 
+class ReplicaWarning(RingtapeError, UserWarning):
+    """A parameter that is declared as different on the ranks (Varying, Shard) is equal on all of them."""
+
+
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
+
+_LIBRARY_FOLDERS = (
+    *_OWN_FOLDERS,
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    "<frozen ",
+)
+_user_files: dict[str, str] = {}  # the short name of a source file; "" for a library's
 
 
 def is_own_file(file: str) -> bool:
@@ -131,6 +145,23 @@ def find_site() -> tuple[str, int]:
     """Return file and line of the innermost frame of this thread that is not in ringtape's own code."""
     frame = _user_frame(sys._getframe(1))
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def find_callers(most: int = 8) -> str:
+    """Return the call sites around `find_site`, innermost first, as ``train.py:12, train.py:40``.
+
+    At most `most` are returned. Frames of the standard library and of installed packages are left out.
+    """
+    frame = _user_frame(sys._getframe(1))
+    found: list[str] = []
+    while frame is not None and len(found) < most and (frame := frame.f_back) is not None:
+        file = frame.f_code.co_filename
+        name = _user_files.get(file)
+        if name is None:
+            name = _user_files[file] = "" if file.startswith(_LIBRARY_FOLDERS) else os.path.basename(file)
+        if name:
+            found.append(f"{name}:{frame.f_lineno}")
+    return ", ".join(found)
 
 
 def short_site(file: str, line: int) -> str:

@@ -472,7 +472,7 @@ class Prepared:
             known = recording.leaves.get(id(x))  # as `enter` does first; this saves its call
             place = recording.enter(x) if known is None else known
         if collective.communicates:
-            recording.communicates = True
+            recording.communicates = self
         nodes = recording.nodes
         made = _new(Tensor)  # faster than a call of the constructor
         made.array, made.layout, made.tape, made.node = y, self.out, recording, len(nodes)

@@ -21,8 +21,8 @@ from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
-from .checks import numbers
-from .replicas import compare_replicas
+from .checks import modes, numbers
+from .replicas import compare_pending, compare_replicas, compare_step, is_due
 from .transports.protocol import Communicator
 from .world import world
 
@@ -42,7 +42,7 @@ class Axis:
         The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
-    __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "rank", "size")
+    __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "objectives", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = group.axes = names
@@ -53,6 +53,7 @@ class Axis:
         self.rank = RankInt(group.index, names)
         self.calls: dict[Any, Call] = {}  # by their fields
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
+        self.objectives = 0  # the number of Invariant objectives of which backward was called, see `replicas`
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
@@ -280,6 +281,11 @@ class Mesh:
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
+        if modes.watching and error[0] is None:
+            axes = sorted((axis for axis in self.known_axes() if axis.size > 1), key=lambda axis: axis.names)
+            if not any(axis.group.is_broken for axis in axes):
+                for axis in axes:
+                    compare_pending(axis.group, f"the end of the block of {self!r} (axis={'*'.join(axis.names)!r})")
 
     def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:
         """The shape of a value on each rank along some axes, and this rank's index. All these ranks must call it."""
@@ -301,6 +307,18 @@ class Mesh:
         Plan
         """
         return self.planner(tape, self.ranks, self.sizes)
+
+    def compare_step(self, optimizer: Any) -> None:
+        """Compare an optimizer's parameters, gradients, state and numbers before a step; see `collectives.replicas`.
+
+        `Optimizer.step` calls it.
+
+        Parameters
+        ----------
+        optimizer : Optimizer
+        """
+        if self.ranks.size > 1 and (modes.watching or is_due(optimizer.calls, optimizer.digest_every)):
+            compare_step(optimizer, self.grid, self.axis)
 
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:
         """Compare the copies of every tensor along the axes on which it is I or R.

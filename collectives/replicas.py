@@ -1,22 +1,272 @@
-"""Comparison of values that should be equal on all ranks of an axis, by their digests."""
+"""Comparison of values that should be equal on all ranks of an axis, by their digests.
+
+Besides `compare_replicas`, which programs call, there are comparisons that ringtape makes by itself in every check mode
+but ``off``:
+
+- ``backward`` compares the objective and the leaves on the tape that are R or I. It does so along the axes of the last
+  collective on the tape, if the objective is I there.
+- ``step`` of an optimizer compares its hyperparameters and, where a parameter is R or I, the parameter, its gradient
+  and the optimizer's state for it.
+- The first of these along an axis also finds parameters that are Varying or sharded, and leaves that are Varying
+  because they have no label, of which all ranks hold the same values (`ReplicaWarning`).
+
+Both happen the 1st, 2nd, 4th, 8th, ... time, and `step` also every `digest_every` steps. Under ``ranks`` the objective
+is compared every time, and backward, `step` and the end of a mesh's block compare the copies that are not yet compared
+(see `checks.sanitizer`). All ranks of the axis make these calls, at the same places.
+"""
 
 from __future__ import annotations
 
+import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped, is_absent
+from autograd.engine import events
+from autograd.engine.parameter import Parameter
+from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ReplicaMismatch
-from autograd.layouts.layout import C, D, Grid, I, R
+from autograd.errors import ReplicaMismatch, ReplicaWarning, find_site, short_site
+from autograd.layouts.layout import C, D, Grid, I, R, Shard, V
+from autograd.layouts.messages import describe
 
+from .checks import modes
+from .checks.sanitizer import Copy, Statement, compare, digest_of
 from .transports.protocol import Communicator
 
-__all__ = ["compare_replicas"]
+__all__ = ["compare_objective", "compare_pending", "compare_replicas", "compare_step", "is_due"]
+
+_SAME = (I, R, C, D)
+
+
+def is_due(n: int, every: int = 0) -> bool:
+    """Whether the n-th event, counted from 1, is compared: the 1st, 2nd, 4th, 8th, ..., and every `every`-th."""
+    return n & (n - 1) == 0 or (every > 0 and n % every == 0)
+
+
+def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Copy] = ()) -> list[Copy]:
+    """Compare copies along a group. All its ranks call it.
+
+    Parameters
+    ----------
+    group : Communicator
+    call : str
+        The comparison, for example ``step 1 of SGD``. The ranks compare it too.
+    copies : sequence of Copy
+        Copies that should be equal on all ranks.
+    parts : sequence of Copy
+        Values that are probably meant to differ.
+
+    Returns
+    -------
+    list of Copy
+        The `parts` that are equal on all ranks.
+
+    Raises
+    ------
+    CollectiveMismatch
+        The ranks make different calls.
+    ReplicaMismatch
+        Copies differ.
+    """
+    if group.checking:
+        group.agree(call)
+    copies = [*copies, *group.copies]
+    group.copies.clear()
+    digests = [zlib.crc32(call.encode()), *(copy.digest for copy in copies), *(part.digest for part in parts)]
+    rows = [np.frombuffer(data, np.int64) for data in group.exchange(np.array(digests, np.int64).tobytes())]
+    same = 1 + len(copies)
+    if any(len(row) != len(digests) or (row[:same] != rows[0][:same]).any() for row in rows):
+        mine = Statement(call, site=short_site(*find_site()), copies=tuple(copies), is_full=True)
+        error = compare(group.name, group.ranks, [Statement.decode(each) for each in group.exchange(mine.encode())])
+        if error is not None:
+            raise error
+        return []
+    return [part for k, part in enumerate(parts, same) if all(row[k] == part.digest for row in rows)]
+
+
+def compare_pending(group: Communicator, call: str) -> None:
+    """Under ``ranks``, compare the copies that no call along the group has compared yet. All its ranks call it."""
+    if modes.watching:
+        group.agree(call)
+
+
+# -- the objective -----------------------------------------------------------------------------------------------------
+def compare_objective(outputs: Any, recording: Any) -> None:
+    """Compare an Invariant objective along the axes of the last collective on its tape; see the module."""
+    mesh = state.mesh
+    if mesh.ranks.size == 1 or not modes.limit:
+        return
+    last = recording.communicates  # a `collective.Prepared`, or the call of a nonblocking collective
+    call = getattr(last, "call", last)
+    if getattr(call, "group", None) is None or (call is not last and last.collective.between_two):
+        return
+    ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
+    for y in ys:
+        layout = y.layout
+        if layout is None or layout.grid is not mesh.grid or is_absent(y.array):
+            return
+        if any(layout[name] is not I for name in call.axes):
+            return
+    axis = mesh.axis(call.axes)
+    if axis.size == 1 or not ys:
+        return
+    axis.objectives += 1
+    due = is_due(axis.objectives)
+    if not (due or modes.watching):
+        return
+    site = short_site(*find_site())
+    objectives = [_objective(y, site) for y in ys]
+    called = f"objective(axis={'*'.join(axis.names)!r}) in a backward sweep"
+    if not due:
+        axis.group.copies.extend(objectives)
+        axis.group.agree(called)
+        return
+    leaves = [
+        x for x in recording.inputs()
+        if x.layout is not None and x.layout.grid is mesh.grid and not is_absent(x.array)
+    ]  # fmt: skip
+    same = [x for x in leaves if all(_is_any(x.layout[name], _SAME) for name in axis.names)]
+    nth: dict[str, int] = {}
+    copies = []
+    for leaf in same:
+        name = leaf.name or f"leaf of shape {leaf.array.shape}"
+        nth[name] = nth.get(name, 0) + 1
+        place = name if nth[name] == 1 else f"{name} ({nth[name]})"
+        copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter"))
+    own = _own(leaves, axis) if axis.objectives == 1 else []
+    _warn(settle(axis.group, called, [*copies, *objectives], [part for part, _ in own]), own, axis)
+
+
+def _objective(y: Any, site: str) -> Copy:
+    value = f" = {to_host(y.array).item()!r}" if y.array.size == 1 and type(y.array) is not Shaped else ""
+    text = f"objective({describe(y.array, y.array.shape, y.layout)}){value}"
+    return Copy(f"objective at {site}", text, _digest_of(y.array), "objective")
+
+
+# -- the optimizer -----------------------------------------------------------------------------------------------------
+def compare_step(optimizer: Any, grid: Grid, axis_of: Callable[[str], Any]) -> None:
+    """Compare an optimizer before a step; see the module.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    grid : Grid
+        The grid of the mesh.
+    axis_of : callable
+        ``axis_of(name)``: the `mesh.Axis` of that name.
+    """
+    n = optimizer.calls
+    due = is_due(n, optimizer.digest_every)
+    if not modes.limit or not (due or modes.watching):
+        return
+    indexed = [
+        (i, p) for i, p in enumerate(optimizer.parameters)
+        if p.layout is not None and p.layout.grid is grid and not is_absent(p.array)
+    ]  # fmt: skip
+    made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
+    for k, name in enumerate(grid.names):
+        if grid.sizes[k] == 1:
+            continue
+        same = [(i, p) for i, p in indexed if _is_any(p.layout.labels[k], _SAME)]
+        has_numbers = bool(same) or any(type(p.layout.labels[k]) is Shard for _, p in indexed)
+        if n > 1 and not has_numbers:
+            continue  # ranks may update values of their own a different number of times
+        axis, kind = axis_of(name), type(optimizer).__name__
+        named = f"{kind} (axis={name!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
+        call = f"step {n} of {named}"
+        if not due:
+            compare_pending(axis.group, call)
+            continue
+        copies = [_number(kind, word, value) for word, value in optimizer.numbers().items()] if has_numbers else []
+        for i, p in same:
+            if i not in made:
+                made[i] = _copies_of(optimizer, i, p)
+            copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
+        own = _own([p for _, p in indexed], axis) if n == 1 and not axis.objectives else []  # else backward compared it
+        _warn(settle(axis.group, call, copies, [part for part, _ in own]), own, axis)
+
+
+def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
+    """The copies of a parameter: its value, its gradient and the optimizer's state for it."""
+    name = p.name or f"parameter {i}"
+    shown = _shown(p, name)
+    found = [Copy(f"{name} at step()", shown, _digest_of(p.array), "parameter")]
+    g = p.grad
+    if g is None or g.layout is p.layout.dual:  # the optimizer refuses another layout
+        text = f"no gradient of {name}" if g is None else f"gradient of {shown}"
+        found.append(Copy(f"the gradient of {name}", text, 0 if g is None else _digest_of(g.array), "gradient"))
+    held = [values[i] for values in optimizer.state_lists()]
+    if held:
+        digests = [0 if v is None else _digest_of(np.asarray(v) if isinstance(v, int) else v) for v in held]
+        state_digest = zlib.crc32(np.array(digests, np.uint32).tobytes())
+        text = f"state of {type(optimizer).__name__} for {name}"
+        found.append(Copy(text, text, state_digest, "state"))
+    return found
+
+
+def _number(kind: str, name: str, value: Any) -> Copy:
+    text = repr([float(v) for v in value] if isinstance(value, tuple | list) else float(value))
+    return Copy(f"{name} of {kind}", f"{kind}({name}={text})", zlib.crc32(text.encode()), "hyperparameter")
+
+
+# -- values that were probably meant Invariant -------------------------------------------------------------------------
+def _own(leaves: Sequence[Any], axis: Any) -> list[tuple[Copy, Any]]:
+    """The parameters, and the leaves without a label, of which each rank has a value or a part of its own."""
+    found = []
+    for i, x in enumerate(leaves):
+        if any(x.layout[a] is V or type(x.layout[a]) is Shard for a in axis.names) and (
+            isinstance(x, Parameter) or getattr(x, "is_unlabelled", False)
+        ):
+            name = x.name or f"parameter {i}"
+            found.append((Copy(name, _shown(x, name), _digest_of(x.array)), x))
+    return found
+
+
+def _warn(equal: Sequence[Copy], own: Sequence[tuple[Copy, Any]], axis: Any) -> None:
+    """Warn, on the first rank of an axis, of parameters of which all ranks hold the same values.
+
+    One number repeated, such as a bias of zeros, is the same legally if the label was given.
+    """
+    if not equal or axis.group.rank or axis.group.dry:
+        return
+    found = [
+        part for part, x in own
+        if part in equal and (getattr(x, "is_unlabelled", False) or not _is_one_number(to_host(x.array)))
+    ]  # fmt: skip
+    if found:
+        names, shown = ", ".join(part.place for part in found), "".join(f"  {part.text}\n" for part in found)
+        along = "*".join(axis.names)
+        file, line = find_site()
+        warnings.warn_explicit(
+            f"{names}: all {axis.size} ranks of axis {along!r} hold the same values\n{shown}  By its label each rank "
+            "holds a value or a part of its own, and its gradient is not summed over the ranks. Meant Invariant?\n"
+            f"  fix: w = ag.Parameter(...) without a label of axis {along!r}, and cast(w, {along!r}, to=R) where it is "
+            "used\n"
+            "  or:  give the ranks different values, for example drawn from key.along(...), or cut from the whole value"
+            f"\n  or:  layout={{{along!r}: V}}, if an ag.tensor without a label is meant to have a value of each rank",
+            ReplicaWarning, file, line,
+        )  # fmt: skip
+
+
+def _is_one_number(host: Any) -> bool:
+    return host.size == 0 or bool((host == host.reshape(-1)[0]).all())
+
+
+def _digest_of(array: Any) -> int:
+    return 0 if type(array) is Shaped else digest_of(array)  # a dry run assumes that the copies are equal
+
+
+def _is_any(label: Any, labels: Sequence[Any]) -> bool:
+    return any(label is each for each in labels)
+
+
+def _shown(x: Any, name: str) -> str:
+    return f"{name}: {describe(x.array, x.array.shape, x.layout)}"
 
 
 def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[str], Communicator]) -> None:
@@ -37,15 +287,17 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
         Copies differ, or the ranks compare different numbers of tensors.
     """
     tensors = [t for t in tensors if t.layout is not None and t.layout.grid is grid and not is_absent(t.array)]
-    digests = np.array([_digest(t.array) for t in tensors], np.int64)
+    digests = np.array([_digest_of(t.array) for t in tensors], np.int64)
     for k, axis in enumerate(grid.names):
         if grid.sizes[k] == 1:
             continue
         along = [
             i for i, t in enumerate(tensors)
-            if t.layout is not None and any(t.layout.labels[k] is x for x in (I, R, C, D))
+            if t.layout is not None and _is_any(t.layout.labels[k], _SAME)
         ]
         group = group_of(axis)
+        if group.checking:
+            group.agree(f"check_replicas(axis={axis!r})")
         mine = np.concatenate([digests[along], [len(along)]])
         gathered = group.exchange(mine.tobytes())
         table = [np.frombuffer(t, np.int64) for t in gathered]
@@ -62,12 +314,6 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
                 raise ReplicaMismatch(_text(x, i, axis, odd, group))
 
 
-def _digest(array: Any) -> int:
-    if type(array) is Shaped:
-        return 0  # a dry run assumes that the copies are equal
-    return zlib.crc32(np.ascontiguousarray(to_host(array)).data)
-
-
 def _text(x: Any, i: int, axis: str, odd: list[int], group: Any) -> str:
     ranks = ", ".join(map(str, odd))
     return (
@@ -78,3 +324,6 @@ def _text(x: Any, i: int, axis: str, odd: list[int], group: Any) -> str:
         "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant "
         f"to differ, declare it layout={{{axis!r}: V}}"
     )
+
+
+events.objectives.append(compare_objective)

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["Listener", "constants", "declarations", "emit", "listeners", "listening", "repeated"]
+__all__ = ["Listener", "declarations", "emit", "listeners", "listening", "objectives", "repeated"]
 
 Listener = Callable[[str, str, str], None]
 
@@ -28,7 +29,11 @@ listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs. A listener is called for the events of its own thread (on threads, its own rank)."""
 
 declarations: list[Callable[[str, Any], None]] = []
-"""Called as ``f("tensor", x)`` with a leaf that has explicit labels, and as ``f("constant", x)`` with a constant."""
+"""Called as ``f("tensor", x)`` with a leaf with explicit labels, ``f("constant", x)`` with a constant, ``f("norm", x)``
+with a norm that a function of the user has computed, and ``f("key", x)`` with the name of a random key."""
+
+objectives: list[Callable[[Any, Any], None]] = []
+"""Called as ``f(outputs, recording)`` before a sweep without given cotangents over a recording that communicates."""
 
 
 constants: list[Callable[[str, Any, Any], None]] = []

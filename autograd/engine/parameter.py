@@ -26,13 +26,14 @@ from .state import state
 from .tape import Sweep, Tape
 from .tensor import TENSORS, Tensor
 
-__all__ = ["Constant", "Leaf", "Parameter", "constant", "resolve", "tensor"]
+__all__ = ["Constant", "Leaf", "Parameter", "constant", "refuse_unlabelled_update", "resolve", "tensor"]
 
 
 class Leaf(Tensor):
     """A Tensor that the user made. With `requires_grad`, backward adds its gradient to `grad`."""
 
-    __slots__ = ("_grad", "_requires_grad", "name", "uses")
+    __slots__ = ("_grad", "_requires_grad", "is_unlabelled", "name", "uses")
+    is_unlabelled: bool  # set, to True, by `tensor` only: a leaf that requires a gradient and is V by default
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
         if layout is not None and layout.rooted and layout.absent_beyond(()):
@@ -134,6 +135,8 @@ class Leaf(Tensor):
             raise ShapeError(f"a value of shape {value.shape} was given for a leaf of shape {self.array.shape}")
         if self.uses:
             step_check(self)
+        if self._grad is not None:
+            refuse_unlabelled_update("data", self)
         value = value.copy() if self.owns and not state.dry else value
         self.array = shape_only(value) if state.dry else value if value.shape else value[()]
 
@@ -256,6 +259,21 @@ def _refuse_recorded(caller: str, x: Any) -> None:
             "leaf has no history, so the gradient of x would end here\n  fix: use x itself, with cast(...) for another "
             "label, or x.astype(...) for another dtype\n  or:  stop_gradient(x), if that is meant" + call_site()
         )
+def refuse_unlabelled_update(what: str, x: Leaf) -> None:
+    """Raise LayoutError if a leaf that is to be learned is Varying only because no label was given."""
+    grid = state.grid
+    if grid is None or not getattr(x, "is_unlabelled", False):
+        return
+    layout, name = x.labelled(grid), x.name or "w"
+    for axis, label in layout.items():
+        if label is V:
+            raise LayoutError(
+                f"{what}({name}: {describe(x.array, x.array.shape, layout)})\n  axis {axis!r}: {name} is an ag.tensor "
+                "without a label, so it is Varying: each rank would learn a value of its own, from the gradient of its "
+                f"own data\n  fix: {name} = ag.Parameter(...), which is Invariant, and cast({name}, {axis!r}, to=R) "
+                f"where it is used (free forward, all-reduce in backward)\n"
+                f"  or:  layout={{{axis!r}: V}}, if each rank is to learn a value of its own" + call_site()
+            )
 
 
 def _layout(array: Any, layout: Any, default: Label, global_shape: Any) -> Layout | None:
@@ -321,6 +339,10 @@ def tensor(
     x = Leaf(values, found, requires_grad, name)
     if layout is not None:
         _declare("tensor", x)
+        for declare in declarations:
+            declare("tensor", x)
+    elif requires_grad:
+        x.is_unlabelled = True
     return x
 
 

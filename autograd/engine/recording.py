@@ -55,6 +55,7 @@ class _Leaf(Step):
     """A leaf: its cotangent is added to its ``.grad``."""
 
     name = "leaf"
+    enters = True  # whether the operands of its nodes are leaves
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
         if sweep.wanted is None:
@@ -151,8 +152,8 @@ class Recording:
     pending : dict
         Cotangents, by place, that sweeps of other tapes have left for this one.
     thread : int
-    communicates : bool
-        Whether a collective was recorded.
+    communicates : object
+        True in a boolean context if a collective was recorded. It may be the last one, for the layers above.
     lanes : dict
         The places of started (nonblocking) communications, by channel, in order.
     """
@@ -169,7 +170,7 @@ class Recording:
         self.leaves: dict[Any, int] = {}
         self.pending: dict[int, Any] = {}
         self.thread = threading.get_ident()
-        self.communicates = False
+        self.communicates: Any = False
         self.lanes: dict[Any, list[int]] = {}
 
     def append(self, node: Node) -> int:
@@ -217,6 +218,11 @@ class Recording:
     def released(self, place: int) -> bool:
         """Whether the node at a place was released by a sweep."""
         return place >= len(self.nodes) or self.nodes[place] is None
+
+    def inputs(self) -> list[Any]:
+        """The leaves that sweeps give a gradient, in the order in which they entered."""
+        entries = (node[2] for node in self.nodes if node is not None and getattr(node[0], "enters", False))
+        return list({id(leaf): leaf for leaves in entries for leaf in leaves if leaf.tape is None}.values())
 
     # -- saved arrays ------------------------------------------------------------------------------------------
     def lock(self, array: Any) -> None:

@@ -20,7 +20,7 @@ from ..layouts.layout import C, P, V, may_relabel
 from ..layouts.messages import describe, require_one_number
 from . import events
 from .deferred import refuse_pending
-from .events import listeners
+from .events import listeners, objectives
 from .recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, Node, Recording
 from .saved_arrays import refuse_write
 from .state import state
@@ -260,6 +260,9 @@ class Tape:
         sweep = Sweep(recording, start, end, places, record)
         for place, ct in _seeds(outputs, cotangents, recording, start, end):
             sweep.add(place, ct if record else ct.array)
+        if cotangents is None and recording.communicates and state.mesh is not None:
+            for see in objectives:
+                see(outputs, recording)
         for place in [p for p in recording.pending if start <= p < end]:
             left = recording.pending.pop(place)
             sweep.changed.append((recording.pending, place, left))

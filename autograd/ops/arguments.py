@@ -71,7 +71,7 @@ def option(x: Any, name: str, of: Any) -> Any:
     else:
         differs = axes_in(layout.grid, rank_axes(x))
     for axis in differs:
-        if layout[axis] is not V or (given is not None and given[axis] is P):
+        if layout is not None and layout[axis] is not V or (given is not None and given[axis] is P):
             raise LayoutError(
                 f"{name}({describe(of.array, of.array.shape, layout)}) with an argument that differs between the ranks "
                 f"of axis {axis!r}\n  fix: a number that is the same on all ranks, or cast(x, {axis!r}, to=V) of the "

@@ -1,7 +1,8 @@
 """Optimizers, learning-rate schedules and gradient clipping. Names and defaults follow torch.
 
 `Optimizer.step` raises an error if a gradient's layout is not its parameter's (a Partial gradient was never reduced),
-or if the copies of a replicated parameter differ between ranks, which it checks at regular intervals.
+or if values that should be equal on the ranks differ, which it checks at the steps 1, 2, 4, 8, ...: replicated
+parameters, their gradients, the optimizer's state for them, and its hyperparameters.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ class Adam(Optimizer):
     """
 
     _saved = ("first", "second", "counts")
+    _numbers = ("betas", "eps", "weight_decay")
     decoupled = False
 
     def __init__(

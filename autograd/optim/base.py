@@ -10,13 +10,13 @@ import numpy as np
 
 from ..arrays.device import is_inexact, move, to_host
 from ..arrays.shape_only import is_absent
-from ..engine import events
-from ..engine.parameter import Leaf
+from ..engine.parameter import Leaf, refuse_unlabelled_update
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site
-from ..layouts.layout import C, Grid, I, R, V, may_relabel
-from ..layouts.messages import describe, require_same_number
+from ..layouts.layout import C, V, may_relabel
+from ..layouts.messages import describe
+from ..layouts.rank_values import rank_axes
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 
@@ -31,8 +31,9 @@ class Optimizer:
         The learning rate, or a schedule: a function from the number of steps taken so far to the rate (see
         `schedules`). The attribute `lr` may be set at any time.
     digest_every : int
-        On a mesh, the copies of replicated parameters are compared at the first step and every `digest_every` steps. 0
-        turns this off.
+        On a mesh, the ranks compare the replicated parameters, their gradients, the optimizer's state for them and its
+        hyperparameters at the steps 1, 2, 4, 8, ... and every `digest_every` steps. 0 turns this off, as does the check
+        mode ``off``.
 
     Raises
     ------
@@ -41,11 +42,13 @@ class Optimizer:
     DtypeError
         A parameter is not of a floating dtype.
     LayoutError
-        `lr` differs between ranks (a `RankFloat`). The other numbers are checked at the first step.
+        A hyperparameter depends on the rank, on an axis on which a parameter is one value. A parameter is an
+        ``ag.tensor`` without a label, which each rank would update with a gradient of its own.
     """
 
     schedule: Callable[[int], float] | None = None
     _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
+    _numbers: tuple[str, ...] = ()  # names of the hyperparameters besides `lr`
 
     def __init__(self, parameters: Iterable[Leaf], lr: float | Callable[[int], float] = 0.0, digest_every: int = 100):
         self.parameters = list(parameters)
@@ -63,9 +66,11 @@ class Optimizer:
                 )
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
-        require_same_number(self.lr, f"{type(self).__name__}: lr")
+        refuse_rank_numbers(type(self).__name__, {"lr": self.lr}, self.parameters)
+        refuse_unlabelled(type(self).__name__, self.parameters)
         self.digest_every = digest_every
         self.steps = 0
+        self.calls = 0  # of `step` on a mesh; unlike `steps` it is not part of the state
         self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
 
     def zero_grad(self) -> None:
@@ -79,18 +84,31 @@ class Optimizer:
         Raises
         ------
         LayoutError
-            A gradient's layout is not its parameter's.
+            A gradient's layout is not its parameter's, or a hyperparameter differs between ranks.
         SavedArrayError
             A tape still needs the present value of a parameter.
         ReplicaMismatch
-            Copies of a replicated parameter differ between ranks.
+            Copies of a replicated parameter, of its gradient or of its state, or hyperparameters, differ between ranks.
+        CollectiveMismatch
+            The ranks have taken different numbers of steps.
+
+        Warns
+        -----
+        ReplicaWarning
+            At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
         """
         mesh = state.mesh
-        if mesh is not None and self.digest_every and self.steps % self.digest_every == 0:
-            mesh.check_replicas(self.parameters)
-            self._compare_numbers(mesh.grid)
         if self.schedule is not None:
             self.lr = self.schedule(self.steps)
+        if mesh is not None:
+            self.calls += 1
+            if self.calls == 1:
+                refuse_rank_numbers(type(self).__name__, self.numbers(), self.parameters)
+                refuse_unlabelled(type(self).__name__, self.parameters)
+            elif self.lr.__class__ is not float:
+                refuse_rank_numbers(type(self).__name__, {"lr": self.lr}, self.parameters)
+            if self.digest_every:
+                mesh.compare_step(self)
         self.steps += 1
         parameters = self.parameters
         gradients = list(map(_gradient, parameters))
@@ -104,17 +122,6 @@ class Optimizer:
             complete = plain and all(g is not None for g in gradients)
             self._accepted = [p.layout for p in parameters] if complete else []
         self.update_all(gradients)
-
-    def _compare_numbers(self, grid: Grid) -> None:
-        """Let the ranks compare the hyperparameters, along the axes on which a parameter has equal copies."""
-        layouts = [p.labelled(grid) for p in self.parameters]
-        same = grid.layout([R if any(x.labels[k] in (R, I) for x in layouts) else V for k in range(len(grid.names))])
-        for name, value in vars(self).items():
-            if name in ("steps", "digest_every") or isinstance(value, list):
-                continue
-            require_same_number(value, f"{type(self).__name__}: {name}")
-            if isinstance(value, int | float | tuple):
-                events.compare(f"{type(self).__name__}({name}=)", same, value)
 
     def _accept(self, i: int, p: Leaf) -> Any:
         """Check the gradient of the i-th parameter and return its array, or None if there is nothing to update."""
@@ -134,6 +141,14 @@ class Optimizer:
     def update(self, i: int, p: Leaf, g: Any) -> None:
         """Update the i-th parameter in place, given its gradient. Subclasses override this."""
         raise NotImplementedError
+
+    def numbers(self) -> dict[str, Any]:
+        """The hyperparameters and the number of steps, by their names."""
+        return {name: getattr(self, name) for name in ("lr", "steps", *self._numbers)}
+
+    def state_lists(self) -> list[list[Any]]:
+        """The lists that hold the state of each parameter."""
+        return [getattr(self, name) for name in self._saved]
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the number of steps, the learning rate and the arrays kept for each parameter.
@@ -177,6 +192,26 @@ class Optimizer:
 _gradient, _uses, _layout = attrgetter("_grad"), attrgetter("uses"), attrgetter("layout")
 _BARE = frozenset((np.ndarray,))
 """The type of a gradient that `Leaf.accumulate` stored, which has the dual layout of its parameter."""
+
+
+def refuse_rank_numbers(caller: str, numbers: dict[str, Any], parameters: list[Leaf]) -> None:
+    """Raise LayoutError if a number depends on the rank on an axis on which a parameter is one value, not Varying."""
+    for name, value in numbers.items():
+        for axis in sorted(rank_axes(value)):
+            for i, p in enumerate(parameters):
+                label = p.layout[axis] if p.layout is not None and axis in p.layout.grid.names else p._default
+                if label is not V:
+                    raise LayoutError(
+                        f"{caller}({name}={value!r})\n  axis {axis!r}: {name} differs between the ranks, and "
+                        f"{p.name or f'parameter {i}'} is {label.word}: one value, which the ranks would update "
+                        f"differently\n  fix: the same {name} on every rank" + call_site()
+                    )
+
+
+def refuse_unlabelled(caller: str, parameters: list[Leaf]) -> None:
+    """Raise LayoutError for a leaf that is Varying only because no label was given."""
+    for p in parameters:
+        refuse_unlabelled_update(caller, p)
 
 
 def refuse_foreign_gradient(p: Leaf, i: int) -> None:

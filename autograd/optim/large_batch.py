@@ -13,13 +13,13 @@ from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
 from .adam import Adam
 from .base import Optimizer, decrease
-from .norms import Norm, local_norm
+from .norms import Norm, norm_of
 
 __all__ = ["LAMB", "LARS"]
 
 
 def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> float:
-    return float((local_norm if norm is None else norm)([Tensor(array, p.layout)], 2.0))
+    return norm_of(norm, [Tensor(array, p.layout)])
 
 
 class LARS(Optimizer):
@@ -61,6 +61,7 @@ class LARS(Optimizer):
     """
 
     _saved = ("velocity",)
+    _numbers = ("momentum", "weight_decay", "trust", "eps")
 
     def __init__(
         self,

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from ..arrays.shape_only import Shaped, is_absent
+from ..engine.events import declarations
 from ..engine.parameter import Leaf
 from ..engine.saved_arrays import step_check
+from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import LayoutError, RingtapeError, call_site
-from ..layouts.layout import C, D, I, R
+from ..layouts.layout import C, D, I, R, V
 from ..layouts.messages import describe
 
-__all__ = ["Norm", "clip_grad_norm_", "clip_grad_value_", "local_norm"]
+__all__ = ["Norm", "clip_grad_norm_", "clip_grad_value_", "local_norm", "norm_of"]
 
 Norm = Callable[[list[Tensor], float], float]
 """A function from a list of Tensors and the order of the norm to the norm of all their elements together."""
@@ -52,6 +54,22 @@ def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
     if norm_type == 2.0:  # dot products in double precision need no array of squares and do not overflow in float32
         return math.sqrt(math.fsum(_sum_of_squares(a) for a in arrays))
     return math.fsum(float(np.sum(np.abs(a) ** norm_type, dtype=np.float64)) for a in arrays) ** (1.0 / norm_type)
+
+
+def norm_of(norm: Norm | None, tensors: list[Tensor], norm_type: float = 2.0) -> float:
+    """Return ``norm(tensors, norm_type)``, by default `local_norm`.
+
+    The ranks compare what `norm` returns along the axes on which a Tensor is one value, not Varying.
+    """
+    if norm is None:
+        return local_norm(tensors, norm_type)
+    total, grid = float(norm(tensors, norm_type)), state.grid
+    layouts = [x.layout for x in tensors if x.layout is not None and x.layout.grid is grid]
+    if grid is not None and layouts:
+        labels = [V if all(layout.labels[k] is V for layout in layouts) else I for k in range(len(grid.names))]
+        for declare in declarations:
+            declare("norm", Tensor(np.float64(total), grid.layout(labels)))
+    return total
 
 
 def _sum_of_squares(a: Any) -> float:
@@ -116,7 +134,7 @@ def clip_grad_norm_(
             f"clip_grad_norm_: max_norm={max_norm}, norm_type={norm_type}; needed: at least 0, and above 0"
         )
     gradients = _gradients(parameters, "clip_grad_norm_")
-    total = float((local_norm if norm is None else norm)([g for _, g in gradients], norm_type))
+    total = norm_of(norm, [g for _, g in gradients], norm_type)
     scale = max_norm / (total + 1e-6)
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in gradients:

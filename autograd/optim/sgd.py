@@ -75,6 +75,7 @@ class SGD(Optimizer):
         self._small: _SmallParameters | None = None
 
     _saved = ("velocity",)
+    _numbers = ("momentum", "weight_decay", "dampening", "nesterov")
 
     def forget(self) -> None:
         self._small = None

@@ -9,15 +9,22 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import DtypeError, call_site
+from ..errors import DtypeError, LayoutError, call_site
 from ..layouts.messages import require_same_number
+from ..layouts.rank_values import rank_axes
 
 __all__ = ["Key", "State", "check_key", "get_state", "integer", "next_key", "real", "seed", "set_state"]
 
 
 def integer(value: Any, what: str) -> int:
-    """Convert to a Python int; raise DtypeError for anything else, LayoutError for one that differs between ranks."""
-    require_same_number(value, what)
+    """Convert to a Python int; raise DtypeError for anything that is not an integer, LayoutError for a rank number."""
+    axes = sorted(rank_axes(value))
+    if axes:
+        raise LayoutError(
+            f"{what} is {value!r}, which depends on the rank on axis {axes[0]!r}. A key is the same on all ranks: its "
+            "draws count as one value, although they would differ\n"
+            f"  fix: the same seed on every rank, and key.along({axes[0]!r}) for numbers of each rank" + call_site()
+        )
     try:
         return int(operator.index(value))
     except TypeError:
@@ -61,6 +68,8 @@ class Key:
     ------
     DtypeError
         If seed or step is not an integer, or name or an axis not a string.
+    LayoutError
+        If seed or step depends on the rank.
 
     Examples
     --------
@@ -158,6 +167,8 @@ def seed(n: int) -> None:
     ------
     DtypeError
         If n is not an integer.
+    LayoutError
+        If n depends on the rank.
 
     Examples
     --------

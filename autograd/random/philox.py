@@ -16,11 +16,13 @@ import numpy as np
 
 from ..arrays.shape_only import DRY, Shaped
 from ..engine import events
+from ..engine.events import declarations
+from ..engine.parameter import Leaf, Parameter
 from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import DtypeError, ShapeError
-from ..layouts.layout import D, Layout, R, Shard
+from ..layouts.layout import D, I, Layout, R, Shard, V
 from .keys import Key, check_key
 from .placement import Part, coordinates, of_shape, of_tensor
 
@@ -129,12 +131,15 @@ def draw(
                 "the part"
             )
         extents, box, layout = of_tensor(shape, key.axes, caller)
+        # Parameters may be drawn from other keys on each rank, and then be broadcast from one.
+        if layout is not None and max(layout.grid.sizes) > 1 and not isinstance(shape, Parameter):
+            _declare(key, layout)
     else:
         extents, box, layout = of_shape(shape, key.axes, part, caller)
         if choices:
             layout = None
-    if layout is not None and events.constants and max(layout.grid.sizes) > 1:
-        _compare_numbers((key, *numbers), layout, caller)
+    if numbers and layout is not None and events.constants and max(layout.grid.sizes) > 1:
+        _compare_numbers(numbers, layout, caller)
     if state.dry and not (choices and layout is None):
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
         return values if layout is None else _labelled(values, layout)
@@ -152,6 +157,14 @@ def _compare_numbers(numbers: tuple[Any, ...], layout: Layout, caller: str) -> N
     """Let the ranks compare the numbers of a draw, along the axes on which they draw the same, or parts of one draw."""
     same = [R if x is D or isinstance(x, Shard) else x for x in layout.labels]
     events.compare(caller, layout.grid.layout(same), numbers)
+
+
+def _declare(key: Key, layout: Layout) -> None:
+    """Let the ranks compare the key of a draw along the axes on which its numbers are not V."""
+    same = layout.grid.layout([V if label is V else I for label in layout.labels])
+    named = Leaf(np.frombuffer(repr(key).encode(), np.uint8), same, name=repr(key))
+    for declare in declarations:
+        declare("key", named)
 
 
 def _labelled(array: Any, layout: Layout) -> Tensor:

@@ -201,7 +201,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if node is not None and node[0] is LEAF:
             recording.enter(node[2][0])  # before the head, which adds to its gradient where the sweep is recorded
     head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
-    recording.communicates |= scratch.communicates
+    recording.communicates = recording.communicates or scratch.communicates
     at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
     for i in tracked:
         y = outputs[i]

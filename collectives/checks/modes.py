@@ -10,10 +10,14 @@ first      the fingerprints of the first 1000 calls    over MPI one all-reduce o
            of every communicator (the default)         calls; on threads the text travels with the call itself
 always     the fingerprint of every call               the same for every call
 ranks      the fingerprint, the operand's layout on    as ``always``, a walk up the stack, and one pass over the
-           all axes, the call site, the number of      bytes of every operand that is R, I or a constant on some
-           the call, and digests of the copies that    axis; no further message
-           should be equal: see `sanitizer`
+           all axes, the call site with the lines      bytes of every operand that is R, I or a constant on some
+           around it, the number of the call, and      axis; no further message
+           digests of the copies that should be equal:
+           see `sanitizer`
 =========  ==========================================  ==========================================================
+
+In every mode but ``off``, backward and the optimizer's step compare values that should be equal, the 1st, 2nd, 4th,
+8th, ... time: see `collectives.replicas`.
 
 A *fingerprint* is one line of text: the collective, the axis, shape, dtype, root, extents, the label of the result, and
 whether the call is recorded. On threads ``first`` compares every call, as ``always`` does, because the comparison is

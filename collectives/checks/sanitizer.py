@@ -7,9 +7,10 @@ Replicated, Invariant or constant along the group; it is taken when the value en
 exchange as the fingerprint. Over MPI that is an all-reduce of one hash; the statements are sent only if the hashes
 differ.
 
-- If calls, layouts, numbers or call sites differ, a `CollectiveMismatch` is raised. Call sites are not compared for
-  broadcast, reduce, scatter and gather, where the root has a special role, so a program may well use different lines
-  under ``if rank == root``.
+- If calls, layouts, numbers or call sites differ, a `CollectiveMismatch` is raised. The call site is the line of the
+  program that made the call, and the lines that called the functions around it, up to eight. So two quantities that are
+  exchanged by one function of the program are told apart. Call sites are not compared for broadcast, reduce, scatter
+  and gather, where the root has a special role, so a program may well use different lines under ``if rank == root``.
 - If copies differ, a `ReplicaMismatch` is raised. Copies are matched by the line of the program that made or used them,
   so ranks may execute such a line a different number of times. A value that is equal along another axis than that of
   the call is compared at the next call along that other axis.
@@ -31,7 +32,7 @@ from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.state import state
-from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_site, short_site
+from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_callers, find_site, short_site
 from autograd.layouts.layout import C, D, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 
@@ -67,6 +68,7 @@ class Statement(NamedTuple):
     copies: tuple[Copy, ...] = ()
     is_full: bool = False  # whether the rank was in ``ranks`` mode
     compares_site: bool = False
+    callers: str = ""  # the call sites around `site`, innermost first
 
     def encode(self) -> bytes:
         """The statement as bytes, for the transports. A call site that is not yet known is looked up here."""
@@ -87,7 +89,10 @@ def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[C
         seen.clear()
     if not modes.watching:
         return Statement(call, copies=copies)
-    return Statement(call, layout, short_site(*find_site()), number, copies, True, modes.sites and not is_rooted)
+    is_compared = modes.sites and not is_rooted
+    return Statement(
+        call, layout, short_site(*find_site()), number, copies, True, is_compared, find_callers() if is_compared else ""
+    )
 
 
 def digest_of(array: Any) -> int:
@@ -96,8 +101,11 @@ def digest_of(array: Any) -> int:
     return zlib.crc32(host.reshape(-1).view(np.uint8).data, zlib.crc32(f"{host.dtype}{array.shape}".encode()))
 
 
-def witness(how: str, x: Any) -> None:
-    """Record a Tensor's digest for every group along which all ranks should hold the same value."""
+def witness(how: str, x: Any, is_last: bool = False) -> None:
+    """Record a Tensor's digest for every group along which all ranks should hold the same value.
+
+    With `is_last` it replaces the digests of the same place.
+    """
     mesh, layout = state.mesh, x.layout
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
@@ -111,6 +119,9 @@ def witness(how: str, x: Any) -> None:
                 name = getattr(x, "name", "") or "x"
                 shown = f"{how}({name}: {describe(x.array, x.array.shape, layout)})"
                 copy = Copy(f"{how} at {short_site(*find_site())}", shown, digest_of(x.array))
+                copy = copy._replace(kind=how) if how in _KINDS else copy
+            if is_last:
+                seen[:] = [each for each in seen if each.place != copy.place]
             seen.append(copy)
 
 
@@ -140,15 +151,19 @@ def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) ->
     if len({t.number for t in statements}) > 1:
         counted = [f"{each.call} as call #{each.number} of '{name}'" for each in statements]
         return CollectiveMismatch(modes.mismatch_text(name, ranks, counted, where))
-    if len(set(where)) > 1 and all(each.compares_site for each in statements):
-        return CollectiveMismatch(_other_lines(name, ranks, calls[0], where))
+    if all(each.compares_site for each in statements):
+        if len(set(where)) > 1:
+            return CollectiveMismatch(_other_lines(name, ranks, calls[0], where))
+        if len({each.callers for each in statements}) > 1:
+            called = [f"{each.site}, called from {each.callers or 'no function'}" for each in statements]
+            return CollectiveMismatch(_other_lines(name, ranks, calls[0], called))
     return _unequal_copies(name, ranks, statements)
 
 
 def _other_lines(name: str, ranks: Sequence[int], call: str, where: Sequence[str]) -> str:
     text = modes.mismatch_text(name, ranks, [f"{call}\n    at {site}" for site in where])
     first, *lines, _ = text.replace("the call of", "the same call at the line of").splitlines()
-    lines.append("  needed: the same line of the program on all ranks, or the ranks may confuse two equal calls")
+    lines.append("  needed: the same lines of the program on all ranks, or the ranks may confuse two equal calls")
     lines.append('  fix: call it at one place; or, if the different lines are intended, cc.check("ranks", sites=False)')
     return "\n".join([first, *lines])
 
@@ -205,6 +220,39 @@ _KINDS = {
         "make it from the same numbers on every rank; if the ranks are meant to differ, ag.tensor(array), which is "
         "Varying",
     ),
+    "parameter": (
+        "the copies of",
+        "has digest {digest:08x}",
+        "make it from the same seed on every rank, or broadcast it from one rank, and change it on all ranks in the "
+        "same way; if the ranks are meant to differ, declare it with the label V",
+    ),
+    "objective": (
+        "the objectives of",
+        "",
+        "compute it from values that are equal on all ranks, or sum addends: all_reduce(x, {name!r}, to=I)",
+    ),
+    "gradient": (
+        "the gradients of",
+        "has digest {digest:08x}",
+        "change a gradient on all ranks in the same way; a norm to clip by includes all ranks: "
+        "clip_grad_norm_(..., norm=)",
+    ),
+    "state": (
+        "the optimizers of",
+        "has digest {digest:08x}",
+        "load the same state on every rank: load_state_dict of a state that one rank has read and broadcast",
+    ),
+    "hyperparameter": ("the hyperparameters of", "", "the same number on every rank"),
+    "norm": (
+        "the norms of",
+        "has digest {digest:08x}",
+        "norm= returns the norm of what all ranks hold together: sum their squares with an all_reduce",
+    ),
+    "key": (
+        "the random keys of",
+        "",
+        "the same seed on every rank, and key.along({name!r}) for numbers of each rank",
+    ),
 }
 """The kinds of facts: the beginning of the message, what is shown of each, and the fix."""
 
@@ -233,6 +281,8 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
 def _declared(how: str, x: Any) -> None:
     if modes.watching:
         witness(how, x)
+    elif how in _KINDS and modes.limit:
+        witness(how, x, is_last=True)
     if x.layout is not None and x.layout.special and modes.limit:
         _note_global_shape(how, x)
 

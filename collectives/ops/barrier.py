@@ -55,5 +55,5 @@ def barrier(axis: AxisName) -> None:
     meet("not recorded" if recording is None else "recorded")
     if recording is not None:
         again = lambda: meet("in a sweep")
-        recording.communicates = True
+        recording.communicates = recording.communicates or True
         recording.append((EFFECT, None, (), (), (again, again), None, None))

@@ -231,7 +231,7 @@ def _record(collective: Collective, x: Tensor | None, layout: Layout | None, cal
         key = (id(call.group), collective.name, call.root)  # the order of messages is separate for each rank
     lane = recording.lanes.setdefault(key, [])
     operand = None if x is None else (x.array.shape, x.array.dtype, type(x.array) is Shaped)
-    recording.communicates = True
+    recording.communicates = call if not collective.between_two else recording.communicates or True
     at = recording.append((START, None, (), (place,), (collective, call, layout, operand, lane), None, None))
     lane.append(at)
     return recording, at, lane

@@ -137,6 +137,8 @@ class Communicator:
     copies: list[Copy]
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
+    is_broken = False
+    """Whether a call has failed. Its ranks may be at different calls since then."""
     library: Any = None
     """``mpi4py.MPI`` where the ranks are processes. Shared memory is allocated through it."""
     repeats = False
@@ -392,6 +394,10 @@ class Wrapper(Communicator):
     @property
     def control(self) -> Communicator:
         return self.base.control
+
+    @property
+    def is_broken(self) -> bool:  # type: ignore[override]
+        return self.base.is_broken
 
     @property
     def checking(self) -> bool:

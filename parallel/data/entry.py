@@ -56,6 +56,7 @@ class _Entry:
 
     name = "parameter entry"
     communicates = True
+    enters = True
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         parameters, places = node[2], node[3]
@@ -219,7 +220,7 @@ def record_entry(parameters: Sequence[Tensor], plan: EntryPlan) -> list[Tensor]:
         for p, place in zip(parameters, places, strict=True):
             if place == _LEAF:
                 recording.hold(p)
-    recording.communicates |= on.size > 1
+    recording.communicates = recording.communicates or on.size > 1
     nodes = recording.nodes
     first = len(nodes)
     nodes.extend([(_ENTERED, None, (), (), (first, places), None, None)] * len(places))

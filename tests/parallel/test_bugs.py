@@ -582,13 +582,13 @@ class Row24(Bug):
 class Row31(Bug):
     """torchtitan#166. Each rank draws its weights from a seed of its own and declares them Invariant: p models.
 
-    The loss still falls. Labels cannot see it; the digests that the optimizer compares at its first step do.
+    The loss still falls. Labels cannot see it; the digests that backward and the optimizer compare do.
     """
 
     axes = {"dp": 3}
     error = ReplicaMismatch
-    says = ["w of shape (4,)", "Invariant on axis 'dp'", "copies must be equal", "ranks 1, 2", "differ", "fix: ",
-            "same seed", "broadcast it from one rank"]  # fmt: skip
+    says = ["the copies of ranks 1, 2 differ from those of rank 0", "equal along 'dp@0'", "w: f64[4] {dp: I}",
+            "test_bugs.py:", "fix: ", "same seed", "broadcast it from one rank"]  # fmt: skip
 
     def train(self, mesh: cc.Mesh, w: Any) -> Any:
         x = ag.tensor(draw("x", 7, 4)[mine(mesh, "dp", 7)], {"dp": Shard(0)}, global_shape=(7, 4))

@@ -129,6 +129,7 @@ class MpiCommunicator(HostTransport):
             statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
             error = sanitizer.compare(self.name, self.ranks, statements)
             if error is not None:
+                self.is_broken = True
                 raise error
 
     # -- calls -------------------------------------------------------------------------------------------------
@@ -146,7 +147,11 @@ class MpiCommunicator(HostTransport):
         channel.calls = number = channel.calls + 1
         wait = (channel, name or call, number, None)
         if modes.watching or self._raises:  # poll, so that this rank can raise an error instead of waiting for ever
-            self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments).wait()
+            try:
+                self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments).wait()
+            except CommunicationError:
+                self.is_broken = True
+                raise
         else:
             self._waits.block(wait, getattr(self._comm, function), *arguments)
         return out

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
-from autograd.errors import CollectiveMismatch, find_site, short_site
+from autograd.errors import CollectiveMismatch, CommunicationError, find_site, short_site
 
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
@@ -162,9 +162,13 @@ class LocalCommunicator(HostTransport):
         return rendezvous
 
     def _result_of(self, rendezvous: Rendezvous) -> Any:
-        if not rendezvous.done:
-            self._world.block(self._world_rank, rendezvous)
-        return rendezvous.result(self.index)
+        try:
+            if not rendezvous.done:
+                self._world.block(self._world_rank, rendezvous)
+            return rendezvous.result(self.index)
+        except CommunicationError:
+            self.is_broken = True
+            raise
 
     # -- messages ----------------------------------------------------------------------------------------------
     def _message(self, src: int, dst: int, number: int) -> Message:

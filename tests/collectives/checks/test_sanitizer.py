@@ -153,6 +153,33 @@ def test_the_same_call_at_two_lines() -> None:
     assert told(cc.CollectiveMismatch, two_lines, a=3) == [""] * 3
 
 
+def sync(x: Any) -> Any:
+    return cc.all_reduce(x, "a")
+
+
+def through_a_helper(mesh: Any) -> None:
+    first, second = ag.tensor(np.ones(2)), ag.tensor(np.full(2, 7.0))
+    if mesh.ranks.rank == 0:
+        sync(first)
+        sync(second)
+    else:
+        sync(second)
+        sync(first)
+
+
+def test_two_quantities_that_are_exchanged_by_one_helper() -> None:
+    start, inner = through_a_helper.__code__.co_firstlineno, sync.__code__.co_firstlineno + 1
+    for text in told(cc.CollectiveMismatch, through_a_helper, a=3):
+        assert "rank 0 did not make the same call at the line of the other ranks" in text
+        for line_called in (start + 3, start + 6):
+            assert f"at test_sanitizer.py:{inner}, called from test_sanitizer.py:{line_called}, " in text
+        assert ".py:" in text and "threading.py" not in text and "_pytest" not in text and "world.py" not in text
+    cc.check("ranks", sites=False)
+    assert told(cc.CollectiveMismatch, through_a_helper, a=3) == [""] * 3
+    cc.check("first")
+    assert told(cc.CollectiveMismatch, through_a_helper, a=3) == [""] * 3
+
+
 def test_roots_may_stand_at_a_line_of_their_own() -> None:
     def body(mesh: Any) -> list[float]:
         if mesh.ranks.rank == 0:
@@ -222,8 +249,13 @@ def test_a_rank_that_computes_for_ever_on_threads() -> None:
             return str(error)
         return "nothing"
 
+    def program() -> str:
+        mesh = cc.Mesh(a=3)
+        mesh.__enter__()  # its end would compare again, and rank 1 has not made the first call
+        return body(mesh)
+
     start = body.__code__.co_firstlineno
-    for text in run(body, a=3)[::2]:
+    for text in cc.run(program, 3)[::2]:
         assert text.startswith("a rank has waited for 0.2 s (RINGTAPE_TIMEOUT_S): ")
         assert f"rank 1 computes at test_sanitizer.py:{start + 2}" in text or "rank 1 computes at threading.py:" in text
         for rank in (0, 2):

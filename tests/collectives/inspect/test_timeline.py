@@ -253,7 +253,7 @@ def test_a_training_step(tmp_path: Path) -> None:
                and e["args"]["direction"] == "backward" for e in starts)  # fmt: skip
     rows = {(row.rank, row.call, row.direction): row for row in ranks[2].report.rows}
     assert rows[0, "all_reduce", "forward"].bytes == 4 and rows[0, "all_reduce", "backward"].bytes == 232 + 16
-    assert rows[1, "exchange", "forward"].calls == 2, "the entry and the optimizer compare replicas"
+    assert rows[1, "exchange", "forward"].calls == 3, "the entry, backward and step compare replicas"
     assert not ranks[1].report.records and ranks[0].report.records, "the records are on rank 0, the summary everywhere"
     assert str(ranks[0]) == str(ranks[1])
 
