@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from autograd.arrays.device import as_array
-from autograd.engine.parameter import Leaf, resolve, tensor
+from autograd.engine.parameter import Leaf, tensor
 from autograd.engine.tensor import TENSORS
 from autograd.errors import LayoutError, ShapeError, call_site
-from autograd.layouts.layout import Label, Layout, Shard, V
+from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts
 
@@ -115,43 +116,61 @@ def from_local(
 
 def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str, Label]:
     """The labels with the extents of all parts, which the ranks along the sharded axes exchange."""
-    bare = {name: Shard(label.dim) if isinstance(label, Shard) else label for name, label in layout.items()}
-    given = resolve(bare, V, array.shape, mesh.grid)
-    axes = [name for name, label in given.items() if isinstance(label, Shard)]
-    if not axes:
+    axes = tuple([name for name in mesh.names if isinstance(layout[name], Shard)])
+    ndim = len(array.shape)
+    dims = tuple([layout[name].dim for name in axes])  # type: ignore[attr-defined]
+    if not axes or not all(-ndim <= dim < ndim for dim in dims):  # `tensor` refuses the latter
         return layout
-    grid, at = mesh.grid, [mesh.grid.axis(name) for name in axes]
-    sizes, places = [grid.sizes[k] for k in at], [grid.place[k] for k in at]
-    on = mesh.axis(axes)
-    mine = [int(n) for n in array.shape]
-    labels = f"from_local(axis={'*'.join(axes)!r} dtype={array.dtype} layout={given!r})"
-    if on.group.checking:
-        on.group.agree(labels)
-    said = [json.loads(each) for each in on.group.exchange(json.dumps([labels, mine]).encode())] if on.size > 1 else [
-        [labels, mine]]  # fmt: skip
-    shapes = [shape for _, shape in said]
-    if len({text for text, _ in said}) > 1 or len({len(shape) for shape in shapes}) > 1:
-        needed = "the same labels, dtype and number of dimensions on all ranks"
-        raise ShapeError(_misfit(array, given, on, said, needed))
-    table = np.array(shapes, np.int64).reshape(*sizes, len(mine))
-    found = dict(bare)
-    for dim in range(len(mine)):
-        along = [i for i, name in enumerate(axes) if getattr(given[name], "dim", None) == dim]
+    dims = tuple([dim % ndim for dim in dims])
+    on, grid = mesh.axis(axes), mesh.grid
+    at = [grid.axis(name) for name in axes]
+    shapes: tuple[tuple[int, ...], ...] = (tuple(int(n) for n in array.shape),)
+    said: list[Any] = []
+    if on.size > 1:
+        labels = ", ".join(f"{name}: {layout[name]!r}" for name in mesh.names)
+        text = f"from_local(axis={'*'.join(axes)!r} dtype={array.dtype} layout={{{labels}}})"
+        if on.group.checking:
+            on.group.agree(text)
+        said = [json.loads(each) for each in on.group.exchange(json.dumps([text, shapes[0]]).encode())]
+        shapes = tuple([tuple(shape) for _, shape in said])
+        if len({(text, len(shape)) for text, shape in said}) > 1:
+            needed = "the same labels, dtype and number of dimensions on all ranks"
+            raise ShapeError(_misfit(array, layout, on, said, needed))
+    found = _labels_of_all(dims, shapes, tuple([grid.sizes[k] for k in at]), tuple([grid.place[k] for k in at]))
+    if isinstance(found, int):
+        raise ShapeError(_misfit(array, layout, on, said, f"one extent of dimension {found} for the ranks of a part"))
+    return {**layout, **dict(zip(axes, found, strict=True))}
+
+
+@lru_cache(maxsize=256)
+def _labels_of_all(
+    dims: tuple[int, ...], shapes: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], places: tuple[int, ...]
+) -> tuple[Shard, ...] | int:
+    """The label on each sharded axis, from the shapes of all parts; or a dimension in which parts do not fit together.
+
+    The i-th axis shards the dimension ``dims[i]``. It has ``sizes[i]`` ranks; this rank's number is ``places[i]``.
+    """
+    table = np.array(shapes, np.int64).reshape(*sizes, len(shapes[0]))
+    found: list[Any] = [None] * len(dims)
+    for dim in range(len(shapes[0])):
+        along = [i for i, d in enumerate(dims) if d == dim]
         # the extents may depend on the rank's place along the axes that shard this dimension only
-        first = tuple(slice(None) if i in along else slice(0, 1) for i in range(len(axes)))
+        first = tuple(slice(None) if i in along else slice(0, 1) for i in range(len(dims)))
         extents = table[..., dim]
         if (extents != extents[first]).any():
-            raise ShapeError(_misfit(array, given, on, said, f"one extent of dimension {dim} for the ranks of a part"))
+            return dim
         if along:
             parts = labels_of_parts(dim, extents[first].reshape(-1).tolist(), [sizes[i] for i in along],
                                     [places[i] for i in along])  # fmt: skip
-            found.update((axes[i], part) for i, part in zip(along, parts, strict=True))
-    return found
+            for i, part in zip(along, parts, strict=True):
+                found[i] = part
+    return tuple(found)
 
 
-def _misfit(array: Any, layout: Layout, on: Axis, said: list[Any], needed: str) -> str:
+def _misfit(array: Any, layout: Mapping[str, Label], on: Axis, said: list[Any], needed: str) -> str:
+    labels = "{" + ", ".join(f"{name}: {label!r}" for name, label in layout.items()) + "}"
     lines = [f"  rank {rank} of the axis: {text}, shape {tuple(shape)}" for rank, (text, shape) in enumerate(said)]
     return "\n".join([
-        f"from_local({describe(array, array.shape, layout)}, axis {'*'.join(on.names)!r}): the parts do not form one "
-        "array", *lines, f"  needed: {needed}" + call_site(),
+        f"from_local({describe(array, array.shape, None)} {labels}, axis {'*'.join(on.names)!r}): the parts do not "
+        "form one array", *lines, f"  needed: {needed}" + call_site(),
     ])  # fmt: skip

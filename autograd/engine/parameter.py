@@ -233,14 +233,16 @@ class Parameter(Leaf):
         name: str = "",
         requires_grad: bool = True,
     ):
-        given = array
         _refuse_recorded("Parameter", array)
-        array = as_array(array.array if array.__class__ in TENSORS else array)
+        if array.__class__ in TENSORS:
+            layout = _with_own_labels("Parameter", array, layout, _PARAMETER_KEEPS)
+            array = array.array
+        array = as_array(array)
         if not state.dry:  # a dry world uses only the shape
             array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
-        layout = _layout(array, _with_own_labels("Parameter", given, layout, _PARAMETER_KEEPS), I, global_shape)
-        super().__init__(array, layout, requires_grad, name)
-        if layout is not None and layout.special:
+        found = _layout(array, layout, I, global_shape)
+        super().__init__(array, found, requires_grad, name)
+        if found is not None and found.special:
             _declare("Parameter", self)
 
 
@@ -331,8 +333,11 @@ def tensor(
     Leaf([1., 2.])
     """
     _refuse_recorded("tensor", array)
-    labels = _with_own_labels("tensor", array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
-    values = as_array(array.array if array.__class__ in TENSORS else array, None if dtype is None else np.dtype(dtype))
+    labels, values = layout, array
+    if array.__class__ in TENSORS:
+        labels = _with_own_labels("tensor", array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
+        values = array.array
+    values = as_array(values, None if dtype is None else np.dtype(dtype))
     found = _layout(values, labels, V, global_shape)
     if requires_grad and found is not None and found.drawn:
         raise LayoutError(drawn_leaf("tensor", array) + call_site())
@@ -356,12 +361,12 @@ _KEEPS = _PARAMETER_KEEPS | {R, I, C, D}
 """The labels that a leaf made of a Tensor keeps on the axes for which no label is given."""
 
 
-def _with_own_labels(caller: str, x: Any, given: Any, keeps: frozenset[Any]) -> Any:
+def _with_own_labels(caller: str, x: Tensor, given: Any, keeps: frozenset[Any]) -> Any:
     """The labels for a leaf made of `x`: those given, and on the other axes those of `x` that the leaf keeps.
 
     Raises LayoutError if a label is given that cannot be true of `x`.
     """
-    own, grid = x.layout if x.__class__ in TENSORS else None, state.grid
+    own, grid = x.layout, state.grid
     if own is None or own.grid is not grid or not isinstance(given, Mapping | None):
         return given
     labels = dict(given or {})
@@ -453,7 +458,8 @@ def resolve(
             labels[i] = Shard(dim, label.extent, offset, label.unit, label.extents)
     layout = grid.layout(labels)
     if global_shape is None:
-        require_fit(layout, shape)
+        if layout.special:
+            require_fit(layout, shape)
         return layout
     for dim, n in outer.items():
         if n != shape[dim]:

@@ -65,13 +65,13 @@ def option(x: Any, name: str, of: Any) -> Any:
     layout = getattr(of, "layout", None)
     given = x.layout if x.__class__ in TENSORS else None
     if layout is None:
-        differs: Iterable[str] = ()
-    elif given is not None:
-        differs = [a for a, label in given.items() if label not in (R, I, C, D)]
+        return raw(x)
+    if given is not None:
+        differs: Iterable[str] = [a for a, label in given.items() if label not in (R, I, C, D)]
     else:
         differs = axes_in(layout.grid, rank_axes(x))
     for axis in differs:
-        if layout is not None and layout[axis] is not V or (given is not None and given[axis] is P):
+        if layout[axis] is not V or (given is not None and given[axis] is P):
             raise LayoutError(
                 f"{name}({describe(of.array, of.array.shape, layout)}) with an argument that differs between the ranks "
                 f"of axis {axis!r}\n  fix: a number that is the same on all ranks, or cast(x, {axis!r}, to=V) of the "
