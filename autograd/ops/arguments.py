@@ -58,13 +58,10 @@ def option(x: Any, name: str, of: Any) -> Any:
     """
     if isinstance(x, list | tuple):
         return type(x)([option(item, name, of) for item in x])
-    if x.__class__ not in TENSORS:
-        differs = rank_axes(x)
-    else:
-        differs = frozenset(a for a, label in (x.layout or {}).items() if label not in (R, I, C, D))
-    layout = getattr(of, "layout", None)
-    for axis in differs if layout is not None else ():
-        if layout[axis] is not V or (x.__class__ in TENSORS and x.layout[axis] is P):
+    own: Any = x.layout or {} if x.__class__ in TENSORS else dict.fromkeys(rank_axes(x), V)
+    layout: Any = getattr(of, "layout", None)
+    for axis in [a for a, label in own.items() if label not in (R, I, C, D)] if layout is not None else ():
+        if layout[axis] is not V or own[axis] is P:
             raise LayoutError(
                 f"{name}({describe(of.array, of.array.shape, layout)}) with an argument that differs between the ranks "
                 f"of axis {axis!r}\n  fix: a number that is the same on all ranks, or cast(x, {axis!r}, to=V) of the "
