@@ -9,7 +9,7 @@ from typing import Any
 
 from ..engine.pytree import tree_map
 from ..engine.state import state
-from ..errors import ArgumentError, ObjectiveError, call_site
+from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site
 from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
@@ -356,8 +356,10 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
             f"the function returned one number of dtype {y.array.dtype}; needed: a real one, because a complex "
             "function has no gradient. Fix: np.real(...) or np.abs(...), or holomorphic_grad" + call_site()
         )
-    with traced.hinting():
+    try:
         require_one_number(y.layout, y.array.shape)
+    except LayoutError as error:
+        raise traced.hinted(error) from None
 
 
 def warn_if_constant(traced: Traced) -> None:

@@ -7,8 +7,7 @@ recorded there, so that transforms nest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from numbers import Number
 from typing import Any
 
@@ -61,7 +60,8 @@ class Traced:
                     self.raw = False
                 else:
                     x = tensor(x)
-                    self._note_plain(i, what)
+                    if state.grid is not None:
+                        self._note_plain(i, what)
                 if x.array.dtype.kind not in "fc":
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if state.grid is not None:
@@ -73,8 +73,10 @@ class Traced:
                 elif isinstance(x, Constant):
                     raise _constant_argument(x, self.structure.paths(what)[i])
                 inputs.append(self.tape.watch(x))
-            with self.hinting():
+            try:
                 found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
+            except LayoutError as error:
+                raise self.hinted(error) from error.__cause__
             for y in found:
                 if y.__class__ is Deferred:  # a value that is returned must have arrived
                     y.wait()
@@ -82,22 +84,19 @@ class Traced:
 
     def _note_plain(self, i: int, what: str) -> None:
         """Note that argument i is a plain array under a mesh."""
-        if state.grid is not None and not self.hint:
+        if not self.hint:
+            assert state.grid is not None
             axis = state.grid.names[0]
             self.hint = (
                 f"\n  {self.structure.paths(what)[i]} is a plain array, which is Varying: a separate value on each "
                 f"rank. If it is the same on all ranks: ag.tensor(x, layout={{{axis!r}: I}})"
             )
 
-    @contextmanager
-    def hinting(self) -> Iterator[None]:
-        """Add `hint` to errors of layouts."""
-        try:
-            yield
-        except LayoutError as error:
-            if not self.hint or self.hint in str(error):
-                raise
-            raise LayoutError(str(error) + self.hint) from error
+    def hinted(self, error: LayoutError) -> LayoutError:
+        """Return the error of a layout, with `hint` added to its text."""
+        if self.hint and self.hint not in str(error):
+            error.args = (str(error) + self.hint, *error.args[1:])
+        return error
 
     @property
     def connected(self) -> bool:

@@ -84,13 +84,13 @@ def centred(ct: Any, y: Any, x: Any) -> Any:
                             dims=lambda shapes, options: [(0, 0)])),
     ("R", "wrong: error in the sweep: LayoutError", planted(
         "a wrong adjoint label", "N", lambda x: x * x, lambda ct, y, x: x * 2, saves="0", dims=broadcast)),
-    ("S0", "wrong: gradients: off", planted("a wrong adjoint", "a", lambda x: x * 1, centred, dims=broadcast)),
+    ("S0", "wrong: tangent: off", planted("a wrong adjoint", "a", lambda x: x * 1, centred, dims=broadcast)),
     ("P", "wrong: error in the sweep: LayoutError", planted(
         "a square of addends", "a", lambda x: x * x, lambda ct, y, x: ct * x * 2, saves="0", dims=broadcast)),
     ("S0", "wrong: Shard(0) of extent 8", planted("a wrong extent", "a", lambda x: x * 1, lambda ct, y, x: ct * 1,
                                                  dims=lambda shapes, options: [((0, 2), 1)])),
     ("S0", "wrong: value: off", planted("a wrong dimension rule", "a", lambda x: x - x.mean(0),
-                                        lambda ct, y, x: ct - ct.mean(0), dims=broadcast)),
+                                        centred, dims=broadcast)),
 ])  # fmt: skip
 def test_planted_faults_are_seen(label: str, expected: str, case: Case) -> None:
     with numpy.errstate(all="ignore"):
