@@ -74,7 +74,6 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
     active, state.recording = state.recording, None
-    inside, state.in_rules = state.in_rules, True
     try:
         for i, place in enumerate(places):
             if place < 0:
@@ -88,5 +87,5 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
                         f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"
                     )
     finally:
-        state.recording, state.in_rules = active, inside
+        state.recording = active
     signature.checked = not signature.apart

@@ -111,8 +111,8 @@ def getitem(x: Any, key: Any) -> Any:
     """Return ``x[key]``, indexed as in NumPy. Adjoint: zeros with the cotangent added at the indexed positions.
 
     An index that may differ between ranks makes the result Varying. Such indices are Tensors whose labels say so,
-    numbers that remember their mesh axes, and arrays, unless `constant` marks the array as equal on all ranks. A list
-    of Python numbers counts as equal on all ranks.
+    numbers that remember their mesh axes, and arrays, unless `constant` marks the array as equal on all ranks. Plain
+    numbers and lists of them count as equal on all ranks, which compare them.
     """
     return taken(x, key, key if isinstance(key, tuple) else (key,))
 
