@@ -99,7 +99,6 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
     active, state.recording = state.recording, None
-    inside, state.in_rules = state.in_rules, True
     try:
         ct, y, xs = _per_rank(signature, (ct, y, xs))
         for i, place in enumerate(places):
@@ -114,5 +113,5 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
                         f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"
                     )
     finally:
-        state.recording, state.in_rules = active, inside
+        state.recording = active
     signature.checked = not signature.apart

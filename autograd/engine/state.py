@@ -33,7 +33,7 @@ class State(threading.local):
     """The active contexts, outermost first. Each makes a context manager that enters the context again when a part of
     the program runs a second time (see `transforms.checkpoint`)."""
     in_rules: bool = False
-    """Whether the rules of an operation are checked. The numbers in them are not compared between the ranks."""
+    """Whether a sweep runs. The numbers in the rules of operations are not compared between the ranks."""
     dry: bool = False
     """Whether this thread runs a dry world, where every leaf has a shape only."""
 

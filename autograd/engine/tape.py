@@ -270,6 +270,7 @@ class Tape:
         active = state.recording
         done = not retain and start == 0 and end == len(nodes)
         over = done and active is not recording and not record  # then nothing more is recorded on it
+        inside, state.in_rules = state.in_rules, True
         if not record:
             state.recording = None
         try:
@@ -278,7 +279,7 @@ class Tape:
             sweep.undo()
             raise
         finally:
-            state.recording = active
+            state.recording, state.in_rules = active, inside
         if done:
             recording.release()
         if places is not None:
@@ -302,6 +303,7 @@ class Tape:
         carried: list[Any] = []
         given = {x.node: t for x, t in zip(inputs, tangents, strict=True)}
         active = state.recording
+        inside, state.in_rules = state.in_rules, True
         if not record:
             state.recording = None
         try:
@@ -312,7 +314,7 @@ class Tape:
                 known = place in given
                 carried.append(given[place] if known else node[0].push(node, carried, start, record, recording, place))
         finally:
-            state.recording = active
+            state.recording, state.in_rules = active, inside
         return [carried[y.node - start] if y.tape is recording and y.node >= start else None for y in outputs]
 
 

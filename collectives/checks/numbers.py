@@ -1,9 +1,10 @@
 """The constants that the ranks compare: plain numbers, and arrays with the label C, that meet a value R, I or P.
 
-A plain number is a constant, so all ranks must use the same one with a value that is one for all of them. Often they do
-not: ``mask.sum()`` of a NumPy mask is the count of one rank. Where the ranks of an axis compare their calls, each such
-number or array is a *fact* (`sanitizer.Copy`) of the line that used it, and the next call along the axis compares the
-facts. Constants that meet only V, Shard or constants are not compared.
+A plain number is a constant, so all ranks must use the same one with a value that is one for all of them. Often they
+do not: ``mask.sum()`` of a NumPy mask is the count of one rank. Where the ranks of an axis compare their calls, each
+such number or array is a *fact* (`sanitizer.Copy`) of its line, and the next call along the axis compares the facts.
+Constants that meet only V, Shard or constants are not compared. Between two calls, the ranks use the same numbers at a
+line in the same order; a rank may leave some out.
 
 On a mesh of one rank nothing happens here: operations do not announce their constants (`autograd.engine.primitive`).
 """
@@ -62,7 +63,7 @@ def _text(value: Any) -> str:
     if isinstance(value, slice):
         return ":".join("" if x is None else _text(x) for x in (value.start, value.stop, value.step))
     if getattr(value, "shape", ()) != ():
-        return "an array"
+        return f"{describe(value, value.shape, None)} with digest {_digest(value):08x}"
     value = plain(value)
     return repr(value.item() if isinstance(value, np.ndarray | np.generic) else value)
 

@@ -11,6 +11,7 @@ differ.
   program that made the call, and the lines that called the functions around it, up to eight. So two quantities that are
   exchanged by one function of the program are told apart. Call sites are not compared for broadcast, reduce, scatter
   and gather, where the root has a special role, so a program may well use different lines under ``if rank == root``.
+- If constants differ, a `ReplicaMismatch` is raised, in the other modes too (see `numbers`).
 - If copies differ, a `ReplicaMismatch` is raised. Copies are matched by the line of the program that made or used them,
   so ranks may execute such a line a different number of times. A value that is equal along another axis than that of
   the call is compared at the next call along that other axis.

@@ -36,7 +36,7 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
 
 __all__ = [
-    "AxisName", "Use", "check_other", "check_rank", "check_root", "check_to", "group_of", "operand", "sample",
+    "AxisName", "Use", "check_other", "check_rank", "check_to", "group_of", "operand", "sample",
     "sizes_of", "to_tensor", "user_function",
 ]  # fmt: skip
 
@@ -141,19 +141,14 @@ def operand(x: Any, axis: AxisName, name: str) -> tuple[Tensor, Axis]:
 
 
 def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
-    """Raise MeshError if `rank` is not the number of a rank of the axis."""
+    """Raise MeshError if `rank` is not the number of a rank of the axis, LayoutError for a root that differs on it."""
     if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < on.size:
         raise MeshError(
             f"{name}: {what}={rank!r} was given; axis {'*'.join(on.names)!r} has ranks 0 to {on.size - 1}"
             + call_site()
         )
-
-
-def check_root(root: Any, on: Axis, name: str) -> None:
-    """Raise an error if `root` is not a rank of the axis, or differs between the ranks of the axis."""
-    check_rank(root, on, name, "root")
-    if rank_axes(root) & {*on.names, EVERY_AXIS}:
-        require_same_number(root, f"{name}: root")
+    if what == "root" and rank.__class__ is not int and rank_axes(rank) & {*on.names, EVERY_AXIS}:
+        require_same_number(rank, f"{name}: root")
 
 
 def check_other(rank: Any, on: Axis, name: str, what: str) -> None:

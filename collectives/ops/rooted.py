@@ -37,7 +37,7 @@ from . import headers
 from .arguments import (
     AxisName,
     Use,
-    check_root,
+    check_rank,
     check_to,
     group_of,
     operand,
@@ -162,7 +162,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     """
     mesh = current_mesh()
     on = mesh.axis(axis)
-    check_root(root, on, name)
+    check_rank(root, on, name, "root")
     at_root = on.group.index == root
     if at_root and x is None:
         raise ShapeError(f"{name}: None was given on the root, rank {root}; needed: the value" + call_site())
@@ -365,7 +365,7 @@ def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = Non
     [None, array([2.])]
     """
     x, on = operand(x, axis, "reduce")
-    check_root(root, on, "reduce")
+    check_rank(root, on, "reduce", "root")
     return Use(REDUCE, x, on.call(group_of(on, algorithm, "reduce"), root=int(root)))
 
 
@@ -416,7 +416,7 @@ def gather(x: Any, axis: AxisName, root: int = 0, dim: int = 0) -> Use:
     [array([0., 1.]), None]
     """
     x, on = operand(x, axis, "gather")
-    check_root(root, on, "gather")
+    check_rank(root, on, "gather", "root")
     dim = normal_dim(dim, x.array.shape, "gather")
     GATHER.check(x, on)
     check_outer(x, on, dim, "gather")

@@ -144,7 +144,7 @@ def random_program(seed: int) -> Callable[[Any, bool], Any]:
                 due.setdefault(int(own.integers(k, len(kinds))), []).append(k)
             for i in own.permutation(due.get(k, [])):
                 z = handles.pop(int(i))
-                total = total + (z * z).sum() * (i + 1.0) * x[0, 0]
+                total = total + (z * z).sum() * x[0, 0] * (i + 1.0)  # i meets V: its order is each rank's own
         assert not handles
         return cc.all_reduce(total, "a", to=I)
 
