@@ -91,6 +91,12 @@ def _plan(tape: Any, ranks: Communicator, sizes: tuple[int, ...]) -> Any:
     return plan(tape, ranks, sizes)
 
 
+def _ask_mpi() -> tuple[int, int]:
+    from .transports.mpi.library import MPI  # loads mpi4py
+
+    return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+
+
 Mesh.planner = staticmethod(_plan)
-process.guard(lambda: World("mpi"))
+process.guard(lambda: World("mpi"), _ask_mpi)
 del process
