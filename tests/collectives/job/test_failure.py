@@ -16,7 +16,7 @@ from ..launch import Outcome, launch
 LIMIT_S = 5.0  # from the fault to the end of mpiexec
 START_S = 40.0  # for the processes to start, on a busy machine
 
-TIMES = re.compile(r"rank (\d) of \d \(pid \d+\) on host \w+ was killed or left by os._exit ([\d.]+) s after the world .*")
+TIMES = re.compile(r"rank (\d) of \d \(pid \d+\) on host \w+ was killed or left by os._exit ([\d.]+) s after .*")
 EARLY = ("sys.exit 0", "sys.exit 3", "return")
 KILLED = ("os._exit 0", "os._exit 3", "kill")
 WAITS = ("all_reduce", "recv", "barrier")
