@@ -62,7 +62,7 @@ class MpiWorld:
             self.communicator = MpiCommunicator(None, channel, 0, self._groups)
             return
         self._control = MpiControl(MPI.COMM_WORLD.Dup())
-        hosts = _hosts(self._control.comm)
+        hosts = self._groups.hosts = _hosts(self._control.comm)
         self.is_on_first_host = hosts[rank] == 0
         if rank in hosts:
             process.report_hosts(len(set(hosts)), hosts.count(rank), _origin_ns(self._control.comm, hosts))
