@@ -115,7 +115,7 @@ def program_path(name: str) -> str:
 def launch(program: str, ranks: int, *args: str, limit_s: float, on: str = "here", **environment: str) -> Outcome:
     """Run a program of a folder `programs` under mpiexec.
 
-    `on` is ``here``, ``openmpi``, or ``hosts``: two hosts with half of the ranks each.
+    `on` is ``here``, ``openmpi``, ``hosts`` (two hosts with half of the ranks each), or ``hosts openmpi``.
     """
     return launch_command([program_path(program), *args], ranks, limit_s=limit_s, on=on, **environment)
 
@@ -124,14 +124,15 @@ def launch_command(
     arguments: list[str], ranks: int, *, limit_s: float, on: str = "here", **environment: str
 ) -> Outcome:
     """Run Python with these arguments under mpiexec; see `launch`."""
-    if on == "hosts":
+    if on.startswith("hosts"):
+        python = open_mpi() if on == "hosts openmpi" else sys.executable
         find_mpiexec()
         need_hosts()
         assert ranks % 2 == 0
         with cluster_lock():
             subprocess.run([CLUSTER, "up", "2"], stdout=subprocess.DEVNULL, timeout=60, check=True)
             try:
-                command = [str(CLUSTER), "mpi", str(ranks // 2), sys.executable, *arguments]
+                command = [str(CLUSTER), "mpi", str(ranks // 2), python, *arguments]
                 return _run(command, limit_s, environment)
             finally:
                 subprocess.run([CLUSTER, "down"], timeout=60, check=True)
