@@ -35,6 +35,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from autograd.errors import MeshError
+
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
 
 if TYPE_CHECKING:
@@ -271,7 +273,7 @@ class RankProcess:
             return
         try:
             self._make_world()
-        except ImportError:
+        except (ImportError, MeshError):  # no MPI, or not the launcher's
             pass
 
 

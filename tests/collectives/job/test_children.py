@@ -73,8 +73,8 @@ def test_ranks_that_a_script_starts_have_one_supervisor(on: str, tmp_path: Path)
     script = tmp_path / "start.py"
     script.write_text(
         "import subprocess, sys\n"
-        f"done = subprocess.run([sys.executable, {program_path('has_children.py')!r}, 'kill', 'none'], close_fds=False)\n"
-        "sys.exit(done.returncode and 1)\n"
+        f"command = [sys.executable, {program_path('has_children.py')!r}, 'kill', 'none']\n"
+        "sys.exit(subprocess.run(command, close_fds=False).returncode and 1)\n"
     )
     check(launch_command([str(script)], 3, limit_s=START_S, on=on), KILLED)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 
 import pytest
 
 from collectives.checks import modes
-from collectives.job import launcher
 
 from ..launch import Outcome, launch
 
@@ -190,18 +188,3 @@ def test_mismatch_text_of_a_tie() -> None:
 def test_set_check_refuses_other_modes() -> None:
     with pytest.raises(ValueError, match="sometimes"):
         modes.set_check("sometimes")
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, (0, 1)),
-        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, (2, 4)),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, (1, 3)),
-        ({"PMIX_RANK": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
-        ({"PMI_RANK": "2", "PMI_SIZE": "4", "RINGTAPE_RANK_PID": "1"}, (0, 1)),
-        ({"PMI_RANK": "2", "PMI_SIZE": "4", "RINGTAPE_RANK_PID": str(os.getpid())}, (2, 4)),
-    ],
-)
-def test_launched(environment: dict[str, str], expected: tuple[int, int]) -> None:
-    assert launcher.launched(environment) == expected
