@@ -396,6 +396,10 @@ class World:
         if self._mpi is not None:
             self._mpi.announce_end()
 
+    def receive_end(self) -> bool:
+        """Whether a rank of another host has just sent that it ends the job."""
+        return self._mpi is not None and self._mpi.receive_end()
+
     def leave(self, why: str) -> Iterator[None]:
         """Wait at exit until all ranks leave. The exit handler of `job.failure` calls it."""
         return iter(()) if self._mpi is None else self._mpi.leave(why)

@@ -15,7 +15,7 @@ from .control import Control
 __all__ = ["Ending"]
 
 _TAG = 5
-_ANNOUNCING_S = 1.0  # how long the other hosts may take to receive the message
+_ANNOUNCING_S = 0.6  # how long the other hosts may take to receive the message
 _PAUSE_S = 0.01
 
 
@@ -44,7 +44,10 @@ class Ending:
         while (sends := [test for test in sends if not test()]) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
-    def receive(self) -> None:
-        """Receive the announcements that have arrived."""
+    def receive(self) -> bool:
+        """Receive the announcements that have arrived; whether there was one."""
+        has_arrived = False
         while self._others and self._control.receive(_TAG) is not None:
             self._report_ending()
+            has_arrived = True
+        return has_arrived

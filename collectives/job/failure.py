@@ -70,6 +70,10 @@ class ProcessWorld(Protocol):
         """Send the other hosts that this rank ends the job."""
         ...
 
+    def receive_end(self) -> bool:
+        """Whether a rank of another host has just sent that it ends the job."""
+        ...
+
     def leave(self, why: str) -> Iterator[None]:
         """Wait until all ranks leave; a generator that makes progress at every step."""
         ...
@@ -183,17 +187,25 @@ class RankProcess:
             threading.Event().wait()  # another thread is ending the job
         is_first = self._supervisor is None or self._supervisor.report_ending()
         if is_printed_once and not (is_first and all(world.is_on_first_host for world in self.worlds)):
-            time.sleep(_ONCE_S)  # the first rank prints and ends the job, including this process
-        if is_first:
-            for world in self.worlds:
-                world.announce_end()
+            self._wait_for_first()
         _flush(sys.stdout)
         # a single write, so that the lines of several ranks are not interleaved
         os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
         _kill_after(_ABORT_S)
+        if is_first:
+            for world in self.worlds:
+                world.announce_end()
         _drain()
         _abort_mpi(code)
         _kill()
+
+    def _wait_for_first(self) -> None:
+        """Wait for the first rank, which prints and ends the job, including this process. It may be late."""
+        deadline = time.monotonic() + _ONCE_S
+        while time.monotonic() < deadline:
+            time.sleep(_LONG_PAUSE_S)
+            if any(world.receive_end() for world in self.worlds):
+                deadline = time.monotonic() + _ABORT_S
 
     # -- a rank that raises ------------------------------------------------------------------------------------
     def _install_hooks(self) -> None:

@@ -48,6 +48,7 @@ __all__ = ["ENDED", "FIRST", "LATER", "WATCHED", "is_alive", "peer_of"]
 ENDED = b"e"  # the notification that a rank of this host has died
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
 _END_S = 1.0  # how long the launcher may take to end the other ranks
+_ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
 _START_S = 10.0  # how long it waits for the first rank, and a connection for its first line
 _EXIT_S = 1.0  # how long the end of a process may take after its files have closed
@@ -67,7 +68,7 @@ class _Rank:
         self.is_seen = False  # whether it was watched before it died: then its place in the order of events is known
         self.is_done = False  # it leaves without a failure, or it ends the job itself
         self.is_ending = False  # it ends the job itself
-        self.has_closed = False  # one of its connections that show its death has closed
+        self.is_ended = False  # the supervisor has ended it and its child processes
         try:
             self.group = os.getpgid(pid)
             self.descriptor = os.pidfd_open(pid)
@@ -144,7 +145,6 @@ class _Supervisor:
         self._start = time.monotonic()
         self._ended: float | None = None  # when the supervisor learned that the job ends
         self._is_ending = False  # whether a rank has sent that it ends the job
-        self._has_killed_groups = False
         self._has_reported = False
         self._has_closed_stderr = False
         self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
@@ -351,16 +351,21 @@ class _Supervisor:
     def _end_processes(self) -> None:
         """End the ranks that have not left, and the child processes of ranks that have failed.
 
-        A launcher may ignore a rank that exits before MPI is initialised, or wait for the output of a child process.
+        A launcher may ignore a rank that exits before MPI is initialised, or wait for the output of a child process. A
+        rank that ends the job itself may need longer, to print its error and to tell the other hosts.
         """
-        failed = [rank for rank in self._ranks.values() if rank.rank >= 0 and (not rank.is_done or rank.is_ending)]
-        for rank in failed:
+        assert self._ended is not None
+        age = time.monotonic() - self._ended
+        shared = _groups_of(self._launcher)
+        for rank in self._ranks.values():
+            has_failed = rank.rank >= 0 and (not rank.is_done or rank.is_ending)
+            if rank.is_ended or not has_failed or (rank.is_ending and age < _ENDING_S and not rank.is_dead()):
+                continue
+            rank.is_ended = True
             rank.kill()
-        if not self._has_killed_groups:
-            self._has_killed_groups = True
-            for group in {rank.group for rank in failed} - _groups_of(self._launcher):
+            if rank.group not in shared:
                 try:
-                    os.killpg(group, signal.SIGKILL)
+                    os.killpg(rank.group, signal.SIGKILL)
                 except OSError:
                     pass
 

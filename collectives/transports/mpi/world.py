@@ -93,6 +93,10 @@ class MpiWorld:
         if self._has_thread and not MPI.Is_finalized():
             self._ending.announce()
 
+    def receive_end(self) -> bool:
+        """Whether a rank of another host has just sent that it ends the job."""
+        return self._has_thread and not MPI.Is_finalized() and self._ending.receive()
+
     def leave(self, why: str) -> Iterator[None]:
         """Wait until all ranks leave: a generator that makes progress at every step. There is one per world."""
         if self._leaving is None:
