@@ -55,6 +55,7 @@ _EXIT_S = 1.0  # how long the end of a process may take after its files have clo
 _LINE_BYTES = 8192  # no valid line is longer
 _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
 _CONNECTIONS = 3  # of one process
+_ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
 
 class _Rank:
@@ -69,11 +70,12 @@ class _Rank:
         self.is_done = False  # it leaves without a failure, or it ends the job itself
         self.is_ending = False  # it ends the job itself
         self.is_ended = False  # the supervisor has ended it and its child processes
+        self.group, self.descriptor = 0, -1
         try:
             self.group = os.getpgid(pid)
             self.descriptor = os.pidfd_open(pid)
-        except (OSError, AttributeError):  # it has died already; or a kernel without pidfd
-            self.group, self.descriptor = 0, -1
+        except OSError:  # it has died already; or a kernel before Linux 5.3, which has no pidfd
+            pass
 
     def is_dead(self) -> bool:
         if self.descriptor < 0:
@@ -184,7 +186,7 @@ class _Supervisor:
             self._read(self._connections[number])
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
+        for _ in range(_ACCEPTED):
             try:
                 connection, _ = listener.accept()
             except BlockingIOError:
