@@ -138,7 +138,7 @@ class RankProcess:
         if ask_mpi is not None:
             try:
                 ask(ask_mpi)
-            except ImportError:
+            except (ImportError, RuntimeError):  # no mpi4py, or no MPI library for it
                 pass  # making a world raises an error
         rank, size = launched(os.environ)
         if size < 2:

@@ -74,7 +74,7 @@ def unknown_launcher(environment: Mapping[str, str]) -> str:
 
 
 def ask(ask_mpi: Callable[[], tuple[int, int]]) -> None:
-    """Take rank and number of ranks from MPI, if the launcher is unknown. It raises ImportError without mpi4py."""
+    """Take rank and number of ranks from MPI, if the launcher is unknown; raises the errors of importing mpi4py."""
     global _asked
     if _asked is None and unknown_launcher(os.environ):
         _asked = ask_mpi()
@@ -88,8 +88,8 @@ def why_not_alone() -> str:
     if _asked is None:
         return (
             f"a launcher has started this process ({sign}) without a number of ranks that is known here, and mpi4py, "
-            f"which would tell it, is not installed. Fix: install mpi4py; or, if every process is to be a world of its "
-            f"own, {IGNORED}=none"
+            "which would tell it, cannot be imported. Fix: install mpi4py and its MPI library; or, if every process is "
+            f"to be a world of its own, {IGNORED}=none"
         )
     if _asked[1] == 1 and sign.partition("=")[2] not in ("", "0"):
         return f"a launcher has started several ranks ({sign}), but MPI's world has 1. {_FIX}"

@@ -35,7 +35,6 @@ ranks is `supervisor_client`.
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import socket
@@ -247,7 +246,6 @@ class _Supervisor:
         elif word == "hosts":
             hosts, self._ranks_here, self._origin_ns = map(int, rest.split())
             self._is_spread = hosts > 1
-            self._stop_listening()
         elif word == "ending":
             rank.is_done = rank.is_ending = self._is_ending = True
             # If a rank has died before, that is the cause, and it is reported once the death is certain.
@@ -261,6 +259,7 @@ class _Supervisor:
         else:
             raise ValueError(line)
         connection.has_spoken = True
+        self._stop_listening()
         if rank.doing and rank.rank >= 0:
             self._doing[rank.rank] = rank.doing
 
@@ -278,8 +277,11 @@ class _Supervisor:
                 self._close(connection)
 
     def _stop_listening(self) -> None:
-        """Stop when all ranks of this host have come: nobody else has to say anything."""
-        if self._listener is not None and sum(rank.rank >= 0 for rank in self._ranks.values()) >= self._ranks_here:
+        """Stop when all ranks of this host have all their connections: nobody else has to say anything."""
+        if self._listener is None or self._ranks_here == 0:
+            return
+        complete = sum(rank.rank >= 0 and rank.connections == _CONNECTIONS for rank in self._ranks.values())
+        if complete >= self._ranks_here:
             self._poll.unregister(self._listener.fileno())
             self._listener.close()
             self._listener = None
@@ -413,6 +415,8 @@ def _printable(text: str) -> str:
 
 def _raise_limit_of_files() -> None:
     """A rank takes four descriptors; a host may have hundreds of ranks."""
+    import resource  # not on every platform; ranks import this module, too
+
     try:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
