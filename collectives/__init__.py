@@ -1,6 +1,9 @@
 """Differentiable communication: meshes, the collectives with their adjoints, and the transports under them.
 
-``import collectives as cc``. mpi4py is loaded only in a world of more than one process.
+``import collectives as cc``. mpi4py is loaded only in a world of more than one process. In a process that a launcher
+started as one of several ranks, importing replaces the exception hooks, sets an environment variable, and starts a
+child process on each host, so that a failed rank ends the job and is named. `collectives.job.failure` lists this;
+``RINGTAPE_GUARD=0`` turns it off.
 """
 
 from __future__ import annotations
@@ -91,6 +94,12 @@ def _plan(tape: Any, ranks: Communicator, sizes: tuple[int, ...]) -> Any:
     return plan(tape, ranks, sizes)
 
 
+def _ask_mpi() -> tuple[int, int]:
+    from .transports.mpi.library import MPI  # loads mpi4py
+
+    return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+
+
 Mesh.planner = staticmethod(_plan)
-process.guard(lambda: World("mpi"))
+process.guard(lambda: World("mpi"), _ask_mpi)
 del process

@@ -17,7 +17,7 @@ from autograd.engine.state import state
 from autograd.errors import MeshError, RankFailed
 
 from .job.failure import process
-from .job.launcher import launched_size
+from .job.launcher import launched_size, why_not_alone, why_not_of_size
 from .transports.protocol import Communicator
 
 if TYPE_CHECKING:  # loaded with the first world of each kind
@@ -91,8 +91,9 @@ class World:
     ValueError
         An unknown kind or policy.
     MeshError
-        The number of ranks is not possible for the kind; or, for ``mpi``, another world over MPI is open, or a rank
-        has failed in an earlier one.
+        The number of ranks is not possible for the kind; or, for ``mpi``, another world over MPI is open, a rank has
+        failed in an earlier one, or MPI's number of ranks is not the launcher's. Without a kind: a launcher has started
+        this process, and neither its variables nor MPI tell the number of ranks.
 
     Notes
     -----
@@ -143,6 +144,8 @@ class World:
     ):
         if kind is None:
             kind = "mpi" if launched_size() > 1 else "threads"
+            if kind == "threads" and (problem := why_not_alone()):
+                raise MeshError(problem)
         if kind not in KINDS or policy not in POLICIES:
             wrong = f"kind={kind!r}" if kind not in KINDS else f"policy={policy!r}"
             needed = KINDS if kind not in KINDS else POLICIES
@@ -193,6 +196,8 @@ class World:
                 other._refuse_another()
         from .transports.mpi.world import MpiWorld  # loads mpi4py
 
+        if problem := why_not_of_size(MpiWorld.mpi_size()):
+            raise MeshError(problem)
         self._mpi = MpiWorld(self.raises, has_monitor=not process.has_left)
         self._communicator = self._mpi.communicator
         self.size = self._communicator.size
@@ -380,6 +385,20 @@ class World:
         everyone = self.communicator
         alive = [rank for rank in range(everyone.size) if rank not in self.failed]
         return everyone.subgroup(alive, f"survivors of {len(self.failed)}")
+
+    @property
+    def is_on_first_host(self) -> bool:
+        """Whether this rank is on the host of rank 0."""
+        return self._mpi is None or self._mpi.is_on_first_host
+
+    def announce_end(self) -> None:
+        """Send the other hosts that this rank ends the job. `job.failure` calls it before it ends the job."""
+        if self._mpi is not None:
+            self._mpi.announce_end()
+
+    def receive_end(self) -> bool:
+        """Whether a rank of another host has just sent that it ends the job."""
+        return self._mpi is not None and self._mpi.receive_end()
 
     def leave(self, why: str) -> Iterator[None]:
         """Wait at exit until all ranks leave. The exit handler of `job.failure` calls it."""

@@ -16,7 +16,6 @@ part in the steps inside the host.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -29,16 +28,11 @@ from ..transports.shared_memory.communicator import shared_memory
 from . import halving, ring
 from .steps import Steps
 
-__all__ = ["LEVELS", "Hosts", "all_reduce", "host_name", "shared"]
+__all__ = ["LEVELS", "Hosts", "all_reduce", "shared"]
 
 
 LEVELS = "shared,ring"
 """The default algorithms inside a host and between hosts."""
-
-
-def host_name() -> str:
-    """The name of this host; ranks with the same name are on one host."""
-    return socket.gethostname()
 
 
 class Hosts:
@@ -46,8 +40,6 @@ class Hosts:
 
     Attributes
     ----------
-    names : list of str
-        The host of each rank.
     inside : Communicator
         The ranks of this host, in order.
     between : Communicator or None
@@ -59,11 +51,11 @@ class Hosts:
     """
 
     def __init__(self, group: Communicator, subgroup: Callable[[list[int], str], Communicator]):
-        self.names = [name.decode() for name in group.exchange(host_name().encode())]
-        members: dict[str, list[int]] = {}
-        for rank, name in enumerate(self.names):
-            members.setdefault(name, []).append(rank)
-        here = members[self.names[group.index]]
+        hosts = group.hosts
+        members: dict[int, list[int]] = {}
+        for rank, host in enumerate(hosts):
+            members.setdefault(host, []).append(rank)
+        here = members[hosts[group.index]]
         self.lanes = min(map(len, members.values()))
         self.count = len(members)
         self.inside = subgroup(here, f"{group.name}/inside")

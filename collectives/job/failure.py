@@ -7,6 +7,19 @@
 `RankProcess.guard` installs this when the package is imported. Otherwise a rank that fails before it makes a world
 would leave the other ranks waiting in MPI's initialisation. This file does not import mpi4py. On one rank it does
 nothing.
+
+What importing the package does to a process that a launcher started as one of several ranks:
+
+- ``sys.excepthook`` and ``threading.excepthook`` are replaced; they call the hooks that were there before;
+- an exit handler is registered (`atexit`);
+- the environment variable ``RINGTAPE_RANK_PID`` is set, so that child processes are not mistaken for ranks;
+- the first rank of a host starts one child process, the supervisor, and every rank keeps three sockets to it;
+- under a launcher that does not set the number of ranks, MPI is initialised to ask it.
+
+No signal handler, timer or working directory is changed. ``RINGTAPE_GUARD=0`` turns all but the exit handler and the
+question to MPI off. Then a rank that raises is reported to the others as one that exited early, and only once it has
+made a world; a rank that is killed is not named; a rank that fails before it makes a world may leave the others
+waiting; and child processes that import the package must not inherit the launcher's variables.
 """
 
 from __future__ import annotations
@@ -22,7 +35,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .launcher import PROCESS_ID, launched, launched_on_host
+from autograd.errors import MeshError
+
+from .launcher import PROCESS_ID, ask, launched, launched_on_host
 
 if TYPE_CHECKING:
     from .supervisor_client import SupervisorClient
@@ -30,8 +45,10 @@ if TYPE_CHECKING:
 __all__ = ["ProcessWorld", "RankProcess", "process"]
 
 _ABORT_S = 2.0  # how long MPI may take to end the job before a signal ends this process
+_ONCE_S = 1.0  # how long a rank that does not print waits for the one that does
 _PAUSE_S = 0.0002  # between two steps of a leaving rank; it grows to `_LONG_PAUSE_S`
 _LONG_PAUSE_S = 0.02
+_GUARD = "RINGTAPE_GUARD"
 
 
 class ProcessWorld(Protocol):
@@ -42,6 +59,19 @@ class ProcessWorld(Protocol):
 
     def fail(self, why: str) -> None:
         """Report to the other ranks that this one has failed (the policy ``raise``)."""
+        ...
+
+    @property
+    def is_on_first_host(self) -> bool:
+        """Whether this rank is on the host of rank 0."""
+        ...
+
+    def announce_end(self) -> None:
+        """Send the other hosts that this rank ends the job."""
+        ...
+
+    def receive_end(self) -> bool:
+        """Whether a rank of another host has just sent that it ends the job."""
         ...
 
     def leave(self, why: str) -> Iterator[None]:
@@ -73,33 +103,57 @@ class RankProcess:
         self._hook: Callable[..., Any] | None = None
         self.has_left = False
         self._is_watched = False
+        self._is_guarded = False
         self._ending = threading.Lock()  # held by the thread that ends the job
 
-    def guard(self, make_world: Callable[[], Any] | None = None) -> None:
-        """Install the handling of failures if mpiexec started this process as one of several ranks.
+    def guard(
+        self,
+        make_world: Callable[[], Any] | None = None,
+        ask_mpi: Callable[[], tuple[int, int]] | None = None,
+    ) -> None:
+        """Install the handling of failures if a launcher started this process as one of several ranks.
 
         It is called when the package is imported. Only the first call has an effect. It takes a few milliseconds under
-        mpiexec and some microseconds elsewhere.
+        mpiexec and some microseconds elsewhere. ``RINGTAPE_GUARD=0`` turns it off; see the module.
 
         Parameters
         ----------
         make_world : callable, optional
             Makes a world and adds it. It is called at exit if there is no world, because the other ranks may be
             waiting for this one while they make theirs. It raises ImportError where there is no MPI.
+        ask_mpi : callable, optional
+            Returns the rank and the number of ranks according to MPI. It is called only under a launcher that does not
+            set them. It raises ImportError where there is no MPI.
+
+        Raises
+        ------
+        ValueError
+            ``RINGTAPE_GUARD`` or ``RINGTAPE_LAUNCHER`` has an unknown value.
         """
         if self._pid == os.getpid():
             return
+        given = os.environ.get(_GUARD, "1")
+        if given not in ("0", "1"):
+            raise ValueError(f"{_GUARD}={given!r}: needed 0 or 1")
+        if ask_mpi is not None:
+            try:
+                ask(ask_mpi)
+            except (ImportError, RuntimeError):  # no mpi4py, or no MPI library for it
+                pass  # making a world raises an error
         rank, size = launched(os.environ)
         if size < 2:
             return
+        self.rank, self.size, self._pid = rank, size, os.getpid()
+        atexit.register(self.leave)
+        if given == "0":
+            return
         from .supervisor_client import connect  # loaded under mpiexec only, as it loads `socket` and `subprocess`
 
-        self.rank, self.size, self._pid = rank, size, os.getpid()
         self._make_world = make_world
+        self._is_guarded = True
         os.environ[PROCESS_ID] = str(self._pid)
         self._supervisor = connect(rank, size, launched_on_host(os.environ, size))
         self._install_hooks()
-        atexit.register(self.leave)
 
     # -- the supervisor ----------------------------------------------------------------------------------------
     def wait_until_watched(self) -> None:
@@ -108,42 +162,50 @@ class RankProcess:
             self._supervisor.wait_until_watched()
             self._is_watched = True
 
-    def open_to_hosts(self) -> str:
-        """On rank 0 of a job on several hosts: the address at which its supervisor listens, "" without a supervisor."""
-        return "" if self._supervisor is None else self._supervisor.open_to_hosts()
-
-    def join_hosts(self, where: str) -> None:
-        """Link this host's supervisor to the one of rank 0, so that only one failure is reported."""
-        if self._supervisor is not None and where:
-            self._supervisor.join(where)
-
-    def report(self, text: str) -> None:
-        """Send the supervisor, if there is one, a description of this rank's waits; "" if there are none."""
+    def report_hosts(self, hosts: int, ranks_here: int, origin_ns: int) -> None:
+        """Send the supervisor, if there is one, what MPI has told; see `SupervisorClient.report_hosts`."""
         if self._supervisor is not None:
-            self._supervisor.report(text)
+            self._supervisor.report_hosts(hosts, ranks_here, origin_ns)
+
+    def report_ending(self) -> None:
+        """Send the supervisor, if there is one, that the deaths that follow are not the cause of the job's end."""
+        if self._supervisor is not None:
+            self._supervisor.report_ending()
+
+    def report(self, text: str) -> bool:
+        """Send the supervisor, if there is one, a description of this rank's waits; see `SupervisorClient.report`."""
+        return self._supervisor is not None and self._supervisor.report(text)
 
     # -- the end of the job ------------------------------------------------------------------------------------
     def end_job(self, text: str, code: int = 1, is_printed_once: bool = False) -> None:
         """Print ``ringtape: <text>`` and end the job on all ranks. Does not return.
 
-        With `is_printed_once` only the first rank of a host prints, for events that all ranks detect at the same time.
+        With `is_printed_once` only one rank prints, for events that all ranks detect at the same time: the first one of
+        the first host.
         """
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()  # another thread is ending the job
-        if self._supervisor is not None and not self._supervisor.report_ending() and is_printed_once:
-            time.sleep(1.0)  # the first rank prints and ends the job, including this process
+        is_first = self._supervisor is None or self._supervisor.report_ending()
+        if is_printed_once and not (is_first and all(world.is_on_first_host for world in self.worlds)):
+            self._wait_for_first()
         _flush(sys.stdout)
         # a single write, so that the lines of several ranks are not interleaved
         os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
-        # MPI may be blocked in another thread. A process that is killed by a signal ends the job under every launcher,
-        # even before MPI_Init.
-        try:
-            signal.setitimer(signal.ITIMER_REAL, _ABORT_S)
-        except (AttributeError, OSError):
-            pass
+        _kill_after(_ABORT_S)
+        if is_first:
+            for world in self.worlds:
+                world.announce_end()
         _drain()
         _abort_mpi(code)
-        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+        _kill()
+
+    def _wait_for_first(self) -> None:
+        """Wait for the first rank, which prints and ends the job, including this process. It may be late."""
+        deadline = time.monotonic() + _ONCE_S
+        while time.monotonic() < deadline:
+            time.sleep(_LONG_PAUSE_S)
+            if any(world.receive_end() for world in self.worlds):
+                deadline = time.monotonic() + _ABORT_S
 
     # -- a rank that raises ------------------------------------------------------------------------------------
     def _install_hooks(self) -> None:
@@ -201,9 +263,9 @@ class RankProcess:
         # The interpreter sets this for an uncaught exception, and so do test runners. It counts only if the user has
         # replaced ringtape's hook.
         error = getattr(sys, "last_value", None)
-        if error is not None and sys.excepthook is not self._hook and not hasattr(sys, "ps1"):
+        if self._is_guarded and error is not None and sys.excepthook is not self._hook and not hasattr(sys, "ps1"):
             self._fail(type(error), error, None, "")
-        if not self.worlds:
+        if not self.worlds and self._is_guarded:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"
         _advance_all([world.leave(why) for world in self.worlds])
@@ -223,7 +285,7 @@ class RankProcess:
             return
         try:
             self._make_world()
-        except ImportError:
+        except (ImportError, MeshError):  # no MPI, or not the launcher's
             pass
 
 
@@ -236,6 +298,27 @@ def _advance_all(steps: list[Iterator[None]]) -> None:
     while steps := [each for each in steps if next(each, steps) is not steps]:
         time.sleep(pause)
         pause = min(2 * pause, _LONG_PAUSE_S)
+
+
+def _kill() -> None:
+    """End this process by a signal, which ends the job under every launcher, even before MPI_Init."""
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _kill_after(limit_s: float) -> None:
+    """End this process after a time, because MPI may be blocked in another thread when it is asked to abort.
+
+    A thread does it, and the supervisor as well. A timer's signal would be lost if the program handles it.
+    """
+
+    def wait() -> None:
+        time.sleep(limit_s)
+        _kill()
+
+    try:
+        threading.Thread(target=wait, daemon=True).start()
+    except RuntimeError:  # the interpreter is exiting, or there are too many threads
+        pass
 
 
 def _drain() -> None:

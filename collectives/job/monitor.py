@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from .activity import Activity, Wait, Waiting, describe, site_text
 from .control import Control
 from .deadlock import DeadlockDetection
+from .ending import Ending
 from .shutdown import Shutdown
 
 __all__ = ["Monitor"]
@@ -39,12 +40,20 @@ class Monitor:
     end_job : callable
         Prints a text and ends the job; does not return.
     report : callable
-        Sends the supervisor a description of this rank's waits.
+        Passes the supervisor a description of this rank's waits. Returns whether a rank of this host has died.
+    ending : Ending
+        Sends and receives the announcements that the job ends.
     """
 
     def __init__(
-        self, control: Control, activity: Activity, end_job: Callable[..., None], report: Callable[[str], None]
+        self,
+        control: Control,
+        activity: Activity,
+        end_job: Callable[..., None],
+        report: Callable[[str], bool],
+        ending: Ending,
     ):
+        self._ending = ending
         self._activity = activity
         self._end_job = end_job
         self._report = report
@@ -63,7 +72,6 @@ class Monitor:
 
     def _run(self) -> None:
         before: Waiting = {}
-        reported = ""
         while not self._stop.wait(_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S):
             self._receive()
             self._deadlock.step()
@@ -77,15 +85,15 @@ class Monitor:
                 for thread, wait in now.items()
                 if before.get(thread) is wait
             )
-            if doing != reported:
-                self._report(doing)
-                reported = doing
+            if self._report(doing):
+                self._ending.announce()
             before = now
 
     def _receive(self) -> None:
         with self._lock:
             self._deadlock.receive()
             self._shutdown.receive()
+            self._ending.receive()
 
     def _check(self, thread: int, wait: Wait) -> None:
         """End the job if a thread waits for a rank that has departed, unless the thread can raise an error."""
@@ -116,6 +124,7 @@ class Monitor:
 
         def advance() -> bool:
             self._deadlock.receive()
+            self._ending.receive()
             progress()
             return self._deadlock.has_sent()
 

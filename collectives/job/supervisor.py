@@ -1,23 +1,32 @@
 """The supervisor: a small process per host that outlives the ranks it watches, and reports which rank was killed.
 
 When a rank is killed or calls ``os._exit``, the launcher kills the other ranks within a millisecond, so no rank is left
-to report which one died first. The supervisor knows the order. Every rank of a host has connections to it, and the
-kernel closes them in the order of the deaths. epoll reports the closed connections in that order, even if several have
-closed before the supervisor runs. For this reason there is one supervisor per host and not one per rank.
+to report which one died first. The supervisor knows the order, from two sources. Every rank of its host has connections
+to it, which the kernel closes when the rank dies. And it holds a descriptor of every rank's process (a pidfd), which
+becomes readable when the process has ended, even if a child process has inherited the rank's connections. epoll reports
+both in the order in which they happened, even if several ranks have died before the supervisor runs. For this reason
+there is one supervisor per host and not one per rank.
 
 A rank has three connections. The closing of the first two shows its death. On each of them the rank sends ``hello`` at
 the start. Later it sends ``ending`` before it ends the job itself, or ``done`` when it leaves without a failure. Two
 connections are needed because a kernel closes a dying process's files in ascending or in descending order of their
 numbers. The launcher's connection, which has a number in between, must not be closed first: the launcher could kill
 another rank before the kernel closes the next file. On the third connection a rank sends ``doing`` with a description
-of its waits, when they last long.
+of its waits, when they last long, and ``hosts`` once MPI has told it which ranks are on its host.
 
-A job on several hosts has several supervisors. On the hosts where no rank died by itself, supervisors also see ranks
-die, because the launcher ends them. So the supervisors are linked when a world is made, and the supervisor of rank 0 is
-the root. A supervisor that sees a death or an end claims at once, in a message to the root, that it is the first. The
-first claim to arrive is accepted: a message is faster than the launcher. Then the root notifies all supervisors that
-the job ends, and each of them ends the ranks of its host that the launcher has left running. A supervisor that is not
-linked yet reports that its death may not be the first.
+The supervisor obeys only processes of its own user. The kernel tells it the user and the process id of every
+connection (``SO_PEERCRED``); no message contains a process id. It closes the connections of other users unread. Once
+all ranks of the host are connected, it stops listening. It opens no network socket.
+
+A job on several hosts has several supervisors, which do not communicate. A rank that ends the job itself announces that
+to the other hosts over MPI first (see `ending`). If a rank is killed, the supervisor notifies the lowest rank that is
+left on its host, which announces it. But most launchers end the ranks of all hosts at once, before any message arrives.
+Then the supervisors of all hosts see ranks die. Each of them reports its host's first death with its time, on a clock
+that the ranks have synchronized over MPI, and states that the smallest time shows the cause.
+
+When the job has ended, the supervisor ends what the launcher has left running: the other ranks, and the child processes
+of ranks, which may keep the launcher waiting. It finds them by the process group that the launcher has made for the
+rank.
 
 This file is the supervisor's program. It is started by its path and imports only the standard library. The code of the
 ranks is `supervisor_client`.
@@ -29,85 +38,95 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 
-__all__ = ["FIRST", "LATER", "WATCHED"]
+__all__ = ["ENDED", "FIRST", "LATER", "WATCHED", "is_alive", "peer_of"]
 
+ENDED = b"e"  # the notification that a rank of this host has died
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
-_END = b"e"  # the root's notification that the job ends
 _END_S = 1.0  # how long the launcher may take to end the other ranks
+_ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
-_NOTIFY_S = 1.0  # from a claim to the notification of the others; a wrong claim is withdrawn earlier
-_REPLY_S = 1.0  # how long a supervisor waits for the root's reply
-_LINE_BYTES = 65536  # no valid line is longer
-_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+_START_S = 10.0  # how long it waits for the first rank, and a connection for its first line
+_EXIT_S = 1.0  # how long the end of a process may take after its files have closed
+_LINE_BYTES = 8192  # no valid line is longer
+_SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
+_CONNECTIONS = 3  # of one process
+_ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
 
-class _Peer:
-    """A connection to a rank or to another host's supervisor."""
+class _Rank:
+    """The process of a rank."""
 
-    def __init__(self, connection: socket.socket, is_supervisor: bool = False):
-        self.connection = connection
-        self.is_supervisor = is_supervisor
-        self.requests: list[list[str]] = []  # requests that `_Supervisor._serve` handles
-        self.text = b""
-        # -1: unknown. For a supervisor, `ranks_on_host` is 0 once it is linked and 1 once it is notified.
-        self.rank = self.size = self.ranks_on_host = -1
-        self.pid = 0  # known on the connections that show the rank's death
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.rank = self.size = -1  # until it has sent ``hello``
         self.doing = ""
+        self.connections = 0
         self.is_seen = False  # whether it was watched before it died: then its place in the order of events is known
-        self.is_done = self.is_ending = False
+        self.is_done = False  # it leaves without a failure, or it ends the job itself
+        self.is_ending = False  # it ends the job itself
+        self.is_ended = False  # the supervisor has ended it and its child processes
+        self.group, self.descriptor = 0, -1
+        try:
+            self.group = os.getpgid(pid)
+            self.descriptor = os.pidfd_open(pid)
+        except OSError:  # it has died already; or a kernel before Linux 5.3, which has no pidfd
+            pass
 
-    def read(self) -> bool:
-        """Read the data that has arrived; True if the connection has closed."""
+    def is_dead(self) -> bool:
+        if self.descriptor < 0:
+            return not is_alive(self.pid)
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def kill(self) -> None:
+        try:
+            if self.descriptor >= 0:
+                signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
+            else:
+                os.kill(self.pid, signal.SIGKILL)
+        except OSError:
+            pass
+
+
+class _Connection:
+    """A connection to a process, which becomes a rank with its first valid line."""
+
+    def __init__(self, connection: socket.socket, rank: _Rank):
+        self.socket = connection
+        self.rank = rank
+        self.since = time.monotonic()
+        self.text = b""
+        self.has_spoken = False
+        self.shows_death = False
+        self.is_for_status = False
+        self.is_watched = False
+
+    def lines(self) -> tuple[list[bytes], bool]:
+        """The complete lines that have arrived, and whether the connection has closed or is not usable."""
+        found: list[bytes] = []
         while True:
             try:
-                data = self.connection.recv(65536)
+                data = self.socket.recv(65536)
             except BlockingIOError:
-                if self.pid and not self.is_seen:
-                    self.is_seen = True
-                    self.reply(WATCHED)
-                return False
+                return found, False
             except OSError:
-                return True
-            if not data:
-                return True
+                return found, True
             *lines, self.text = (self.text + data).split(b"\n")
-            for line in lines:
-                self._parse(line.decode(errors="replace"))
-            if len(self.text) > _LINE_BYTES:
-                return True
+            found += lines
+            if not data or len(self.text) > _LINE_BYTES or any(len(line) > _LINE_BYTES for line in lines):
+                return found, True
 
     def reply(self, reply: bytes) -> None:
         """Send a reply of one byte."""
         try:
-            self.connection.send(reply)
+            self.socket.send(reply)
         except OSError:
             pass
-
-    def _parse(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        if self.is_supervisor or word in ("open", "join"):
-            self.requests.append(line.split())
-        elif word == "hello":
-            self.rank, self.size, self.pid, self.ranks_on_host = map(int, rest.split())
-        elif word == "talk":
-            self.rank = int(rest)
-        elif word == "doing":
-            self.doing = rest
-        else:
-            self.is_done = True
-            self.is_ending = self.is_ending or word == "ending"
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process is alive although its connection has closed, because it has called exec."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return False
 
 
 class _Supervisor:
@@ -115,180 +134,244 @@ class _Supervisor:
 
     def __init__(self, listener: socket.socket, launcher: int):
         listener.setblocking(False)
-        self._listener = listener
+        self._listener: socket.socket | None = listener
         self._launcher = launcher
         self._poll = select.epoll()
         self._poll.register(listener.fileno(), select.EPOLLIN)
-        self._peers: dict[int, _Peer] = {}
+        self._connections: dict[int, _Connection] = {}  # by descriptor
+        self._ranks: dict[int, _Rank] = {}  # by process id
+        self._ends: dict[int, _Rank] = {}  # the ranks, by the descriptor of their process
+        self._suspects: dict[_Rank, int] = {}  # may have died; the time of the first event; in order of the events
         self._doing: dict[int, str] = {}
+        self._start = time.monotonic()
         self._ended: float | None = None  # when the supervisor learned that the job ends
+        self._is_ending = False  # whether a rank has sent that it ends the job
         self._has_reported = False
         self._has_closed_stderr = False
-        self._dead: list[_Peer] = []  # dead and not reported yet
-        self._has_seen_death = False  # whether this batch of events has shown a death
-        # the root listens, and accepts supervisors that send the secret; the others have a connection to it
-        self._far_listener: socket.socket | None = None
-        self._secret = ""
-        self._root: socket.socket | None = None
-        self._is_spread = False  # whether the job runs on several hosts, according to the launcher
+        self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
+        self._origin_ns: int | None = None  # when the world was made, on this host's clock
+        self._ranks_here = 0  # according to MPI; 0: not known yet
 
     def run(self) -> None:
         """Watch until all ranks have left."""
         while True:
-            events = self._poll.poll(10.0 if self._ended is None else 0.1, 4096)
-            self._has_seen_death = False
-            # kept while the job seems to end, because a claim may be withdrawn
-            self._dead += [peer for number, _ in events if (peer := self._handle(number)) is not None]
-            if self._dead and self._ended is None:
-                dead, self._dead = self._dead, []
-                self._report(dead)
+            timeout = 0.02 if self._suspects else _START_S if self._ended is None else 0.1
+            for number, _ in self._poll.poll(timeout, 4096):
+                self._handle(number)
+            now = time.monotonic()
+            self._close_silent(now)
+            self._resolve()
             if self._ended is None:
-                if all(peer.is_supervisor for peer in self._peers.values()):
+                if not self._connections and not self._suspects and (self._ranks or now - self._start > _START_S):
                     return
                 continue
-            age = time.monotonic() - self._ended
-            if age > _NOTIFY_S:
-                self._notify_others()
-                self._drop_stderr()
+            age = now - self._ended
             if age > _END_S:
-                # A launcher may ignore a rank that exits before MPI is initialised: the others would wait for ever.
-                for peer in self._peers.values():
-                    if peer.pid:
-                        _kill(peer.pid)
-            if age > _LATE_S or (not self._peers and (not self._has_reported or not _is_alive(self._launcher))):
+                self._drop_stderr()
+                self._end_processes()
+            if age > _LATE_S or (not self._connections and (not self._has_reported or not is_alive(self._launcher))):
+                self._end_processes()
                 return
 
-    def _handle(self, number: int) -> _Peer | None:
-        """Handle one event; returns the peer if it has died."""
-        if number == self._listener.fileno():
+    # -- events ------------------------------------------------------------------------------------------------
+    def _handle(self, number: int) -> None:
+        if self._listener is not None and number == self._listener.fileno():
             self._accept(self._listener)
-            return None
-        if self._far_listener is not None and number == self._far_listener.fileno():
-            self._accept(self._far_listener)
-            return None
-        if self._root is not None and number == self._root.fileno():
-            self._read_root()
-            return None
-        peer = self._peers.get(number)
-        if peer is None:
-            return None
-        has_ended = peer.read()
-        self._is_spread = self._is_spread or 0 < peer.ranks_on_host < peer.size
-        if peer.doing:
-            self._doing[peer.rank] = peer.doing
-        while peer.requests:
-            has_ended = not self._serve(peer, *peer.requests.pop(0)) or has_ended
-        if peer.is_ending:
-            peer.is_ending = False
-            peer.reply(LATER if self._ended is not None or self._claim() == LATER else FIRST)
-        if not has_ended:
-            return None
-        self._poll.unregister(number)
-        peer.connection.close()
-        del self._peers[number]
-        if not peer.pid or peer.is_done:
-            return None
-        self._has_seen_death = True
-        return peer
+        elif number in self._ends:
+            rank = self._ends.pop(number)
+            self._poll.unregister(number)
+            self._suspect(rank)
+        elif number in self._connections:
+            self._read(self._connections[number])
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
+        for _ in range(_ACCEPTED):
             try:
                 connection, _ = listener.accept()
-            except OSError:
+            except BlockingIOError:
                 return
+            except OSError:  # most likely too many open files
+                time.sleep(0.01)
+                return
+            pid, user = peer_of(connection)
+            if user != os.geteuid() or pid <= 0:
+                connection.close()
+                continue
+            rank = self._ranks.get(pid)
+            if rank is None or (rank.is_dead() and rank.connections == 0):
+                rank = self._ranks[pid] = _Rank(pid)
+                if rank.descriptor >= 0:
+                    self._ends[rank.descriptor] = rank
+                    self._poll.register(rank.descriptor, select.EPOLLIN | select.EPOLLET)
+            if rank.connections >= _CONNECTIONS:
+                connection.close()
+                continue
+            rank.connections += 1
             connection.setblocking(False)
-            self._peers[connection.fileno()] = _Peer(connection, listener is self._far_listener)
+            self._connections[connection.fileno()] = _Connection(connection, rank)
             # edge-triggered: a connection is queued when something happens to it, in that order
             self._poll.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
-    def _report(self, dead: list[_Peer]) -> None:
-        """Report the first dead rank, or all that may have been first if some died before they were watched."""
-        verdict = self._claim()  # at once, because the first claim is accepted
-        time.sleep(0.05)  # the end of a process takes a moment after its files have closed
-        by_pid: dict[int, _Peer] = {}
-        for peer in dead:
-            if not _is_alive(peer.pid):
-                by_pid.setdefault(peer.pid, peer)  # a process has two connections; its first event determines the order
-        dead = list(by_pid.values())
-        if not dead or verdict == LATER:
-            if not dead:
-                self._unclaim()
+    def _read(self, connection: _Connection) -> None:
+        lines, has_closed = connection.lines()
+        for line in lines:
+            try:
+                self._take(connection, line.decode(errors="replace"))
+            except ValueError:  # no valid line
+                has_closed = True
+                break
+        if not has_closed:
+            if connection.shows_death and not connection.is_watched:
+                connection.is_watched = connection.rank.is_seen = True
+                connection.reply(WATCHED)
             return
-        first = [peer for peer in dead if not peer.is_seen] or dead[:1]
-        for peer in self._peers.values():
-            peer.read()
-            if peer.doing:
-                self._doing[peer.rank] = peer.doing
-        who = " or ".join(f"rank {peer.rank} of {peer.size} (pid {peer.pid})" for peer in first)
-        what = "was killed or left by os._exit; the job ends"
-        if verdict != FIRST:
-            what += ", unless its launcher ended it after a failure on another host, which is named beside this one"
-        lines = [f"ringtape: {who} on host {socket.gethostname()} {what}"]
+        self._close(connection)
+        if connection.shows_death:
+            self._suspect(connection.rank)
+
+    def _take(self, connection: _Connection, line: str) -> None:
+        """Handle a line of a rank; ValueError if it is not valid."""
+        word, _, rest = line.partition(" ")
+        rank = connection.rank
+        if word == "hello":
+            number, size, is_spread = map(int, rest.split())
+            if not 0 <= number < size < 1 << 31:
+                raise ValueError(line)
+            rank.rank, rank.size = number, size
+            self._suspects.pop(rank, None)  # it has called exec, and the new program is a rank again
+            self._is_spread = self._is_spread or bool(is_spread)
+            connection.shows_death = True
+        elif word == "doing":
+            rank.doing = _printable(rest)
+        elif word == "hosts":
+            hosts, self._ranks_here, self._origin_ns = map(int, rest.split())
+            self._is_spread = hosts > 1
+        elif word == "ending":
+            rank.is_done = rank.is_ending = self._is_ending = True
+            # If a rank has died before, that is the cause, and it is reported once the death is certain.
+            connection.reply(LATER if self._ended is not None or self._suspects else FIRST)
+            if self._ended is None and not self._suspects:
+                self._ended = time.monotonic()
+        elif word == "done":
+            rank.is_done = True
+        elif word == "talk":
+            connection.is_for_status = True
+        else:
+            raise ValueError(line)
+        connection.has_spoken = True
+        self._stop_listening()
+        if rank.doing and rank.rank >= 0:
+            self._doing[rank.rank] = rank.doing
+
+    def _close(self, connection: _Connection) -> None:
+        number = connection.socket.fileno()
+        self._poll.unregister(number)
+        del self._connections[number]
+        connection.socket.close()
+        connection.rank.connections -= 1
+
+    def _close_silent(self, now: float) -> None:
+        """Close the connections whose first line does not come."""
+        for connection in list(self._connections.values()):
+            if not connection.has_spoken and now - connection.since > _START_S:
+                self._close(connection)
+
+    def _stop_listening(self) -> None:
+        """Stop when all ranks of this host have all their connections: nobody else has to say anything."""
+        if self._listener is None or self._ranks_here == 0:
+            return
+        complete = sum(rank.rank >= 0 and rank.connections == _CONNECTIONS for rank in self._ranks.values())
+        if complete >= self._ranks_here:
+            self._poll.unregister(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+
+    # -- deaths ------------------------------------------------------------------------------------------------
+    def _suspect(self, rank: _Rank) -> None:
+        """Note the place of a rank in the order of deaths, if it has not left without a failure."""
+        if rank.rank >= 0 and not rank.is_done and self._ended is None:
+            self._suspects.setdefault(rank, time.monotonic_ns())
+
+    def _resolve(self) -> None:
+        """Report the first death once it is certain. A process that has called exec closes its files and lives on."""
+        while self._suspects:
+            first, since_ns = next(iter(self._suspects.items()))
+            if first.is_dead():
+                self._report()
+                return
+            if time.monotonic_ns() - since_ns < _EXIT_S * 1e9:
+                return
+            del self._suspects[first]
+            self._forget(first)
+        if self._is_ending and self._ended is None:
+            self._ended = time.monotonic()
+
+    def _forget(self, rank: _Rank) -> None:
+        """No longer watch a process that has become another program."""
+        self._ranks.pop(rank.pid, None)
+        if self._ends.pop(rank.descriptor, None) is not None:
+            self._poll.unregister(rank.descriptor)
+        if rank.descriptor >= 0:
+            os.close(rank.descriptor)
+        for connection in [each for each in self._connections.values() if each.rank is rank]:
+            self._close(connection)
+
+    def _report(self) -> None:
+        """Report the first dead rank, or all that may have been first if some died before they were watched."""
+        dead = [rank for rank in self._suspects if rank.is_dead()]
+        first = [rank for rank in dead if not rank.is_seen] or dead[:1]
+        since_ns = self._suspects[first[0]]
+        self._suspects.clear()
+        self._ended = time.monotonic()
+        for connection in list(self._connections.values()):
+            self._read(connection)  # what the other ranks wait for
+        left = [each for each in self._connections.values() if each.is_for_status and each.rank not in dead]
+        for connection in sorted(left, key=lambda each: each.rank.rank)[:1]:
+            connection.reply(ENDED)
+        who = " or ".join(f"rank {rank.rank} of {rank.size} (pid {rank.pid})" for rank in first)
+        lines = [f"ringtape: {who} on host {socket.gethostname()} was killed or left by os._exit{self._when(since_ns)}"]
         lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
-        os.write(2, ("\n".join(lines) + "\n").encode())
+        try:
+            os.write(2, ("\n".join(lines) + "\n").encode())
+        except OSError:
+            pass
         self._drop_stderr()
         self._has_reported = True
 
-    # -- several hosts -----------------------------------------------------------------------------------------
-    def _serve(self, peer: _Peer, word: str = "", *rest: str) -> bool:
-        """Handle a request of a rank or a supervisor; False if the sender may not make it."""
-        if word == "open" and not peer.is_supervisor:
-            peer.connection.send((self._open() + "\n").encode())
-        elif word == "join" and not peer.is_supervisor:
-            if self._far_listener is None and self._root is None:
-                self._join(rest)
-            peer.reply(WATCHED)
-        elif word == "link" and rest == (self._secret,):
-            peer.ranks_on_host = 0  # linked: it may claim
-            peer.reply(WATCHED)
-        elif word == "claim" and peer.ranks_on_host >= 0:
-            is_first = self._ended is None and not self._has_seen_death
-            peer.reply(FIRST if is_first else LATER)
-            if is_first:
-                self._ended = time.monotonic()
-        elif word == "unclaim" and peer.ranks_on_host >= 0:
-            self._ended = None
-        else:
-            return False
-        return True
+    def _when(self, since_ns: int) -> str:
+        if not self._is_spread:
+            return "; the job ends"
+        if self._origin_ns is None:
+            return (
+                "; the job ends, unless its launcher ended it after a failure on another host, which is named beside "
+                "this one"
+            )
+        return (
+            f" {(since_ns - self._origin_ns) / 1e9:.6f} s after the world was made; the job ends. If other hosts print "
+            "this too: the smallest time shows the cause, and the launcher ended the ranks of the other hosts"
+        )
 
-    def _open(self) -> str:
-        """Listen for the supervisors of other hosts; returns addresses, port and secret."""
-        if self._far_listener is None:
-            self._secret = os.urandom(16).hex()
-            self._far_listener = socket.create_server(("", 0), backlog=1024)
-            self._far_listener.setblocking(False)
-            self._poll.register(self._far_listener.fileno(), select.EPOLLIN)
-        return f"{','.join(_addresses())} {self._far_listener.getsockname()[1]} {self._secret}"
+    # -- the end -----------------------------------------------------------------------------------------------
+    def _end_processes(self) -> None:
+        """End the ranks that have not left, and the child processes of ranks that have failed.
 
-    def _join(self, where: tuple[str, ...]) -> None:
-        """Link to the root, over the first of its addresses that answers."""
-        addresses, port, secret = where
-        for address in addresses.split(","):
-            try:
-                root = socket.create_connection((address, int(port)), timeout=_REPLY_S)
-                root.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                root.settimeout(_REPLY_S)
-                root.sendall(f"link {secret}\n".encode())
-                if root.recv(1) == WATCHED:
-                    self._root = root
-                    self._poll.register(root.fileno(), select.EPOLLIN)
-                    return
-            except OSError:
-                pass
-
-    def _claim(self) -> bytes:
-        """Claim that the job ends: returns FIRST or LATER, or b"" if that cannot be determined."""
-        self._ended = time.monotonic()
-        if self._root is not None:
-            try:
-                self._root.sendall(b"claim\n")
-                reply = self._root.recv(1)
-            except OSError:
-                return b""
-            return LATER if reply == _END else reply
-        return b"" if self._is_spread and self._far_listener is None else FIRST
+        A launcher may ignore a rank that exits before MPI is initialised, or wait for the output of a child process. A
+        rank that ends the job itself may need longer, to print its error and to tell the other hosts.
+        """
+        assert self._ended is not None
+        age = time.monotonic() - self._ended
+        shared = _groups_of(self._launcher)
+        for rank in self._ranks.values():
+            has_failed = rank.rank >= 0 and (not rank.is_done or rank.is_ending)
+            if rank.is_ended or not has_failed or (rank.is_ending and age < _ENDING_S and not rank.is_dead()):
+                continue
+            rank.is_ended = True
+            rank.kill()
+            if rank.group not in shared:
+                try:
+                    os.killpg(rank.group, signal.SIGKILL)
+                except OSError:
+                    pass
 
     def _drop_stderr(self) -> None:
         """Close stderr after the last message, because the launcher reads it to its end before it exits."""
@@ -296,63 +379,53 @@ class _Supervisor:
             self._has_closed_stderr = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
-    def _notify_others(self) -> None:
-        """Notify the supervisors that are linked to this one that the job ends."""
-        for peer in self._peers.values():
-            if peer.is_supervisor and peer.ranks_on_host == 0:
-                peer.ranks_on_host = 1  # notified
-                peer.reply(_END)
 
-    def _read_root(self) -> None:
-        """Handle the root's notification that the job ends, or the end of the connection to it."""
-        assert self._root is not None
-        try:
-            data = self._root.recv(1)
-        except OSError:
-            data = b""
-        if data == _END and self._ended is None:
-            self._ended = time.monotonic()
-        elif not data:
-            self._poll.unregister(self._root.fileno())
-            self._root.close()
-            self._root = None
-
-    def _unclaim(self) -> None:
-        """Withdraw a claim after a false alarm."""
-        self._ended = None
-        if self._root is not None:
-            try:
-                self._root.sendall(b"unclaim\n")
-            except OSError:
-                pass
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The process id and the effective user of the other end, from the kernel; (-1, -1) if unknown."""
+    try:
+        pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except (OSError, AttributeError):
+        return -1, -1
+    return pid, user
 
 
-def _addresses() -> list[str]:
-    """The IPv4 addresses of this host, except for the loopback."""
-    import fcntl
-    import struct
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
 
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # an interface without an address
-            address = socket.inet_ntoa(reply[20:24])
-            if not address.startswith("127."):
-                found.append(address)
+
+def _groups_of(launcher: int) -> set[int]:
+    """The process groups that contain more than one rank and its child processes."""
+    found = {0, 1, os.getpgid(0)}
+    try:
+        found.add(os.getpgid(launcher))
+    except OSError:
+        pass
     return found
 
 
-def _kill(pid: int) -> None:
+def _printable(text: str) -> str:
+    """A text without the control characters that change a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text[:_SHOWN_CHARACTERS])
+
+
+def _raise_limit_of_files() -> None:
+    """A rank takes four descriptors; a host may have hundreds of ranks."""
+    import resource  # not on every platform; ranks import this module, too
+
     try:
-        os.kill(pid, signal.SIGKILL)
-    except OSError:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError):
         pass
 
 
 if __name__ == "__main__":
     for _signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(_signal, signal.SIG_IGN)
+    _raise_limit_of_files()
     _Supervisor(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).run()

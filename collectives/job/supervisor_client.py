@@ -1,39 +1,145 @@
 """Connects a rank to the supervisor, which reports the rank that was killed: see `supervisor`.
 
 The first rank of a host that binds the socket's name starts the supervisor. The name is in Linux's abstract namespace,
-which leaves no file behind. On other platforms there is no supervisor, and a killed rank is not reported.
+which leaves no file behind. Every rank computes it from its launcher: from the process id, the start time, and the
+addresses at which the kernel has loaded the launcher, which are random and which only processes of its user can read.
+So no other user can bind the name first. In addition every rank asks the kernel which user listens, and uses the next
+of a few names if it is another one. On other platforms there is no supervisor, and a killed rank is not reported.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import select
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 
 from . import supervisor
-from .supervisor import LATER, WATCHED
+from .launcher import RANK_VARIABLES
+from .supervisor import ENDED, LATER, WATCHED, peer_of
 
-__all__ = ["SupervisorClient", "connect"]
+__all__ = ["SupervisorClient", "connect", "names"]
+
+_NAMES = 8
+_TRIES = 200  # of a name, 5 ms apart
+_CONNECT_S = 5
+_LAUNCHERS = ("hydra_pmi_proxy", "prted", "orted", "prterun", "mpiexec", "mpirun", "slurmstepd", "srun", "flux-shell")
+_SENT_CHARACTERS = 1000  # of a description of waits
 
 
 class SupervisorClient:
-    """A rank's connections to the supervisor of its host. Its methods never raise an error."""
+    """A rank's connections to the supervisor of its host. Its methods never raise an error.
 
-    def __init__(
-        self,
-        life_connections: list[socket.socket],
-        status_connection: socket.socket,
-        process: subprocess.Popen[bytes] | None,
-    ):
-        self._life_connections = life_connections
-        self._status_connection = status_connection
-        self._process = process
+    Parameters
+    ----------
+    rank, size : int
+        The rank and the number of ranks.
+    is_spread : bool
+        Whether the launcher has set that the job runs on several hosts.
+    """
 
-    def report(self, text: str) -> None:
-        """Send a description of this rank's waits, which is printed if a rank is killed."""
-        _send(self._status_connection, f"doing {text}")
+    def __init__(self, rank: int, size: int, is_spread: bool):
+        self._hello = f"hello {rank} {size} {int(is_spread)}"
+        self._hosts = ""
+        self._doing = ""
+        self._life: list[socket.socket] = []  # their closing shows the death of this rank
+        self._status: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # only one thread connects
+        os.register_at_fork(after_in_child=self._close_in_child)
+
+    def connect(self) -> bool:
+        """Connect, and start the supervisor if there is none; False if that is not possible."""
+        try:
+            launcher = _launcher()
+            for name in names(launcher):
+                for _ in range(_TRIES):
+                    connections = self._connected(name, launcher)
+                    if connections:
+                        self._introduce(connections)
+                        return True
+                    if connections is None:
+                        break  # another user has bound it
+                    time.sleep(0.005)  # the supervisor does not listen yet, or is about to exit
+        except (OSError, subprocess.SubprocessError):
+            pass
+        return False
+
+    def _connected(self, name: str, launcher: int) -> list[socket.socket] | None:
+        """Three connections; none if nobody listens; None if another user does."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(name)
+            listener.listen(4096)
+            self._reap()
+            self._process = _start(listener, launcher)
+        except OSError:
+            pass  # it is bound
+        finally:
+            listener.close()
+        connections: list[socket.socket] = []
+        for _ in range(3):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connections.append(connection)
+            try:  # the limit of a send is that of a connect, too; Python's own time limit would not wait at all
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECT_S, 0))
+                connection.connect(name)
+            except OSError:
+                _close(connections)
+                return []
+            if peer_of(connection)[1] != os.geteuid():
+                _close(connections)
+                return None
+        return connections
+
+    def _introduce(self, connections: list[socket.socket]) -> None:
+        low, high, self._status = connections
+        self._life = [low, _with_high_number(high)]
+        for connection in self._life:
+            _send(connection, self._hello)
+        self._status.settimeout(0.1)
+        _send(self._status, "talk")
+        for line in (self._hosts, self._doing):
+            if line:
+                _send(self._status, line)
+
+    # -- messages ----------------------------------------------------------------------------------------------
+    def report(self, text: str) -> bool:
+        """Send a description of this rank's waits, which is printed if a rank is killed. It is sent if it has changed.
+
+        If the supervisor has been killed, a new one is started.
+
+        Returns
+        -------
+        bool
+            Whether the supervisor has notified this rank that another rank of this host has died.
+        """
+        line = f"doing {text[:_SENT_CHARACTERS]}"
+        if line != self._doing:
+            self._doing = line
+            self._tell(line)
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._status is None or not _is_readable(self._status):
+                return False
+            if _received(self._status) == ENDED:
+                return True
+            self._close_all()
+            self.connect()
+            return False
+        finally:
+            self._lock.release()
+
+    def report_hosts(self, hosts: int, ranks_here: int, origin_ns: int) -> None:
+        """Send what MPI has told: the numbers of hosts and of ranks on this one, and when the world was made."""
+        self._hosts = f"hosts {hosts} {ranks_here} {origin_ns}"
+        self._tell(self._hosts)
 
     def report_ending(self) -> bool:
         """Report that this rank ends the job, so that the deaths that follow are not reported as its cause.
@@ -43,62 +149,65 @@ class SupervisorClient:
         bool
             Whether this rank is the first of its host that ends the job.
         """
-        _send(self._life_connections[0], "ending")
+        if not self._life:
+            return True
+        _send(self._life[0], "ending")
         while (reply := self._read_reply(0)) == WATCHED:
             pass
         return reply != LATER
 
     def wait_until_watched(self) -> None:
         """Return when the supervisor watches this rank, so that it can detect that this rank dies first."""
-        for number in range(len(self._life_connections)):
+        for number in range(len(self._life)):
             self._read_reply(number)
 
-    def open_to_hosts(self) -> str:
-        """Make this host's supervisor listen for the supervisors of the other hosts.
-
-        Returns
-        -------
-        str
-            The address at which it listens, for `join`; "" if it does not listen.
-        """
-        _send(self._status_connection, "open")
-        text = b""
-        try:
-            self._status_connection.settimeout(1.0)
-            while not text.endswith(b"\n") and (data := self._status_connection.recv(4096)):
-                text += data
-        except OSError:
-            return ""
-        return text.decode().strip()
-
-    def join(self, where: str) -> None:
-        """Link this host's supervisor to the one at that address; returns after success and after failure."""
-        _send(self._status_connection, f"join {where}")
-        try:
-            self._status_connection.settimeout(5.0)
-            self._status_connection.recv(1)
-            self._status_connection.settimeout(0.1)
-        except OSError:
-            pass
+    def _tell(self, line: str) -> None:
+        if self._status is not None:
+            _send(self._status, line)
 
     def _read_reply(self, number: int) -> bytes:
-        try:
-            self._life_connections[number].settimeout(0.5)
-            return self._life_connections[number].recv(1)
-        except OSError:
-            return b""
+        self._life[number].settimeout(0.5)
+        return _received(self._life[number])
 
+    # -- the end -----------------------------------------------------------------------------------------------
     def close(self) -> None:
         """Leave without a failure. Wait for the supervisor if this rank started it, so that no zombie is left."""
-        for connection in self._life_connections:
-            _send(connection, "done")
-            connection.close()
-        self._status_connection.close()
+        with self._lock:
+            for connection in self._life:
+                _send(connection, "done")
+            self._close_all()
+            if self._process is not None:
+                try:
+                    self._process.wait(timeout=0.5)
+                except (subprocess.TimeoutExpired, OSError):
+                    pass
+
+    def _close_all(self) -> None:
+        _close(self._life)
+        if self._status is not None:
+            self._status.close()
+        self._life, self._status = [], None
+
+    def _close_in_child(self) -> None:
+        """In a child process that was forked: it is no rank, and must not keep the rank's connections open."""
+        self._close_all()
+
+    def _reap(self) -> None:
         if self._process is not None:
-            try:
-                self._process.wait(timeout=0.5)
-            except (subprocess.TimeoutExpired, OSError):
-                pass
+            self._process.poll()
+
+
+def connect(rank: int, size: int, ranks_on_host: int) -> SupervisorClient | None:
+    """Connect to this host's supervisor, which the first rank starts; None if that is not possible."""
+    if not sys.platform.startswith("linux"):
+        return None
+    client = SupervisorClient(rank, size, ranks_on_host < size)
+    return client if client.connect() else None
+
+
+def _close(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _send(connection: socket.socket, line: str) -> None:
@@ -108,53 +217,58 @@ def _send(connection: socket.socket, line: str) -> None:
         pass
 
 
-def _job_address() -> str:
-    """The socket name of the job on this host, made of the id of the ranks' parent process and its start time."""
-    parent = os.getppid()
-    try:
-        with open(f"/proc/{parent}/stat") as file:
-            start_time = file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        start_time = "0"
-    return f"\0ringtape-{os.getuid()}-{parent}-{start_time}"
+def _is_readable(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
-def connect(rank: int, size: int, ranks_on_host: int) -> SupervisorClient | None:
-    """Connect to this host's supervisor, which the first rank starts; None on platforms without one."""
-    if not sys.platform.startswith("linux"):
-        return None
-    address = _job_address()
-    process = None
+def _received(connection: socket.socket) -> bytes:
+    """The next byte; none if the connection has closed or nothing arrives within its time limit."""
     try:
-        for _ in range(100):
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                listener.bind(address)
-                listener.listen(1024)
-                process = _start(listener)
-            except OSError:
-                pass  # another rank has bound it
-            finally:
-                listener.close()
-            connections = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
-            try:
-                for connection in connections:
-                    connection.connect(address)
-            except OSError:
-                for connection in connections:
-                    connection.close()  # the supervisor does not listen yet, or is about to exit
-                time.sleep(0.005)
-                continue
-            low, high, status_connection = connections
-            high = _with_high_number(high)
-            for connection in (low, high):
-                _send(connection, f"hello {rank} {size} {os.getpid()} {ranks_on_host}")
-            status_connection.settimeout(0.1)
-            _send(status_connection, f"talk {rank}")
-            return SupervisorClient([low, high], status_connection, process)
-    except (OSError, subprocess.SubprocessError):
-        pass
-    return None
+        return connection.recv(1)
+    except OSError:
+        return b""
+
+
+# -- the name of the socket ----------------------------------------------------------------------------------------
+def names(launcher: int) -> list[str]:
+    """The names of the supervisor's socket for the ranks of a launcher, in the order in which they try them."""
+    try:
+        with open(f"/proc/{launcher}/auxv", "rb") as file:
+            addresses = file.read()
+    except OSError:
+        addresses = b""  # the launcher belongs to another user, as Slurm's does
+    text = f"{os.geteuid()} {launcher} {_fields(launcher)[19:20]}".encode()
+    digest = hashlib.blake2b(text + addresses, digest_size=16).hexdigest()
+    return [f"\0ringtape-{digest}-{number}" for number in range(_NAMES)]
+
+
+def _launcher() -> int:
+    """The process that launched this rank: its parent, or an ancestor if the ranks are started by a script."""
+    mine = {f"{name}={os.environ[name]}".encode() for name in RANK_VARIABLES if name in os.environ}
+    process = os.getppid()
+    while process > 1:
+        try:
+            with open(f"/proc/{process}/environ", "rb") as file:
+                is_wrapper = bool(mine) and mine <= set(file.read().split(b"\0"))
+            with open(f"/proc/{process}/comm") as comm:
+                is_wrapper = is_wrapper and comm.read().strip() not in _LAUNCHERS
+        except OSError:
+            break
+        if not is_wrapper:
+            break
+        process = int(_fields(process)[1])
+    return process
+
+
+def _fields(process: int) -> list[str]:
+    """The fields of a process's ``stat`` after its name: its state, its parent and so on."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return ["X", "1"]
 
 
 def _with_high_number(connection: socket.socket) -> socket.socket:
@@ -168,11 +282,11 @@ def _with_high_number(connection: socket.socket) -> socket.socket:
     return socket.socket(fileno=number)
 
 
-def _start(listener: socket.socket) -> subprocess.Popen[bytes]:
+def _start(listener: socket.socket, launcher: int) -> subprocess.Popen[bytes]:
     # In a new session, so that it receives no signals to the rank's process group. Of the open files it keeps stderr.
     number = listener.fileno()
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__), str(number), str(os.getppid())],
+        [sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__), str(number), str(launcher)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(number,),

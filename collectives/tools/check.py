@@ -116,7 +116,8 @@ def _batches(work: Work) -> Iterator[list[tuple[Case, list[Failure]]]]:
 
 def _described(ranks: Communicator) -> str:
     """Describe the world. All ranks call it."""
-    on_host = Counter(name.decode() for name in ranks.exchange(socket.gethostname().encode()))
+    names = [name.decode() for name in ranks.exchange(socket.gethostname().encode())]
+    on_host = Counter(names[lowest] for lowest in ranks.hosts)
     if ranks.size == 1:
         return "one rank (more with mpiexec -n N, or --threads N)"
     if "Mpi" not in type(ranks).__name__:

@@ -156,6 +156,11 @@ class Communicator:
         self.index = int(value)
 
     # -- groups ------------------------------------------------------------------------------------------------
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """For each rank, the lowest world rank on its host. Ranks that can share memory are on one host."""
+        return (0,) * self.size
+
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         """A channel of some of this group's ranks, in the order given. Only its members call this."""
         return self._subgroup(check_members(members, self.index, self.size, name, self.name), name)
@@ -402,6 +407,10 @@ class Wrapper(Communicator):
     @property
     def checking(self) -> bool:
         return self.base.checking
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        return self.base.hosts
 
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         return self.base.subgroup(members, name)

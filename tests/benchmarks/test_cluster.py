@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ..collectives.launch import CANNOT, CLUSTER, _cluster_lock, can_make_hosts, find_mpiexec
+from ..collectives.launch import CANNOT, CLUSTER, can_make_hosts, cluster_lock, find_mpiexec
 
 LIMIT_S = 60.0
 
@@ -30,7 +30,7 @@ def cluster(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 def hosts() -> Iterator[None]:
     if problem := can_make_hosts():
         pytest.skip(f"no hosts: {problem}")
-    with _cluster_lock():
+    with cluster_lock():
         done = cluster("up", "2", "400mbit")
         try:
             assert (done.returncode, done.stdout) == (0, "2 hosts at 400mbit: 10.78.0.1 10.78.0.2\n"), done.stderr
@@ -116,7 +116,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
 def test_there_must_be_hosts() -> None:
     if problem := can_make_hosts():
         pytest.skip(f"no hosts: {problem}")
-    with _cluster_lock():
+    with cluster_lock():
         done = cluster("mpi", "1", "true")
     assert done.returncode == 4
     assert "there are no hosts. Fix: benchmarks/cluster up" in done.stderr

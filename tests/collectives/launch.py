@@ -85,15 +85,21 @@ def open_mpi() -> str:
 @functools.cache
 def can_make_hosts() -> str:
     """Why hosts cannot be made here; "" if they can. Makes them once, which is surer than looking for the tools."""
-    with _cluster_lock():
+    with cluster_lock():
         done = subprocess.run([CLUSTER, "up", "2"], capture_output=True, text=True, timeout=60, check=False)
         if done.returncode == 0:
             subprocess.run([CLUSTER, "down"], timeout=60, check=True)
         return done.stderr.strip() or f"status {done.returncode}" if done.returncode else ""
 
 
+def need_hosts() -> None:
+    """Skip the test if hosts cannot be made here."""
+    if problem := can_make_hosts():
+        pytest.skip(f"no two hosts: {problem}")
+
+
 @contextmanager
-def _cluster_lock() -> Iterator[None]:
+def cluster_lock() -> Iterator[None]:
     """Wait for other test runs and processes: a machine can have one set of hosts at a time."""
     with open(Path(tempfile.gettempdir()) / f"ringtape-cluster-{os.getuid()}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -109,7 +115,7 @@ def program_path(name: str) -> str:
 def launch(program: str, ranks: int, *args: str, limit_s: float, on: str = "here", **environment: str) -> Outcome:
     """Run a program of a folder `programs` under mpiexec.
 
-    `on` is ``here``, ``openmpi``, or ``hosts``: two hosts with half of the ranks each.
+    `on` is ``here``, ``openmpi``, ``hosts`` (two hosts with half of the ranks each), or ``hosts openmpi``.
     """
     return launch_command([program_path(program), *args], ranks, limit_s=limit_s, on=on, **environment)
 
@@ -118,15 +124,15 @@ def launch_command(
     arguments: list[str], ranks: int, *, limit_s: float, on: str = "here", **environment: str
 ) -> Outcome:
     """Run Python with these arguments under mpiexec; see `launch`."""
-    if on == "hosts":
+    if on.startswith("hosts"):
+        python = open_mpi() if on == "hosts openmpi" else sys.executable
         find_mpiexec()
-        if problem := can_make_hosts():
-            pytest.skip(f"no two hosts: {problem}")
+        need_hosts()
         assert ranks % 2 == 0
-        with _cluster_lock():
+        with cluster_lock():
             subprocess.run([CLUSTER, "up", "2"], stdout=subprocess.DEVNULL, timeout=60, check=True)
             try:
-                command = [str(CLUSTER), "mpi", str(ranks // 2), sys.executable, *arguments]
+                command = [str(CLUSTER), "mpi", str(ranks // 2), python, *arguments]
                 return _run(command, limit_s, environment)
             finally:
                 subprocess.run([CLUSTER, "down"], timeout=60, check=True)

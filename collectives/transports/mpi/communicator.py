@@ -74,6 +74,10 @@ class MpiCommunicator(HostTransport):
         return f"MpiCommunicator('{self.name}', rank {self.index} of {self.size})"
 
     # -- groups ------------------------------------------------------------------------------------------------
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        return tuple(self._groups.hosts[rank] for rank in self.ranks)
+
     def poke(self) -> None:
         """Make progress on incomplete calls: MPI makes none while the program computes."""
         self._waits.reap()

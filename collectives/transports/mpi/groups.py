@@ -52,10 +52,16 @@ class Groups:
     ----------
     waits : Waits
         Makes the rank wait for the others, also while a communicator is made.
+
+    Attributes
+    ----------
+    hosts : tuple of int
+        For each rank of the world, the lowest rank on its host; see `Communicator.hosts`.
     """
 
     def __init__(self, waits: Waits):
         self.waits = waits
+        self.hosts: tuple[int, ...] = (0,)
         self._made: dict[tuple[int, ...], int] = {}  # how many communicators were made of these ranks
         self._dropped: dict[tuple[int, ...], dict[str, Any]] = {}  # unreferenced communicators, by key
         self._comms: dict[str, Any] = {}  # all communicators that exist in MPI, by key, in order of creation

@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
+
+import numpy as np
 
 from ...job.activity import Activity, Channel
+from ...job.ending import Ending
 from ...job.failure import process
 from ...job.monitor import Monitor
 from .communicator import MpiCommunicator
@@ -19,6 +23,7 @@ __all__ = ["MpiWorld"]
 
 _PAUSE_S = 0.0002  # between two checks whether the other ranks have closed the world; it grows to `_LONG_PAUSE_S`
 _LONG_PAUSE_S = 0.01
+_ROUNDS = 8  # of comparing two clocks
 
 
 class MpiWorld:
@@ -39,6 +44,8 @@ class MpiWorld:
     communicator : MpiCommunicator
     activity : Activity
         The state of this rank, and the ranks that have failed.
+    is_on_first_host : bool
+        Whether this rank is on the host of rank 0.
     """
 
     def __init__(self, raises: bool = False, has_monitor: bool = True):
@@ -48,17 +55,24 @@ class MpiWorld:
         self._groups = Groups(self._waits)
         self._monitor: Monitor | None = None
         self._leaving: Iterator[None] | None = None
+        self._has_thread = False
+        self.is_on_first_host = True
         channel = Channel("world", "world", tuple(range(size)))
         if size == 1:
             self.communicator = MpiCommunicator(None, channel, 0, self._groups)
             return
         self._control = MpiControl(MPI.COMM_WORLD.Dup())
-        self._monitor = Monitor(self._control, self.activity, process.end_job, process.report)
+        hosts = self._groups.hosts = _hosts(self._control.comm)
+        self.is_on_first_host = hosts[rank] == 0
+        if rank in hosts:
+            process.report_hosts(len(set(hosts)), hosts.count(rank), _origin_ns(self._control.comm, hosts))
         process.wait_until_watched()
-        _link_hosts(self._control)
+        self._ending = Ending(self._control, hosts, process.report_ending)
+        self._monitor = Monitor(self._control, self.activity, process.end_job, process.report, self._ending)
         handle = self._groups.keep(MPI.COMM_WORLD.Dup(), channel)
         self.communicator = MpiCommunicator(handle, channel, rank, self._groups)
         if has_monitor and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            self._has_thread = True
             self._monitor.start()
         _leave_before_finalize()
 
@@ -67,6 +81,21 @@ class MpiWorld:
         self.activity.has_failed = True
         if self._monitor is not None:
             self._monitor.fail(why)
+
+    @staticmethod
+    def mpi_size() -> int:
+        """The number of ranks according to MPI."""
+        size: int = MPI.COMM_WORLD.Get_size()
+        return size
+
+    def announce_end(self) -> None:
+        """Send the other hosts that this rank ends the job."""
+        if self._has_thread and not MPI.Is_finalized():
+            self._ending.announce()
+
+    def receive_end(self) -> bool:
+        """Whether a rank of another host has just sent that it ends the job."""
+        return self._has_thread and not MPI.Is_finalized() and self._ending.receive()
 
     def leave(self, why: str) -> Iterator[None]:
         """Wait until all ranks leave: a generator that makes progress at every step. There is one per world."""
@@ -96,19 +125,43 @@ class MpiWorld:
         return False
 
 
-def _link_hosts(control: MpiControl) -> None:
-    """Link the supervisors of several hosts, before any rank completes the next collective call."""
-    here = control.comm.Split_type(MPI.COMM_TYPE_SHARED)
-    is_spread = here.Get_size() < control.size  # the same on all ranks
+def _hosts(comm: Any) -> tuple[int, ...]:
+    """For each rank, the lowest rank on its host. Ranks are on one host if they can share memory. All ranks call it."""
+    here = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    lowest = np.array(comm.Get_rank())
+    here.Bcast(lowest, 0)
     here.Free()
-    if not is_spread:
-        return
-    where = bytearray(4096)
-    if control.rank == 0:
-        text = process.open_to_hosts().encode()
-        where[: len(text)] = text[: len(where)]
-    control.comm.Bcast([where, MPI.BYTE], 0)
-    process.join_hosts(where.rstrip(b"\0").decode())
+    hosts = np.empty(comm.Get_size(), lowest.dtype)
+    comm.Allgather(lowest, hosts)
+    return tuple(hosts.tolist())
+
+
+def _origin_ns(comm: Any, hosts: tuple[int, ...]) -> int:
+    """The time when the world was made, on the clock of this host. The lowest rank of every host returns it.
+
+    Cristian's method, as in `inspect.clocks`: rank 0 asks every host for its time. The midpoint between the request and
+    the answer is wrong by at most half the round trip. The shortest of several rounds is used.
+    """
+    origin = time.monotonic_ns()
+    mine, answer = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    if comm.Get_rank() == 0:
+        for other in sorted(set(hosts) - {0}):
+            rounds = []
+            for _ in range(_ROUNDS):
+                asked = time.monotonic_ns()
+                comm.Send(mine, other)
+                comm.Recv(answer, other)
+                arrived = time.monotonic_ns()
+                rounds.append((arrived - asked, int(answer[0]) - (asked + arrived) // 2))
+            comm.Send(np.array([origin + min(rounds)[1]]), other)
+    elif comm.Get_rank() in hosts:
+        for _ in range(_ROUNDS):
+            comm.Recv(answer, 0)
+            mine[0] = time.monotonic_ns()
+            comm.Send(mine, 0)
+        comm.Recv(answer, 0)
+        origin = int(answer[0])
+    return origin
 
 
 @cache

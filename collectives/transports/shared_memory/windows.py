@@ -119,11 +119,9 @@ class Host(NamedTuple):
 
     @property
     def ranks_here(self) -> int:
-        """The number of the job's ranks on this host, if the launcher sets it; else the size of the group."""
-        for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
-            if os.environ.get(name, "").isdecimal():
-                return max(self.group.size, int(os.environ[name]))
-        return self.group.size
+        """The number of the world's ranks on this host."""
+        count: int = self.group._groups.hosts.count(self.group.hosts[0])
+        return count
 
 
 def _free_bytes() -> int:
@@ -145,13 +143,15 @@ def open_host(group: Any) -> Host | None:
     MPI = group.library
     if group.size == 1 or MPI is None:
         return None
-    node = group._comm.Split_type(MPI.COMM_TYPE_SHARED)
-    ranks_on_node = node.Get_size()
-    node.Free()
-    if ranks_on_node != group.size:
+    if len(set(group.hosts)) > 1:
         names = [name.decode() for name in group.exchange(MPI.Get_processor_name().encode())]
-        hosts = {name: [group.ranks[r] for r, n in enumerate(names) if n == name] for name in dict.fromkeys(names)}
-        shown = "; ".join(f"{name}: ranks {', '.join(map(str, ranks))}" for name, ranks in hosts.items())
+        hosts: dict[int, list[int]] = {}
+        for rank, host in enumerate(group.hosts):
+            hosts.setdefault(host, []).append(rank)
+        shown = "; ".join(
+            f"{names[ranks[0]]}: ranks {', '.join(str(group.ranks[rank]) for rank in ranks)}"
+            for ranks in hosts.values()
+        )
         raise MeshError(
             f"shared memory on '{group.name}', whose ranks do not share a host ({shown}). Needed: a "
             "group on one host. Fix: an axis that lies inside a host, or another algorithm (hierarchical uses shared "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -17,7 +16,7 @@ import autograd as ag
 import collectives as cc
 from autograd.errors import CollectiveMismatch, MeshError, ShapeError
 from autograd.layouts.partition import parts
-from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, hierarchical, predict, steps
+from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, predict, steps
 from collectives.algorithms import fit as fitting
 from collectives.algorithms.costs import candidates
 from collectives.algorithms.fit import Levels
@@ -165,7 +164,7 @@ def test_formulas() -> None:
 @pytest.mark.parametrize("hosts", ["AABB", "ABAB", "AAABBB", "ABBACC", "AAB", "ABBB", "AAAA", "ABCD", "AAABB"])
 def test_hierarchical(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks on hosts of any size, in any order; what crosses between hosts is exactly the formula."""
-    monkeypatch.setattr(hierarchical, "host_name", lambda: hosts[int(threading.current_thread().name.split()[1])])
+    monkeypatch.setattr(cc.Communicator, "hosts", property(lambda self: [hosts.index(hosts[r]) for r in self.ranks]))
     ranks, size = len(hosts), 24
     count = len(set(hosts))
     lanes = min(hosts.count(host) for host in hosts)
@@ -426,7 +425,7 @@ def test_auto_takes_the_median_of_what_the_ranks_measured(monkeypatch: pytest.Mo
 
 def test_auto_measures_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks on each of two hosts: both levels are measured, and what is chosen runs."""
-    monkeypatch.setattr(hierarchical, "host_name", lambda: f"{int(threading.current_thread().name.split()[1]) // 2}")
+    monkeypatch.setattr(cc.Communicator, "hosts", property(lambda self: [rank // 2 * 2 for rank in self.ranks]))
 
     def program() -> Any:
         with cc.Mesh(dp=4, algorithm="auto") as mesh:

@@ -1,157 +1,255 @@
-"""The supervisors of two hosts, without hosts or MPI: each is the program that ranks start; the ranks are simulated."""
+"""The supervisor, without MPI: it is the program that ranks start; the ranks are simulated."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from collectives.job import supervisor
+from collectives.job import supervisor, supervisor_client
 from collectives.job.supervisor import FIRST, LATER, WATCHED
 
+from ..launch import program_path
+
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's abstract sockets")
-SIZE, NEAR = 4, 2
+SIZE = 4
 LIMIT_S = 20.0
 
 
 class Host:
-    """A supervisor."""
+    """A supervisor, whose launcher is this process."""
 
     def __init__(self, stack: contextlib.ExitStack):
-        self.address = f"\0ringtape-test-{uuid.uuid4()}"
+        self.name = f"ringtape-test-{uuid.uuid4()}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(self.address)
-            listener.listen()
+            listener.bind(f"\0{self.name}")
+            listener.listen(4096)
             command = [sys.executable, "-I", "-S", supervisor.__file__, str(listener.fileno()), "1"]
             self.process = stack.enter_context(
                 subprocess.Popen(command, pass_fds=[listener.fileno()], stderr=subprocess.PIPE, text=True)
             )
         stack.callback(self.process.kill)
 
+    def line(self) -> str:
+        """The next line that it prints."""
+        assert self.process.stderr is not None
+        return self.process.stderr.readline()
+
     def said(self) -> str:
-        """What it has reported, once it has nothing more to say."""
+        """What it has printed, once it has nothing more to print."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
 
 class Rank:
-    """The two connections of a rank that matter here, and a process for its pid."""
+    """A simulated rank: a process in a group of its own."""
 
-    def __init__(self, stack: contextlib.ExitStack, host: Host, rank: int, size: int = SIZE):
-        self.process = stack.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE))
+    def __init__(self, stack: contextlib.ExitStack, host: Host, rank: int, is_spread: bool = False):
+        self.process = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-I", "-S", program_path("simulated_rank.py"), host.name],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0,
+            )
+        )  # fmt: skip
         stack.callback(self.process.kill)
-        self.life, self.talk = (
-            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) for _ in range(2)
-        )
-        for connection in (self.life, self.talk):
-            connection.connect(host.address)
-            connection.settimeout(LIMIT_S)
-        self.life.sendall(f"hello {rank} {size} {self.process.pid} {NEAR}\n".encode())
-        assert self.life.recv(1) == WATCHED
+        self.pid = self.process.pid
+        assert self.tell(f"life hello {rank} {SIZE} {int(is_spread)}") == 2 * WATCHED.decode()
 
-    def ask(self, line: str) -> str:
-        self.talk.sendall(f"{line}\n".encode())
-        return self.talk.recv(4096).decode().strip()
+    def tell(self, line: str) -> str:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
 
     def die(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.leave()
-
-    def leave(self) -> None:
-        self.life.close()
-        self.talk.close()
 
 
-Job = tuple[list[Host], list[Rank]]
-
-
-def job(stack: contextlib.ExitStack, is_linked: bool) -> Job:
-    hosts = [Host(stack), Host(stack)]
-    ranks = [Rank(stack, hosts[rank // NEAR], rank) for rank in range(SIZE)]
-    if is_linked:
-        _, port, secret = ranks[0].ask("open").rsplit(" ", 2)
-        for rank in ranks:
-            assert rank.ask(f"join 127.0.0.1 {port} {secret}") == WATCHED.decode()
-    return hosts, ranks
+Job = tuple[Host, list[Rank]]
 
 
 @pytest.fixture
-def linked() -> Iterator[Job]:
+def job() -> Iterator[Job]:
     with contextlib.ExitStack() as stack:
-        yield job(stack, True)
+        host = Host(stack)
+        yield host, [Rank(stack, host, rank) for rank in range(SIZE)]
+
+
+def named(rank: int, pid: int) -> str:
+    return f"ringtape: rank {rank} of 4 (pid {pid}) on host {socket.gethostname()} was killed or left by os._exit"
 
 
 @pytest.mark.parametrize("first", [1, 3])
-def test_only_the_first_death_is_reported(linked: Job, first: int) -> None:
-    hosts, ranks = linked
-    home = hosts[first // NEAR]
+def test_only_the_first_death_is_reported(job: Job, first: int) -> None:
+    host, ranks = job
     ranks[first].die()
-    assert home.process.stderr is not None
-    line = home.process.stderr.readline()
-    assert line.startswith(f"ringtape: rank {first} of 4 (pid {ranks[first].process.pid}) on host ")
-    assert line.endswith(" was killed or left by os._exit; the job ends\n")
     for rank in ranks:  # the launcher ends the others
-        if rank is not ranks[first]:
-            rank.die()
-    assert [host.said() for host in hosts] == ["", ""]
+        rank.die()
+    assert host.said() == f"{named(first, ranks[first].pid)}; the job ends\n"
 
 
-@pytest.mark.parametrize("first", [1, 3])
-def test_ranks_that_the_launcher_leaves_running_are_ended(linked: Job, first: int) -> None:
-    _, ranks = linked
-    ranks[first].die()
+def test_the_first_death_is_found_afterwards(job: Job) -> None:
+    """The supervisor does not run while the ranks die, so it sees all deaths at once."""
+    host, ranks = job
+    host.process.send_signal(signal.SIGSTOP)
+    for rank in (2, 0, 1, 3):
+        ranks[rank].die()
+    host.process.send_signal(signal.SIGCONT)
+    assert host.said().startswith(named(2, ranks[2].pid))
+
+
+def test_ranks_that_the_launcher_leaves_running_are_ended(job: Job) -> None:
+    _, ranks = job
+    ranks[1].die()
     for rank in ranks:
-        assert rank.process.wait(LIMIT_S) != 0
-        rank.leave()
+        assert rank.process.wait(LIMIT_S) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("first", [1, 3])
-def test_a_rank_that_ends_the_job_is_not_blamed_on_another(linked: Job, first: int) -> None:
-    hosts, ranks = linked
-    ranks[first].life.sendall(b"ending\n")
-    assert ranks[first].life.recv(1) == FIRST
-    other = ranks[(first + 2) % 4]  # on the other host
-    other.life.sendall(b"ending\n")
-    assert other.life.recv(1) == LATER
+def test_a_rank_that_ends_the_job_is_not_blamed_on_another(job: Job) -> None:
+    host, ranks = job
+    assert ranks[1].tell("life ending") == (FIRST + LATER).decode()
+    assert ranks[3].tell("life ending") == 2 * LATER.decode()
     for rank in ranks:
         rank.die()
-    assert [host.said() for host in hosts] == ["", ""]
+    assert host.said() == ""
 
 
-@pytest.mark.parametrize("first", [1, 3])
-def test_a_rank_that_becomes_another_program_is_no_death(linked: Job, first: int) -> None:
-    hosts, ranks = linked
-    ranks[first].leave()  # its process goes on
+def test_a_rank_that_becomes_another_program_is_no_death(job: Job) -> None:
+    host, ranks = job
+    ranks[1].tell("leave")  # its process goes on
+    time.sleep(1.2)  # for so long a process may be dying
     ranks[0].die()
-    assert hosts[0].process.stderr is not None
-    assert "rank 0 of 4" in hosts[0].process.stderr.readline()
+    assert host.line().startswith(named(0, ranks[0].pid))
+    assert ranks[1].process.poll() is None
 
 
-def test_supervisors_that_are_not_linked_say_so() -> None:
-    with contextlib.ExitStack() as stack:
-        hosts, ranks = job(stack, False)
-        for rank in (1, 3):
-            ranks[rank].die()
-            stderr = hosts[rank // NEAR].process.stderr
-            assert stderr is not None
-            line = stderr.readline()
-            assert f"rank {rank} of 4" in line
-            assert "unless its launcher ended it after a failure on another host" in line
-
-
-def test_a_stranger_is_not_answered(linked: Job) -> None:
-    hosts, ranks = linked
-    _, port, _ = ranks[0].ask("open").rsplit(" ", 2)
-    for word in ("claim", "link 0123", "hello 0 4 1 2", "open"):
-        with socket.create_connection(("127.0.0.1", int(port)), timeout=LIMIT_S) as stranger:
-            stranger.sendall(f"{word}\n".encode())
-            assert stranger.recv(1) == b""
+@pytest.mark.parametrize("has_closed", [False, True])
+def test_a_child_process_that_keeps_the_connections_hides_no_death(job: Job, has_closed: bool) -> None:
+    host, ranks = job
+    child = int(ranks[1].tell("fork"))
     ranks[1].die()
-    assert hosts[0].process.stderr is not None
-    assert "rank 1 of 4" in hosts[0].process.stderr.readline()
+    for rank in (0, 2, 3) if has_closed else ():
+        ranks[rank].die()
+    assert host.line().startswith(named(1, ranks[1].pid))
+    end = time.monotonic() + LIMIT_S
+    while supervisor.is_alive(child):  # it might keep the launcher waiting
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    host.said()
+
+
+def test_child_processes_of_ranks_that_end_normally_live_on(job: Job) -> None:
+    host, ranks = job
+    child = int(ranks[1].tell("fork"))
+    try:
+        for rank in ranks:
+            rank.tell("status done")
+            rank.die()
+        os.kill(child, 0)
+        assert supervisor.is_alive(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert host.said() == ""
+
+
+def test_before_mpi_hosts_say_that_another_one_may_be_the_cause() -> None:
+    with contextlib.ExitStack() as stack:
+        host = Host(stack)
+        rank = Rank(stack, host, 1, is_spread=True)
+        rank.die()
+        assert "unless its launcher ended it after a failure on another host" in host.line()
+
+
+def test_hosts_report_times_that_can_be_compared() -> None:
+    times = []
+    with contextlib.ExitStack() as stack:
+        hosts = [Host(stack), Host(stack)]
+        ranks = [Rank(stack, host, number) for number, host in enumerate(hosts)]
+        origin = time.monotonic_ns()
+        for rank in ranks:
+            rank.tell(f"status hosts 2 1 {origin}")
+        for rank in reversed(ranks):
+            rank.die()
+            time.sleep(0.1)  # a launcher needs longer than the supervisors of busy hosts
+        for number, host in enumerate(hosts):
+            who = re.escape(named(number, ranks[number].pid))
+            found = re.match(rf"{who} ([\d.]+) s after .* smallest", host.line())
+            assert found is not None
+            times.append(float(found[1]))
+    assert 0 < times[1] < times[0] < LIMIT_S
+
+
+def test_nobody_can_connect_once_all_ranks_have(job: Job) -> None:
+    host, ranks = job
+    ranks[0].tell(f"status hosts 1 {SIZE} 0")
+    end = time.monotonic() + LIMIT_S
+    while f"@{host.name}\n" in _listening():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(f"\0{host.name}")
+
+
+def _listening() -> str:
+    """The sockets that listen: their flags are those of accepting ones."""
+    return "".join(line + "\n" for line in Path("/proc/net/unix").read_text().splitlines() if " 00010000 " in line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["hello", "hello 4 4 0", "hello -1 4 0", "hello 0 4", "hello x y z", "hosts 1", "talk\nnonsense",
+     "doing " + "x" * 9000],
+    ids=lambda line: line[:16],
+)  # fmt: skip
+def test_an_invalid_line_closes_the_connection_and_nothing_else(job: Job, line: str) -> None:
+    """Even from a process of the same user. No death is concluded from it."""
+    host, ranks = job
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(f"\0{host.name}")
+        stranger.settimeout(LIMIT_S)
+        stranger.sendall(f"{line}\n".encode() + b"\xff\xfe\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+    ranks[2].die()
+    assert host.line().startswith(named(2, ranks[2].pid))
+
+
+def test_control_characters_are_not_printed(job: Job) -> None:
+    host, ranks = job
+    ranks[0].tell("raw " + "doing \x1b]0;owned\x07 \x1b[2J \u202e waiting\n".encode().hex())
+    ranks[1].die()
+    host.line()
+    line = host.line()
+    assert line == "  rank 0 was ?]0;owned? ?[2J ? waiting\n"
+
+
+def test_the_name_depends_on_what_only_its_user_can_read() -> None:
+    launcher = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        time.sleep(0.1)  # until exec
+        found = supervisor_client.names(launcher.pid)
+        assert found == supervisor_client.names(launcher.pid)
+        assert len(set(found)) == len(found)
+        assert not set(found) & set(supervisor_client.names(other.pid))
+        if os.geteuid() == 0:
+            done = subprocess.run(
+                ["cat", f"/proc/{launcher.pid}/auxv"], user=65534, capture_output=True, text=True, check=False
+            )
+            assert "Permission denied" in done.stderr
+    finally:
+        launcher.kill()
+        other.kill()
+        launcher.wait()
+        other.wait()
