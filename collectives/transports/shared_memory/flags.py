@@ -86,6 +86,8 @@ class Flags:
         The number of the last synchronization that this rank started.
     peers : tuple of int
         The first index of each other rank's line.
+    channel : Channel
+        Counts the synchronizations, for the monitor.
     """
 
     def __init__(self, host: Host, window: Window, rank: int, size: int, disagree: Callable[[int], None]):
@@ -96,8 +98,8 @@ class Flags:
         self.peers = tuple(r * LINE for r in range(size) if r != rank)
         self._host = host
         self._disagree = disagree
-        self._channel = _Channel(host.channel_key, host.group.name, host.group.ranks, self)
-        host.add_channel(self._channel)
+        self.channel = _Channel(host.channel_key, host.group.name, host.group.ranks, self)
+        host.add_channel(self.channel)
         self._names = [f"rank {r}" for r in host.group.ranks]
         self.sync = window.sync if host.is_fenced else None
         for i in range(LINE):
@@ -158,7 +160,7 @@ class Flags:
             if words[at] >= n:
                 return
         waiting, thread = self._host.waiting, get_ident()
-        waiting[thread] = (self._channel, "a collective in shared memory", n, None)
+        waiting[thread] = (self.channel, "a collective in shared memory", n, None)
         try:
             self._wait_long(at, n)
         finally:
@@ -187,8 +189,8 @@ class Flags:
     def _look(self, at: int, n: int, waited_s: float) -> None:
         rank = at // LINE
         mark = self.words[at + _MARK : at + _MARK + 3].tolist()
-        self._host.check((self._channel, "a collective in shared memory", n, None))
-        where = f"in collective {n} in shared memory on '{self._channel.name}'"
+        self._host.check((self.channel, "a collective in shared memory", n, None))
+        where = f"in collective {n} in shared memory on '{self.channel.name}'"
         if not is_alive(mark) and self.words[at] < n:
             raise RankFailed(
                 f"{self._names[rank]} (pid {mark[0]}) died, while {self._names[self.rank]} waits for it {where}"

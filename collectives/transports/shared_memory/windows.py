@@ -83,7 +83,16 @@ class Host(NamedTuple):
                 f"{free >> 20} MiB of shared memory left. Fix: smaller buffers, or a larger /dev/shm (in a container: "
                 "--shm-size)"
             )
-        return Window(self.group.library, self.group._comm, size_bytes)
+        made: Window = self.group.block("shared window", Window, self.group.library, self.group._comm, size_bytes)
+        return made
+
+    def free(self, window: Window) -> None:
+        """Free a window. All ranks call it, after all arrays in the window are gone."""
+        self.group.block("free shared window", window.free)
+
+    def rename(self, name: str) -> None:
+        """Change the name in messages, when another group of the same ranks takes over the memory."""
+        self.group.name = self.group._channel.name = name
 
     def progress(self) -> None:
         """Let MPI make progress: the rank that this one waits for may be waiting for a message from this rank."""
@@ -145,11 +154,10 @@ def open_host(group: Any) -> Host | None:
     MPI = group.library
     if group.size == 1 or MPI is None:
         return None
-    node = group._comm.Split_type(MPI.COMM_TYPE_SHARED)
-    ranks_on_node = node.Get_size()
-    node.Free()
-    if ranks_on_node != group.size:
-        names = [name.decode() for name in group.exchange(MPI.Get_processor_name().encode())]
+    # On a channel of its own: if another rank makes another call, MPI does not match it with the calls below.
+    own = group._subgroup(list(range(group.size)), f"{group.name}/shared")
+    if own.block("shared memory", _ranks_on_host, MPI, own._comm) != group.size:
+        names = [name.decode() for name in own.exchange(MPI.Get_processor_name().encode())]
         hosts = {name: [group.ranks[r] for r, n in enumerate(names) if n == name] for name in dict.fromkeys(names)}
         shown = "; ".join(f"{name}: ranks {', '.join(map(str, ranks))}" for name, ranks in hosts.items())
         raise MeshError(
@@ -157,8 +165,14 @@ def open_host(group: Any) -> Host | None:
             "group on one host. Fix: an axis that lies inside a host, or another algorithm (hierarchical uses shared "
             "memory inside each host)"
         )
-    own = group._subgroup(list(range(group.size)), f"{group.name}/shared")
     return Host(own, _FENCED)
+
+
+def _ranks_on_host(MPI: Any, comm: Any) -> int:
+    here = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    count: int = here.Get_size()
+    here.Free()
+    return count
 
 
 # -- whether another process is alive -------------------------------------------------------------------------------
