@@ -136,6 +136,24 @@ class WaitingRanks:
             return self._failure
         return next((text for rank, text in self.failed_ranks.copy().items() if wait.needs(rank)), None)
 
+    def ends(self, rank: int, wait: Rendezvous | Message) -> bool:
+        """Whether `wait`, which rank `rank` tests, is done.
+
+        Raises
+        ------
+        DeadlockError
+            It will never be done, because it needs a rank whose program has ended.
+        """
+        finished = [other for other, is_finished in enumerate(self._has_finished) if is_finished and wait.needs(other)]
+        if wait.done:  # it was done before the rank finished
+            return True
+        if finished:
+            raise DeadlockError(
+                f"deadlock: rank {rank} tests {wait.wait_text(rank)}{self._at(rank)}, and rank {finished[0]} of "
+                f"{self.size} has finished without it"
+            )
+        return False
+
     def check(self, rank: int, other: int) -> None:
         """Raise `RankFailed` if rank `other` has failed. Rank `rank` calls it before it sends to `other`."""
         if self.raises and other in self.failed_ranks:
