@@ -4,6 +4,9 @@
 - It exits early, by ``sys.exit`` or at the end of its script: its worlds send that to the other ranks (see `shutdown`).
 - It is killed, or calls ``os._exit``: the `supervisor`, a separate process, reports which rank it was.
 
+A child that a rank forks is no rank. It may compute, but a call that communicates raises an error, and its end is no
+event for the job.
+
 `RankProcess.guard` installs this when the package is imported. Otherwise a rank that fails before it makes a world
 would leave the other ranks waiting in MPI's initialisation. This file does not import mpi4py. On one rank it does
 nothing.
@@ -20,7 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from .launcher import PROCESS_ID, launched, launched_on_host
 
@@ -74,6 +77,7 @@ class RankProcess:
         self.has_left = False
         self._is_watched = False
         self._ending = threading.Lock()  # held by the thread that ends the job
+        self._child_status: Any = None  # in a forked child: the argument of its last `sys.exit`
 
     def guard(self, make_world: Callable[[], Any] | None = None) -> None:
         """Install the handling of failures if mpiexec started this process as one of several ranks.
@@ -100,6 +104,34 @@ class RankProcess:
         self._supervisor = connect(rank, size, launched_on_host(os.environ, size))
         self._install_hooks()
         atexit.register(self.leave)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._record_exit)
+
+    # -- a forked child ----------------------------------------------------------------------------------------
+    @property
+    def is_child(self) -> bool:
+        """Whether this process is a forked child of a rank."""
+        return self._pid not in (0, os.getpid())
+
+    def _record_exit(self) -> None:
+        """In a forked child: record the argument of `sys.exit`, which exit handlers cannot find out."""
+        leave = sys.exit
+
+        def exit(status: Any = None, /) -> NoReturn:
+            self._child_status = status
+            leave(status)
+
+        sys.exit = exit
+
+    def _end_child(self) -> None:
+        """End a forked child without finalizing MPI, which would wait for the other ranks in the name of this one."""
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+            return
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        status = 1 if getattr(sys, "last_value", None) is not None else self._child_status
+        os._exit(status & 0xFF if isinstance(status, int) else int(status is not None))
 
     # -- the supervisor ----------------------------------------------------------------------------------------
     def wait_until_watched(self) -> None:
@@ -193,6 +225,8 @@ class RankProcess:
     # -- a rank that exits -------------------------------------------------------------------------------------
     def leave(self) -> None:
         """Leave all worlds: the exit handler, which runs before MPI is finalized, and waits for the other ranks."""
+        if self.is_child:
+            self._end_child()
         if os.getpid() != self._pid or self.has_left:
             return
         self.has_left = True
