@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from ... import summary
-from .fault_cases import COMPANY, COUNT, FAULTS, PLACES, Fault, drawn, some, run
+from .fault_cases import COMPANY, COUNT, FAULTS, PLACES, Fault, drawn, run, some
 
 pytestmark = pytest.mark.timeout(120)
 

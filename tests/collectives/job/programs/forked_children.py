@@ -1,6 +1,6 @@
 """Rank 1 forks children, which end in every way and try to communicate; the ranks go on as if there were none.
 
-Usage: forks.py [MORE SECONDS], after which the job ends while a child is still alive.
+Usage: forked_children.py [MORE SECONDS], after which the job ends while a child is still alive.
 """
 
 from __future__ import annotations

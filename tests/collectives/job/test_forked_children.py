@@ -16,7 +16,7 @@ from ..launch import launch
 @pytest.mark.parametrize("on", ["here", "openmpi"])
 def test_children_of_a_rank(on: str) -> None:
     """Refused calls, every way to end, and workers; the ranks' sums are right all the time, and nothing is printed."""
-    outcome = launch("forks.py", 3, limit_s=100, on=on)
+    outcome = launch("forked_children.py", 3, limit_s=100, on=on)
     assert (outcome.code, outcome.err, outcome.is_late) == (0, "", False), outcome
     assert all(f"DONE <{rank}>" in outcome.out for rank in range(3)), outcome
 
