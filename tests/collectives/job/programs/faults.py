@@ -1,6 +1,6 @@
 """A training program of three ranks. One rank goes wrong: faults.py FAULT PLACE COMPANY RANK FOLDER
 
-The fault happens in the third step of training. Process ids of children that the program itself leaves alive are written
+The fault happens in the third step of training. Process ids of children that the program leaves alive are written
 to files in the folder. The module `fault_cases` draws the arguments and judges what happens.
 """
 
@@ -46,7 +46,7 @@ def fail() -> None:
     if FAULT == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     if FAULT == "memory":
-        np.ones(1 << 60)
+        np.ones(1 << 55)
     if FAULT == "limit":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), resource.RLIM_INFINITY))
