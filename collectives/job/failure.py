@@ -25,6 +25,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from autograd.errors import site_of_traceback
+
 from .launcher import PROCESS_ID, launched, launched_on_host
 
 if TYPE_CHECKING:
@@ -211,13 +213,16 @@ class RankProcess:
         """Report an uncaught error, and end the job; under the policy ``raise``, send it to the other ranks instead."""
         lines = "".join(traceback.format_exception_only(kind, error)).strip().splitlines() or [kind.__name__]
         why = f"raised{where} {lines[0]}"
+        is_interrupt = issubclass(kind, KeyboardInterrupt)  # launchers pass Ctrl-C on to all ranks
+        if is_interrupt:
+            why, trace = f"{why} at {site_of_traceback(error.__traceback__)}", None
         continues = bool(self.worlds) and all(world.raises for world in self.worlds)
         text = f"rank {self.rank} of {self.size} {why}; the job {'continues without it' if continues else 'ends'}"
         if trace is not None:
             full = "".join(traceback.format_exception(kind, error, trace)).rstrip()
             text += "\n" + "\n".join(f"[rank {self.rank}] {line}" for line in full.splitlines())
         if not continues:
-            self.end_job(text)
+            self.end_job(text, 128 + signal.SIGINT if is_interrupt else 1, is_printed_once=is_interrupt)
         os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
         for world in self.worlds:
             world.fail(why)
