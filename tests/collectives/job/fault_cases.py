@@ -167,7 +167,7 @@ def main(first: int = 0, last: int = COUNT - 1) -> int:
         passed = time.monotonic() - begun
         print(f"[{number}/{len(faults)}, {passed:.0f} s] {fault}: {'; '.join(problems) or 'as promised'}", flush=True)
         if problems:
-            print("\n".join(f"    {line}" for line in f"{outcome.out}\n{outcome.err}".splitlines()[-25:]), flush=True)
+            print("\n".join(f"    {line}" for line in f"{outcome.out}\n{outcome.err}".splitlines()[-60:]), flush=True)
     print(f"{len(faults) - wrong} of {len(faults)} ended as promised")
     return int(wrong > 0)
 
