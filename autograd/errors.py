@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from types import FrameType
+from types import FrameType, TracebackType
 
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "CollectiveMismatch", "CommunicationError", "ConflictError",
@@ -172,6 +172,16 @@ def short_site(file: str, line: int) -> str:
 def call_site() -> str:
     """Return the last line of an error message, like ``  at model.py:41``, for the present call site."""
     return f"\n  at {short_site(*find_site())}"
+
+
+def site_of_traceback(trace: TracebackType | None) -> str:
+    """Return the last line of the user's program that an exception has passed, like ``model.py:41``; "" for none."""
+    site = ""
+    while trace is not None:
+        if _user_frame(trace.tb_frame) is trace.tb_frame:
+            site = short_site(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+        trace = trace.tb_next
+    return site
 
 
 def site_of_thread(thread: int | None) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .mesh import current_mesh
+from .mesh import Axis, current_mesh
 from .transports.protocol import Array
-from .transports.shared_memory.communicator import SharedMemory, shared_memory
+from .transports.shared_memory.communicator import SharedMemory
 
 __all__ = ["all_reduce_in_place", "along", "empty"]
 
@@ -46,7 +46,7 @@ def along(axis: str | Sequence[str]) -> Iterator[SharedMemory]:
     mesh = current_mesh()
     on = mesh.axis(axis)
     before = on.group, on.calls, mesh.prepared
-    memory = shared_memory(on.group)
+    memory = _memory(on)
     on.group, on.calls, mesh.prepared = memory, {}, {}
     try:
         yield memory
@@ -87,7 +87,7 @@ def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> 
     ...     shared_arrays.all_reduce_in_place(bucket, "dp")
     array([1., 1., 1., 1.], dtype=float32)
     """
-    return shared_memory(current_mesh().axis(axis).group).empty(shape, dtype)
+    return _memory(current_mesh().axis(axis)).empty(shape, dtype)
 
 
 def all_reduce_in_place(x: Array, axis: str | Sequence[str]) -> Array:
@@ -115,4 +115,11 @@ def all_reduce_in_place(x: Array, axis: str | Sequence[str]) -> Array:
     --------
     See `empty`.
     """
-    return shared_memory(current_mesh().axis(axis).group).all_reduce_in_place(x)
+    return _memory(current_mesh().axis(axis)).all_reduce_in_place(x)
+
+
+def _memory(axis: Axis) -> SharedMemory:
+    """The shared memory of an axis, which keeps it."""
+    memory = axis.using("shared")
+    assert isinstance(memory, SharedMemory)
+    return memory

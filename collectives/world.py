@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autograd.engine.state import state
-from autograd.errors import MeshError, RankFailed
+from autograd.errors import CommunicationError, MeshError, RankFailed
 
+from .job.activity import forked_text
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone, why_not_of_size
 from .transports.protocol import Communicator
@@ -94,6 +95,8 @@ class World:
         The number of ranks is not possible for the kind; or, for ``mpi``, another world over MPI is open, a rank has
         failed in an earlier one, or MPI's number of ranks is not the launcher's. Without a kind: a launcher has started
         this process, and neither its variables nor MPI tell the number of ranks.
+    CommunicationError
+        A world over MPI in a forked child of a rank.
 
     Notes
     -----
@@ -107,6 +110,10 @@ class World:
     shared memory; MPI stays initialised. Shared memory that an array of the program uses (`shared_arrays.empty`) is
     kept until MPI is finalized. After a failure, closing neither waits nor frees anything, and no further world over
     MPI can be made.
+
+    A child process that a rank forks, for example a worker of ``multiprocessing``, is no rank. It may compute, and its
+    end is no event for the job. A call in it that communicates in a world of its parent raises `CommunicationError`. A
+    child that is started in another way (``spawn``) has a world of one rank.
 
     Examples
     --------
@@ -188,6 +195,8 @@ class World:
         return LocalWorld(self.size, self.raises)
 
     def _open_mpi(self, ranks: int | None) -> None:
+        if process.is_child:
+            raise CommunicationError(forked_text("World('mpi')"))
         for other in process.worlds.copy():
             assert isinstance(other, World)
             if other._is_abandoned:

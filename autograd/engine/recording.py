@@ -15,8 +15,9 @@ exception is a leaf, which its own node holds.
 
 from __future__ import annotations
 
+import _thread
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -255,20 +256,32 @@ class Recording:
 
     def release(self) -> None:
         """Make the saved arrays writeable again, unless another recording needs them."""
-        for leaf in self._held:
-            if leaf.uses == 1:
-                leaf.uses = 0
-                leaf.array.setflags(True)
-            else:
-                leaf.uses -= 1
-        self._held = []
-        locked, self._locked = self._locked, []
-        for array in locked:
-            _unlock(array)
+        held, self._held = iter(self._held), []
+        locked, self._locked = iter(self._locked), []
+        try:
+            _release(held, locked)
+        except KeyboardInterrupt:
+            _release(held, locked)  # the rest
+            raise
 
     def __del__(self) -> None:
         if self._locked or self._held:
-            self.release()
+            try:
+                self.release()
+            except KeyboardInterrupt:
+                # Python prints and drops an exception of a finalizer, so the interrupt is repeated outside of it.
+                threading.Timer(0.01, _thread.interrupt_main).start()
+
+
+def _release(held: Iterator[Any], locked: Iterator[Any]) -> None:
+    for leaf in held:
+        if leaf.uses == 1:
+            leaf.uses = 0
+            leaf.array.setflags(True)
+        else:
+            leaf.uses -= 1
+    for array in locked:
+        _unlock(array)
 
 
 def _refuse_operand(recording: Recording, x: Any) -> NoReturn:

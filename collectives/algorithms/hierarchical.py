@@ -23,10 +23,10 @@ import numpy as np
 
 from autograd.layouts.partition import parts
 
-from ..transports.protocol import Array, Communicator, Pending, Request
-from ..transports.shared_memory.communicator import shared_memory
+from ..transports.protocol import Array, Communicator, Request
+from ..transports.shared_memory.communicator import SharedMemory, shared_memory
 from . import halving, ring
-from .steps import Steps
+from .steps import Steps, Whole
 
 __all__ = ["LEVELS", "Hosts", "all_reduce", "shared"]
 
@@ -59,17 +59,25 @@ class Hosts:
         self.lanes = min(map(len, members.values()))
         self.count = len(members)
         self.inside = subgroup(here, f"{group.name}/inside")
+        self._memory: SharedMemory | None = None
         place = here.index(group.index)
         self.between: Communicator | None = None
         if place < self.lanes:
             self.between = subgroup([ranks[place] for ranks in members.values()], f"{group.name}/between")
 
+    def inside_by(self, algorithm: str) -> Communicator:
+        """The ranks of this host for an algorithm. For ``shared`` they make their shared memory at the first use."""
+        if algorithm != "shared":
+            return self.inside
+        self._memory = self._memory or shared_memory(self.inside)
+        return self._memory
+
 
 def _single_step(group: Communicator, request: Request) -> Steps[Any]:
-    """A call of a communicator as an algorithm with one step, which blocks when it is waited for."""
-    pending: Pending[Any] = Pending(None, lambda: group.run(request))
-    yield pending
-    return pending.wait()
+    """A call of a communicator as an algorithm with one step."""
+    step = Whole(group, request)
+    yield step
+    return step.wait()
 
 
 def native(group: Communicator, request: Request, x: Any, out: Any) -> Steps[Any]:
@@ -84,7 +92,7 @@ def shared(group: Communicator, request: Request, x: Any, out: Any) -> Steps[Any
 
 INSIDE: dict[str, tuple[Callable[..., Steps[Array]], Callable[..., Steps[Array]]]] = {
     "native": (native, native),
-    "shared": (shared, shared),
+    "shared": (native, native),
     "ring": (ring.reduce_scatter, ring.all_gather),
     "halving_doubling": (halving.reduce_scatter, halving.all_gather),
 }
@@ -98,6 +106,13 @@ BETWEEN: dict[str, Callable[..., Steps[Array]]] = {
 
 def all_reduce(hosts: Hosts, request: Request, x: Array, out: Array, inside: str, between: str) -> Steps[Array]:
     """Reduce-scatter inside, all-reduce between, all-gather inside."""
+    # Now, and not in a step: the ranks make the memory together, and steps run when each of them tests or waits.
+    return _all_reduce(hosts, hosts.inside_by(inside), request, x, out, inside, between)
+
+
+def _all_reduce(
+    hosts: Hosts, here: Communicator, request: Request, x: Array, out: Array, inside: str, between: str
+) -> Steps[Array]:
     scatter, gather = INSIDE[inside]
     extents = parts(x.size, hosts.lanes)[0]
     is_alone = hosts.inside.size == 1
@@ -105,10 +120,10 @@ def all_reduce(hosts: Hosts, request: Request, x: Array, out: Array, inside: str
     part = x
     if not is_alone:
         mine = np.empty(counts[hosts.inside.index], x.dtype)
-        part = yield from scatter(hosts.inside, Request("reduce_scatter", counts=counts), x, mine)
+        part = yield from scatter(here, Request("reduce_scatter", counts=counts), x, mine)
     if hosts.between is not None and hosts.between.size > 1:
         total = out if is_alone else np.empty_like(part)
         part = yield from BETWEEN[between](hosts.between, Request("all_reduce"), part, total)
     if is_alone:
         return part
-    return (yield from gather(hosts.inside, Request("all_gather", counts=counts), part, out))
+    return (yield from gather(here, Request("all_gather", counts=counts), part, out))

@@ -16,7 +16,7 @@ from ..transports.protocol import Communicator, Pending, Request, Wrapper
 from ..transports.staged import HostTransport
 from .fit import Fit, measure
 from .hierarchical import Hosts
-from .steps import Steps
+from .steps import Steps, Whole
 from .table import OPERATIONS, steps_of
 
 __all__ = ["Channel", "Selected"]
@@ -64,11 +64,11 @@ class Channel:
 
     def run(self, steps: Steps[Any]) -> Any:
         """Run an algorithm to its end, after those that were started before it."""
-        return self.start(steps).finish()
+        return self.start(steps, in_background=False).finish()
 
-    def start(self, steps: Steps[Any]) -> _Job:
-        """Add an algorithm to the queue."""
-        job = _Job(self, steps)
+    def start(self, steps: Steps[Any], in_background: bool = True) -> _Job:
+        """Add an algorithm to the queue. In the background, no step of it blocks."""
+        job = _Job(self, steps, in_background)
         self.jobs.append(job)
         return job
 
@@ -81,8 +81,9 @@ class Channel:
 class _Job:
     """A started algorithm. It runs when those before it on the channel are done."""
 
-    def __init__(self, channel: Channel, steps: Steps[Any]):
+    def __init__(self, channel: Channel, steps: Steps[Any], in_background: bool):
         self._channel = channel
+        self._in_background = in_background
         self._steps = steps
         self._at: Pending[Any] | None = None
         self._is_done = False
@@ -93,6 +94,8 @@ class _Job:
             if self._at is not None:
                 self._at.wait()  # some transports copy the data only in wait
             self._at = next(self._steps)
+            if self._in_background and isinstance(self._at, Whole):
+                self._at.start()
         except StopIteration as stop:
             self._is_done, self._result, self._at = True, stop.value, None
             self._channel.jobs.popleft()

@@ -18,8 +18,8 @@ from autograd.layouts.partition import parts
 
 from ..transports.protocol import Array, Communicator, Pending, Request
 
-__all__ = ["SEGMENT_BYTES", "Steps", "adder", "bounds_of", "cut", "finish", "give", "piece_count", "pieces", "receive",
-           "segments", "swap", "take"]  # fmt: skip
+__all__ = ["SEGMENT_BYTES", "Steps", "Whole", "adder", "bounds_of", "cut", "finish", "give", "piece_count", "pieces",
+           "receive", "segments", "swap", "take"]  # fmt: skip
 
 T = TypeVar("T")
 Steps = Generator[Pending[Any], None, T]
@@ -27,6 +27,23 @@ Steps = Generator[Pending[Any], None, T]
 SEGMENT_BYTES = 256 * 1024
 """The longest message, unless an algorithm chooses its own. A piece fits into a core's cache while it is added, and is
 long enough that latency is negligible."""
+
+
+class Whole(Pending[Any]):
+    """A call of a communicator as one step. `wait` makes it and blocks, unless `start` has started it.
+
+    Whether it is started must be the same on all ranks. Shared memory, for example, makes only blocking calls itself.
+    """
+
+    def __init__(self, group: Communicator, request: Request):
+        super().__init__(None, lambda: group.run(request))
+        self._group = group
+        self._request = request
+
+    def start(self) -> None:
+        """Start the call, so that it makes progress in `test`."""
+        pending = self._group.start(self._request)
+        self._test, self._finish = pending.test, pending.wait
 
 
 def finish(steps: Steps[T]) -> T:

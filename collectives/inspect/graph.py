@@ -28,6 +28,8 @@ class Operation:
         For a leaf, the world ranks that hold data of the value according to its layout.
     communication : int
         The index of the communication that it belongs to, or -1.
+    waits_for : int
+        For the wait of a nonblocking call, the place of its start; -1 for other nodes.
     """
 
     place: int
@@ -39,6 +41,7 @@ class Operation:
     parameter: str = ""
     holders: list[int] = field(default_factory=list)
     communication: int = -1
+    waits_for: int = -1
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Communication:
         The transport calls of each rank in either direction.
     root : int or None
         The world rank of the root. For a send it is the receiver, for a recv the sender.
+    is_nonblocking : bool
+        Whether it is started at one place and waited for at another.
     """
 
     name: str
@@ -69,3 +74,4 @@ class Communication:
     forward: list[list[Sent]]
     backward: list[list[Sent]]
     root: int | None = None
+    is_nonblocking: bool = False

@@ -5,6 +5,9 @@ ranks exchange and merge the descriptions: the k-th collective of a channel is o
 group, and the k-th message from one rank to another is one send and one recv. A small simulator then runs through the
 merged lists, forwards and in reverse, and reports deadlocks with the rank that each rank waits for.
 
+A nonblocking call has two operations, ``start`` and ``wait``. Its communication belongs to the start. Forwards it is
+started there and waited for at the wait; in reverse its adjoint is started at the wait and waited for at the start.
+
 The bytes of a communication are not declared a second time: its own rules are run on zeros, with a `Probe` in place of
 its group.
 """
@@ -26,17 +29,21 @@ from autograd.errors import TapeError, call_site
 from autograd.layouts.layout import Rooted
 
 from ..collective import Collective, Prepared
+from ..ops.nonblocking import START, WAIT
 from ..transports.protocol import Communicator
 from .graph import Communication, Operation
 from .plan_drawing import drawn
 from .probe import Probe, Sent
-from .simulator import simulate
+from .simulator import Simulated, simulate
 
 __all__ = ["Plan", "plan"]
 
 
 class _Seen(NamedTuple):
-    """One rank's description of a communication; `between_two` for a message, whose other end is `root`."""
+    """One rank's description of a communication; `between_two` for a message, whose other end is `root`.
+
+    That of a nonblocking call describes its forward direction until the wait adds the backward direction.
+    """
 
     name: str
     axes: tuple[str, ...]
@@ -45,6 +52,7 @@ class _Seen(NamedTuple):
     backward: list[Sent]
     root: int | None
     between_two: bool = False
+    is_nonblocking: bool = False
 
 
 def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
@@ -82,7 +90,15 @@ def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
             )
         node: Any = recording.nodes[place]
         operations.append(_describe(place, node, sizes))
-        described = _communication(node)
+        if node[0] is START:
+            described = _started(node)
+        elif node[0] is WAIT:
+            (start,) = node[3]
+            if start in seen:
+                seen[start] = seen[start]._replace(backward=_adjoint_of_started(node))
+            continue
+        else:
+            described = _communication(node)
         if described is not None:
             seen[place] = described
     gathered = ranks.exchange(_pack(operations, seen))
@@ -92,6 +108,8 @@ def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
 def _describe(place: int, node: Any, sizes: Sequence[int]) -> Operation:
     op, y, _, parents, options, _, signature = node
     found = Operation(place, op.name, [int(p) for p in parents if p >= 0])
+    if op is WAIT:
+        (found.waits_for,) = parents
     if op is LEAF:
         (leaf,) = node[2]
         found.parameter = leaf.name
@@ -146,6 +164,25 @@ def _communication(node: Any) -> _Seen | None:
     return _Seen(op.name, tuple(axes), (group.name, tuple(group.ranks)), [], sent, None)
 
 
+def _started(node: Any) -> _Seen | None:
+    """The forward requests of a nonblocking call."""
+    collective, call, _, operand, _ = node[4]
+    if not collective.starts(call):
+        return None
+    forward = Probe(call.group)
+    collective._forward(_zeros(operand), call.but(group=forward))
+    channel = call.group.name, tuple(call.group.ranks)
+    root = call.group.ranks[call.root] if collective.rooted or collective.between_two else None
+    return _Seen(collective.name, call.axes, channel, forward.sent, [], root, collective.between_two, True)
+
+
+def _adjoint_of_started(node: Any) -> list[Sent]:
+    collective, call, _, result, _ = node[4]
+    backward = Probe(call.group)
+    collective._adjoint(_zeros(result), call.but(group=backward))
+    return backward.sent
+
+
 def _zeros(state: Any) -> Any:
     if state is None:
         return None
@@ -163,9 +200,9 @@ def _unpack(data: bytes) -> tuple[list[Operation], dict[int, _Seen]]:
 
 
 def _restored(packed: list[Any]) -> _Seen:
-    name, axes, (channel, ranks), forward, backward, root, between_two = packed
+    name, axes, (channel, ranks), forward, backward, root, *how = packed
     return _Seen(name, tuple(axes), (channel, tuple(ranks)), [Sent(*s) for s in forward], [Sent(*s) for s in backward],
-                 root, between_two)
+                 root, *how)
 
 
 # -- merging -----------------------------------------------------------------------------------------------------------
@@ -215,9 +252,10 @@ def _enlist(communications: list[Communication], members: list[tuple[int, int, _
         descriptions[rank][0][place - start].communication = len(communications)
     communications.append(
         Communication(
-            " -> ".join(dict.fromkeys(s.name for _, _, s in members)), list(first.axes), [r for r, _, _ in members],
+            " -> ".join(dict.fromkeys(s.name for _, _, s in members)) + " (nonblocking)" * first.is_nonblocking,
+            list(first.axes), [r for r, _, _ in members],
             [p for _, p, _ in members], _group(first, members), [s.forward for _, _, s in members],
-            [s.backward for _, _, s in members], first.root,
+            [s.backward for _, _, s in members], first.root, first.is_nonblocking,
         )
     )  # fmt: skip
 
@@ -268,16 +306,19 @@ class Plan:
             if waiting:
                 self.problems.append(f"{way}: deadlock: " + "; ".join(waiting))
 
-    def _calls(self, way: str) -> list[list[tuple[Any, Sent]]]:
-        """Every rank's transport calls in the order in which it makes them, each with its channel."""
-        found: list[list[tuple[Any, Sent]]] = []
+    def _calls(self, way: str) -> list[list[Simulated]]:
+        """Every rank's transport calls in the order in which it makes them."""
+        found: list[list[Simulated]] = []
         for rank, operations in enumerate(self.operations):
-            mine: list[tuple[Any, Sent]] = []
+            mine: list[Simulated] = []
+            starts = {o.place: o.communication for o in operations}
             for o in operations if way == "forward" else reversed(operations):
-                if o.communication >= 0:
-                    c = self.communications[o.communication]
+                at, is_wait = (o.communication, False) if o.waits_for < 0 else (starts.get(o.waits_for, -1), True)
+                if at >= 0:
+                    c = self.communications[at]
                     sent = (c.forward if way == "forward" else c.backward)[c.ranks.index(rank)]
-                    mine += [((tuple(c.axes), tuple(c.group)), s) for s in sent]
+                    phase = "" if not c.is_nonblocking else "wait" if is_wait == (way == "forward") else "start"
+                    mine += [Simulated(tuple(c.axes), tuple(c.group), s, phase, (at, k)) for k, s in enumerate(sent)]
             found.append(mine)
         return found
 

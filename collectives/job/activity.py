@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from typing import NamedTuple
 
 from autograd.errors import CommunicationError, DeadlockError, RankFailed, site_of_thread
 
-__all__ = ["Activity", "Channel", "Departure", "Wait", "Waiting", "describe", "site_text"]
+__all__ = ["Activity", "Channel", "Departure", "Wait", "Waiting", "describe", "forked_text", "site_text"]
 
 
 class Channel:
@@ -59,6 +61,16 @@ def site_text(thread: int) -> str:
     """The line of the user's program that a thread runs, as ``, model.py:41``."""
     site = site_of_thread(abs(thread))
     return f", {site}" if site else ""
+
+
+def forked_text(what: str) -> str:
+    """The message for a call that a forked child of a rank makes."""
+    return (
+        f"{what}: called in process {os.getpid()}, which rank process {os.getppid()} has forked. A forked child is no "
+        "rank: its call would take the place of a call of its parent\n  needed: communication in the processes that "
+        "mpiexec started\n  fix: return the child's result to the rank, which then makes the call; or start the child "
+        "with multiprocessing's method 'spawn', where it is a world of one rank"
+    )
 
 
 class Departure(NamedTuple):
@@ -125,6 +137,8 @@ class Activity:
         Whether this rank itself has failed.
     is_closed : bool
         Whether the world was closed.
+    is_forked : bool
+        Whether this process is a forked child of the rank, which may not communicate.
     is_alarmed : bool
         Whether `error` may return an error. While it is False, waits do not call `error`.
     """
@@ -139,7 +153,14 @@ class Activity:
         self.task = ""
         self.has_failed = False
         self.is_closed = False
+        self.is_forked = False
         self.is_alarmed = False
+        _activities.add(self)
+
+    def refuse_in_child(self) -> None:
+        """Make all further calls of this process, a forked child of the rank, raise an error."""
+        self.is_forked = self.is_alarmed = True
+        self.waiting.clear()  # of threads that the child does not have
 
     def close(self) -> None:
         """Make all further calls raise an error."""
@@ -179,6 +200,8 @@ class Activity:
     def error(self, wait: Wait) -> CommunicationError | None:
         """The error that a polling rank must raise instead of waiting; None if it may wait."""
         channel = wait[0]
+        if self.is_forked:
+            return CommunicationError(forked_text(describe(wait)))
         if self.is_closed:
             return CommunicationError(f"{describe(wait)}: its world is closed")
         if channel.broken is not None:
@@ -187,3 +210,15 @@ class Activity:
             text = self.why_endless(wait)
             return None if text is None else RankFailed(text)
         return None
+
+
+_activities: weakref.WeakSet[Activity] = weakref.WeakSet()
+
+
+def _refuse_in_child() -> None:
+    for activity in _activities:
+        activity.refuse_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_refuse_in_child)

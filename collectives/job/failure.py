@@ -4,6 +4,9 @@
 - It exits early, by ``sys.exit`` or at the end of its script: its worlds send that to the other ranks (see `shutdown`).
 - It is killed, or calls ``os._exit``: the `supervisor`, a separate process, reports which rank it was.
 
+A child that a rank forks is no rank. It may compute, but a call that communicates raises an error, and its end is no
+event for the job.
+
 `RankProcess.guard` installs this when the package is imported. Otherwise a rank that fails before it makes a world
 would leave the other ranks waiting in MPI's initialisation. This file does not import mpi4py. On one rank it does
 nothing.
@@ -33,9 +36,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from autograd.errors import MeshError
+from autograd.errors import MeshError, site_of_traceback
 
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
 
@@ -105,6 +108,7 @@ class RankProcess:
         self._is_watched = False
         self._is_guarded = False
         self._ending = threading.Lock()  # held by the thread that ends the job
+        self._child_status: Any = None  # in a forked child: the argument of its last `sys.exit`
 
     def guard(
         self,
@@ -145,6 +149,8 @@ class RankProcess:
             return
         self.rank, self.size, self._pid = rank, size, os.getpid()
         atexit.register(self.leave)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._record_exit)
         if given == "0":
             return
         from .supervisor_client import connect  # loaded under mpiexec only, as it loads `socket` and `subprocess`
@@ -154,6 +160,32 @@ class RankProcess:
         os.environ[PROCESS_ID] = str(self._pid)
         self._supervisor = connect(rank, size, launched_on_host(os.environ, size))
         self._install_hooks()
+
+    # -- a forked child ----------------------------------------------------------------------------------------
+    @property
+    def is_child(self) -> bool:
+        """Whether this process is a forked child of a rank."""
+        return self._pid not in (0, os.getpid())
+
+    def _record_exit(self) -> None:
+        """In a forked child: record the argument of `sys.exit`, which exit handlers cannot find out."""
+        leave = sys.exit
+
+        def exit(status: Any = None, /) -> NoReturn:
+            self._child_status = status
+            leave(status)
+
+        sys.exit = exit
+
+    def _end_child(self) -> None:
+        """End a forked child without finalizing MPI, which would wait for the other ranks in the name of this one."""
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+            return
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        status = 1 if getattr(sys, "last_value", None) is not None else self._child_status
+        os._exit(status & 0xFF if isinstance(status, int) else int(status is not None))
 
     # -- the supervisor ----------------------------------------------------------------------------------------
     def wait_until_watched(self) -> None:
@@ -241,13 +273,16 @@ class RankProcess:
         """Report an uncaught error, and end the job; under the policy ``raise``, send it to the other ranks instead."""
         lines = "".join(traceback.format_exception_only(kind, error)).strip().splitlines() or [kind.__name__]
         why = f"raised{where} {lines[0]}"
+        is_interrupt = issubclass(kind, KeyboardInterrupt)  # launchers pass Ctrl-C on to all ranks
+        if is_interrupt:
+            why, trace = f"{why} at {site_of_traceback(error.__traceback__)}", None
         continues = bool(self.worlds) and all(world.raises for world in self.worlds)
         text = f"rank {self.rank} of {self.size} {why}; the job {'continues without it' if continues else 'ends'}"
         if trace is not None:
             full = "".join(traceback.format_exception(kind, error, trace)).rstrip()
             text += "\n" + "\n".join(f"[rank {self.rank}] {line}" for line in full.splitlines())
         if not continues:
-            self.end_job(text)
+            self.end_job(text, 128 + signal.SIGINT if is_interrupt else 1, is_printed_once=is_interrupt)
         os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
         for world in self.worlds:
             world.fail(why)
@@ -255,6 +290,8 @@ class RankProcess:
     # -- a rank that exits -------------------------------------------------------------------------------------
     def leave(self) -> None:
         """Leave all worlds: the exit handler, which runs before MPI is finalized, and waits for the other ranks."""
+        if self.is_child:
+            self._end_child()
         if os.getpid() != self._pid or self.has_left:
             return
         self.has_left = True

@@ -378,18 +378,27 @@ class _Receiver(_Finisher):
             self._post()
 
     def test(self) -> bool:
-        return self.header.test() and self.started is not None and self.started.test()
+        while self.started is None:  # first the header arrives, then the data
+            if not self.queue[0].header.test():
+                return False
+            self._advance()
+        return self.header.test() and self.started.test()
 
     def finish(self) -> tuple[Any, Layout | None, int]:
         while self.started is None:
-            first = self.queue[0]
-            first._read()
-            first._post()
+            self._advance()
         self._read()
         if self.recording is not None and not is_inexact(self.call.dtype):  # known only from the header
-            self.recording.nodes[self.place] = None
+            if not self.recording.released(self.place):
+                self.recording.nodes[self.place] = None
             self.recording = None
         return super().finish()
+
+    def _advance(self) -> None:
+        """Wait for the header of the first receive in the queue, and start to receive its data."""
+        first = self.queue[0]
+        first._read()
+        first._post()
 
     def _post(self) -> None:
         """Start to receive the data, and then the data of the next receives whose shape is known."""
@@ -402,7 +411,6 @@ class _Receiver(_Finisher):
         """Wait for the header."""
         if self.is_read:
             return
-        self.is_read = True
         call = self.call
         sender = f"rank {call.root}"
         shape, dtype, labels = headers.read(self.header.wait(), self.recorded, _WHAT, sender)
@@ -411,7 +419,7 @@ class _Receiver(_Finisher):
         if self.out is None:
             self.out = layout
             self.call = call = call.but(shape=shape, dtype=dtype, elsewhere=layout.absent_beyond(call.axes))
-            if self.recording is not None:
+            if self.recording is not None and not self.recording.released(self.place):
                 options = (RECV, call, layout, None, self.lane)
                 self.recording.nodes[self.place] = (START, None, (), (-1,), options, None, None)
         elif (shape, dtype, layout) != (call.shape, call.dtype, self.out):
@@ -420,6 +428,7 @@ class _Receiver(_Finisher):
                 f"{self.out!r}; {sender} sent {dtype}{list(shape)} {layout!r}\n  fix: pass like= with the "
                 "shape, dtype and labels of the value that is sent, or omit it"
             )
+        self.is_read = True
 
 
 # -- the nonblocking forms ---------------------------------------------------------------------------------------------
@@ -580,8 +589,8 @@ def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
         The sending rank along the axis.
     like : Tensor or array, optional
         The shape, dtype and labels of the value (an array is V), so that its data can arrive in the background. Without
-        it only the header can arrive in the background, and the data is received at the wait.Without
-        it only the header does, and the data is received at the wait.
+        it the header arrives in the background, and the data once ``handle.test()`` has found the header, or at the
+        wait.
 
     Returns
     -------

@@ -141,6 +141,9 @@ class Communicator:
     """Whether a call has failed. Its ranks may be at different calls since then."""
     library: Any = None
     """``mpi4py.MPI`` where the ranks are processes. Shared memory is allocated through it."""
+    pools: dict[tuple[int, ...], Any] | None = None
+    """What shared memory keeps for each set of ranks of the world, for the groups that these ranks make one after
+    another. None: every group has memory of its own."""
     repeats = False
     """Whether `_run` reads the operand from `x` only, so that a request can be run again with another operand."""
     adds_float16 = False

@@ -68,7 +68,9 @@ class MpiCommunicator(HostTransport):
         self._lanes: dict[str, MpiCommunicator] = {}
         self._tag = 0
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
-        self._waits.activity.channels[channel.key] = channel
+        self.pools = groups.pools
+        if handle is not None:  # nobody waits for a channel of a single rank
+            self._waits.activity.channels[channel.key] = channel
 
     def __repr__(self) -> str:
         return f"MpiCommunicator('{self.name}', rank {self.index} of {self.size})"
@@ -200,11 +202,14 @@ class MpiCommunicator(HostTransport):
 
     def _window(self, request: Request, x: Array, out: Array) -> Array:
         function = windows.get if request.call == "get" else windows.accumulate
+        filled: Array = self.block(request.call, function, self._comm, KINDS[x.dtype], x, request.options[0], out)
+        return filled
+
+    def block(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a blocking function that all ranks of the group call and that calls MPI itself. It counts as one call."""
         channel = self._channel
         channel.calls = number = channel.calls + 1
-        wait = (channel, request.call, number, None)
-        filled: Array = self._waits.block(wait, function, self._comm, KINDS[x.dtype], x, request.options[0], out)
-        return filled
+        return self._waits.block((channel, name, number, None), function, *args)
 
     def _exchanged(self, data: bytes) -> list[bytes]:
         """Gather every rank's bytes: first their lengths, then the bytes."""
@@ -267,9 +272,7 @@ class MpiCommunicator(HostTransport):
             return function(x, MPI.COMM_SELF)
         if self._foreign is None:
             self._foreign = self._subgroup(list(range(self.size)), f"{self.name}/raw")
-        channel, comm = self._foreign._channel, self._foreign._comm
-        channel.calls = number = channel.calls + 1
-        return self._waits.block((channel, name, number, None), function, x, comm)
+        return self._foreign.block(name, function, x, self._foreign._comm)
 
 
 _AGREE = Request("all_reduce", op="max")

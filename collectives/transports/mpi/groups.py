@@ -66,6 +66,7 @@ class Groups:
         self._dropped: dict[tuple[int, ...], dict[str, Any]] = {}  # unreferenced communicators, by key
         self._comms: dict[str, Any] = {}  # all communicators that exist in MPI, by key, in order of creation
         self.on_close: list[Callable[[], None]] = []  # collective functions that free the groups' shared memory
+        self.pools: dict[tuple[int, ...], Any] = {}  # the shared memory of each set of ranks: see `Communicator.pools`
         self._is_closed = False
 
     def keep(self, comm: Any, channel: Channel) -> Handle:

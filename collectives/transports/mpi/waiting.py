@@ -51,6 +51,8 @@ class Waits:
 
     def reap(self) -> None:
         """Make progress, and remove completed sends, oldest first, until the first incomplete one."""
+        if self.activity.is_forked:
+            return  # the requests are those of the rank
         while self.sends and self.sends[0].Test():
             self.sends.popleft()
         started = self.started
@@ -125,6 +127,8 @@ class Started:
 
     def advance(self) -> bool:
         """Make progress without blocking; True once the call is complete."""
+        if self._waits.activity.is_forked:
+            self._waits.check(self._wait)
         self._is_done = self._is_done or self._request.Test(self.status)
         return self._is_done
 

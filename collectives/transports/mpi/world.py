@@ -79,7 +79,7 @@ class MpiWorld:
     def fail(self, why: str) -> None:
         """Report to the other ranks that this one has failed and makes no further calls."""
         self.activity.has_failed = True
-        if self._monitor is not None:
+        if self._monitor is not None and not self.activity.is_forked:
             self._monitor.fail(why)
 
     @staticmethod
@@ -100,7 +100,8 @@ class MpiWorld:
     def leave(self, why: str) -> Iterator[None]:
         """Wait until all ranks leave: a generator that makes progress at every step. There is one per world."""
         if self._leaving is None:
-            self._leaving = iter(()) if self._monitor is None else self._monitor.leave(why, self._waits.reap)
+            monitor = None if self.activity.is_forked else self._monitor
+            self._leaving = iter(()) if monitor is None else monitor.leave(why, self._waits.reap)
         return self._leaving
 
     def close(self) -> bool:
@@ -110,8 +111,10 @@ class MpiWorld:
         -------
         bool
             False if a rank has failed. Then this rank does not wait, nothing is freed, and `leave` has to be continued
-            before MPI is finalized.
+            before MPI is finalized. A forked child of the rank does not wait and frees nothing either.
         """
+        if self.activity.is_forked:
+            return True
         leaving, pause = self.leave("closed the world"), _PAUSE_S
         while not (self.activity.has_failed or self.activity.failed):
             if next(leaving, leaving) is leaving:

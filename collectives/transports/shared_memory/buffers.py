@@ -99,7 +99,7 @@ class Buffers:
                     self.arena.give(place)
         for slab in self.arena.unused(keep):
             self._forget()
-            self._windows.pop(slab).free()
+            self._host.free(self._windows.pop(slab))
         return max(size for size, _ in received)
 
     @property
@@ -135,7 +135,7 @@ class Buffers:
     def close(self) -> None:
         """Free all windows and the arrays in them. All ranks call it."""
         for window in self._windows.values():
-            window.free()
+            self._host.free(window)
         self._windows.clear()
         self._origins.clear()
 

@@ -24,28 +24,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import CollectiveMismatch, ShapeError
+from autograd.errors import ShapeError
 
-from ...checks import modes
 from ..protocol import Array, Communicator, Request, Wrapper, observers
 from ..request import check
 from ..staged import HostTransport
-from .arena import ALIGNMENT_BYTES
-from .buffers import CODES, DTYPES, Buffers
-from .flags import CALL, PLACE, Flags
-from .windows import Host, open_host
+from .buffers import CODES
+from .flags import PLACE
+from .region import OPERATIONS, SLOT_BYTES, region_of
 
 __all__ = ["SharedMemory", "shared_memory"]
 
 
-SLOT_BYTES = 256 << 10
 BLOCK_BYTES = 512 << 10  # of one addition: large enough to hide the cost of the call, small enough for the caches
 IN_PLACE_BYTES = 4 << 10  # up to it, one synchronization and a copy cost less than the two of adding in place
 EVERYONE_BYTES = 16 << 10  # up to it, every rank adds whole operands, for any number of ranks; two ranks always do
 _LINE_BYTES = 64  # slices begin on a cache line
 _KEPT = 128  # how many prepared calls are kept
 
-_OPERATIONS = ("barrier", "all_reduce", "all_reduce_in_place", "reduce_scatter", "all_gather", "broadcast")
 _HALF = np.dtype(np.float16)
 
 
@@ -110,8 +106,9 @@ class _Known(NamedTuple):
 class SharedMemory(Wrapper, HostTransport):
     """The collectives of a group whose ranks share a host; see the module.
 
-    It wraps a group and is used in its place. The wrapped group makes the other calls, and all started calls.
-    `shared_memory` makes one per group and caches it. All ranks of the group create it together.
+    It wraps a group and is used in its place. The wrapped group makes the other calls, and all started calls. All ranks
+    of the group create it together, because the first one makes the group's memory (see `region`). `shared_memory`
+    returns the same one while it exists.
 
     Parameters
     ----------
@@ -146,24 +143,14 @@ class SharedMemory(Wrapper, HostTransport):
 
     def __init__(self, base: Communicator):
         super().__init__(base)
-        host = open_host(base)
         self._small: dict[Any, _Small] = {}
         self._known: dict[int, _Known] = {}  # operands of all_reduce_in_place, by their id
-        self._buffers: Buffers  # only where there is a window
-        self.is_plain = host is None
-        if host is not None:
-            self._buffers = Buffers(host, self.index, self.size, self._known.clear)
-            self._open(host)
-
-    def _open(self, host: Host) -> None:
-        first = -(-Flags.bytes(self.size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        # two slots per rank, and two for sums
-        self._control = host.window(first + 2 * SLOT_BYTES * (self.size + 1))
-        slots = self._control.bytes[first:].reshape(self.size + 1, 2, SLOT_BYTES)
-        self._slots = [[slots[r, parity] for r in range(self.size)] for parity in (0, 1)]
-        self._sums = [slots[self.size, parity] for parity in (0, 1)]
-        self._flags = Flags(host, self._control, self.index, self.size, self._mismatch)
-        host.on_close(self._release)
+        self._region = region = region_of(base)
+        self.is_plain = region is None
+        if region is not None:
+            self._small, self._known = region.small, region.known
+            self._flags, self._slots, self._sums = region.flags, region.slots, region.sums
+            self._buffers = region.buffers
 
     def __repr__(self) -> str:
         return f"SharedMemory('{self.name}', rank {self.index} of {self.size})"
@@ -175,10 +162,13 @@ class SharedMemory(Wrapper, HostTransport):
         Its memory is reused after every rank has dropped the array and all views of it, at the next `empty` or `trim`.
         Nothing has to be freed by hand.
         """
-        return np.empty(shape, dtype) if self.is_plain else self._buffers.empty(shape, np.dtype(dtype))
+        dtype = np.dtype(dtype)
+        self._compare(f"empty(dtype={dtype}) in shared memory")
+        return np.empty(shape, dtype) if self.is_plain else self._buffers.empty(shape, dtype)
 
     def trim(self) -> None:
         """Free the windows in which no rank has an array left. All ranks of the group call it."""
+        self._compare("trim of shared memory")
         if not self.is_plain:
             self._buffers.agree(0, keep=0)
 
@@ -193,32 +183,26 @@ class SharedMemory(Wrapper, HostTransport):
 
     def close(self) -> None:
         """Free all windows. All ranks call it. Arrays in the windows must not be used afterwards."""
-        if self.is_plain:
-            return
-        self.base.barrier()
-        self._small.clear()
-        self._known.clear()
-        self._buffers.close()
-        del self._slots, self._sums
-        self._flags.words.release()
-        self._control.free()
+        self._compare("close of shared memory")
+        if self._region is not None:
+            del self._slots, self._sums
+            self._region.close()
+            self._region = None
         self.is_plain = True
 
-    def _release(self) -> None:
-        """Free all windows unless some rank has an array in one. All ranks call it when their world is closed."""
-        self._small.clear()
-        self.trim()
-        if not self.is_plain and self._buffers.is_empty:
-            self.close()
+    # -- agreement -----------------------------------------------------------------------------------------------------
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+        """Compare the call with those of the other ranks, including the algorithm."""
+        self.base.agree(f"{call} algorithm=shared", layout, is_rooted)
+
+    def _compare(self, call: str) -> None:
+        if self.size > 1 and self.checking:
+            self.base.agree(call)
 
     # -- synchronization -----------------------------------------------------------------------------------------------
     def _word(self, operation: str, x: Array, count: int, more: int = 0) -> int:
         """Encode a call as one word, which must be the same on all ranks."""
-        return count << 22 | (more & 0xFFF) << 10 | CODES[x.dtype] << 4 | _OPERATIONS.index(operation)
-
-    def _mismatch(self, n: int) -> None:
-        calls = [_words_of(call) for call in self._flags.words_of(n, CALL)]
-        raise CollectiveMismatch(modes.mismatch_text(self.name, self.ranks, calls))
+        return count << 22 | (more & 0xFFF) << 10 | CODES[x.dtype] << 4 | OPERATIONS.index(operation)
 
     def _places(self, n: int) -> tuple[int, ...]:
         return self._flags.words_of(n, PLACE)
@@ -496,24 +480,14 @@ def _offsets(counts: Sequence[int]) -> list[int]:
     return [int(sum(counts[:r])) for r in range(len(counts))]
 
 
-def _words_of(call: int) -> str:
-    """Decode a call's word, for an error message."""
-    if call == 0:
-        return "barrier"
-    operation, code, more, count = call & 15, call >> 4 & 63, call >> 10 & 0xFFF, call >> 22
-    name = _OPERATIONS[operation]
-    root = f", root={more}" if name == "broadcast" else f", counts #{more:03x}" if more else ""
-    return f"{name}({DTYPES[code]}[{count}]{root})"
-
-
 # -- by axis ----------------------------------------------------------------------------------------------------------
-_memories: weakref.WeakKeyDictionary[Communicator, SharedMemory] = weakref.WeakKeyDictionary()
+_memories: weakref.WeakValueDictionary[int, SharedMemory] = weakref.WeakValueDictionary()
 
 
 def shared_memory(group: Communicator) -> SharedMemory:
     """The shared memory of a group, made at the first call, by all ranks of the group together."""
     group = getattr(group, "base", group)  # if the group has an algorithm: the group of its transport
-    found = _memories.get(group)
-    if found is None:
-        found = _memories[group] = SharedMemory(group)
+    found = _memories.get(id(group))
+    if found is None or found.base is not group:
+        found = _memories[id(group)] = SharedMemory(group)
     return found

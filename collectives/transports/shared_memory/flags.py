@@ -38,6 +38,7 @@ _YIELDS = 64  # between two checks of the time
 _NAP_S = 2e-5  # the sleep of a rank that shares its processor
 _PATIENT_S = 1.0  # then a waiting rank sleeps between polls
 _LOOK_S = 0.1  # between two checks whether the other rank is alive
+_DEAD_S = 2.0  # how long a dead rank's report may take to end this rank, before this rank raises an error itself
 
 _limit_s = float(os.environ.get("RINGTAPE_SHARED_LIMIT_S", "600"))
 
@@ -45,7 +46,7 @@ _limit_s = float(os.environ.get("RINGTAPE_SHARED_LIMIT_S", "600"))
 def set_limit(seconds: float) -> None:
     """Set how long a rank waits in shared memory for a rank that is alive but does not arrive (default 600 s).
 
-    A dead rank is detected within a fraction of a second, whatever the limit. The environment variable
+    A dead rank is detected within seconds, whatever the limit. The environment variable
     ``RINGTAPE_SHARED_LIMIT_S`` sets the limit, too.
     """
     global _limit_s
@@ -86,6 +87,8 @@ class Flags:
         The number of the last synchronization that this rank started.
     peers : tuple of int
         The first index of each other rank's line.
+    channel : Channel
+        Counts the synchronizations, for the monitor.
     """
 
     def __init__(self, host: Host, window: Window, rank: int, size: int, disagree: Callable[[int], None]):
@@ -96,8 +99,8 @@ class Flags:
         self.peers = tuple(r * LINE for r in range(size) if r != rank)
         self._host = host
         self._disagree = disagree
-        self._channel = _Channel(host.channel_key, host.group.name, host.group.ranks, self)
-        host.add_channel(self._channel)
+        self.channel = _Channel(host.channel_key, host.group.name, host.group.ranks, self)
+        host.add_channel(self.channel)
         self._names = [f"rank {r}" for r in host.group.ranks]
         self.sync = window.sync if host.is_fenced else None
         for i in range(LINE):
@@ -158,7 +161,7 @@ class Flags:
             if words[at] >= n:
                 return
         waiting, thread = self._host.waiting, get_ident()
-        waiting[thread] = (self._channel, "a collective in shared memory", n, None)
+        waiting[thread] = (self.channel, "a collective in shared memory", n, None)
         try:
             self._wait_long(at, n)
         finally:
@@ -167,6 +170,7 @@ class Flags:
     def _wait_long(self, at: int, n: int) -> None:
         words, sync, progress = self.words, self.sync, self._host.progress
         start = looked = time.monotonic()
+        alive = start  # when the other rank was last known to be alive
         while True:
             progress()
             if self.is_oversubscribed:
@@ -180,22 +184,25 @@ class Flags:
             now = time.monotonic()
             if now - looked > _LOOK_S:
                 looked = now
-                self._look(at, n, now - start)
+                mark = words[at + _MARK : at + _MARK + 3].tolist()
+                if is_alive(mark):
+                    alive = now
+                self._look(at, n, mark[0], now - start, now - alive)
             if now - start > _PATIENT_S:
                 time.sleep(0.0005)
 
-    def _look(self, at: int, n: int, waited_s: float) -> None:
+    def _look(self, at: int, n: int, pid: int, waited_s: float, dead_s: float) -> None:
         rank = at // LINE
-        mark = self.words[at + _MARK : at + _MARK + 3].tolist()
-        self._host.check((self._channel, "a collective in shared memory", n, None))
-        where = f"in collective {n} in shared memory on '{self._channel.name}'"
-        if not is_alive(mark) and self.words[at] < n:
+        self._host.check((self.channel, "a collective in shared memory", n, None))
+        where = f"in collective {n} in shared memory on '{self.channel.name}'"
+        # The rank itself or the supervisor reports its end, and ends the job. An error is needed only if neither does.
+        if dead_s > _DEAD_S and self.words[at] < n:
             raise RankFailed(
-                f"{self._names[rank]} (pid {mark[0]}) died, while {self._names[self.rank]} waits for it {where}"
+                f"{self._names[rank]} (pid {pid}) died, while {self._names[self.rank]} waits for it {where}"
             )
         if waited_s > _limit_s:
             raise RankFailed(
-                f"{self._names[rank]} (pid {mark[0]}) did not arrive within {_limit_s:g} s, while "
+                f"{self._names[rank]} (pid {pid}) did not arrive within {_limit_s:g} s, while "
                 f"{self._names[self.rank]} waits for it {where}. It is alive: it computes, is stopped, or makes "
                 "another call. Fix: make the same calls on all ranks; for longer work, set RINGTAPE_SHARED_LIMIT_S"
             )

@@ -83,7 +83,16 @@ class Host(NamedTuple):
                 f"{free >> 20} MiB of shared memory left. Fix: smaller buffers, or a larger /dev/shm (in a container: "
                 "--shm-size)"
             )
-        return Window(self.group.library, self.group._comm, size_bytes)
+        made: Window = self.group.block("shared window", Window, self.group.library, self.group._comm, size_bytes)
+        return made
+
+    def free(self, window: Window) -> None:
+        """Free a window. All ranks call it, after all arrays in the window are gone."""
+        self.group.block("free shared window", window.free)
+
+    def rename(self, name: str) -> None:
+        """Change the name in messages, when another group of the same ranks takes over the memory."""
+        self.group.name = self.group._channel.name = name
 
     def progress(self) -> None:
         """Let MPI make progress: the rank that this one waits for may be waiting for a message from this rank."""
@@ -157,6 +166,7 @@ def open_host(group: Any) -> Host | None:
             "group on one host. Fix: an axis that lies inside a host, or another algorithm (hierarchical uses shared "
             "memory inside each host)"
         )
+    # A channel of its own: if another rank makes another call, MPI does not match it with the calls of shared memory.
     own = group._subgroup(list(range(group.size)), f"{group.name}/shared")
     return Host(own, _FENCED)
 

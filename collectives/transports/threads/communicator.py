@@ -207,7 +207,7 @@ class LocalCommunicator(HostTransport):
         return buffer
 
     def _ready(self, wait: Rendezvous | Message) -> bool:
-        return wait.done or self._world.failure_for(wait) is not None
+        return wait.done or self._world.failure_for(wait) is not None or self._world.ends(self._world_rank, wait)
 
 
 _AGREE = Request("agree")

@@ -8,12 +8,16 @@ never held while data is copied. Each rank has one wake-up lock, which is releas
 
 from __future__ import annotations
 
+import os
 import traceback
+import weakref
 from threading import TIMEOUT_MAX, Lock, get_ident
+from typing import Any, NoReturn
 
 from autograd.errors import CommunicationError, DeadlockError, MeshError, RankFailed, site_of_thread
 
 from ...checks import modes
+from ...job.activity import forked_text
 from .rendezvous import Message, Rendezvous
 
 __all__ = ["WaitingRanks"]
@@ -42,7 +46,7 @@ class WaitingRanks:
         if size < 1:
             raise MeshError(f"a world has one rank or more, not {size}")
         self.size = size
-        self.lock = Lock()
+        self.lock: Any = Lock()
         self.raises = raises
         self.tasks = [""] * size
         self.failed_ranks: dict[int, str] = {}
@@ -55,6 +59,7 @@ class WaitingRanks:
         self._wake_locks = [Lock() for _ in range(size)]
         for lock in self._wake_locks:
             lock.acquire()
+        _worlds.add(self)
 
     def block(self, rank: int, wait: Rendezvous | Message) -> None:
         """Block world rank `rank` until `wait` is done.
@@ -103,6 +108,8 @@ class WaitingRanks:
 
     def finish(self, rank: int) -> None:
         """Record that world rank `rank` has finished its program."""
+        if self.lock.__class__ is _NoLock:
+            return  # the end of a forked child
         with self.lock:
             self._idle += 1
             self._has_finished[rank] = True
@@ -135,6 +142,24 @@ class WaitingRanks:
         if self._failure is not None or wait is None:
             return self._failure
         return next((text for rank, text in self.failed_ranks.copy().items() if wait.needs(rank)), None)
+
+    def ends(self, rank: int, wait: Rendezvous | Message) -> bool:
+        """Whether `wait`, which rank `rank` tests, is done.
+
+        Raises
+        ------
+        DeadlockError
+            It will never be done, because it needs a rank whose program has ended.
+        """
+        finished = [other for other, is_finished in enumerate(self._has_finished) if is_finished and wait.needs(other)]
+        if wait.done:  # it was done before the rank finished
+            return True
+        if finished:
+            raise DeadlockError(
+                f"deadlock: rank {rank} tests {wait.wait_text(rank)}{self._at(rank)}, and rank {finished[0]} of "
+                f"{self.size} has finished without it"
+            )
+        return False
 
     def check(self, rank: int, other: int) -> None:
         """Raise `RankFailed` if rank `other` has failed. Rank `rank` calls it before it sends to `other`."""
@@ -181,6 +206,29 @@ class WaitingRanks:
         text = f"{why}: " + "; ".join(map(self._state, range(self.size)))
         for rank in self._blocked():
             self._stop(rank, DeadlockError(text))
+
+
+class _NoLock:
+    """Replaces the lock in a forked child, which does not have the threads of the other ranks."""
+
+    def __enter__(self) -> NoReturn:
+        raise CommunicationError(forked_text("a communication between threads"))
+
+    def __exit__(self, *error: Any) -> None:
+        """Never called."""
+
+
+_worlds: weakref.WeakSet[WaitingRanks] = weakref.WeakSet()
+
+
+def _refuse_in_child() -> None:
+    for world in _worlds:
+        if world.size > 1:
+            world.lock = _NoLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_refuse_in_child)
 
 
 def _failure_text(who: str, error: BaseException) -> str:

@@ -18,7 +18,7 @@ from collectives.inspect.graph import Operation
 from collectives.inspect.observing import observing
 from collectives.inspect.plan import Plan, _merge, _Seen
 from collectives.inspect.probe import Sent
-from collectives.inspect.simulator import simulate
+from collectives.inspect.simulator import Simulated, simulate
 from collectives.testing.proof import Case, Setting, operand, prepare
 from collectives.testing.registry_cases import cases
 from collectives.transports.protocol import Communicator, Request
@@ -129,11 +129,22 @@ def test_ranks_whose_tapes_differ() -> None:
 
 
 def meeting(call: str = "all_reduce", group: tuple[int, ...] = (0, 1), axes: str = "a") -> Any:
-    return ((axes,), group), Sent(call, None, 8)
+    return Simulated((axes,), group, Sent(call, None, 8))
 
 
 def letter(call: str, peer: int) -> Any:
-    return (("a",), (0, 1)), Sent(call, peer, 8)
+    return Simulated(("a",), (0, 1), Sent(call, peer, 8))
+
+
+def both(call: Any, number: int) -> tuple[Any, Any]:
+    """The start and the wait of a nonblocking call."""
+    return call._replace(phase="start", number=number), call._replace(phase="wait", number=number)
+
+
+S1, W1 = both(meeting(), 1)
+S2, W2 = both(meeting(), 2)
+R0, H0 = both(letter("recv", 1), 3)
+R1, H1 = both(letter("recv", 0), 4)
 
 
 @pytest.mark.parametrize(("calls", "waiting"), [
@@ -144,9 +155,64 @@ def letter(call: str, peer: int) -> Any:
     ([[letter("recv", 1), letter("send", 1)], [letter("recv", 0), letter("send", 0)]], 2),
     ([[meeting()], []], 1),
     ([[letter("recv", 1)], []], 1),
+    ([[S1, S2, W1, W2], [S1, S2, W2, W1]], 0),
+    ([[S1, W1], [W1, S1]], 2),
+    ([[S1, W1, meeting()], [S1, meeting(), W1]], 0),
+    ([[S1, W1], [meeting()]], 2),
+    ([[R0, both(letter("send", 1), 5)[0], H0], [R1, both(letter("send", 0), 6)[0], H1]], 0),
+    ([[R0, H0, both(letter("send", 1), 5)[0]], [R1, H1, both(letter("send", 0), 6)[0]]], 2),
+    ([[letter("send", 1), letter("recv", 1)], [R1, H1, letter("send", 0)]], 2),  # blocking sends match blocking recvs
 ])  # fmt: skip
 def test_simulator(calls: Any, waiting: int) -> None:
     assert len(simulate(calls)) == waiting
+
+
+def started_program(waits_backwards: bool) -> tuple[Plan, list[tuple[str, int]]]:
+    """Nonblocking collectives that ranks wait for in different orders, and a ring of nonblocking messages."""
+    with cc.Mesh(a=3) as mesh:
+        rank = int(mesh.axis("a").rank)
+        x = ag.tensor(numpy.ones(4) * (rank + 1), requires_grad=True)
+        with ag.Tape() as tape:
+            handles = [cc.all_reduce_async(x * k, "a") for k in (1.0, 2.0)]
+            here = cc.irecv("a", (rank - 1) % 3)
+            there = cc.isend(x * x, "a", (rank + 1) % 3)
+            for handle in handles[:: -1 if waits_backwards and rank == 1 else 1]:
+                handle.wait()
+            y = here * 1.0 + handles[0] * handles[1]
+            there.wait()
+            loss = cc.all_reduce(y.sum(), "a", to=cc.I)
+        plan = tape.plan()
+        sent: list[tuple[str, int]] = []
+
+        def note(group: Communicator, request: Request, is_started: bool, run: Callable[[], Any]) -> Any:
+            if request.call != "agree":
+                sent.append((request.call, 0 if request.x is None else request.x.nbytes))
+            return run()
+
+        with observing(note):
+            tape.backward(loss)
+        return plan, sent
+
+
+@pytest.mark.parametrize("waits_backwards", [False, True])
+def test_nonblocking_calls_are_part_of_the_plan(waits_backwards: bool) -> None:
+    for rank, (plan, sent) in enumerate(cc.run(started_program, 3, waits_backwards)):
+        assert plan.problems == []
+        names = Counter(c.name for c in plan.communications)
+        assert names == {"all_reduce (nonblocking)": 2, "send -> recv (nonblocking)": 3, "all_reduce": 1}
+        reduced = [c for c in plan.communications if c.name == "all_reduce (nonblocking)"]
+        for c in reduced:
+            assert c.ranks == [0, 1, 2] and c.forward == [[Sent("all_reduce", None, 32)]] * 3 == c.backward
+        for c in plan.communications:
+            if c.name == "send -> recv (nonblocking)":
+                ways = [[s.call for s in mine] for mine in c.forward + c.backward]
+                assert ways == [["send"], ["recv"], ["recv"], ["send"]]
+        planned = [(s.call, 0 if s.call == "recv" else s.bytes) for c in plan.communications if rank in c.ranks
+                   for s in c.backward[c.ranks.index(rank)]]  # fmt: skip
+        assert Counter(planned) == Counter(sent)
+        waits = [o for o in plan.operations[rank] if o.waits_for >= 0]
+        assert len(waits) == 4 and all(plan.operations[rank][o.waits_for].name == "start" for o in waits)
+        assert "(nonblocking)" in str(plan) and json.dumps(plan.to_json())
 
 
 def test_a_released_tape_has_no_plan() -> None:

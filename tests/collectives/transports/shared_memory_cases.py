@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from autograd.errors import RankFailed
-from collectives.transports.shared_memory import communicator
+from collectives.transports.shared_memory import region
 from collectives.transports.shared_memory.communicator import SharedMemory
 
 DTYPES = ("f4", "f8", "F", "D", "e", "i4", "u1", "?")
@@ -135,6 +135,9 @@ class Threads:
         self.made.append(_Window(self._windows[number]))
         return self.made[-1]
 
+    def free(self, window: _Window) -> None:
+        window.free()
+
     def add_channel(self, channel: Any) -> None:
         """No monitor."""
 
@@ -155,9 +158,9 @@ class Threads:
 def hosted() -> Iterator[None]:
     """Inside the block `SharedMemory` takes threads for ranks of one host."""
     windows: dict[int, np.ndarray] = {}
-    real = communicator.open_host
-    communicator.open_host = lambda base: Threads(base, windows) if base.size > 1 else None  # type: ignore[assignment]
+    real = region.open_host
+    region.open_host = lambda base: Threads(base, windows) if base.size > 1 else None  # type: ignore[assignment]
     try:
         yield
     finally:
-        communicator.open_host = real
+        region.open_host = real

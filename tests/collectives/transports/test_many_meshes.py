@@ -15,6 +15,25 @@ def test_dropped_meshes_are_freed(ranks: int) -> None:
     assert all(f"DROPPED on rank {rank}" in outcome.out for rank in range(ranks)), outcome
 
 
+@pytest.mark.parametrize(
+    ("what", "count"),
+    [
+        ("shared", 300),
+        ("channels", 60),
+        ("worlds", 25),
+        pytest.param("shared", 10_000, marks=pytest.mark.slow),
+        pytest.param("channels", 2_500, marks=pytest.mark.slow),
+        pytest.param("worlds", 2_500, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.timeout(600)
+def test_loops_leave_nothing_behind(what: str, count: int) -> None:
+    """Shared memory, channels and worlds that a loop makes and drops: what a rank holds stays bounded."""
+    outcome = launch("many_meshes.py", 2, what, str(count), limit_s=500, OPENBLAS_NUM_THREADS="1")
+    assert outcome.code == 0 and not outcome.is_late, outcome
+    assert all(f"{what.upper()} on rank {rank}" in outcome.out for rank in range(2)), outcome
+
+
 def test_too_many_at_a_time_is_an_error_with_a_name() -> None:
     if is_open_mpi(find_mpiexec()):
         pytest.skip("Open MPI has room for more communicators than a test should make")

@@ -197,7 +197,7 @@ def _no_second_synchronization(patch: pytest.MonkeyPatch) -> None:
     synchronize = flags.Flags.synchronize
 
     def first_only(self: flags.Flags, call: int, place: int = 0) -> int:
-        operation = communicator._OPERATIONS.index("all_reduce_in_place")
+        operation = communicator.OPERATIONS.index("all_reduce_in_place")
         is_second = not place and call & 15 == operation and call >> 22 > 5000
         return self.number if is_second else synchronize(self, call, place)
 

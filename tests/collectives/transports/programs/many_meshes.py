@@ -1,6 +1,7 @@
 """More meshes than MPI has communicators for: dropped ones are freed, and too many at a time are an error with a name.
 
     many_meshes.py drop|keep
+    many_meshes.py shared|worlds|channels COUNT     the same for shared memory, for worlds, and for channels of an axis
 """
 
 from __future__ import annotations
@@ -10,10 +11,67 @@ import sys
 
 import numpy as np
 
+import autograd as ag
 import collectives as cc
+from collectives import shared_arrays
 
+
+def held() -> tuple[int, int, int]:
+    """The communicators, the channels and the regions of shared memory that this rank holds."""
+    groups = world._groups  # type: ignore[attr-defined]
+    regions = sum(len(pool._regions) for pool in groups.pools.values())
+    return len(groups._comms), len(groups.waits.activity.channels), regions
+
+
+def check_held() -> None:
+    comms, channels, regions = held()
+    assert comms < 200 and channels < 300 and regions < 50, held()
+
+
+def shared(number: int) -> None:
+    """A mesh whose sums use shared memory, arrays in it, and cycles that each rank collects at another time."""
+    with cc.Mesh(a=world.size, b=1, algorithm="shared") as mesh:
+        if (number + world.rank) % 7 == 0:
+            mesh.itself = mesh  # type: ignore[attr-defined]
+        if number % 5 == 0:
+            x = shared_arrays.empty(3, np.float64, "a")
+            x[:] = number
+            assert shared_arrays.all_reduce_in_place(x, "a").tolist() == [number * world.size] * 3
+            kept.append(x)  # outlives its mesh
+            assert cc.all_reduce(ag.tensor(np.ones(3)), "a").numpy()[0] == world.size
+            if len(kept) > 8 + world.rank:
+                kept.pop(0)
+        if number % 50 == 3:
+            mesh.axis("a").using("shared").close()  # type: ignore[attr-defined]
+
+
+def channels(number: int) -> None:
+    """Channels of nonblocking calls, of algorithms, of gradients, and subgroups."""
+    with cc.Mesh(a=world.size) as mesh:
+        cc.all_reduce_async(ag.tensor(np.ones(3)), "a").wait()
+        cc.all_reduce(ag.tensor(np.ones(3)), "a", algorithm="hierarchical")
+        group = mesh.axis("a").group
+        group.duplicate("gradients").barrier()
+        group.subgroup(range(world.size), "all").barrier()
+        group.scan(np.ones(2), backwards=True)
+
+
+kept: list[np.ndarray] = []
+if sys.argv[1] == "worlds":
+    for _ in range(int(sys.argv[2])):
+        with cc.World("mpi"), cc.Mesh(a=-1, algorithm="shared"):
+            assert cc.all_reduce(ag.tensor(np.ones(3)), "a").numpy()[0] == cc.world().size
+    print(f"WORLDS on rank {cc.world().rank}", flush=True)
+    sys.exit()
 world = cc.world()
-if sys.argv[1] == "drop":
+if sys.argv[1] in ("shared", "channels"):
+    for n in range(int(sys.argv[2])):
+        (shared if sys.argv[1] == "shared" else channels)(n)
+        if n % 50 == 0:
+            check_held()
+    check_held()
+    print(f"{sys.argv[1].upper()} on rank {world.rank}", flush=True)
+elif sys.argv[1] == "drop":
     inner = 2 if world.size % 2 == 0 else 1
     for n in range(3000):
         kept = mesh = cc.Mesh(a=world.size // inner, b=inner)
