@@ -19,12 +19,14 @@ from autograd.errors import CommunicationError
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
 from ...job.activity import Channel
+from ...job.history import digest_of, mark
 from ..protocol import Array, Communicator, Pending, Request
+from ..request import shown
 from ..staged import HostTransport
 from ..traffic import Traffic
 from . import windows
 from .calls import CALLS, mpi_call, nonblocking
-from .groups import Groups, Handle, digest_of
+from .groups import Groups, Handle
 from .library import KINDS, MPI
 
 __all__ = ["MpiCommunicator"]
@@ -68,6 +70,8 @@ class MpiCommunicator(HostTransport):
         self._lanes: dict[str, MpiCommunicator] = {}
         self._tag = 0
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
+        if handle is not None and self._waits.activity.keeps_histories:
+            self.history = channel.history = []
         self._waits.activity.channels[channel.key] = channel
 
     def __repr__(self) -> str:
@@ -96,6 +100,7 @@ class MpiCommunicator(HostTransport):
         if found is None:
             channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
             found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.rank, self._groups)
+            found.history = channel.history = None  # it carries messages only
             found._tag = 1 + digest_of(purpose) % 32767  # MPI promises tags up to 32767
         return found
 
@@ -130,6 +135,11 @@ class MpiCommunicator(HostTransport):
                 raise error
 
     # -- calls -------------------------------------------------------------------------------------------------
+    def _marked(self, request: Request, x: Array) -> Request:
+        if request.call not in _BLOCKING:
+            return request
+        return request._replace(mark=_mark_of(request, None if request.call == "broadcast" else x, x))
+
     def _run(self, request: Request, x: Any, out: Any, name: str = "") -> Any:
         """Make a call; `name` describes it in reports of waiting ranks (default: the name of the call)."""
         call = request[0]
@@ -142,6 +152,8 @@ class MpiCommunicator(HostTransport):
             return self._start(request, x, out).wait()
         channel = self._channel
         channel.calls = number = channel.calls + 1
+        if self.history is not None:
+            self.history.append(request[10] or _mark_of(request, x, out))
         wait = (channel, name or call, number, None)
         if modes.watching or self._raises:  # poll, so that this rank can raise an error instead of waiting for ever
             self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments).wait()
@@ -172,6 +184,8 @@ class MpiCommunicator(HostTransport):
         function, arguments = mpi_call(call, request, x, out)
         channel = self._channel
         channel.calls = number = channel.calls + 1
+        if self.history is not None:
+            self.history.append(request.mark or _mark_of(request, x, out))
         wait = (channel, request.call, number, None)
         waited = self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments)
 
@@ -191,6 +205,8 @@ class MpiCommunicator(HostTransport):
         function = windows.get if request.call == "get" else windows.accumulate
         channel = self._channel
         channel.calls = number = channel.calls + 1
+        if self.history is not None:
+            self.history.append(_mark_of(request, x, out))
         wait = (channel, request.call, number, None)
         filled: Array = self._waits.block(wait, function, self._comm, KINDS[x.dtype], x, request.options[0], out)
         return filled
@@ -258,11 +274,38 @@ class MpiCommunicator(HostTransport):
             self._foreign = self._subgroup(list(range(self.size)), f"{self.name}/raw")
         channel, comm = self._foreign._channel, self._foreign._comm
         channel.calls = number = channel.calls + 1
+        if channel.history is not None:
+            channel.history.append(mark(name, is_message=True))
         return self._waits.block((channel, name, number, None), function, x, comm)
 
 
-_AGREE = Request("all_reduce", op="max")
+_AGREE = Request("all_reduce", op="max", mark=mark("a comparison of fingerprints", is_message=True))
 _BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
+_ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+_UNIFORM = frozenset(("all_reduce", "broadcast", "reduce", "scan"))  # their operands have one size on all ranks
+_COUNTED = frozenset(("all_gather", "reduce_scatter"))  # all ranks pass the same counts
+
+
+def _mark_of(request: Request, x: Any, out: Any) -> int:
+    """The mark of a call: what MPI needs to be the same on all ranks."""
+    call = request.call
+    given = out if x is None else x
+    return _mark(
+        shown(request),
+        request.root if call in _ROOTED else None,
+        request.dtype if call == "scatter" else None if given is None else given.dtype,
+        given.size if call in _UNIFORM else None,
+        tuple(request.counts) if call in _COUNTED and request.counts is not None else None,
+        request.options if call == "scan" else None,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _mark(call: str, root: int | None, dtype: Any, size: int | None, counts: Any, options: Any) -> int:
+    sizes = ("" if size is None else f"[{size}]") if counts is None else f"{list(map(int, counts))}"
+    given = "" if dtype is None else f"({np.dtype(dtype)}{sizes})"
+    options = "" if options is None else f" exclusive={options[0]} backwards={options[1]}"
+    return mark(f"{call}{given}{'' if root is None else f' root={root}'}{options}", is_message=True)
 
 
 @lru_cache(maxsize=4096)

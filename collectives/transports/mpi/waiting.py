@@ -79,12 +79,13 @@ class Waits:
         except MPI.Exception as error:
             raise CommunicationError(f"{describe(wait)}: {error}") from error
         finally:
-            waiting.pop(thread, None)
+            waiting[thread] = None
 
     def start(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Started:
         """Start a nonblocking call of mpi4py whose result has a wait."""
         if self.activity.is_alarmed:
             self.check(wait)
+        self.activity.waiting.setdefault(get_ident())
         started = Started(self, function(*args), wait)
         self.started.append(started)
         return started
@@ -93,6 +94,7 @@ class Waits:
         """Start a send without a wait."""
         if self.activity.is_alarmed:
             self.check(wait)
+        self.activity.waiting.setdefault(get_ident())
         self.reap()
         self.sends.append(function(*args))
 

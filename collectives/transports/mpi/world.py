@@ -57,8 +57,9 @@ class MpiWorld:
         process.wait_until_watched()
         _link_hosts(self._control)
         handle = self._groups.keep(MPI.COMM_WORLD.Dup(), channel)
+        self.activity.keeps_histories = has_monitor and MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.communicator = MpiCommunicator(handle, channel, rank, self._groups)
-        if has_monitor and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        if self.activity.keeps_histories:
             self._monitor.start()
         _leave_before_finalize()
 
