@@ -25,6 +25,7 @@ __all__ = ["Started", "Waits"]
 # One MPI test makes a bounded amount of progress on all requests. Over TCP, with operations of 3 ms between them, four
 # tests at a time finished an 8 MiB all-reduce in two thirds of the time of one test. Each costs a microsecond.
 _TESTS_AT_A_TIME = 4
+_COMPARISON_S = 4.0  # how long the monitors may take to find that the ranks have made different calls
 
 
 class Waits:
@@ -77,9 +78,22 @@ class Waits:
         try:
             return function(*args)
         except MPI.Exception as error:
+            self._await_comparison(wait)
             raise CommunicationError(f"{describe(wait)}: {error}") from error
         finally:
             waiting[thread] = None
+
+    def _await_comparison(self, wait: Wait) -> None:
+        """After an error of MPI: if the ranks have made different calls, let the monitors find that and end the job.
+
+        MPI's own error then says only that a message was too long, on a rank that may have done nothing wrong.
+        """
+        channel = wait[0]
+        until = time.monotonic() + (0.0 if channel.history is None else _COMPARISON_S)
+        while time.monotonic() < until:
+            time.sleep(0.02)
+            if channel.broken is not None:
+                self.check(wait)
 
     def start(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Started:
         """Start a nonblocking call of mpi4py whose result has a wait."""
