@@ -216,8 +216,8 @@ class Comparison:
                 self._ask(key, hashed + index)
             elif are_final and number != record.number:
                 self._ask(key, min(number, record.number))
-            elif number > record.number:
-                return  # the rest is compared when this rank has made these calls
+            elif number > record.number or (is_final and not self._is_final):
+                return  # the rest is compared when this rank has made these calls, or when it ends
             else:
                 del kept[0]
         if not kept:

@@ -171,7 +171,7 @@ class DeadlockDetection:
         if not waits:
             return
         longest, slowest = max(waits)
-        waiting = deadlocked(before, self._replies, self._activity.raises)
+        waiting = deadlocked(before, self._replies)
         limit_s, limit_by = self._replies[slowest]["limit"]
         if not waiting and (limit_s is None or longest < limit_s):
             self._report_long(longest, slowest)
@@ -318,15 +318,13 @@ def _missing(wait: Any, replies: dict[int, State], rank: int) -> list[int]:
     return [r for r in ranks if r != rank and (r not in replies or replies[r]["calls"].get(key, 0) < number)]
 
 
-def deadlocked(before: dict[int, State], after: dict[int, State], raises: bool = False) -> set[int]:
+def deadlocked(before: dict[int, State], after: dict[int, State]) -> set[int]:
     """The ranks that wait for each other, so that no other rank can end their waits; see the module.
 
     Parameters
     ----------
     before, after : dict of int to dict
         Two rounds of replies, by rank.
-    raises : bool
-        Whether a wait for a rank that has left raises an error, so that it is no deadlock.
     """
 
     def is_blocked(reply: State) -> bool:
@@ -350,10 +348,8 @@ def deadlocked(before: dict[int, State], after: dict[int, State], raises: bool =
     gone = {rank for rank, reply in after.items() if reply["left"] is not None}
 
     def never_ends(missing: list[int]) -> bool:
-        """Whether the missing ranks of a wait will never arrive and the wait will not raise an error."""
-        if raises:
-            return not gone.intersection(missing) and bool(waiting.intersection(missing))
-        return bool((waiting | gone).intersection(missing))
+        """Whether a wait never ends because of other waits. A wait for a rank that has left ends with its departure."""
+        return not gone.intersection(missing) and bool(waiting.intersection(missing))
 
     while True:
         blocked = {
