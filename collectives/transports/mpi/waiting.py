@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
 
 from autograd.errors import CommunicationError
@@ -43,6 +43,7 @@ class Waits:
         self.sends: deque[Any] = deque()
         # Requests of started calls own their copies, too, and the program may never wait for them.
         self.started: deque[Started] = deque()
+        self._reaping = Lock()
         self.abandoned: list[Any] = []  # requests whose wait has ended in an error; MPI may still write to their arrays
 
     @property
@@ -52,15 +53,20 @@ class Waits:
 
     def reap(self) -> None:
         """Make progress, and remove completed sends, oldest first, until the first incomplete one."""
-        while self.sends and self.sends[0].Test():
-            self.sends.popleft()
-        started = self.started
-        if started:
-            for _ in range(_TESTS_AT_A_TIME):
-                if started[0].advance():
-                    started.popleft()
-                    if not started:
-                        break
+        if not self._reaping.acquire(blocking=False):
+            return  # another thread does it; two must not test one request
+        try:
+            while self.sends and self.sends[0].Test():
+                self.sends.popleft()
+            started = self.started
+            if started:
+                for _ in range(_TESTS_AT_A_TIME):
+                    if started[0].advance():
+                        started.popleft()
+                        if not started:
+                            break
+        finally:
+            self._reaping.release()
 
     def check(self, wait: Wait) -> None:
         """Raise an error if `wait` would never end."""
@@ -130,18 +136,23 @@ class Started:
         The description of the wait, for the monitor.
     """
 
-    __slots__ = ("_is_done", "_request", "_wait", "_waits", "status")
+    __slots__ = ("_is_done", "_lock", "_request", "_wait", "_waits", "status")
 
     def __init__(self, waits: Waits, request: Any, wait: Wait):
         self._waits = waits
         self._request = request
         self._wait = wait
+        self._lock = Lock()  # held by the thread that tests or waits: MPI allows one at a time
         self._is_done = False  # then the request is null, and another test would clear the status
         self.status = MPI.Status()
 
     def advance(self) -> bool:
         """Make progress without blocking; True once the call is complete."""
-        self._is_done = self._is_done or self._request.Test(self.status)
+        if not self._is_done and self._lock.acquire(blocking=False):
+            try:
+                self._is_done = self._is_done or self._request.Test(self.status)
+            finally:
+                self._lock.release()
         return self._is_done
 
     def test(self) -> bool:
@@ -157,8 +168,10 @@ class Started:
 
     def wait(self) -> None:
         if not self._is_done:
-            self._waits.block(self._wait, self._poll if self._waits.is_polling else self._yielding_wait)
-            self._is_done = True
+            with self._lock:
+                if not self._is_done:
+                    self._waits.block(self._wait, self._poll if self._waits.is_polling else self._yielding_wait)
+                    self._is_done = True
 
     def _yielding_wait(self) -> None:
         """Wait and yield the core, which another rank or the operating system may need. MPI's own wait keeps it."""
