@@ -20,7 +20,7 @@ from .activity import Channel
 
 __all__ = ["BLOCK", "History", "Record", "call_of", "digest_of", "mark"]
 
-BLOCK = 128  # calls between two digests
+BLOCK = 256  # calls between two digests
 _KEPT = 4096  # the latest marks that are kept
 _DIGESTS = 1 << 16  # the latest digests that are kept
 _TEXTS = 1 << 16  # the calls whose texts are kept

@@ -146,14 +146,21 @@ class MpiCommunicator(HostTransport):
         if call == "all_reduce":  # the most frequent call: its row of the table, without a function call
             datatype, operations = KINDS[x.dtype]
             function, arguments = "Allreduce", ((x, datatype), (out, datatype), operations[request[2]])
+            marked = request[10] or _mark(call, request[2], 0, x.dtype, x.size, None)
         elif call in _BLOCKING:
             function, arguments = mpi_call(call, request, x, out)
+            marked = request[10]
+            if not marked:  # as `_mark_of`, without a call
+                given = out if x is None else x
+                size = given.size if call in _UNIFORM else None
+                counts = tuple(request[3] or ()) if call in _COUNTED else None
+                marked = _mark(call, request[2], request[5], None if given is None else given.dtype, size, counts)
         else:
             return self._start(request, x, out).wait()
         channel = self._channel
         channel.calls = number = channel.calls + 1
         if self.history is not None:
-            self.history.append(request[10] or _mark_of(request, x, out))
+            self.history.append(marked)
         wait = (channel, name or call, number, None)
         if modes.watching or self._raises:  # poll, so that this rank can raise an error instead of waiting for ever
             self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments).wait()
@@ -288,24 +295,23 @@ _COUNTED = frozenset(("all_gather", "reduce_scatter"))  # all ranks pass the sam
 
 def _mark_of(request: Request, x: Any, out: Any) -> int:
     """The mark of a call: what MPI needs to be the same on all ranks."""
-    call = request.call
+    call = request[0]
     given = out if x is None else x
-    return _mark(
-        shown(request),
-        request.root if call in _ROOTED else None,
-        request.dtype if call == "scatter" else None if given is None else given.dtype,
-        given.size if call in _UNIFORM else None,
-        tuple(request.counts) if call in _COUNTED and request.counts is not None else None,
-        request.options if call == "scan" else None,
-    )
+    counts = tuple(request[3] or ()) if call in _COUNTED else request[9] if call == "scan" else None
+    size = given.size if call in _UNIFORM else None
+    return _mark(call, request[2], request[5], None if given is None else given.dtype, size, counts)
 
 
 @lru_cache(maxsize=4096)
-def _mark(call: str, root: int | None, dtype: Any, size: int | None, counts: Any, options: Any) -> int:
-    sizes = ("" if size is None else f"[{size}]") if counts is None else f"{list(map(int, counts))}"
+def _mark(call: str, op: str, root: int, dtype: Any, size: int | None, counts: Any) -> int:
+    """`counts` are the options of a scan."""
+    sizes = "" if size is None else f"[{size}]"
+    if counts is not None and call != "scan":
+        sizes = f"{list(map(int, counts))}"
     given = "" if dtype is None else f"({np.dtype(dtype)}{sizes})"
-    options = "" if options is None else f" exclusive={options[0]} backwards={options[1]}"
-    return mark(f"{call}{given}{'' if root is None else f' root={root}'}{options}", is_message=True)
+    options = f" exclusive={counts[0]} backwards={counts[1]}" if call == "scan" else ""
+    root_text = f" root={root}" if call in _ROOTED else ""
+    return mark(f"{shown(Request(call, op=op))}{given}{root_text}{options}", is_message=True)
 
 
 @lru_cache(maxsize=4096)
