@@ -530,15 +530,14 @@ class Prepared:
             layout = compared_layout(self.layout, call.axes)
         if collective.free:
             return
-        text = self._text(x, recorded)
+        text = self._texts.get(recorded) or self._text(x, recorded)
         compare = self.group.announce if collective.meets else self.group.agree
         compare(text, layout, collective.rooted)
 
     def _text(self, x: Any, recorded: bool | None) -> str:
-        text = self._texts.get(recorded)
-        if text is None:
-            text = self._texts[recorded] = self.collective.fingerprint(x, self.call, recorded)
-        return text
+        if recorded not in self._texts:
+            self._texts[recorded] = self.collective.fingerprint(x, self.call, recorded)
+        return self._texts[recorded]
 
     def _make_mark(self, x: Any, recorded: bool | None) -> int:
         self._marked = recorded
