@@ -25,7 +25,7 @@ def patience_s(waits: Container[int], communicating: Container[int]) -> float:
     """How long a rank's waits must last before its other threads are ignored, in seconds.
 
     It is 0 if all other threads wait for threads of this process, because none is left that could wake them. It is
-    infinite if a thread that has communicated before goes on with something else, or may be woken to do so.
+    infinite if the main thread, or one that has communicated before, does something else or may be woken to do it.
 
     Parameters
     ----------
@@ -40,12 +40,13 @@ def patience_s(waits: Container[int], communicating: Container[int]) -> float:
         ident = thread.ident
         if thread is threading.current_thread() or ident is None or ident in waits or thread.name == _MONITOR:
             continue
+        communicates = ident in communicating or thread is threading.main_thread()
         function = _waits_for_a_thread(frames.get(ident))
         if function:
             # The idle thread of a pool gets its work from a thread that communicates, in any ordinary program.
-            is_woken_later |= ident in communicating and function != "_worker"
+            is_woken_later |= communicates and function != "_worker"
             continue
-        if ident in communicating and not thread.daemon:
+        if communicates and not thread.daemon:
             return math.inf
         patience = _UNKNOWN_S
     return math.inf if patience and is_woken_later else patience
