@@ -344,6 +344,8 @@ class Collective:
             ct = arrived(ct, made.out, made.result, made.call, sweep)
         if self.nonlinear:
             g = self._adjoint(ct, made.call, *self.saved(node, sweep.record, sweep.recording, sweep.place))
+        elif made.is_identity_alone and self._adjoint is made.adjoint and not (sweep.record or listeners):
+            g = ct  # the adjoint of the identity
         else:
             g = self._adjoint(ct, made.call)
         (place,) = node[3]
@@ -403,12 +405,16 @@ class Prepared:
         The operand's and the result's. None in a sweep at first order, where arrays have no labels.
     operand, result : (shape, dtype, whether it is absent)
         Facts of the arrays. `operand` is None without an operand, `result` is None before the first result.
+    is_identity_alone : bool
+        Whether the collective is the identity because the group has one rank. Then its adjoint is the identity too.
+    adjoint : callable
+        The collective's adjoint, unless a test has replaced it since.
     """
 
     __slots__ = (
         "_again", "_history", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_is_uncompared_identity",
-        "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "call", "collective", "group",
-        "layout", "operand", "out", "result",
+        "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "adjoint", "call", "collective",
+        "group", "is_identity_alone", "layout", "operand", "out", "result",
     )  # fmt: skip
 
     def __init__(self, collective: Collective, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
@@ -426,6 +432,8 @@ class Prepared:
         is_alone = call.group.size == 1 and collective.alone is itself and rule is collective._asking
         self._is_identity = rule is itself or (is_alone and not call.elsewhere)
         self._is_uncompared_identity = self._is_identity and not self._is_compared
+        self.is_identity_alone = self._is_identity and call.group.size == 1
+        self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
         # A silent call has no place in the history: it harms nobody until its adjoint communicates.
         self._history = None if collective.silent or not self._is_compared else call.group.history
