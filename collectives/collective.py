@@ -61,8 +61,9 @@ from autograd.layouts.messages import about_plain_array, describe, fixes
 
 from .call import Call, keep
 from .checks import modes, sanitizer
+from .job.history import mark
 from .staging import InShape
-from .transports.protocol import Pending, Request
+from .transports.protocol import Communicator, Pending, Request
 from .transports.request import answer
 
 __all__ = ["Asked", "Collective", "Prepared", "Refusal", "absent_or_zeros", "arrived", "collectives", "compared_layout"]
@@ -423,9 +424,9 @@ class Prepared:
     """
 
     __slots__ = (
-        "_again", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_is_uncompared_identity", "_result_dtype",
-        "_result_shape", "_rule", "_texts", "adjoint", "call", "collective", "group", "is_identity_alone", "layout",
-        "operand", "out", "result",
+        "_again", "_history", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_is_uncompared_identity",
+        "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "adjoint", "call", "collective",
+        "group", "is_identity_alone", "layout", "operand", "out", "result",
     )  # fmt: skip
 
     def __init__(self, collective: Collective, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
@@ -446,6 +447,10 @@ class Prepared:
         self.is_identity_alone = self._is_identity and call.group.size == 1
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
+        # A silent call has no place in the history: it harms nobody until its adjoint communicates.
+        self._history = None if collective.silent or not self._is_compared else call.group.history
+        self._mark = 0  # that of a call that is recorded as `_marked` says
+        self._marked: Any = ()
         # repeats the last request, if later calls differ only in another contiguous operand; else False
         self._again: Any = None
         self._is_flat = False  # whether the operand needs no reshaping for the transport
@@ -489,6 +494,9 @@ class Prepared:
         """
         if modes.limit and self._is_compared and self.group.checking:
             self.compare(x, recorded, operand)
+        history = self._history
+        if history is not None:
+            history.append(self._mark if recorded is self._marked else self._make_mark(x, recorded))
         if listeners:
             return self._run_between_events(x, operand)
         if self.collective._forward is self._rule:  # unless a test has replaced the rule
@@ -542,11 +550,24 @@ class Prepared:
             layout = compared_layout(self.layout, call.axes)
         if collective.free:
             return
-        text = self._texts.get(recorded)
-        if text is None:
-            text = self._texts[recorded] = collective.fingerprint(x, call, recorded)
+        text = self._texts.get(recorded) or self._text(x, recorded)
         compare = self.group.announce if collective.meets else self.group.agree
         compare(text, layout, collective.rooted)
+
+    def _text(self, x: Any, recorded: bool | None) -> str:
+        if recorded not in self._texts:
+            self._texts[recorded] = self.collective.fingerprint(x, self.call, recorded)
+        return self._texts[recorded]
+
+    def _make_mark(self, x: Any, recorded: bool | None) -> int:
+        self._marked = recorded
+        self._mark = mark(_by_algorithm(self._text(x, recorded), self.group))
+        return self._mark
+
+    def note_start(self, x: Any, recorded: bool) -> None:
+        """Append the start of a nonblocking call to the history of the channel."""
+        if self._history is not None:
+            self._history.append(mark(_by_algorithm(f"start of {self._text(x, recorded)}", self.group)))
 
     def _giving(self, array: Any, y: Any) -> Prepared:
         """Set the shape and dtype of the result: in this object the first time, then in a new one."""
@@ -561,6 +582,10 @@ class Prepared:
             # a sweep makes its zeros on the same device
             made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
         return made
+
+
+def _by_algorithm(text: str, group: Communicator) -> str:
+    return text if group.algorithm == "native" else f"{text} algorithm={group.algorithm}"
 
 
 def outline(x: Any) -> tuple[tuple[int, ...], Any, bool]:

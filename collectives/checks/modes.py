@@ -29,7 +29,11 @@ cheap next to the synchronization of threads.
 If a rank waits longer than `time_limit_s`, it raises an error that shows what every rank waits for and where, and names
 the ranks that never arrived. The limit is ``RINGTAPE_TIMEOUT_S`` or the argument of `set_check`. Without either it is
 300 s under ``ranks``, and there is no limit in the other modes. Ranks that wait for each other are detected without a
-limit: at once on threads, and within about two seconds over MPI.
+limit: at once on threads, and within about two seconds over MPI. A wait of a minute (``RINGTAPE_REPORT_S``) is reported
+on stderr, with the states of all ranks, and the job goes on.
+
+In every mode the monitors of ranks over MPI also compare the calls that the ranks have made, beside the calls and at no
+cost to them, and end the job within seconds if they differ: see `collectives.job.comparison`.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ sites = True
 _limits = {"off": 0.0, "first": float(FIRST_CALLS), "always": float("inf"), "ranks": float("inf")}
 _mode = "first"
 _timeout_s: float | None = None
+_timeout_by = ""
 
 
 def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) -> None:
@@ -81,25 +86,29 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
     >>> cc.check("ranks", timeout_s=60)
     >>> cc.check("first")
     """
-    global _mode, _timeout_s, limit, watching
+    global _mode, _timeout_s, _timeout_by, limit, watching
     if mode not in MODES:
         raise ValueError(f"check mode {mode!r}: needed one of {', '.join(MODES)}")
     if timeout_s is not None and not timeout_s > 0:
         raise ValueError(f"timeout_s={timeout_s!r} was given; needed: a positive number of seconds")
     _mode, _timeout_s, watching = mode, timeout_s, mode == "ranks"
+    _timeout_by = "timeout_s= of cc.check"
     limit = _limits[mode]
     globals()["sites"] = sites
 
 
 @contextmanager
-def waiting_limited(limit_s: float) -> Iterator[None]:
-    """Limit how long a rank may wait for another one inside the block. All ranks enter the block."""
-    global _timeout_s
-    before, _timeout_s = _timeout_s, limit_s
+def waiting_limited(limit_s: float, by: str) -> Iterator[None]:
+    """Limit how long a rank may wait for another one inside the block. All ranks enter the block.
+
+    `by` is what sets the limit, for messages.
+    """
+    global _timeout_s, _timeout_by
+    before, _timeout_s, _timeout_by = (_timeout_s, _timeout_by), limit_s, by
     try:
         yield
     finally:
-        _timeout_s = before
+        _timeout_s, _timeout_by = before
 
 
 def check_mode() -> str:
@@ -117,6 +126,18 @@ def time_limit_s() -> float | None:
     if _timeout_s is not None:
         return _timeout_s
     return _environment_s if _environment_s is not None else PATIENCE_S if watching else None
+
+
+def time_limit_source() -> str:
+    """What set `time_limit_s`, for messages."""
+    if _timeout_s is not None:
+        return _timeout_by
+    return "RINGTAPE_TIMEOUT_S" if _environment_s is not None else "the limit of the check mode ranks"
+
+
+def report_s() -> float | None:
+    """How long a wait lasts before it is reported and the job goes on, in seconds; None for no report."""
+    return _report_s
 
 
 def rank_list(ranks: Sequence[int]) -> str:
@@ -162,17 +183,18 @@ def _places(members: Sequence[int], where: dict[int, str]) -> str:
     return "".join(f"\n    at {site} ({rank_list(some)})" for site, some in found.items())
 
 
-def _from_environment() -> float | None:
-    given = os.environ.get("RINGTAPE_TIMEOUT_S", "")
+def _from_environment(name: str, default_s: float | None) -> float | None:
+    given = os.environ.get(name, "")
     try:
         if not given or float(given) > 0:
-            return float(given) if given else None
+            return float(given) if given else default_s
     except ValueError:
         pass
-    raise ValueError(f"RINGTAPE_TIMEOUT_S={given!r}: needed a positive number of seconds")
+    raise ValueError(f"{name}={given!r}: needed a positive number of seconds")
 
 
-_environment_s = _from_environment()
+_environment_s = _from_environment("RINGTAPE_TIMEOUT_S", None)
+_report_s = _from_environment("RINGTAPE_REPORT_S", 60.0)
 _given = os.environ.get("RINGTAPE_CHECK", "first")
 if _given not in MODES:
     raise ValueError(f"RINGTAPE_CHECK={_given!r}: needed one of {', '.join(MODES)}")

@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import NamedTuple
 
-from autograd.errors import CommunicationError, DeadlockError, RankFailed, site_of_thread
+from autograd.errors import CommunicationError, RankFailed, site_of_thread
 
 __all__ = ["Activity", "Channel", "Departure", "Wait", "Waiting", "describe", "forked_text", "site_text"]
 
@@ -22,11 +22,13 @@ class Channel:
         The number of collective calls that this rank has made on it.
     sent, received : dict of int to int
         The number of messages to and from each rank of the world.
-    broken : str or None
-        The reason why waits on it raise an error: its ranks were part of a deadlock (see `deadlock`).
+    broken : CommunicationError or None
+        The error that waits on it raise: its ranks were part of a deadlock or made different calls.
+    history : list of int or None
+        The marks of the calls that the monitor has not seen yet (see `history`); None where none compares them.
     """
 
-    __slots__ = ("broken", "calls", "key", "name", "ranks", "received", "sent")
+    __slots__ = ("broken", "calls", "history", "key", "name", "ranks", "received", "sent")
 
     def __init__(self, key: str, name: str, ranks: tuple[int, ...]):
         self.key = key
@@ -35,16 +37,18 @@ class Channel:
         self.calls = 0
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
-        self.broken: str | None = None
+        self.broken: CommunicationError | None = None
+        self.history: list[int] | None = None
 
 
 # (channel, name of the call, number of the call, world rank of the sender of a recv or the receiver of a lend, None for
 # a collective). A plain tuple, because one is made for every blocking call.
 Wait = tuple[Channel, str, int, int | None]
-Waiting = dict[int, Wait]
-"""The wait of each thread, by thread number. It is set during every blocking call and read by the monitor. Under the
-negative thread number it holds the last call that the thread has tested and found incomplete: the thread may be waiting
-in a loop, or computing."""
+Waiting = dict[int, Wait | None]
+"""The wait of each thread, by thread number. It is set during every blocking call and read by the monitor. It is None
+for a thread that communicates and does not wait now; a thread that has never communicated is missing. Under the
+negative thread number it holds the last call that the thread has tested and found incomplete: the thread may be
+waiting in a loop, or computing."""
 
 
 def describe(wait: Wait) -> str:
@@ -133,6 +137,8 @@ class Activity:
         The departures that this rank has received.
     task : str
         The current task of the program (`World.set_task`). Deadlock reports contain it.
+    keeps_histories : bool
+        Whether channels keep histories of their calls, because a monitor compares them.
     has_failed : bool
         Whether this rank itself has failed.
     is_closed : bool
@@ -151,6 +157,7 @@ class Activity:
         self.channels: dict[str, Channel] = {}
         self.departed: dict[int, Departure] = {}
         self.task = ""
+        self.keeps_histories = False
         self.has_failed = False
         self.is_closed = False
         self.is_forked = False
@@ -161,6 +168,10 @@ class Activity:
         """Make all further calls of this process, a forked child of the rank, raise an error."""
         self.is_forked = self.is_alarmed = True
         self.waiting.clear()  # of threads that the child does not have
+
+    def waits(self) -> dict[int, Wait]:
+        """The present waits, by thread."""
+        return {thread: wait for thread, wait in self.waiting.copy().items() if wait is not None}
 
     def close(self) -> None:
         """Make all further calls raise an error."""
@@ -205,7 +216,7 @@ class Activity:
         if self.is_closed:
             return CommunicationError(f"{describe(wait)}: its world is closed")
         if channel.broken is not None:
-            return DeadlockError(channel.broken)
+            return type(channel.broken)(*channel.broken.args)
         if self.raises and self.departed:
             text = self.why_endless(wait)
             return None if text is None else RankFailed(text)

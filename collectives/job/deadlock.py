@@ -1,48 +1,57 @@
 """Deadlock detection over MPI: collect the states of all ranks, look for a deadlock, and send the verdict to all ranks.
 
-When a wait has lasted a while, the rank's monitor requests the states of the other ranks on the control channel. Every
-monitor replies, also while its rank computes or is blocked. A reply contains the rank's waits, the lines of the program
-that wait, and the counts of calls and messages. The requesting monitor looks for two conditions in the replies:
+When a wait has lasted a while, the rank's monitor notifies a *collector*, the monitor of rank 0. The collector requests
+the states of all ranks on the control channel. Every monitor replies, also while its rank computes or is blocked. A
+reply contains the rank's waits, the lines of the program that wait, and the counts of calls and messages. The messages
+are linear in the number of ranks. If no request follows a notice, because the collector's process has stopped or holds
+the interpreter's lock, the next rank is notified. The collector looks for four conditions in the replies:
 
+- *Departed.* A rank waits for a call or a message of a rank that has left. The collector sends the departure to it.
 - *Deadlock.* A set of ranks that all wait, each for a call or a message that only another rank of the set can make.
   Detection takes two rounds of replies, and the second starts when the first is complete. A rank that is in the same
   wait in both rounds was in it in between as well, so at one moment all ranks of the set were waiting. No time limit is
-  needed. Another thread of such a rank could still make the missing call, so all its threads must wait. Daemon threads
-  that do not wait, such as that of a progress bar, are ignored after ten seconds.
+  needed. Another thread of such a rank could still make the missing call, so all its threads must wait, in ringtape or
+  for another thread without a limit (as the idle threads of a pool do). Daemon threads and threads that have never
+  communicated, such as those of a progress bar or a data loader, are ignored after ten seconds.
 - *Overdue.* The wait has lasted longer than the time limit (`checks.modes.time_limit_s`).
+- *Long.* The wait has lasted a minute (`RINGTAPE_REPORT_S`). The collector prints the states, and the job goes on.
 
 The verdict states the wait of every rank, its line in the program, and the ranks that did not arrive. It is sent to all
 ranks. A polling rank (every rank polls under ``ranks`` checking and under the policy ``raise``) raises it as a
 `DeadlockError`. A rank that is blocked inside MPI cannot, so its monitor ends the job with that text. Without a verdict
-nothing changes, and the time to the next request doubles.
+nothing changes, and the time to the next notice doubles.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from autograd.errors import site_of_thread
+from autograd.errors import DeadlockError, site_of_thread
 
 from ..checks import modes
-from .activity import Activity, Channel, Wait
+from .activity import Activity, Channel, Departure, Wait
 from .control import Control, Test
+from .threads import patience_s
 
 __all__ = ["FIRST_S", "DeadlockDetection", "deadlocked", "verdict_text"]
 
-FIRST_S = 0.6  # how long a wait lasts before the first request
+FIRST_S = 0.6  # how long a wait lasts before the first notice
 _REPLY_S = 1.0  # how long a reply may take; a rank that holds the interpreter's lock cannot reply
-_DAEMONS_S = 10.0  # then daemon threads that do not wait are ignored
+_ANSWER_S = 3.0  # how long a request may take to follow a notice; then the next rank is notified
+_PAUSE_S = 0.3  # between two evaluations, so that many notices cause few rounds
 _BLOCKED_S = 1.0  # how long a rank may take to raise the verdict before its monitor ends the job
-_TAGS = _REQUEST, _REPLY, _VERDICT = 2, 3, 4
+_BUSY_S = 2.0  # then a message that has not been received is no reason to look again soon
+_TAGS = _NOTICE, _REQUEST, _REPLY, _VERDICT, _DEPARTURE = 2, 3, 4, 5, 7
 
 State = dict[str, Any]
 
 
 class DeadlockDetection:
-    """Sends one rank's requests and replies, and evaluates the replies that it receives. Used by one thread only.
+    """Sends one rank's notices and replies, and evaluates the replies if it is the collector. Used by one thread only.
 
     Parameters
     ----------
@@ -60,88 +69,168 @@ class DeadlockDetection:
         self._waiting = activity.waiting
         self._channels = activity.channels
         self._end_job = end_job
-        self._sends: list[Test] = []
-        self._since: dict[int, tuple[Wait, float]] = {}  # thread -> its wait, and the time when it was first seen
-        self._next_s = FIRST_S
+        self._sends: list[tuple[Test, float]] = []
+        # thread -> its wait, the time when it was first seen, and how long it lasts before the next notice
+        self._since: dict[int, tuple[Wait, float, float]] = {}
+        self._calls = 0
+        self._called_s = time.monotonic()  # when this rank made its last call
+        # as a rank that waits
+        self._collector = 0
+        self._noticed_s: float | None = None  # when the last notice was sent, until a request follows
+        # as the collector
+        self._is_notified = False
         self._round = 0
         self._requested_s: float | None = None
+        self._evaluated_s = 0.0
+        self._requests: dict[int, Test] = {}  # requests that have not been received
+        self._heard_s: dict[int, float] = {}  # when each rank replied last
         self._replies: dict[int, State] = {}
         self._before: dict[int, State] | None = None  # the replies of the first round
+        self._reported: set[tuple[int, int, str, int]] = set()  # the long waits that were reported
         self._verdicts: list[tuple[int, Wait, float, str]] = []  # waits that must end with a verdict
-        self.has_left = False
+        self.left: str | None = None  # why this rank has left
         self.rank = control.rank
         self.size = control.size
 
     @property
     def is_busy(self) -> bool:
         """Whether the next `step` should follow soon."""
-        return self._requested_s is not None or bool(self._sends) or bool(self._verdicts)
+        now = time.monotonic()
+        is_sending = any(now - since < _BUSY_S for _, since in self._sends)
+        return self._requested_s is not None or is_sending or bool(self._verdicts)
 
     def step(self) -> None:
-        """Examine the waits and the replies, and make the next request, verdict or end of the job."""
+        """Examine the waits and the replies, and make the next notice, request, verdict or end of the job."""
         now = time.monotonic()
         self.has_sent()
-        waits = dict(self._waiting)
         self._since = {
-            thread: self._since[thread] if thread in self._since and self._since[thread][0] is wait else (wait, now)
-            for thread, wait in waits.items()
+            thread: known if (known := self._since.get(thread)) and known[0] is wait else (wait, now, FIRST_S)
+            for thread, wait in self._activity.waits().items()
         }
-        longest = max((now - since for thread, (_, since) in self._since.items() if thread > 0), default=0.0)
+        calls = sum([channel.calls for channel in self._channels.copy().values()])
+        if calls != self._calls:
+            self._calls, self._called_s = calls, now
         for thread, wait, since, text in self._verdicts:
             if self._waiting.get(thread) is wait and now - since > _BLOCKED_S:
                 self._end_job(text, is_printed_once=True)
         self._verdicts = [entry for entry in self._verdicts if self._waiting.get(entry[0]) is entry[1]]
-        limit_s = modes.time_limit_s()
+        self._notify_if_long(now)
         if self._requested_s is not None:
             if len(self._replies) == self.size or now - self._requested_s > _REPLY_S:
                 self._requested_s = None
-                self._evaluate(longest, limit_s)
-        elif longest < FIRST_S:
-            self._next_s, self._before = FIRST_S, None
-        elif longest >= self._next_s or (limit_s is not None and self._next_s > limit_s and longest >= limit_s):
-            self._request_states()
+                self._evaluate(now)
+        elif self._is_notified and now - self._evaluated_s > _PAUSE_S:
+            self._is_notified = False
+            self._before = None
+            self._request_states(now)
 
-    def _request_states(self) -> None:
+    # -- a rank that waits -------------------------------------------------------------------------------------
+    def _notify_if_long(self, now: float) -> None:
+        is_due, limits = False, (modes.time_limit_s(), modes.report_s())
+        for thread, (wait, since, next_s) in self._since.items():
+            lasts = now - since
+            if lasts >= next_s:
+                is_due = True
+                ends = [limit for limit in limits if limit is not None and limit > lasts]
+                self._since[thread] = wait, since, min([2 * lasts, *ends])
+        if not any(now - since >= FIRST_S for _, since, _ in self._since.values()):
+            self._collector, self._noticed_s = 0, None
+        elif is_due:
+            self._notify(now)
+        elif self._noticed_s is not None and now - self._noticed_s > _ANSWER_S and self._collector < self.rank:
+            self._collector += 1
+            self._notify(now)
+
+    def _notify(self, now: float) -> None:
+        if self._collector == self.rank:
+            self._is_notified = True
+        else:
+            self._send(self._collector, _NOTICE, {})
+            self._noticed_s = now
+
+    # -- the collector -----------------------------------------------------------------------------------------
+    def _request_states(self, now: float) -> None:
         self._round += 1
-        self._requested_s = time.monotonic()
+        self._requested_s = now
         self._replies = {self.rank: self._state()}
-        self._send_to_all(_REQUEST, {"round": self._round})
+        for rank in range(self.size):
+            # A rank that has not even received the last request is not sent another one.
+            if rank != self.rank and (rank not in self._requests or self._requests[rank]()):
+                self._requests[rank] = self._send(rank, _REQUEST, {"round": self._round})
 
-    def _evaluate(self, longest: float, limit_s: float | None) -> None:
+    def _evaluate(self, now: float) -> None:
         before, self._before = self._before, self._replies
-        if before is None:  # start the second round, now that the first is complete
-            self._request_states()
+        if before is None:
+            self._send_departures()
+            self._request_states(now)  # start the second round, now that the first is complete
             return
-        waiting = deadlocked(before, self._replies, longest > _DAEMONS_S, self._activity.raises)
-        self._before = None
-        self._next_s *= 2
+        self._before, self._evaluated_s = None, now
+        waits = [
+            (wait[8], rank) for rank, reply in self._replies.items() for wait in reply["waits"] if wait[0] > 0
+        ]  # fmt: skip
+        if not waits:
+            return
+        longest, slowest = max(waits)
+        waiting = deadlocked(before, self._replies)
+        limit_s, limit_by = self._replies[slowest]["limit"]
         if not waiting and (limit_s is None or longest < limit_s):
+            self._report_long(longest, slowest)
             return
         if len(waiting) == self.size:
             why = "deadlock: no rank can continue"
         elif waiting:
             why = "deadlock: ranks wait for each other"
         else:
-            why = f"rank {self.rank} has waited for {limit_s:g} s (RINGTAPE_TIMEOUT_S)"
-        text = verdict_text(why, self._replies, self.size)
-        waits = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}
-        verdict = {"text": text, "waits": waits}
-        self._send_to_all(_VERDICT, verdict)
-        self._receive_verdict(verdict)
-
-    # -- messages ----------------------------------------------------------------------------------------------
-    def _send_to_all(self, tag: int, content: Any) -> None:
+            why = f"rank {slowest} has waited for {limit_s:g} s ({limit_by})"
+        text = verdict_text(why, self._replies, self.size, self._silent(now))
+        ended = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}
+        verdict = {"text": text, "waits": ended}
         for rank in range(self.size):
             if rank != self.rank:
-                self._send(rank, tag, content)
+                self._send(rank, _VERDICT, verdict)
+        self._receive_verdict(verdict)
 
-    def _send(self, rank: int, tag: int, content: Any) -> None:
+    def _send_departures(self) -> None:
+        """Send the departures of ranks that have left to the ranks that wait for them."""
+        for rank, reply in self._replies.items():
+            awaited = {other for wait in reply["waits"] for other in _missing(wait, self._replies, rank)}
+            for other in awaited:
+                left = self._replies.get(other, {}).get("left")
+                if left is not None:
+                    departure = _departure(other, left, self._replies[other], rank)
+                    if rank == self.rank:
+                        self._activity.add_departure(departure)
+                    else:
+                        self._send(rank, _DEPARTURE, list(departure))
+
+    def _report_long(self, longest: float, slowest: int) -> None:
+        """Print the states of the ranks, once for each wait that has become long."""
+        least_s = modes.report_s()
+        keys = {
+            (rank, wait[0], wait[1], wait[3])
+            for rank, reply in self._replies.items() for wait in reply["waits"]
+            if wait[0] > 0 and least_s is not None and wait[8] >= least_s
+        }  # fmt: skip
+        if keys and not keys & self._reported:
+            why = f"rank {slowest} has waited for {longest:.0f} s; the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
+            text = verdict_text(why, self._replies, self.size, self._silent(time.monotonic()))
+            os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
+        self._reported = keys
+
+    def _silent(self, now: float) -> dict[int, float]:
+        """For how many seconds each rank has sent no reply."""
+        return {rank: now - self._heard_s[rank] for rank in self._heard_s}
+
+    # -- messages ----------------------------------------------------------------------------------------------
+    def _send(self, rank: int, tag: int, content: Any) -> Test:
         # A synchronous send is complete when it is received, so no message is in transit when the channel is freed.
-        self._sends.append(self._control.send(rank, tag, content, is_synchronous=True))
+        test = self._control.send(rank, tag, content, is_synchronous=True)
+        self._sends.append((test, time.monotonic()))
+        return test
 
     def has_sent(self) -> bool:
         """Whether all messages of this rank have been received; makes progress."""
-        self._sends = [test for test in self._sends if not test()]
+        self._sends = [sent for sent in self._sends if not sent[0]()]
         return not self._sends
 
     def receive(self) -> None:
@@ -151,36 +240,42 @@ class DeadlockDetection:
                 self._take(tag, *message)
 
     def _take(self, tag: int, source: int, content: Any) -> None:
-        if tag == _REQUEST:
+        if tag == _NOTICE:
+            self._is_notified = True
+        elif tag == _REQUEST:
+            self._noticed_s = None
             self._send(source, _REPLY, {**self._state(), "round": content["round"]})
         elif tag == _VERDICT:
             self._receive_verdict(content)
-        elif content["round"] == self._round:
-            self._replies[source] = content
+        elif tag == _DEPARTURE:
+            self._activity.add_departure(Departure(*content))
+        else:
+            self._heard_s[source] = time.monotonic()
+            if content["round"] == self._round:
+                self._replies[source] = content
 
     def _state(self) -> State:
         """The state of this rank: its waits, whether all its threads wait, and its counts."""
-        waits = dict(self._waiting)
-        monitor = threading.current_thread()
-        idle = [t for t in threading.enumerate() if t is not monitor and t.ident not in waits]
-        main = threading.main_thread()
-        doing = "has left" if self.has_left else f"computes at {site_of_thread(main.ident) or 'an unknown place'}"
+        now = time.monotonic()
+        waits = self._activity.waits()
+        place = site_of_thread(threading.main_thread().ident) or "an unknown place"
+        doing = f"computes at {place}" if self.left is None else "has left"
+        channels = self._channels.copy()
         return {
             "waits": [
                 [thread, channel.key, call, number, source, f"{_call_text(channel, call, number, source)}",
-                 site_of_thread(abs(thread)), list(channel.ranks)]
+                 site_of_thread(abs(thread)), list(channel.ranks), now - self._since.get(thread, (None, now, 0))[1]]
                 for thread, (channel, call, number, source) in waits.items()
             ],
-            "is_blocked": not self.has_left and all(t.daemon for t in idle),
-            "has_daemons": bool(idle),
-            "has_left": self.has_left,
+            "patience_s": None if self.left is not None else patience_s(waits, self._waiting),
+            "left": self.left,
             "doing": doing,
+            "called_s": now - self._called_s,
             "task": self._activity.task,
-            "calls": {key: channel.calls for key, channel in self._channels.copy().items()},
-            "sent": {key: channel.sent.copy() for key, channel in self._channels.copy().items() if channel.sent},
-            "received": {
-                key: channel.received.copy() for key, channel in self._channels.copy().items() if channel.received
-            },
+            "limit": [modes.time_limit_s(), modes.time_limit_source()],
+            "calls": {key: channel.calls for key, channel in channels.items()},
+            "sent": {key: channel.sent.copy() for key, channel in channels.items() if channel.sent},
+            "received": {key: channel.received.copy() for key, channel in channels.items() if channel.received},
         }  # fmt: skip
 
     def _receive_verdict(self, verdict: Any) -> None:
@@ -190,12 +285,21 @@ class DeadlockDetection:
             for wait in waits:
                 channel = self._channels.get(wait[1])
                 if channel is not None and channel.broken is None:
-                    channel.broken = verdict["text"]
+                    channel.broken = DeadlockError(verdict["text"])
                     self._activity.is_alarmed = True
         now = time.monotonic()
-        for thread, wait in dict(self._waiting).items():
+        for thread, wait in self._activity.waits().items():
             if thread > 0 and (thread, wait[0].key, wait[1], wait[2]) in mine:
                 self._verdicts.append((thread, wait, now, verdict["text"]))
+
+
+def _departure(rank: int, why: str, reply: State, to: int) -> Departure:
+    """The departure of a rank, from its reply, for rank `to`."""
+
+    def with_it(counts: dict[str, dict[Any, int]]) -> dict[str, int]:
+        return {key: n for key, each in counts.items() if (n := each.get(str(to), each.get(to))) is not None}
+
+    return Departure(rank, why, False, reply["calls"], with_it(reply["sent"]), with_it(reply["received"]))
 
 
 def _call_text(channel: Channel, call: str, number: int, peer: int | None) -> str:
@@ -205,7 +309,7 @@ def _call_text(channel: Channel, call: str, number: int, peer: int | None) -> st
 
 def _missing(wait: Any, replies: dict[int, State], rank: int) -> list[int]:
     """The ranks that have not made the call, or not sent (for a lend: received) the message, that the wait needs."""
-    _, key, call, number, peer, _, _, ranks = wait
+    _, key, call, number, peer, _, _, ranks = wait[:8]
     if peer is not None:
         what = "received" if call == "lend" else "sent"
         counts = replies[peer].get(what, {}).get(key, {}) if peer in replies else {}
@@ -214,23 +318,18 @@ def _missing(wait: Any, replies: dict[int, State], rank: int) -> list[int]:
     return [r for r in ranks if r != rank and (r not in replies or replies[r]["calls"].get(key, 0) < number)]
 
 
-def deadlocked(
-    before: dict[int, State], after: dict[int, State], is_late: bool = False, raises: bool = False
-) -> set[int]:
+def deadlocked(before: dict[int, State], after: dict[int, State]) -> set[int]:
     """The ranks that wait for each other, so that no other rank can end their waits; see the module.
 
     Parameters
     ----------
     before, after : dict of int to dict
         Two rounds of replies, by rank.
-    is_late : bool
-        Whether the wait has lasted so long that daemon threads are to be ignored.
-    raises : bool
-        Whether a wait for a rank that has left raises an error, so that it is no deadlock.
     """
 
     def is_blocked(reply: State) -> bool:
-        return reply["is_blocked"] and (is_late or not reply["has_daemons"])
+        patience_s = reply["patience_s"]
+        return patience_s is not None and all(wait[8] >= patience_s for wait in blocked_in(reply))
 
     def blocked_in(reply: State) -> list[Any]:
         return [wait for wait in reply["waits"] if wait[0] > 0]  # the others are tests of incomplete calls
@@ -241,15 +340,16 @@ def deadlocked(
     waiting = {
         rank
         for rank in before.keys() & after.keys()
-        if is_blocked(before[rank]) and is_blocked(after[rank]) and waits_of(before[rank]) == waits_of(after[rank])
+        if blocked_in(after[rank])
+        and is_blocked(before[rank])
+        and is_blocked(after[rank])
+        and waits_of(before[rank]) == waits_of(after[rank])
     }
-    gone = {rank for rank, reply in after.items() if reply["has_left"]}
+    gone = {rank for rank, reply in after.items() if reply["left"] is not None}
 
     def never_ends(missing: list[int]) -> bool:
-        """Whether the missing ranks of a wait will never arrive and the wait will not raise an error."""
-        if raises:
-            return not gone.intersection(missing) and bool(waiting.intersection(missing))
-        return bool((waiting | gone).intersection(missing))
+        """Whether a wait never ends because of other waits. A wait for a rank that has left ends with its departure."""
+        return not gone.intersection(missing) and bool(waiting.intersection(missing))
 
     while True:
         blocked = {
@@ -260,22 +360,30 @@ def deadlocked(
         waiting = blocked
 
 
-def verdict_text(why: str, replies: dict[int, State], size: int) -> str:
-    """The text of a verdict: the reason, and the state of every rank, one line each."""
+def verdict_text(why: str, replies: dict[int, State], size: int, silent_s: dict[int, float] | None = None) -> str:
+    """The text of a verdict: the reason, and the state of every rank, one line each.
+
+    `silent_s` says for how many seconds ranks without a reply have not replied.
+    """
     lines = []
     for rank in range(size):
         reply = replies.get(rank)
         if reply is None:
-            lines.append(f"rank {rank} does not reply: its program holds the interpreter's lock, or it has stopped")
-        elif not reply["waits"]:
-            lines.append(f"rank {rank} {reply['doing']}{_task(reply)}")
-        if reply is None:
+            for_s = f" for {silent_s[rank]:.0f} s" if silent_s and rank in silent_s else ""
+            lines.append(
+                f"rank {rank} does not reply{for_s}: its program holds the interpreter's lock, or it has stopped"
+            )
             continue
+        since = reply["called_s"]
+        if not reply["waits"]:
+            for_s = "" if reply["left"] is not None or since < 1 else f" (its last call was {since:.0f} s ago)"
+            lines.append(f"rank {rank} {reply['doing']}{for_s}{_task(reply)}")
         for wait in reply["waits"]:
             missing = _missing(wait, replies, rank)
             for_ranks = f" for {modes.rank_list(missing)}" if missing and wait[4] is None else ""
             at = f" at {wait[6]}" if wait[6] else ""
-            lines.append(f"rank {rank} waits in {wait[5]}{for_ranks}{at}{_task(reply)}")
+            for_s = f", for {wait[8]:.0f} s" if wait[8] >= 1 else ""
+            lines.append(f"rank {rank} waits in {wait[5]}{for_ranks}{at}{for_s}{_task(reply)}")
     return "\n  ".join([why, *lines])
 
 

@@ -1,9 +1,9 @@
-"""The monitor: a thread in every process of a world that detects departed ranks and deadlocks.
+"""The monitor: a thread in every process of a world that detects departed ranks, deadlocks and different calls.
 
-A few times a second it receives the messages of the other monitors on the control channel, and checks the waits of its
-own rank. A wait for a rank that has departed ends the job under the policy ``end``. Under ``raise`` the waiting rank
-polls and raises `RankFailed` itself. Its monitor ends the job only if the rank is blocked inside the transport, where
-it cannot raise an error.
+A few times a second it receives the messages of the other monitors on the control channel, compares the calls that the
+ranks have made (`comparison`), and checks the waits of its own rank. A wait for a rank that has departed ends the job
+under the policy ``end``. Under ``raise`` the waiting rank polls and raises `RankFailed` itself. Its monitor ends the
+job only if the rank is blocked inside the transport, where it cannot raise an error.
 
 The transport must allow calls from several threads (``MPI_THREAD_MULTIPLE``, which mpi4py requests by default). Without
 it there is no monitor, and a rank that waits for a rank that exited early hangs.
@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from .activity import Activity, Wait, Waiting, describe, site_text
+from .activity import Activity, Wait, describe, site_text
+from .comparison import Comparison
 from .control import Control
 from .deadlock import DeadlockDetection
 from .ending import Ending
@@ -59,6 +60,7 @@ class Monitor:
         self._report = report
         self._shutdown = Shutdown(control, activity)
         self._deadlock = DeadlockDetection(control, activity, end_job)
+        self._comparison = Comparison(control, activity, end_job)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._endless: dict[int, tuple[Wait, float]] = {}  # waits that must raise an error, and since when
@@ -71,11 +73,12 @@ class Monitor:
         self._thread.start()
 
     def _run(self) -> None:
-        before: Waiting = {}
+        before: dict[int, Wait] = {}
         while not self._stop.wait(_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S):
             self._receive()
             self._deadlock.step()
-            now = dict(self._activity.waiting)
+            self._comparison.step()
+            now = self._activity.waits()
             if self._activity.departed:
                 for thread, wait in now.items():
                     self._check(thread, wait)
@@ -92,6 +95,7 @@ class Monitor:
     def _receive(self) -> None:
         with self._lock:
             self._deadlock.receive()
+            self._comparison.receive()
             self._shutdown.receive()
             self._ending.receive()
 
@@ -112,7 +116,7 @@ class Monitor:
     def fail(self, why: str) -> None:
         """Report to the other ranks that this one has failed (the policy ``raise``)."""
         with self._lock:
-            self._shutdown.send_departures(why, has_failed=True)
+            self._shutdown.send_departures(why)
 
     def leave(self, why: str, progress: Callable[[], None]) -> Iterator[None]:
         """Stop the thread and wait until all ranks leave: a generator, see `Shutdown.leave`."""
@@ -120,12 +124,17 @@ class Monitor:
         if self._thread is not None:
             self._thread.join(2.0)
             self._thread = None
-        self._deadlock.has_left = True
+        self._deadlock.left = why
+        self._comparison.finish()
 
-        def advance() -> bool:
+        def advance(number: int) -> bool:
             self._deadlock.receive()
             self._ending.receive()
+            self._comparison.receive()
             progress()
-            return self._deadlock.has_sent()
+            self._comparison.step()
+            if number == 0:  # later no rank waits, and no question may be asked
+                self._deadlock.step()
+            return self._deadlock.has_sent() and self._comparison.is_quiet()
 
-        return self._shutdown.leave(why, advance)
+        return self._shutdown.leave(advance)

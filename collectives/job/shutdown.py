@@ -1,14 +1,15 @@
 """Orderly shutdown of a world, and detection of ranks that exited early.
 
 A rank whose script ends, or that closes the world, enters a nonblocking barrier on the control channel. Ranks may end
-minutes apart, so an incomplete barrier is no error. After a moment the rank sends a `Departure` to the others: why it
-has left, how many collective calls it has made on each channel, and how many messages it has sent to and received from
-each rank. A rank that waits for a call or a message that will never be made then reports it; see `monitor`.
+minutes apart, so an incomplete barrier is no error. A rank that waits for a call or a message of a rank that has left
+is found by deadlock detection, whose collector sends it the `Departure`: why the rank has left, how many collective
+calls it has made on each channel, and how many messages it has sent to and received from the waiting rank. So leaving
+costs no messages besides the barriers. Only a rank that has failed under the policy ``raise`` sends its departure to
+all others itself.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 from .activity import Activity, Departure
@@ -16,7 +17,6 @@ from .control import Control, Test
 
 __all__ = ["Shutdown"]
 
-_GRACE_S = 0.3  # departures are sent after it; ranks that end together differ by less
 _TAG = 1
 
 
@@ -41,47 +41,42 @@ class Shutdown:
         while (message := self._control.receive(_TAG)) is not None:
             self._activity.add_departure(Departure(*message[1]))
 
-    def send_departures(self, why: str, has_failed: bool) -> None:
-        """Send all other ranks the departure of this one. Only the first call has an effect."""
+    def send_departures(self, why: str) -> None:
+        """Send all other ranks the departure of this one, which has failed. Only the first call has an effect."""
         if self._departures is not None:
             return
         self._departures = []
         for rank in range(self._control.size):
             if rank != self._control.rank:
-                departure = self._activity.departure(rank, why, has_failed)
+                departure = self._activity.departure(rank, why, has_failed=True)
                 # A synchronous send is complete when it is received, so none is in transit when the channel is freed.
                 self._departures.append(self._control.send(rank, _TAG, list(departure), is_synchronous=True))
 
-    def leave(self, why: str, advance: Callable[[], bool]) -> Iterator[None]:
+    def leave(self, advance: Callable[[int], bool]) -> Iterator[None]:
         """Wait until all ranks leave. A generator: every step makes progress, and the caller pauses between steps.
+
+        There are three barriers. When the first is complete, all programs have ended. When the second is complete, all
+        questions of the monitors have been asked and received; when the third is, all answers.
 
         Parameters
         ----------
-        why : str
-            The reason that is sent to the other ranks if one of them is late.
         advance : callable
-            Makes progress on all other work; returns whether this rank has no incomplete send on the channel.
+            Makes progress on all other work, given the number of the barrier (0, 1, 2). Returns whether this rank has
+            no incomplete send on the channel and waits for no answer.
         """
-        yield from self._barrier(why, advance)
-        # All departures have been sent now. They have been received when all ranks are in the second barrier.
-        yield from self._barrier(None, advance)
+        for number in range(3):
+            while not self._is_quiet(advance, number):  # a rank's messages are received before it enters a barrier
+                yield
+            is_complete = self._control.barrier()
+            while True:
+                is_quiet = self._is_quiet(advance, number)
+                if is_complete() and is_quiet:
+                    break
+                yield
 
-    def _barrier(self, why: str | None, advance: Callable[[], bool]) -> Iterator[None]:
-        start = time.monotonic()
-        while not self._is_quiet(advance):  # a rank's messages are received before it enters a barrier
-            yield
-        is_complete = self._control.barrier()
-        while True:
-            is_quiet = self._is_quiet(advance)
-            if is_complete() and is_quiet:
-                return
-            if why is not None and time.monotonic() - start > _GRACE_S:
-                self.send_departures(why, has_failed=False)
-            yield
-
-    def _is_quiet(self, advance: Callable[[], bool]) -> bool:
+    def _is_quiet(self, advance: Callable[[int], bool], number: int) -> bool:
         self.receive()
-        return advance() and self._have_sent()
+        return advance(number) and self._have_sent()
 
     def _have_sent(self) -> bool:
         if self._departures:

@@ -241,7 +241,8 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     """Start a collective on a Tensor: check the labels, start the request, and record it."""
     layout = x.labelled(state.grid) if x.layout is None else x.layout  # type: ignore[arg-type]
     array = x.array
-    out = collective.prepared(x, call).out
+    prepared = collective.prepared(x, call)
+    out = prepared.out
     assert out is not None
     recorded = state.recording is not None and is_inexact(array.dtype)
     if layout.rooted and layout.absent_beyond(call.axes):
@@ -249,6 +250,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     if agree:
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             call.group.agree("start of " + collective.fingerprint(array, call, recorded))
+        prepared.note_start(array, recorded)
         call = call.variant(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
         if call.group.size == 1 and type(array) is not Shaped:
             array = array.copy()  # as on several ranks: the caller may change the operand

@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     if args.threads is not None and world().size > 1:
         print(f"check: --threads is for one process; mpiexec has started {world().size}", file=sys.stderr)
         return 2
-    with modes.waiting_limited(args.limit_s):
+    with modes.waiting_limited(args.limit_s, "--limit-s"):
         return _check(args) if args.threads is None else max(run(_check, args.threads, args))
 
 

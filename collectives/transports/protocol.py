@@ -146,6 +146,8 @@ class Communicator:
     another. None: every group has memory of its own."""
     repeats = False
     """Whether `_run` reads the operand from `x` only, so that a request can be run again with another operand."""
+    history: list[int] | None = None
+    """The marks of the calls (`job.history`), which monitors compare; None where no monitor does."""
     adds_float16 = False
     """Whether `_run` receives float16 operands of reductions unconverted, and rounds the sum once itself."""
 
@@ -240,6 +242,7 @@ class Communicator:
         where the transport allows it.
         """
         is_broadcast, repeats = request.call == "broadcast", self.repeats
+        request = self._marked(request, x)
 
         def again(x: Array) -> Any:
             if not repeats or (observers and get_ident() in observers):
@@ -249,6 +252,10 @@ class Communicator:
             return self._run(request, x, None if result is None else empty(*result))
 
         return again
+
+    def _marked(self, request: Request, x: Array) -> Request:
+        """A request with the mark of the call, for transports that keep a history."""
+        return request
 
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""
@@ -398,6 +405,7 @@ class Wrapper(Communicator):
         self.index, self.size, self.ranks, self.name = base.index, base.size, base.ranks, base.name
         self.traffic, self.copies, self.dry = base.traffic, base.copies, base.dry
         self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
+        self.history = base.history
 
     @property
     def control(self) -> Communicator:

@@ -76,6 +76,8 @@ class Request(NamedTuple):
         belongs to the call until the call is complete.
     options : tuple
         Further arguments of some calls; see the table.
+    mark : int
+        The transport's mark of the call (`job.history`), if it was determined in advance; else 0.
 
     Examples
     --------
@@ -94,6 +96,7 @@ class Request(NamedTuple):
     dtype: Any = None
     out: Any = None
     options: tuple[Any, ...] = ()
+    mark: int = 0
 
 
 def shown(request: Request) -> str:
@@ -113,7 +116,7 @@ def answer(request: Request, rank: int) -> tuple[int, np.dtype[Any]] | None:
     >>> answer(Request("reduce", np.ones(2), root=1), rank=0) is None
     True
     """
-    call, x, _, counts, receive_counts, root, _, dtype, out, options = request
+    call, x, _, counts, receive_counts, root, _, dtype, out, options, _ = request
     if out is not None:
         return out.size, out.dtype
     if call in ("all_reduce", "scan", "broadcast"):
@@ -200,7 +203,7 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     Traceback (most recent call last):
     autograd.errors.ShapeError: a transport takes one-dimensional C-contiguous arrays, not shape (2, 3): ravel it first
     """
-    call, x, op, counts, receive_counts, root, peer, _, out, options = request
+    call, x, op, counts, receive_counts, root, peer, _, out, options, _ = request
     if call == "exchange" or call == "barrier":
         return
     if call in _PEERS:

@@ -19,12 +19,14 @@ from autograd.errors import CommunicationError
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
 from ...job.activity import Channel
+from ...job.history import digest_of, mark
 from ..protocol import Array, Communicator, Pending, Request
+from ..request import shown
 from ..staged import HostTransport
 from ..traffic import Traffic
 from . import windows
 from .calls import CALLS, mpi_call, nonblocking
-from .groups import Groups, Handle, digest_of
+from .groups import Groups, Handle
 from .library import KINDS, MPI
 
 __all__ = ["MpiCommunicator"]
@@ -70,6 +72,8 @@ class MpiCommunicator(HostTransport):
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
         self.pools = groups.pools
         if handle is not None:  # nobody waits for a channel of a single rank
+            if self._waits.activity.keeps_histories:
+                self.history = channel.history = []
             self._waits.activity.channels[channel.key] = channel
 
     def __repr__(self) -> str:
@@ -102,6 +106,7 @@ class MpiCommunicator(HostTransport):
         if found is None:
             channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
             found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.index, self._groups)
+            found.history = channel.history = None  # it carries messages only
             found._tag = 1 + digest_of(purpose) % 32767  # MPI promises tags up to 32767
         return found
 
@@ -139,18 +144,32 @@ class MpiCommunicator(HostTransport):
                 raise error
 
     # -- calls -------------------------------------------------------------------------------------------------
+    def _marked(self, request: Request, x: Array) -> Request:
+        if request.call not in _BLOCKING:
+            return request
+        return request._replace(mark=_mark_of(request, None if request.call == "broadcast" else x, x))
+
     def _run(self, request: Request, x: Any, out: Any, name: str = "") -> Any:
         """Make a call; `name` describes it in reports of waiting ranks (default: the name of the call)."""
         call = request[0]
         if call == "all_reduce":  # the most frequent call: its row of the table, without a function call
             datatype, operations = KINDS[x.dtype]
             function, arguments = "Allreduce", ((x, datatype), (out, datatype), operations[request[2]])
+            marked = request[10] or _mark(call, request[2], 0, x.dtype, x.size, None)
         elif call in _BLOCKING:
             function, arguments = mpi_call(call, request, x, out)
+            marked = request[10]
+            if not marked:  # as `_mark_of`, without a call
+                given = out if x is None else x
+                size = given.size if call in _UNIFORM else None
+                counts = tuple(request[3] or ()) if call in _COUNTED else None
+                marked = _mark(call, request[2], request[5], None if given is None else given.dtype, size, counts)
         else:
             return self._start(request, x, out).wait()
         channel = self._channel
         channel.calls = number = channel.calls + 1
+        if self.history is not None:
+            self.history.append(marked)
         wait = (channel, name or call, number, None)
         if modes.watching or self._raises:  # poll, so that this rank can raise an error instead of waiting for ever
             try:
@@ -185,6 +204,8 @@ class MpiCommunicator(HostTransport):
         function, arguments = mpi_call(call, request, x, out)
         channel = self._channel
         channel.calls = number = channel.calls + 1
+        if self.history is not None:
+            self.history.append(request.mark or _mark_of(request, x, out))
         wait = (channel, request.call, number, None)
         waited = self._waits.start(wait, getattr(self._comm, nonblocking(function)), *arguments)
 
@@ -202,13 +223,19 @@ class MpiCommunicator(HostTransport):
 
     def _window(self, request: Request, x: Array, out: Array) -> Array:
         function = windows.get if request.call == "get" else windows.accumulate
-        filled: Array = self.block(request.call, function, self._comm, KINDS[x.dtype], x, request.options[0], out)
+        args = (self._comm, KINDS[x.dtype], x, request.options[0], out)
+        filled: Array = self.block(request.call, function, *args, of=_mark_of(request, x, out))
         return filled
 
-    def block(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a blocking function that all ranks of the group call and that calls MPI itself. It counts as one call."""
+    def block(self, name: str, function: Callable[..., Any], *args: Any, of: int | None = None) -> Any:
+        """Run a blocking function that all ranks of the group call and that calls MPI itself. It counts as one call.
+
+        `of` is the mark of the call, by default that of its name.
+        """
         channel = self._channel
         channel.calls = number = channel.calls + 1
+        if self.history is not None:
+            self.history.append(mark(name, is_message=True) if of is None else of)
         return self._waits.block((channel, name, number, None), function, *args)
 
     def _exchanged(self, data: bytes) -> list[bytes]:
@@ -275,8 +302,32 @@ class MpiCommunicator(HostTransport):
         return self._foreign.block(name, function, x, self._foreign._comm)
 
 
-_AGREE = Request("all_reduce", op="max")
+_AGREE = Request("all_reduce", op="max", mark=mark("a comparison of fingerprints", is_message=True))
 _BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
+_ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+_UNIFORM = frozenset(("all_reduce", "broadcast", "reduce", "scan"))  # their operands have one size on all ranks
+_COUNTED = frozenset(("all_gather", "reduce_scatter"))  # all ranks pass the same counts
+
+
+def _mark_of(request: Request, x: Any, out: Any) -> int:
+    """The mark of a call: what MPI needs to be the same on all ranks."""
+    call = request[0]
+    given = out if x is None else x
+    counts = tuple(request[3] or ()) if call in _COUNTED else request[9] if call == "scan" else None
+    size = given.size if call in _UNIFORM else None
+    return _mark(call, request[2], request[5], None if given is None else given.dtype, size, counts)
+
+
+@lru_cache(maxsize=4096)
+def _mark(call: str, op: str, root: int, dtype: Any, size: int | None, counts: Any) -> int:
+    """`counts` are the options of a scan."""
+    sizes = "" if size is None else f"[{size}]"
+    if counts is not None and call != "scan":
+        sizes = f"{list(map(int, counts))}"
+    given = "" if dtype is None else f"({np.dtype(dtype)}{sizes})"
+    options = f" exclusive={counts[0]} backwards={counts[1]}" if call == "scan" else ""
+    root_text = f" root={root}" if call in _ROOTED else ""
+    return mark(f"{shown(Request(call, op=op))}{given}{root_text}{options}", is_message=True)
 
 
 @lru_cache(maxsize=4096)

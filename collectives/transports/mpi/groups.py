@@ -8,7 +8,6 @@ dropped. So the ranks may collect garbage at different times.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import finalize
@@ -20,20 +19,9 @@ from ..protocol import Communicator
 from .library import MPI
 from .waiting import Waits
 
-__all__ = ["Groups", "Handle", "digest_of"]
+__all__ = ["Groups", "Handle"]
 
 _FREEING = 16  # communicators that the same ranks make between two exchanges of what they have dropped
-
-
-def digest_of(text: str) -> int:
-    """A 64-bit digest of a text, the same on every rank.
-
-    Examples
-    --------
-    >>> digest_of("dp") == digest_of("dp") != digest_of("tp")
-    True
-    """
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 class Handle:

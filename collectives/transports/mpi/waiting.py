@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
 
 from autograd.errors import CommunicationError
@@ -25,6 +25,7 @@ __all__ = ["Started", "Waits"]
 # One MPI test makes a bounded amount of progress on all requests. Over TCP, with operations of 3 ms between them, four
 # tests at a time finished an 8 MiB all-reduce in two thirds of the time of one test. Each costs a microsecond.
 _TESTS_AT_A_TIME = 4
+_COMPARISON_S = 4.0  # how long the monitors may take to find that the ranks have made different calls
 
 
 class Waits:
@@ -42,6 +43,7 @@ class Waits:
         self.sends: deque[Any] = deque()
         # Requests of started calls own their copies, too, and the program may never wait for them.
         self.started: deque[Started] = deque()
+        self._reaping = Lock()
         self.abandoned: list[Any] = []  # requests whose wait has ended in an error; MPI may still write to their arrays
 
     @property
@@ -53,15 +55,20 @@ class Waits:
         """Make progress, and remove completed sends, oldest first, until the first incomplete one."""
         if self.activity.is_forked:
             return  # the requests are those of the rank
-        while self.sends and self.sends[0].Test():
-            self.sends.popleft()
-        started = self.started
-        if started:
-            for _ in range(_TESTS_AT_A_TIME):
-                if started[0].advance():
-                    started.popleft()
-                    if not started:
-                        break
+        if not self._reaping.acquire(blocking=False):
+            return  # another thread does it; two must not test one request
+        try:
+            while self.sends and self.sends[0].Test():
+                self.sends.popleft()
+            started = self.started
+            if started:
+                for _ in range(_TESTS_AT_A_TIME):
+                    if started[0].advance():
+                        started.popleft()
+                        if not started:
+                            break
+        finally:
+            self._reaping.release()
 
     def check(self, wait: Wait) -> None:
         """Raise an error if `wait` would never end."""
@@ -79,14 +86,28 @@ class Waits:
         try:
             return function(*args)
         except MPI.Exception as error:
+            self._await_comparison(wait)
             raise CommunicationError(f"{describe(wait)}: {error}") from error
         finally:
-            waiting.pop(thread, None)
+            waiting[thread] = None
+
+    def _await_comparison(self, wait: Wait) -> None:
+        """After an error of MPI: if the ranks have made different calls, let the monitors find that and end the job.
+
+        MPI's own error then says only that a message was too long, on a rank that may have done nothing wrong.
+        """
+        channel = wait[0]
+        until = time.monotonic() + (0.0 if channel.history is None else _COMPARISON_S)
+        while time.monotonic() < until:
+            time.sleep(0.02)
+            if channel.broken is not None:
+                self.check(wait)
 
     def start(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Started:
         """Start a nonblocking call of mpi4py whose result has a wait."""
         if self.activity.is_alarmed:
             self.check(wait)
+        self.activity.waiting.setdefault(get_ident())
         started = Started(self, function(*args), wait)
         self.started.append(started)
         return started
@@ -95,6 +116,7 @@ class Waits:
         """Start a send without a wait."""
         if self.activity.is_alarmed:
             self.check(wait)
+        self.activity.waiting.setdefault(get_ident())
         self.reap()
         self.sends.append(function(*args))
 
@@ -116,12 +138,13 @@ class Started:
         The description of the wait, for the monitor.
     """
 
-    __slots__ = ("_is_done", "_request", "_wait", "_waits", "status")
+    __slots__ = ("_is_done", "_lock", "_request", "_wait", "_waits", "status")
 
     def __init__(self, waits: Waits, request: Any, wait: Wait):
         self._waits = waits
         self._request = request
         self._wait = wait
+        self._lock = Lock()  # held by the thread that tests or waits: MPI allows one at a time
         self._is_done = False  # then the request is null, and another test would clear the status
         self.status = MPI.Status()
 
@@ -129,7 +152,11 @@ class Started:
         """Make progress without blocking; True once the call is complete."""
         if self._waits.activity.is_forked:
             self._waits.check(self._wait)
-        self._is_done = self._is_done or self._request.Test(self.status)
+        if not self._is_done and self._lock.acquire(blocking=False):
+            try:
+                self._is_done = self._is_done or self._request.Test(self.status)
+            finally:
+                self._lock.release()
         return self._is_done
 
     def test(self) -> bool:
@@ -145,8 +172,10 @@ class Started:
 
     def wait(self) -> None:
         if not self._is_done:
-            self._waits.block(self._wait, self._poll if self._waits.is_polling else self._yielding_wait)
-            self._is_done = True
+            with self._lock:
+                if not self._is_done:
+                    self._waits.block(self._wait, self._poll if self._waits.is_polling else self._yielding_wait)
+                    self._is_done = True
 
     def _yielding_wait(self) -> None:
         """Wait and yield the core, which another rank or the operating system may need. MPI's own wait keeps it."""

@@ -70,8 +70,9 @@ class MpiWorld:
         self._ending = Ending(self._control, hosts, process.report_ending)
         self._monitor = Monitor(self._control, self.activity, process.end_job, process.report, self._ending)
         handle = self._groups.keep(MPI.COMM_WORLD.Dup(), channel)
+        self.activity.keeps_histories = has_monitor and MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.communicator = MpiCommunicator(handle, channel, rank, self._groups)
-        if has_monitor and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        if self.activity.keeps_histories:
             self._has_thread = True
             self._monitor.start()
         _leave_before_finalize()

@@ -165,7 +165,7 @@ class Flags:
         try:
             self._wait_long(at, n)
         finally:
-            waiting.pop(thread, None)
+            waiting[thread] = None
 
     def _wait_long(self, at: int, n: int) -> None:
         words, sync, progress = self.words, self.sync, self._host.progress

@@ -94,7 +94,7 @@ class WaitingRanks:
         if not self._wake_locks[rank].acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
             with self.lock:
                 if self._waits[rank] is wait:  # otherwise it has just been woken
-                    self._stop_all(f"a rank has waited for {limit_s:g} s (RINGTAPE_TIMEOUT_S)")
+                    self._stop_all(f"a rank has waited for {limit_s:g} s ({modes.time_limit_source()})")
             self._wake_locks[rank].acquire()
         error, self._errors[rank] = self._errors[rank], None
         if error is not None:

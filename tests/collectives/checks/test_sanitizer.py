@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import threading
@@ -256,7 +257,7 @@ def test_a_rank_that_computes_for_ever_on_threads() -> None:
 
     start = body.__code__.co_firstlineno
     for text in cc.run(program, 3)[::2]:
-        assert text.startswith("a rank has waited for 0.2 s (RINGTAPE_TIMEOUT_S): ")
+        assert text.startswith("a rank has waited for 0.2 s (timeout_s= of cc.check): ")
         assert f"rank 1 computes at test_sanitizer.py:{start + 2}" in text or "rank 1 computes at threading.py:" in text
         for rank in (0, 2):
             assert re.search(rf"rank {rank} waits in all_reduce #1 on 'a@0', which is all_reduce\(axis='a' .*, for "
@@ -274,12 +275,12 @@ def test_limits_of_time() -> None:
 
 
 def answer(waits: list[Any], calls: dict[str, int], **more: Any) -> dict[str, Any]:
-    return {"waits": waits, "calls": calls, "sent": {}, "is_blocked": bool(waits), "has_left": False,
-            "has_daemons": False, "doing": "computes at a.py:1", **more}  # fmt: skip
+    return {"waits": waits, "calls": calls, "sent": {}, "patience_s": 0.0, "left": None,
+            "doing": "computes at a.py:1", "called_s": 0.0, **more}  # fmt: skip
 
 
 def in_call(key: str, number: int, ranks: list[int]) -> list[Any]:
-    return [1, key, "all_reduce", number, None, f"all_reduce #{number} on '{key}'", "a.py:5", ranks]
+    return [1, key, "all_reduce", number, None, f"all_reduce #{number} on '{key}'", "a.py:5", ranks, 1.0]
 
 
 def test_who_is_deadlocked() -> None:
@@ -293,14 +294,15 @@ def test_who_is_deadlocked() -> None:
     assert deadlocked(crossed, moves) == set()
     arrived = {**crossed, 1: answer([on_a], {"a": 2})}  # all have come: the call is under way
     assert deadlocked(arrived, arrived) == set()
-    left = {**computes, 1: answer([], {"a": 1}, has_left=True)}
-    assert deadlocked(left, left) == {0, 2}
-    half = {**crossed, 1: answer([on_b], {"a": 1, "b": 1}, is_blocked=False)}  # another thread of it goes on
+    left = {**computes, 1: answer([], {"a": 1}, left="exited early")}
+    assert deadlocked(left, left) == set()  # its departure ends their waits
+    half = {**crossed, 1: answer([on_b], {"a": 1, "b": 1}, patience_s=math.inf)}  # another thread of it goes on
     assert deadlocked(half, half) == set()
-    watched = {**crossed, 1: {**crossed[1], "has_daemons": True}}  # a progress bar's thread may not save it for long
+    watched = {**crossed, 1: {**crossed[1], "patience_s": 10.0}}  # a progress bar's thread may not save it for long
     assert deadlocked(watched, watched) == set()
-    assert deadlocked(watched, watched, is_late=True) == {0, 1, 2}
-    recv = [1, "a", "recv", 1, 1, "recv #1 on 'a' from rank 1", "a.py:7", [0, 1]]
+    late = {**crossed, 1: answer([[*on_b[:8], 11.0]], {"a": 1, "b": 1}, patience_s=10.0)}
+    assert deadlocked(late, late) == {0, 1, 2}
+    recv = [1, "a", "recv", 1, 1, "recv #1 on 'a' from rank 1", "a.py:7", [0, 1], 1.0]
     both = {0: answer([recv], {}), 1: answer([[*recv[:4], 0, *recv[5:]]], {})}
     assert deadlocked(both, both) == {0, 1}
     tested = {**both, 1: {**both[1], "waits": [*both[1]["waits"], [-1, *on_a[1:]]]}}
@@ -308,7 +310,7 @@ def test_who_is_deadlocked() -> None:
     on_its_way = {**both, 1: {**both[1], "sent": {"a": {"0": 1}}}}
     assert deadlocked(on_its_way, on_its_way) == set()
     text = verdict_text("deadlock: no rank can continue", computes, 4)
-    assert "rank 0 waits in all_reduce #2 on 'a' for rank 1 at a.py:5" in text
+    assert "rank 0 waits in all_reduce #2 on 'a' for rank 1 at a.py:5, for 1 s" in text
     assert "rank 1 computes at a.py:1" in text
     assert "rank 3 does not reply" in text
 
@@ -352,7 +354,8 @@ def test_ranks_that_all_send_without_a_copy_end_the_job() -> None:
 def test_a_rank_that_computes_for_ever_over_mpi() -> None:
     outcome = waits_in_vain("computes", "ranks", "1")
     for rank in (0, 2):
-        assert re.search(rf"RANK {rank} after .*: .rank [02] has waited for 1 s \(RINGTAPE_TIMEOUT_S\)", outcome.out)
+        said = r".rank [02] has waited for 1 s \(timeout_s= of cc.check\)"
+        assert re.search(rf"RANK {rank} after .*: {said}", outcome.out)
     assert len(re.findall(r"rank 1 computes at waits_in_vain.py:\d+", outcome.out)) == 3  # rank 1 too
     assert re.search(r"RANK 1 after .*: .rank [02] has waited for 1 s", outcome.out)  # told when it came at last
 

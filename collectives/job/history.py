@@ -1,0 +1,131 @@
+"""The calls that a rank has made on a channel, for comparison with those of the other ranks by the monitors.
+
+Every collective call appends a *mark* to the history of its channel: a 64-bit number that stands for the call's text
+(its name, dtype, sizes, reduction, root), the same on every rank. That is all that a call does. The monitor's thread
+takes the marks out of the history and condenses them: it keeps the latest ones, and a digest of all calls up to each
+multiple of `BLOCK`. Two ranks whose digests differ have made different calls, whether a call has hung or not; see
+`comparison`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from functools import lru_cache
+from typing import Any
+
+from autograd.errors import find_site, short_site
+
+from .activity import Channel
+
+__all__ = ["BLOCK", "History", "Record", "call_of", "digest_of", "mark"]
+
+BLOCK = 256  # calls between two digests
+_KEPT = 4096  # the latest marks that are kept
+_DIGESTS = 1 << 16  # the latest digests that are kept
+_TEXTS = 1 << 16  # the calls whose texts are kept
+
+History = list[int]
+"""The marks of the calls that the monitor has not seen yet. A call appends one; nothing else touches it."""
+
+_calls: dict[int, tuple[str, str]] = {}
+
+
+def digest_of(text: str) -> int:
+    """A 64-bit digest of a text, the same on every rank.
+
+    Examples
+    --------
+    >>> digest_of("dp") == digest_of("dp") != digest_of("tp")
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=1 << 14)
+def mark(text: str, is_message: bool = False) -> int:
+    """The mark of a call with this text. The text is kept, and the line of the program that asks first.
+
+    A collective appends its own mark, and then those of the transport's calls that it makes (`is_message`). The two
+    kinds are told apart by the last bit.
+    """
+    made = digest_of(text) >> 1 << 1 | is_message
+    if made not in _calls:
+        if len(_calls) >= _TEXTS:
+            _calls.clear()
+        _calls[made] = text, short_site(*find_site())
+    return made
+
+
+def call_of(made: int) -> tuple[str, str]:
+    """The text of a mark that this rank has made, and the line of its first such call."""
+    return _calls.get(made, ("a call whose text is no longer kept", ""))
+
+
+class Record:
+    """A channel's history, condensed. Only the monitor uses it.
+
+    Attributes
+    ----------
+    channel : Channel
+    number : int
+        How many calls it covers.
+    hashed : int
+        The calls of the last digest: a multiple of `BLOCK`.
+    """
+
+    def __init__(self, channel: Channel):
+        self.channel = channel
+        self.number = self.hashed = 0
+        self._marks = array("Q")  # the latest ones
+        self._first = 0  # the number of marks before them
+        self._digests = array("Q", [0])
+        self._first_digest = 0
+
+    def fold(self) -> None:
+        """Take in the calls that the rank has made since."""
+        history = self.channel.history
+        count = 0 if history is None else len(history)
+        if not count:
+            return
+        assert history is not None
+        self._marks.extend(history[:count])
+        del history[:count]
+        self.number += count
+        while self.number - self.hashed >= BLOCK:
+            at = self.hashed - self._first
+            block = self._marks[at : at + BLOCK].tobytes()
+            before = self._digests[-1].to_bytes(8, "little")
+            self._digests.append(int.from_bytes(hashlib.blake2b(before + block, digest_size=8).digest(), "little"))
+            self.hashed += BLOCK
+        if len(self._marks) > 2 * _KEPT:
+            dropped = min(len(self._marks) - _KEPT, self.hashed - self._first)
+            del self._marks[:dropped]
+            self._first += dropped
+        if len(self._digests) > 2 * _DIGESTS:
+            del self._digests[:_DIGESTS]
+            self._first_digest += _DIGESTS
+
+    def digest(self, hashed: int) -> int | None:
+        """The digest of the first `hashed` calls; None if it is no longer kept."""
+        at = hashed // BLOCK - self._first_digest
+        return self._digests[at] if at >= 0 else None
+
+    def marks(self, start: int) -> tuple[int, Any]:
+        """The number of calls before the first mark that is kept from call `start` on, and these marks."""
+        at = max(start - self._first, 0)
+        return self._first + at, self._marks[at:]
+
+    def is_last(self, index: int) -> bool:
+        """Whether a call is the last one, or the collective that the last one of the transport belongs to."""
+        while index + 1 < self.number:
+            index += 1
+            made = self.mark(index)
+            if made is None or not made & 1:
+                return False
+        return True
+
+    def mark(self, index: int) -> int | None:
+        """The mark of one call; None if it is not kept, or was not made."""
+        at = index - self._first
+        return self._marks[at] if 0 <= at < len(self._marks) else None
