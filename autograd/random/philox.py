@@ -138,8 +138,6 @@ def draw(
         extents, box, layout = of_shape(shape, key.axes, part, caller)
         if choices:
             layout = None
-        elif layout is not None and layout.drawn and max(layout.grid.sizes) > 1:
-            _declare(key, layout)
     if numbers and layout is not None and events.constants and max(layout.grid.sizes) > 1:
         _compare_numbers(numbers, layout, caller)
     if state.dry and not (choices and layout is None):
