@@ -60,6 +60,8 @@ import signal, time
 import numpy as np
 import autograd as ag
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without it
+
 class Leaf:
     uses, array = 1, np.ones(3)
     def __setattr__(self, name, value):
