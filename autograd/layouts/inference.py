@@ -26,12 +26,12 @@ def infer(
     real: Sequence[bool],
     options: Any,
     arrays: Sequence[Any],
-    given: Sequence[int] = (),
+    operands: Sequence[Any] = (),
 ) -> Layout:
     """Infer the layout of the result of `op`. Raises LayoutError with a reason and a fix if the layouts do not mix.
 
     For an operand that is not `real` (floating or complex), R and I are treated as C, because it has no cotangent. The
-    arrays, and the indices of operands that were `given` as plain arrays or numbers, are for the error's text.
+    arrays, and the `operands` that held them, are for the error's text.
     """
     grid = layouts[0].grid
     for layout in layouts:
@@ -48,7 +48,7 @@ def infer(
         try:
             result.append(combine(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
-            text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, given)
+            text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, operands, options)
             raise LayoutError(text) from None
     return grid.layout(result)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from autograd.engine.recording import FREE
 from autograd.engine.state import state
-from autograd.engine.tensor import Given, Tensor
+from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
-from autograd.layouts.messages import about_plain_array, contradiction, describe
+from autograd.layouts.messages import about_origin, contradiction, describe
 from autograd.layouts.partition import require_fit
 
 from ..call import Call
@@ -146,9 +146,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     if isinstance(to, Shard) and have is V:
         return _as_shard(x, on, to, have)
     text = _cast_refusal(x, on, have, to)
-    if x.__class__ is Given:
-        text = about_plain_array(text, "x", f"cast(ag.constant(x), {'*'.join(on.names)!r}, to={to!r})")
-    raise LayoutError(text + call_site())
+    raise LayoutError(about_origin(text, x, x.name or "x", on.names, lambda label: label is to) + call_site())
 
 
 def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:

@@ -89,7 +89,9 @@ REDUCE_SCATTER = Collective("reduce_scatter", (P, V), part_label, shape=part_sha
 SHARD = Collective(
     "shard", (R, I), part_label, silent=True, shape=part_shape,
     refuses={P: Refusal("a slice of an addend is not a slice of the sum",
-                        "reduce_scatter(x, axis, dim=...)   (takes the sum and keeps this rank's part of it)")},
+                        "reduce_scatter({x}, {a!r}, dim=...)   (takes the sum and keeps this rank's part of it)"),
+             V: Refusal("each rank would keep a part of another value",
+                        "cc.from_local({x}, {{..., {a!r}: Shard(...)}}), if {x} is this rank's part already")},
 )  # fmt: skip
 PAD = Collective("pad", (V, Shard), silent=True, shape=whole_shape)
 
