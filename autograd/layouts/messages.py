@@ -198,7 +198,7 @@ def explain(
 
     grid = layouts[0].grid
     questions = [
-        origin_question(x, names[i], layouts[i], axis, how)
+        origin_question(x, names[i], [axis], how, len(grid.names) == 1)
         for i, x in enumerate(operands)
         if labels[i] is V and shapes[i] != () and _has_default_label(x, axis)
         for how in _as_equal(x, names[i], axis, grid.names, partial(with_label, i))
@@ -259,42 +259,49 @@ def _as_equal(x: Any, name: str, axis: str, axes: Sequence[str], passes: Callabl
         return [constant]
     for label in (R, I):
         if passes(label):
-            return [_labelled(x, name, axis, axes, label)]
+            return [_labelled(x, name, dict.fromkeys([axis], label), axes)]
     return [how.format(x=constant, a=axis) for label, how, _ in _FIXES[C] if is_alone and passes(label)][:1]
 
 
-def _labelled(x: Any, name: str, axis: str, axes: Sequence[str], label: Label) -> str:
-    """A leaf made of the same array with a label for one more axis."""
+def _labelled(x: Any, name: str, labels: Mapping[str, Label], axes: Sequence[str]) -> str:
+    """A leaf made of the same array with more labels."""
+    text = ", ".join(f"{axis!r}: {label!r}" for axis, label in labels.items())
     if _is_plain(x):
-        return f"ag.tensor({name}, layout={{{axis!r}: {label!r}}})"
+        return f"ag.tensor({name}, layout={{{text}}})"
     others = "..., " if len(getattr(x, "unstated", ())) < len(axes) else ""
-    return f"layout={{{others}{axis!r}: {label!r}}} where {name} is made"
+    return f"layout={{{others}{text}}} where {name} is made"
 
 
-def origin_question(x: Any, name: str, layout: Layout, axis: str, how: str) -> str:
+def origin_question(x: Any, name: str, axes: Sequence[str], how: str, is_on_all: bool) -> str:
     """The line of a message about an operand that is Varying by default: what to write if all ranks have the same."""
     if _is_plain(x):
-        return plain_array(name, how)
+        return (
+            f"  {name} is a plain array, which counts as Varying. The same on all ranks"
+            f"{'' if is_on_all else f' of {axes[0]!r}'}? {how}"
+        )
+    shown = "axis " + ", ".join(map(repr, axes)) if len(axes) == 1 else "axes " + ", ".join(map(repr, axes))
     return (
-        f"  {name} was made without a label for axis {axis!r}, so it is Varying there. The same on all ranks"
-        f"{f' of {axis!r}' if len(layout) > 1 else ''}? {how}"
+        f"  {name} was made without a label for {shown}, so it is Varying there. The same on all ranks"
+        f"{'' if is_on_all else f' of {axes[0]!r}'}? {how}"
     )
 
 
 def about_origin(text: str, x: Any, name: str, axes: Sequence[str], takes: Callable[[Label], bool]) -> str:
-    """The text of a collective's refusal, with the question whether its operand is Varying by default only."""
-    layout = x.layout
-    for axis in layout.grid.names:
-        if axis in axes and layout[axis] is V and _has_default_label(x, axis):
-            for how in _as_equal(x, name, axis, layout.grid.names, takes):
-                first, *rest = text.splitlines()
-                return "\n".join([first, origin_question(x, name, layout, axis, how), *rest])
-    return text
+    """The text of a collective's refusal, with the question whether its operand is Varying by default only.
 
-
-def plain_array(name: str, how: str) -> str:
-    """The line of a message about an operand that is a plain array: what to write if all ranks have the same."""
-    return f"  {name} is a plain array, which counts as Varying. The same on all ranks? {how}"
+    An operand without any label may be the same on the other axes, too.
+    """
+    layout, names = x.layout, x.layout.grid.names
+    by_default = [axis for axis in names if layout[axis] is V and _has_default_label(x, axis)]
+    on = [axis for axis in by_default if axis in axes]
+    label = next((label for label in (C, R, I) if takes(label)), None)
+    if not on or label is None:
+        return text
+    is_on_all = len(by_default) == len(names)
+    on = by_default if is_on_all else on
+    how = f"ag.constant({name})" if label is C else _labelled(x, name, dict.fromkeys(on, label), names)
+    first, *rest = text.splitlines()
+    return "\n".join([first, origin_question(x, name, on, how, is_on_all), *rest])
 
 
 def rank_dependent(name: str, layout: Layout, axis: str) -> str:
@@ -412,7 +419,9 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is {label.word}: "
                 f"{size} different numbers, and no single one to differentiate. Needed: Invariant, Partial or Rooted\n"
                 f"{question}  {fix}all_reduce(loss, {axis!r}, to=I){condition}   (the sum over the ranks)\n"
-                f"  or:  mean(loss, {axis!r}, to=I){condition}   (their mean)" + call_site()
+                f"  or:  mean(loss, {axis!r}, to=I){condition}   (their mean)\n"
+                f"  If all ranks compute the same number, label the data: ag.constant(a) for a plain array a, "
+                f"layout={{{axis!r}: R}} for a tensor without a label" + call_site()
             )
 
 
