@@ -122,7 +122,7 @@ class Collective:
         ``sends(x, call)``: requests that are run before the request of `asks`.
     resizes : callable, optional
         ``resizes(call, labels)``: dimensions of the result whose extents no label describes.
-    refuses : mapping from Label to Refusal
+    refuses : mapping from Label or class of labels to Refusal
         Reasons and fixes for labels that are not taken, where they differ from the usual ones.
     """
 
@@ -142,7 +142,7 @@ class Collective:
         alone: Callable[[Any, Call], Any] | None = itself,
         sends: Callable[[Any, Call], Iterable[Request]] | None = None,
         resizes: Callable[[Call, list[Label]], Iterable[int]] | None = None,
-        refuses: Mapping[Label, Refusal] | None = None,
+        refuses: Mapping[Label | type[Label], Refusal] | None = None,
     ):
         self.name = name
         self.takes = takes
@@ -333,7 +333,7 @@ class Collective:
     def _refusal(self, x: Any, layout: Layout, axis: str, name: str) -> str:
         have, name = layout[axis], name or "x"
         words = " or ".join(dict.fromkeys(t.word if isinstance(t, Label) else t.__name__ for t in self.takes))
-        own = self.refuses.get(have, Refusal(""))
+        own = self.refuses.get(have) or self.refuses.get(type(have)) or Refusal("")
         lines = [
             f"{self.name}({name}: {describe(x, x.shape, layout)}, axis {axis!r})",
             f"  axis {axis!r}: {name} is {have.word}; {self.name} takes {words}{': ' if own.why else ''}{own.why}",

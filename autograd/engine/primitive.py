@@ -236,7 +236,9 @@ class Primitive:
             try:
                 self.function(*arrays, *options)  # shapes that do not fit are reported first
             except ValueError as misfit:
-                raise unfit(self, misfit, arrays) from misfit
+                if getattr(error, "is_about_extents", False):  # it says why they do not
+                    raise error from None
+                raise unfit(self, misfit, xs or arrays) from misfit
             except IndexError:
                 raise error from None  # an index of the whole value is out of range in a part
             if self.instead is None or not isinstance(error, LayoutError):

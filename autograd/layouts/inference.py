@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import LayoutError
 from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
-from .messages import Refused, explain, rank_dependent
+from .messages import ABOUT_EXTENTS, Refused, explain, rank_dependent
 from .partition import extents_of_parts
 from .rank_values import EVERY_AXIS, rank_axes
 
@@ -49,7 +49,9 @@ def infer(
             result.append(combine(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
             text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, operands, options)
-            raise LayoutError(text) from None
+            error = LayoutError(text)
+            error.is_about_extents = refused.args[0] in ABOUT_EXTENTS
+            raise error from None
     return grid.layout(result)
 
 
@@ -74,7 +76,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
                 other = labels[j]
                 if not (isinstance(other, Shard) and other.dim == d
                         and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])):
-                    raise Refused("unmatched", i, j)
+                    raise Refused("unmatched", i, j, d)
             contracted = True
             continue
         target, n = _label_in_result(label, entry, i, shapes[i][label.dim])

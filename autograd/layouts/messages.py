@@ -13,8 +13,8 @@ from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
-    "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf", "explain", "fixes",
-    "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
+    "ABOUT_EXTENTS", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf", "explain",
+    "fixes", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -40,7 +40,7 @@ class Refused(Exception):
     """The reason why labels do not mix: a key of `_REASONS`, and the indices of the operands."""
 
 
-def _unmatched(op: Any, labels: Sequence[Label], i: int, j: int) -> str:
+def _unmatched(op: Any, labels: Sequence[Label], i: int, j: int, d: int) -> str:
     return (
         f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over ({labels[i]!r}), "
         f"{op.operand_name(j)} is {labels[j].word}: the contraction is unmatched"
@@ -138,6 +138,9 @@ _REASONS: dict[str, Callable[..., str]] = {
     "both partial": _both_partial,
 }
 
+ABOUT_EXTENTS = frozenset(("unmatched", "cut differently", "cut along others", "spans"))
+"""The reasons that explain, too, why the extents of the operands on this rank do not fit."""
+
 _FIXES = {  # label of an operand -> (label it gets, the call, its cost)
     I: [(R, "cast({x}, {a!r}, to=R)", "free forward, all-reduce in backward"),
         (P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free in both directions"),
@@ -222,6 +225,9 @@ def explain(
     if word == "cut differently" and at[0].dim == at[1].dim:
         wholes = " and ".join(f"all_gather({names[i]}, {axis!r}, dim={x.dim})" for i, x in sharded)
         found = f"  fix: {wholes}   (the wholes), or make them with the same parts"
+    if word in ("spans", "unmatched"):
+        j, d = (at[0], at[1]) if word == "spans" else (at[1], at[2])
+        found = _part(names[j], labels[j], axis, d) or found
     # usually the operand that is D, I or P must change: try those first
     order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):
@@ -239,6 +245,16 @@ def explain(
                 found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}{condition}   ({cost})"
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
+
+
+def _part(name: str, label: Label, axis: str, dim: int) -> str | None:
+    """The fix for a whole that meets the parts of another value: this rank's part of it."""
+    if label is P:
+        return f"  fix: reduce_scatter({name}, {axis!r}, dim={dim})   (this rank's part of the sum)"
+    if label is R or label is I:
+        cost = "free in both directions" if label is R else "an all-gather in backward"
+        return f"  fix: shard({name}, {axis!r}, dim={dim})   (this rank's part; {cost})"
+    return None
 
 
 def _is_plain(x: Any) -> bool:

@@ -158,20 +158,22 @@ def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
         "O": "the other ranks hold no data",
     }.get(have.letter, "there is no free cast to this label")
     fix = {
-        "P->R": "all_reduce(x, axis, to=R)",
-        "P->I": "all_reduce(x, axis, to=I)",
-        "P->V": "reduce_scatter(x, axis, dim=...)",
-        "P->S": "reduce_scatter(x, axis, dim=...)",
-        "V->R": "all_reduce(x, axis, to=R) for the sum, all_gather(x, axis) for the parts, broadcast(x, axis) for one",
-        "V->I": "all_reduce(x, axis, to=I) for the sum, all_gather(x, axis, to=I) for the parts",
-        "S->R": "all_gather(x, axis, dim=..., to=R)",
-        "S->I": "all_gather(x, axis, dim=..., to=I)",
-        "R->S": "shard(x, axis, dim=...)",
-        "I->S": "shard(x, axis, dim=...)",
-        "O->R": "broadcast(x, axis, root=..., to=R)",
-        "O->I": "broadcast(x, axis, root=..., to=I)",
-        "O->V": "scatter(x, axis, root=...) or broadcast(x, axis, root=...)",
+        "P->R": "all_reduce({on}, to=R)",
+        "P->I": "all_reduce({on}, to=I)",
+        "P->V": "reduce_scatter({on}, dim=...)",
+        "P->S": "reduce_scatter({on}, dim={to})",
+        "V->R": "all_reduce({on}, to=R) for the sum, all_gather({on}) for the parts, broadcast({on}) for one",
+        "V->I": "all_reduce({on}, to=I) for the sum, all_gather({on}, to=I) for the parts",
+        "S->R": "all_gather({on}, dim={have}, to=R)",
+        "S->I": "all_gather({on}, dim={have}, to=I)",
+        "R->S": "shard({on}, dim={to})",
+        "I->S": "shard({on}, dim={to})",
+        "O->R": "broadcast({on}, root={have}, to=R)",
+        "O->I": "broadcast({on}, root={have}, to=I)",
+        "O->V": "scatter({on}, root={have}) or broadcast({on}, root={have})",
     }.get(f"{have.letter}->{to.letter}", "call the collective that communicates the value")
+    of_label = [getattr(label, "dim", getattr(label, "root", "...")) for label in (have, to)]
+    fix = fix.format(on=f"{x.name or 'x'}, {axis!r}", have=of_label[0], to=of_label[1])
     return (
         f"cast({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {axis!r}, to={to!r})\n"
         f"  axis {axis!r}: x is {have.word}, and {why}\n  fix: {fix}"
