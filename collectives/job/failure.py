@@ -1,6 +1,7 @@
 """Failure of a rank: the failed rank is reported, and by default the job ends on all ranks.
 
-- The rank raises an exception: the exception hooks print the traceback and the rank, and end the job.
+- The rank raises an exception: the exception hooks print the traceback and the rank, and end the job. If other ranks of
+  the host raise the same one within a quarter of a second, one of them prints it, with the list of ranks.
 - It exits early, by ``sys.exit`` or at the end of its script: its worlds send that to the other ranks (see `shutdown`).
 - It is killed, or calls ``os._exit``: the `supervisor`, a separate process, reports which rank it was.
 

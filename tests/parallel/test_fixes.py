@@ -153,7 +153,7 @@ def test_the_fixes_lead_to_the_serial_gradient(name: str) -> None:
             assert numpy.allclose(gradient, wanted[key], rtol=1e-9, atol=1e-12), "\n".join(told)
 
 
-# -- a mean of sharded rows --------------------------------------------------------------------------------------------
+# -- a mean of sharded rows -------------------------------------------------------------------------------------------
 def entered(run: Run) -> Any:
     return cc.cast(run.parameter("w", W), "dp", to=R)
 
@@ -209,7 +209,7 @@ for _name, _loss in LOSSES.items():
     )
 
 
-# -- how data get their labels -----------------------------------------------------------------------------------------
+# -- how data get their labels ----------------------------------------------------------------------------------------
 def squares(p: dict[str, Any]) -> Any:
     return ((X @ p["w"] - T) ** 2).sum()
 
@@ -302,7 +302,7 @@ def and_a_cast_of_the_rows(run: Run) -> Any:
         return finish(run, tape, x, w, run.leaf("t", T[at], label))
 
 
-# -- labels that do not mix ---------------------------------------------------------------------------------------------
+# -- labels that do not mix -------------------------------------------------------------------------------------------
 B = T[0]
 
 
@@ -365,6 +365,7 @@ of_two("columns_and_a_replicated_weight", lambda p: ((X @ p["w"]) ** 2).sum(), l
        np.matmul, names="x w")
 of_two("rows_and_the_whole_weight", lambda p: ((X @ p["w"]) ** 2).sum(), lambda run: shards(run, X, 0), i_w,
        np.matmul, names="x w")
+of_two("copies_and_the_whole_weight", lambda p: ((X @ p["w"]) ** 2).sum(), replicated(X), i_w, np.matmul, names="x w")
 of_two("the_whole_and_a_divided_weight", lambda p: ((X @ p["w"]) ** 2).sum(), replicated(X), shards_of_w,
        np.matmul, names="x w")
 of_two("an_invariant_whole_and_a_divided_weight", lambda p: ((X @ p["w"]) ** 2).sum(), invariant(X), shards_of_w,
