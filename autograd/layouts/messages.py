@@ -40,9 +40,9 @@ class Refused(Exception):
     """The reason why labels do not mix: a key of `_REASONS`, and the indices of the operands."""
 
 
-def _unmatched(op: Any, labels: Sequence[Label], i: int, j: int, d: int) -> str:
+def _unmatched(op: Any, labels: Sequence[Any], i: int, j: int, d: int) -> str:
     return (
-        f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over ({labels[i]!r}), "
+        f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over ({labels[i]!r}{_in_all(labels[i])}), "
         f"{op.operand_name(j)} is {labels[j].word}: the contraction is unmatched"
     )
 
@@ -68,6 +68,11 @@ def _cut(op: Any, labels: Sequence[Any], one: Shard, two: Shard, i: int, size: i
     return f"the operands are sharded differently: {first} does not mix with {second} of {op.operand_name(i)}"
 
 
+def _in_all(label: Shard) -> str:
+    """``, 12 in all``: the global extent, where the ranks have agreed on it."""
+    return "" if label.extent is None else f", {label.extent} in all"
+
+
 def _extents(label: Shard, size: int, length: int) -> str:
     """``extents 5, 4, 3``, or this rank's alone where the ranks have not agreed on them."""
     if label.extent is None:
@@ -86,7 +91,7 @@ def _cut_along_others(op: Any, labels: Sequence[Any], j: int, i: int) -> str:
 def _spans(op: Any, labels: Sequence[Any], j: int, d: int, i: int) -> str:
     return (
         f"{op.operand_name(j)} is {labels[j].word} and spans dimension {d}, along which {op.operand_name(i)} is "
-        "sharded: each rank would combine its own part with the whole"
+        f"sharded{_in_all(labels[i])}: each rank would combine its own part with the whole"
     )
 
 
