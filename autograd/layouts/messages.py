@@ -42,8 +42,8 @@ class Refused(Exception):
 
 def _unmatched(op: Any, labels: Sequence[Any], i: int, j: int, d: int) -> str:
     return (
-        f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over ({labels[i]!r}{_in_all(labels[i])}), "
-        f"{op.operand_name(j)} is {labels[j].word}: the contraction is unmatched"
+        f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over "
+        f"({labels[i]!r}{_in_all(labels[i])}), {op.operand_name(j)} is {labels[j].word}: the contraction is unmatched"
     )
 
 
