@@ -45,6 +45,8 @@ class RingtapeError(Exception):
 class LayoutError(RingtapeError):
     """Layouts cannot be combined. The message names the axis, the operands, their layouts and the fix."""
 
+    is_about_extents = False  # whether it explains, too, why the shapes of the operands on a rank do not fit
+
 
 class TapeError(RingtapeError):
     """Invalid use of a tape: it is released, the value belongs to another one, or nothing is recorded."""

@@ -54,10 +54,10 @@ from autograd.engine.events import listeners
 from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
-from autograd.engine.tensor import TENSORS, Given, Tensor, relabel
+from autograd.engine.tensor import TENSORS, Tensor, relabel
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
-from autograd.layouts.messages import about_plain_array, describe, fixes
+from autograd.layouts.messages import about_origin, describe, fixes
 
 from .call import Call, keep
 from .checks import modes, sanitizer
@@ -122,7 +122,7 @@ class Collective:
         ``sends(x, call)``: requests that are run before the request of `asks`.
     resizes : callable, optional
         ``resizes(call, labels)``: dimensions of the result whose extents no label describes.
-    refuses : mapping from Label to Refusal
+    refuses : mapping from Label or class of labels to Refusal
         Reasons and fixes for labels that are not taken, where they differ from the usual ones.
     """
 
@@ -142,7 +142,7 @@ class Collective:
         alone: Callable[[Any, Call], Any] | None = itself,
         sends: Callable[[Any, Call], Iterable[Request]] | None = None,
         resizes: Callable[[Call, list[Label]], Iterable[int]] | None = None,
-        refuses: Mapping[Label, Refusal] | None = None,
+        refuses: Mapping[Label | type[Label], Refusal] | None = None,
     ):
         self.name = name
         self.takes = takes
@@ -228,14 +228,18 @@ class Collective:
             layout = x.labelled(state.grid)  # type: ignore[arg-type]
         array = x.array
         known = call.prepared.get((self, layout, array.__class__, array.shape, array.dtype))
-        return known or self.prepare(array, layout, call, x.name, x.__class__ is Given)
+        return known or self.prepare(array, layout, call, x.name, x)
 
-    def prepare(self, x: Any, layout: Layout | None, call: Call, name: str = "", is_plain: bool = False) -> Prepared:
+    def prepare(
+        self, x: Any, layout: Layout | None, call: Call, name: str = "", operand: Tensor | None = None
+    ) -> Prepared:
         """Check the labels and compute everything about a call that does not depend on the operand's values."""
         try:
             out = None if layout is None else self.label(x, layout, call, name)
         except LayoutError as error:
-            raise LayoutError(self._about_plain(str(error), is_plain, call.axes)) from None
+            if operand is None:
+                raise
+            raise LayoutError(self._about_origin(str(error), operand, call.axes)) from None
         made = Prepared(self, call, layout, out, outline(x))
         if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
@@ -293,7 +297,7 @@ class Collective:
         for axis in on.names:
             if not self.takes_label(x.layout[axis]):
                 text = self._refusal(x.array, x.layout, axis, x.name)
-                raise LayoutError(self._about_plain(text, x.__class__ is Given, on.names))
+                raise LayoutError(self._about_origin(text, x, on.names))
 
     def label(self, x: Any, layout: Layout, call: Call, name: str = "") -> Layout:
         """The result's layout; LayoutError if the collective does not take the operand's label on an axis."""
@@ -312,13 +316,9 @@ class Collective:
             result = result.replace(stale, V) if stale else result
         return result
 
-    def _about_plain(self, text: str, is_plain: bool, axes: tuple[str, ...]) -> str:
-        """The text of an error about the operand; if this was a plain array, with the call that says it is no V."""
-        if not is_plain or not (self.takes_label(C) or self.takes_label(R)):
-            return text
-        labels = ", ".join(f"{axis!r}: R" for axis in axes)
-        how = "ag.constant(x)" if self.takes_label(C) else f"ag.tensor(x, layout={{{labels}}})"
-        return about_plain_array(text, "x", how)
+    def _about_origin(self, text: str, x: Tensor, axes: tuple[str, ...]) -> str:
+        """The text of an error about the operand; if it is V by default, with the label that says it is not."""
+        return about_origin(text, x, x.name or "x", axes, self.takes_label)
 
     def _refuse_addends(self, x: Any, layout: Layout, name: str) -> None:
         for axis, have in layout.items():
@@ -333,7 +333,7 @@ class Collective:
     def _refusal(self, x: Any, layout: Layout, axis: str, name: str) -> str:
         have, name = layout[axis], name or "x"
         words = " or ".join(dict.fromkeys(t.word if isinstance(t, Label) else t.__name__ for t in self.takes))
-        own = self.refuses.get(have, Refusal(""))
+        own = self.refuses.get(have) or self.refuses.get(type(have)) or Refusal("")
         lines = [
             f"{self.name}({name}: {describe(x, x.shape, layout)}, axis {axis!r})",
             f"  axis {axis!r}: {name} is {have.word}; {self.name} takes {words}{': ' if own.why else ''}{own.why}",
@@ -341,11 +341,13 @@ class Collective:
         found = [(how, cost) for label, how, cost in fixes(have) if any(label is t for t in self.takes)]
         if self.nonlinear and (have is R or have is I or have is C):
             lines.append(f"  fix: leave {self.name} out, since {name} is the same on all ranks of the axis")
+        elif own.instead:
+            lines.append(f"  fix: {own.instead.format(x=name, a=axis)}")
         elif found:
             how, cost = found[0]
             lines.append(f"  fix: {how.format(x=name, a=axis, d=getattr(have, 'dim', 0))}   ({cost})")
         else:
-            lines.append(f"  fix: {own.instead or _instead(name, axis, have)}")
+            lines.append(f"  fix: {_instead(name, axis, have)}")
         return "\n".join(lines) + call_site()
 
     # -- the sweeps --------------------------------------------------------------------------------------------

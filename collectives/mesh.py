@@ -198,7 +198,7 @@ class Mesh:
         self._axes: dict[Any, Axis] = {}
         self._known: list[Axis] = []
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
-        self._outer: list[tuple[Any, Any, Any]] = []
+        self._outer: list[tuple[Any, ...]] = []
         self._thread = threading.get_ident()
         for name in self.names:
             axis = self.axis(name)
@@ -270,14 +270,15 @@ class Mesh:
             raise MeshError(
                 "a mesh was entered on another thread (rank) than the one that made it. Fix: make it inside run(...)"
             )
-        self._outer.append((state.mesh, state.grid, state.poke))
+        self._outer.append((state.mesh, state.grid, state.poke, state.unstated))
         state.mesh, state.grid, state.poke = self, self.grid, self.ranks.poke if self.ranks.size > 1 else None
+        state.unstated = {}
         if state.recording is not None:  # so that its leaves enter again, with labels of this mesh
             state.recording.leaves.clear()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        state.mesh, state.grid, state.poke = self._outer.pop()
+        state.mesh, state.grid, state.poke, state.unstated = self._outer.pop()
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)

@@ -220,7 +220,7 @@ def _own(leaves: Sequence[Any], axis: Any) -> list[tuple[Copy, Any]]:
     found = []
     for i, x in enumerate(leaves):
         if any(x.layout[a] is V or type(x.layout[a]) is Shard for a in axis.names) and (
-            isinstance(x, Parameter) or getattr(x, "is_unlabelled", False)
+            isinstance(x, Parameter) or _is_unlabelled(x, axis)
         ):
             name = x.name or f"parameter {i}"
             found.append((Copy(name, _shown(x, name), _digest_of(x.array)), x))
@@ -236,7 +236,7 @@ def _warn(equal: Sequence[Copy], own: Sequence[tuple[Copy, Any]], axis: Any) -> 
         return
     found = [
         part for part, x in own
-        if part in equal and (getattr(x, "is_unlabelled", False) or not _is_one_number(to_host(x.array)))
+        if part in equal and (_is_unlabelled(x, axis) or not _is_one_number(to_host(x.array)))
     ]  # fmt: skip
     if found:
         names, shown = ", ".join(part.place for part in found), "".join(f"  {part.text}\n" for part in found)
@@ -251,6 +251,10 @@ def _warn(equal: Sequence[Copy], own: Sequence[tuple[Copy, Any]], axis: Any) -> 
             f"\n  or:  layout={{{along!r}: V}}, if an ag.tensor without a label is meant to have a value of each rank",
             ReplicaWarning, file, line,
         )  # fmt: skip
+
+
+def _is_unlabelled(x: Any, axis: Any) -> bool:
+    return any(name in x.unstated for name in axis.names)
 
 
 def _is_one_number(host: Any) -> bool:

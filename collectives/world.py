@@ -19,6 +19,7 @@ from autograd.errors import CommunicationError, MeshError, RankFailed
 from .job.activity import forked_text
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone, why_not_of_size
+from .job.traceback import comparable, ranks_text
 from .transports.protocol import Communicator
 
 if TYPE_CHECKING:  # loaded with the first world of each kind
@@ -502,14 +503,16 @@ def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
 
 
 def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> None:
-    """Raise the lowest rank's error among those of the same type as the first failure."""
+    """Raise the lowest rank's error among those of the same type as the first failure. A note names the ranks."""
     kind = type(errors[first])
     rank = min(rank for rank, error in errors.copy().items() if type(error) is kind)
     chosen = errors[rank]
     try:
         if isinstance(chosen, SystemExit):  # raising it would end this process, silently for code 0
             raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen
-        chosen.add_note(f"raised on rank {rank} of {ranks}")
+        text = comparable(chosen, str(chosen))
+        same = [i for i, each in errors.copy().items() if type(each) is kind and comparable(each, str(each)) == text]
+        chosen.add_note(f"raised on {ranks_text(same)} of {ranks}")
         raise chosen
     finally:
         del chosen  # as above: leave no cycle

@@ -201,11 +201,11 @@ class Several(Primitive):
         return [_View(self, i) for i in range(len(self.outputs(*arrays, *options)))]
 
     def inferred(
-        self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...], given: Sequence[int] = ()
+        self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...], xs: Sequence[Any] = ()
     ) -> Signature:
         """A signature whose `out` is a tuple of layouts, one per output."""
         shapes, real = shapes_and_kinds(arrays)
-        outs = tuple(infer(view, layouts, shapes, real, options, arrays, given) for view in self.views(arrays, options))
+        outs = tuple(infer(view, layouts, shapes, real, options, arrays, xs) for view in self.views(arrays, options))
         signature = Signature(tuple(layouts), outs[0])
         signature.out = outs  # type: ignore[assignment]
         return signature

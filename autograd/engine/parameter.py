@@ -32,8 +32,7 @@ __all__ = ["Constant", "Leaf", "Parameter", "constant", "refuse_unlabelled_updat
 class Leaf(Tensor):
     """A Tensor that the user made. With `requires_grad`, backward adds its gradient to `grad`."""
 
-    __slots__ = ("_grad", "_requires_grad", "is_unlabelled", "name", "uses")
-    is_unlabelled: bool  # set, to True, by `tensor` only: a leaf that requires a gradient and is V by default
+    __slots__ = ("_grad", "_requires_grad", "name", "unstated", "uses")
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
         if layout is not None and layout.rooted and layout.absent_beyond(()):
@@ -47,6 +46,7 @@ class Leaf(Tensor):
         self._grad: Any = None  # a Tensor, or a bare array until `grad` is read
         self.uses = 0  # the number of tapes that need it, if it owns its array (see `Recording.hold`)
         self.name = name
+        self.unstated: tuple[str, ...] = ()  # the axes for which no label was given, so that it is V by default
         self.requires_grad = requires_grad
 
     @property
@@ -153,6 +153,8 @@ class Leaf(Tensor):
                     "make the model and the data inside the with block" + call_site()
                 )
             self.layout = grid.uniform(self._default)
+            if self._default is V:
+                self.unstated = grid.names
         return self.layout
 
     _default: Label = V
@@ -280,16 +282,16 @@ def _refuse_recorded(caller: str, x: Any) -> None:
 def refuse_unlabelled_update(what: str, x: Leaf) -> None:
     """Raise LayoutError if a leaf that is to be learned is Varying only because no label was given."""
     grid = state.grid
-    if grid is None or not getattr(x, "is_unlabelled", False):
+    if grid is None:
         return
     layout, name = x.labelled(grid), x.name or "w"
-    for axis, label in layout.items():
-        if label is V:
+    for axis in x.unstated:
+        if layout[axis] is V:
             raise LayoutError(
                 f"{what}({name}: {describe(x.array, x.array.shape, layout)})\n  axis {axis!r}: {name} is an ag.tensor "
-                "without a label, so it is Varying: each rank would learn a value of its own, from the gradient of its "
-                f"own data\n  fix: {name} = ag.Parameter(...), which is Invariant, and cast({name}, {axis!r}, to=R) "
-                f"where it is used (free forward, all-reduce in backward)\n"
+                "without a label for it, so it is Varying: each rank would learn a value of its own, from the gradient "
+                f"of its own data\n  fix: {name} = ag.Parameter(...), which is Invariant, and cast({name}, {axis!r}, "
+                f"to=R) where it is used (free forward, all-reduce in backward)\n"
                 f"  or:  layout={{{axis!r}: V}}, if each rank is to learn a value of its own" + call_site()
             )
 
@@ -358,12 +360,16 @@ def tensor(
     if requires_grad and found is not None and found.drawn:
         raise LayoutError(drawn_leaf("tensor", array) + call_site())
     x = Leaf(values, found, requires_grad, name)
+    if found is not None and labels.__class__ is not Layout and array.__class__ not in TENSORS:
+        grid = found.grid
+        if not labels:
+            x.unstated = grid.names
+        elif len(labels) < len(grid.names):
+            x.unstated = tuple(axis for axis in grid.names if axis not in labels)
+            for axis in x.unstated:
+                state.unstated[axis] = name, values.dtype, values.shape, found
     if layout is not None:
         _declare("tensor", x)
-        for declare in declarations:
-            declare("tensor", x)
-    elif requires_grad:
-        x.is_unlabelled = True
     return x
 
 

@@ -26,7 +26,7 @@ from .dispatch import bind, unbroadcast
 from .forward_mode import tangent
 from .recording import Node, Recording
 from .state import state
-from .tensor import TENSORS, Given, relabel
+from .tensor import TENSORS, relabel
 
 __all__ = ["Primitive", "Signature", "op", "registry"]
 
@@ -101,6 +101,9 @@ class Primitive:
         Computes the same by other operations, for layouts that this operation does not support, and for listeners.
     neutral_zero : bool
         Whether an integer 0 as the last operand leaves the first unchanged, whatever its layout.
+    of_parts : callable, optional
+        ``of_parts(*names, *options)``: the expression that computes the same where the operation mixes along a sharded
+        dimension. Error messages offer it.
 
     Attributes
     ----------
@@ -131,8 +134,10 @@ class Primitive:
         keeping: Callable[..., tuple[Any, Any]] | None = None,
         instead: Callable[..., Any] | None = None,
         neutral_zero: bool = False,
+        of_parts: Callable[..., str] | None = None,
     ):
         self.name, self.function, self.keeping, self.instead = name, function, keeping, instead
+        self.of_parts = of_parts
         self.words, self.variadic = word.rstrip("*").split(), word.endswith("*")
         self.adjoint, self.tangent = (adjoint,) if callable(adjoint) else tuple(adjoint), tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
@@ -183,7 +188,7 @@ class Primitive:
         grid = next((layout.grid for layout in layouts if layout is not None), state.grid)
         assert grid is not None
         signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
-                                  arrays, options, [i for i, x in enumerate(xs) if x.__class__ is Given])  # fmt: skip
+                                  arrays, options, xs)  # fmt: skip
         out = signature.out
         if isinstance(out, Layout) and max(grid.sizes) > 1:
             is_ranked = self.ranked and bool(options) and compared(out, grid)
@@ -219,19 +224,21 @@ class Primitive:
         return x
 
     def inferred(
-        self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...], given: Sequence[int] = ()
+        self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...], xs: Sequence[Any] = ()
     ) -> Signature:
-        """The signature for operands of these layouts. `given` has the indices of those that were no Tensors."""
+        """The signature for operands `xs` of these layouts."""
         operands = layouts
         try:
             if self.ranked and rank_axes(options):
                 operands = [varying(x, rank_axes(options), self.name) for x in layouts]
-            out = infer(self, operands, *shapes_and_kinds(arrays), options, arrays, given)
+            out = infer(self, operands, *shapes_and_kinds(arrays), options, arrays, xs)
         except Exception as error:
             try:
                 self.function(*arrays, *options)  # shapes that do not fit are reported first
             except ValueError as misfit:
-                raise unfit(self, misfit, arrays) from misfit
+                if getattr(error, "is_about_extents", False):  # it says why they do not
+                    raise error from None
+                raise unfit(self, misfit, xs or arrays) from misfit
             except IndexError:
                 raise error from None  # an index of the whole value is out of range in a part
             if self.instead is None or not isinstance(error, LayoutError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..layouts.layout import Grid
+from ..layouts.layout import Grid, Layout
 from .recording import Recording
 
 __all__ = ["no_grad", "state"]
@@ -32,6 +32,8 @@ class State(threading.local):
     contexts: tuple[Callable[[], Any], ...] = ()
     """The active contexts, outermost first. Each makes a context manager that enters the context again when a part of
     the program runs a second time (see `transforms.checkpoint`)."""
+    unstated: dict[str, tuple[str, Any, Any, Layout]] = {}
+    """By axis: the name, dtype, shape and layout of the last leaf with labels for other axes but none for this one."""
     in_rules: bool = False
     """Whether a sweep runs. The numbers in the rules of operations are not compared between the ranks."""
     dry: bool = False

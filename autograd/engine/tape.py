@@ -384,7 +384,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
                 f"backward of a value of shape {array.shape} without a cotangent; needed: one number, or cotangents= "
                 f"of that shape. Fix: sum it" + call_site()
             )
-        require_one_number(y.layout, array.shape)
+        require_one_number(y.layout, array.shape, state.unstated)
         if type(array) is Shaped:
             return None if array.absent else Tensor(array, None if y.layout is None else y.layout.dual)
         one = type(array)(1) if isinstance(array, np.generic) else np.ones_like(array)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import LayoutError
 from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
-from .messages import Refused, explain, rank_dependent
+from .messages import ABOUT_EXTENTS, Refused, explain, rank_dependent
 from .partition import extents_of_parts
 from .rank_values import EVERY_AXIS, rank_axes
 
@@ -26,12 +26,12 @@ def infer(
     real: Sequence[bool],
     options: Any,
     arrays: Sequence[Any],
-    given: Sequence[int] = (),
+    operands: Sequence[Any] = (),
 ) -> Layout:
     """Infer the layout of the result of `op`. Raises LayoutError with a reason and a fix if the layouts do not mix.
 
     For an operand that is not `real` (floating or complex), R and I are treated as C, because it has no cotangent. The
-    arrays, and the indices of operands that were `given` as plain arrays or numbers, are for the error's text.
+    arrays, and the `operands` that held them, are for the error's text.
     """
     grid = layouts[0].grid
     for layout in layouts:
@@ -48,8 +48,10 @@ def infer(
         try:
             result.append(combine(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
-            text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, given)
-            raise LayoutError(text) from None
+            text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, operands, options)
+            error = LayoutError(text)
+            error.is_about_extents = refused.args[0] in ABOUT_EXTENTS
+            raise error from None
     return grid.layout(result)
 
 
@@ -74,7 +76,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
                 other = labels[j]
                 if not (isinstance(other, Shard) and other.dim == d
                         and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])):
-                    raise Refused("unmatched", i, j)
+                    raise Refused("unmatched", i, j, d)
             contracted = True
             continue
         target, n = _label_in_result(label, entry, i, shapes[i][label.dim])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,8 @@ from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
-    "Refused", "about_plain_array", "addend", "contradiction", "describe", "drawn_leaf", "explain", "fixes",
-    "plain_array", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
+    "ABOUT_EXTENTS", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf", "explain",
+    "fixes", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -40,10 +40,10 @@ class Refused(Exception):
     """The reason why labels do not mix: a key of `_REASONS`, and the indices of the operands."""
 
 
-def _unmatched(op: Any, labels: Sequence[Label], i: int, j: int) -> str:
+def _unmatched(op: Any, labels: Sequence[Any], i: int, j: int, d: int) -> str:
     return (
-        f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over ({labels[i]!r}), "
-        f"{op.operand_name(j)} is {labels[j].word}: the contraction is unmatched"
+        f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over "
+        f"({labels[i]!r}{_in_all(labels[i])}), {op.operand_name(j)} is {labels[j].word}: the contraction is unmatched"
     )
 
 
@@ -68,6 +68,11 @@ def _cut(op: Any, labels: Sequence[Any], one: Shard, two: Shard, i: int, size: i
     return f"the operands are sharded differently: {first} does not mix with {second} of {op.operand_name(i)}"
 
 
+def _in_all(label: Shard) -> str:
+    """``, 12 in all``: the global extent, where the ranks have agreed on it."""
+    return "" if label.extent is None else f", {label.extent} in all"
+
+
 def _extents(label: Shard, size: int, length: int) -> str:
     """``extents 5, 4, 3``, or this rank's alone where the ranks have not agreed on them."""
     if label.extent is None:
@@ -86,7 +91,7 @@ def _cut_along_others(op: Any, labels: Sequence[Any], j: int, i: int) -> str:
 def _spans(op: Any, labels: Sequence[Any], j: int, d: int, i: int) -> str:
     return (
         f"{op.operand_name(j)} is {labels[j].word} and spans dimension {d}, along which {op.operand_name(i)} is "
-        "sharded: each rank would combine its own part with the whole"
+        f"sharded{_in_all(labels[i])}: each rank would combine its own part with the whole"
     )
 
 
@@ -138,6 +143,9 @@ _REASONS: dict[str, Callable[..., str]] = {
     "both partial": _both_partial,
 }
 
+ABOUT_EXTENTS = frozenset(("unmatched", "cut differently", "cut along others", "spans"))
+"""The reasons that explain, too, why the extents of the operands on this rank do not fit."""
+
 _FIXES = {  # label of an operand -> (label it gets, the call, its cost)
     I: [(R, "cast({x}, {a!r}, to=R)", "free forward, all-reduce in backward"),
         (P, "cast({x}, {a!r}, to=P)", "kept on the first rank; free in both directions"),
@@ -173,9 +181,14 @@ def explain(
     refused: Refused,
     arrays: Sequence[Any],
     combine: Callable[..., Label],
-    given: Sequence[int] = (),
+    operands: Sequence[Any] = (),
+    options: Sequence[Any] = (),
 ) -> str:
-    """The text of a LayoutError: operands, the axis with the reason, a fix that passes inference, the call site."""
+    """The text of a LayoutError: operands, the axis with the reason, a fix that passes inference, the call site.
+
+    If an operand is Varying only because no label was given for the axis, the text asks whether it is the same on all
+    ranks, and says how to state that.
+    """
     names = [op.operand_name(i) for i in range(len(layouts))]
     shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     word, *at = refused.args
@@ -191,15 +204,19 @@ def explain(
     def with_label(i: int, label: Label) -> bool:
         return passes([*labels[:i], label, *labels[i + 1 :]])
 
+    grid = layouts[0].grid
     questions = [
-        plain_array(names[i], how)
-        for i in given
-        if labels[i] is V and shapes[i] != ()
-        for how in _as_constant(names[i], axis, partial(with_label, i))
+        origin_question(x, names[i], [axis], how, len(grid.names) == 1)
+        for i, x in enumerate(operands)
+        if labels[i] is V and shapes[i] != () and _has_default_label(x, axis)
+        for how in _as_equal(x, names[i], axis, grid.names, partial(with_label, i))
     ]
     lines = [f"{op.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](op, labels, *at)}"]
+    condition = f", if the ranks of {axis!r} have different data" if questions else ""
     found = None
-    if any(labels[i] is V and shapes[i] == () for i in given):
+    if word == "mixes" and getattr(op, "of_parts", None) is not None:
+        found = f"  fix: {op.of_parts(*names, *options)}   (Partial: the sum over the ranks is still to be taken)"
+    if any(labels[i] is V and shapes[i] == () and _is_plain(x) for i, x in enumerate(operands)):
         found = "  fix: use a number that is the same on every rank, like the global extent x.global_shape[...]"
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
     drawn = [i for i, x in enumerate(labels) if x is D]
@@ -213,6 +230,9 @@ def explain(
     if word == "cut differently" and at[0].dim == at[1].dim:
         wholes = " and ".join(f"all_gather({names[i]}, {axis!r}, dim={x.dim})" for i, x in sharded)
         found = f"  fix: {wholes}   (the wholes), or make them with the same parts"
+    if word in ("spans", "unmatched"):
+        j, d = (at[0], at[1]) if word == "spans" else (at[1], at[2])
+        found = _part(names[j], labels[j], axis, d) or found
     # usually the operand that is D, I or P must change: try those first
     order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):
@@ -227,28 +247,82 @@ def explain(
                 if not passes(trial):
                     continue
                 d = getattr(labels[i], "dim", 0)
-                found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}   ({cost})"
+                found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}{condition}   ({cost})"
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
 
 
-def _as_constant(name: str, axis: str, passes: Callable[[Label], bool]) -> list[str]:
-    """The call that makes a plain array legal if it is the same on all ranks, in a list; empty if none does."""
+def _part(name: str, label: Label, axis: str, dim: int) -> str | None:
+    """The fix for a whole that meets the parts of another value: this rank's part of it."""
+    if label is P:
+        return f"  fix: reduce_scatter({name}, {axis!r}, dim={dim})   (this rank's part of the sum)"
+    if label is R or label is I:
+        cost = "free in both directions" if label is R else "an all-gather in backward"
+        return f"  fix: shard({name}, {axis!r}, dim={dim})   (this rank's part; {cost})"
+    return None
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether an operand was given as a plain array, list or number (see `engine.tensor.Given`)."""
+    return type(x).__name__ == "Given"
+
+
+def _has_default_label(x: Any, axis: str) -> bool:
+    """Whether an operand is Varying along an axis only because the program gives no label for it."""
+    return _is_plain(x) or axis in getattr(x, "unstated", ())
+
+
+def _as_equal(x: Any, name: str, axis: str, axes: Sequence[str], passes: Callable[[Label], bool]) -> list[str]:
+    """How to state that a value is the same on all ranks of an axis, in a list; empty if that would be refused too."""
+    is_alone = len(axes) == 1 and not getattr(x, "requires_grad", False)  # then a constant is meant
     constant = f"ag.constant({name})"
-    if passes(C):
+    if is_alone and passes(C):
         return [constant]
-    return [how.format(x=constant, a=axis) for label, how, _ in _FIXES[C] if passes(label)][:1]
+    for label in (R, I):
+        if passes(label):
+            return [_labelled(x, name, dict.fromkeys([axis], label), axes)]
+    return [how.format(x=constant, a=axis) for label, how, _ in _FIXES[C] if is_alone and passes(label)][:1]
 
 
-def plain_array(name: str, how: str) -> str:
-    """The line of a message about an operand that is a plain array: what to write if all ranks have the same."""
-    return f"  {name} is a plain array, which counts as Varying. The same on all ranks? {how}"
+def _labelled(x: Any, name: str, labels: Mapping[str, Label], axes: Sequence[str]) -> str:
+    """A leaf made of the same array with more labels."""
+    text = ", ".join(f"{axis!r}: {label!r}" for axis, label in labels.items())
+    if _is_plain(x):
+        return f"ag.tensor({name}, layout={{{text}}})"
+    others = "..., " if len(getattr(x, "unstated", ())) < len(axes) else ""
+    return f"layout={{{others}{text}}} where {name} is made"
 
 
-def about_plain_array(text: str, name: str, how: str) -> str:
-    """The text of an error with the line of `plain_array` after its first one."""
+def origin_question(x: Any, name: str, axes: Sequence[str], how: str, is_on_all: bool) -> str:
+    """The line of a message about an operand that is Varying by default: what to write if all ranks have the same."""
+    if _is_plain(x):
+        return (
+            f"  {name} is a plain array, which counts as Varying. The same on all ranks"
+            f"{'' if is_on_all else f' of {axes[0]!r}'}? {how}"
+        )
+    shown = "axis " + ", ".join(map(repr, axes)) if len(axes) == 1 else "axes " + ", ".join(map(repr, axes))
+    return (
+        f"  {name} was made without a label for {shown}, so it is Varying there. The same on all ranks"
+        f"{'' if is_on_all else f' of {axes[0]!r}'}? {how}"
+    )
+
+
+def about_origin(text: str, x: Any, name: str, axes: Sequence[str], takes: Callable[[Label], bool]) -> str:
+    """The text of a collective's refusal, with the question whether its operand is Varying by default only.
+
+    An operand without any label may be the same on the other axes, too.
+    """
+    layout, names = x.layout, x.layout.grid.names
+    by_default = [axis for axis in names if layout[axis] is V and _has_default_label(x, axis)]
+    on = [axis for axis in by_default if axis in axes]
+    label = next((label for label in (C, R, I) if takes(label)), None)
+    if not on or label is None:
+        return text
+    is_on_all = len(by_default) == len(names)
+    on = by_default if is_on_all else on
+    how = f"ag.constant({name})" if label is C else _labelled(x, name, dict.fromkeys(on, label), names)
     first, *rest = text.splitlines()
-    return "\n".join([first, plain_array(name, how), *rest])
+    return "\n".join([first, origin_question(x, name, on, how, is_on_all), *rest])
 
 
 def rank_dependent(name: str, layout: Layout, axis: str) -> str:
@@ -337,24 +411,38 @@ def require_same_number(value: Any, what: str) -> None:
         )
 
 
-def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: type[RingtapeError] = LayoutError) -> None:
-    """Raise an error if an objective is not one global number: its label on every axis must be I, P or Rooted."""
+def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: Mapping[str, Any]) -> None:
+    """Raise LayoutError if an objective is not one global number: its label on every axis must be I, P or Rooted.
+
+    `unstated` is `state.unstated`: leaves that may be the reason why the objective is Varying along an axis.
+    """
     if layout is None:
         return
     for axis, size, label in zip(layout.grid.names, layout.grid.sizes, layout.labels, strict=True):
         if label is R:
-            raise error(
+            raise LayoutError(
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is Replicated: each "
                 f"of the {size} ranks would seed its copy, and its cotangent, which is Partial, would count {size} "
                 f"times. Needed: Invariant, Partial or Rooted\n  fix: cast(loss, {axis!r}, to=I)   (free in both "
                 f"directions), or all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
             )
         if label is V or type(label) is Shard:
-            raise error(
+            question, fix, condition = "", "fix: ", ""
+            if axis in unstated:
+                name, dtype, own_shape, own = unstated[axis]
+                question = (
+                    f"  {name or 'a tensor'}: {describe(np.empty(0, dtype), own_shape, own)} was made without a label "
+                    f"for axis {axis!r}, so it is Varying there. The same on all ranks of {axis!r}?\n"
+                    f"  fix: layout={{..., {axis!r}: R}} where it is made\n"
+                )
+                fix, condition = "or:  ", f", if the ranks of {axis!r} have different data"
+            raise LayoutError(
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is {label.word}: "
                 f"{size} different numbers, and no single one to differentiate. Needed: Invariant, Partial or Rooted\n"
-                f"  fix: all_reduce(loss, {axis!r}, to=I)   (the sum over the ranks)\n"
-                f"  or:  mean(loss, {axis!r}, to=I)   (their mean)" + call_site()
+                f"{question}  {fix}all_reduce(loss, {axis!r}, to=I){condition}   (the sum over the ranks)\n"
+                f"  or:  mean(loss, {axis!r}, to=I){condition}   (their mean)\n"
+                f"  If all ranks compute the same number, label the data: ag.constant(a) for a plain array a, "
+                f"layout={{{axis!r}: R}} for a tensor without a label" + call_site()
             )
 
 

@@ -16,6 +16,7 @@ from ..engine.parameter import constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, LayoutError, ShapeError, call_site
+from ..ops.reductions import mean_loss
 from .module import Module
 
 __all__ = [
@@ -24,9 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _reduce(losses: Any, reduction: str) -> Any:
+def _reduce(losses: Any, reduction: str, caller: str) -> Any:
     if reduction == "mean":
-        return ops.mean(losses)
+        return mean_loss(losses, caller, "input")
     if reduction == "sum":
         return ops.sum(losses)
     if reduction != "none":
@@ -65,13 +66,13 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """
     _check_shapes("mse_loss", input, target)
     d = input - target
-    return _reduce(d * d, reduction)
+    return _reduce(d * d, reduction, "mse_loss")
 
 
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Absolute error, ``|input - target|``; its derivative at 0 is 0. The parameters are `mse_loss`'s."""
     _check_shapes("l1_loss", input, target)
-    return _reduce(ops.absolute(input - target), reduction)
+    return _reduce(ops.absolute(input - target), reduction, "l1_loss")
 
 
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
@@ -92,8 +93,9 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     d = input - target
     size = ops.absolute(d)
     if beta == 0:
-        return _reduce(size, reduction)
-    return _reduce(ops.where(ops.less(size, beta), d * d * (0.5 / beta), size - 0.5 * beta), reduction)
+        return _reduce(size, reduction, "smooth_l1_loss")
+    losses = ops.where(ops.less(size, beta), d * d * (0.5 / beta), size - 0.5 * beta)
+    return _reduce(losses, reduction, "smooth_l1_loss")
 
 
 def binary_cross_entropy_with_logits(
@@ -131,7 +133,8 @@ def binary_cross_entropy_with_logits(
     else:
         scale = (_as_constant(pos_weight) - 1.0) * target + 1.0
         losses = input * (1.0 - target) + scale * ops.softplus(-input)
-    return _reduce(losses if weight is None else losses * _as_constant(weight), reduction)
+    losses = losses if weight is None else losses * _as_constant(weight)
+    return _reduce(losses, reduction, "binary_cross_entropy_with_logits")
 
 
 def _as_constant(weight: Any) -> Any:
@@ -184,11 +187,11 @@ def _weighted_nll(
     of_classes, of_rows = _weights(name, log_p, target, weight, ignored, smoothing)
     losses = ops.sum(log_p * of_classes, -1) * -1.0
     if reduction != "mean":
-        return _reduce(losses, reduction)
+        return _reduce(losses, reduction, name)
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         raise LayoutError(
             f"{name}(reduction='mean') of rows that are sharded, {losses.layout!r}: each rank would divide by its own "
-            "count. Fix: reduction='sum', divided by the global count" + call_site()
+            "weights. Fix: reduction='sum', divided by the sum of the weights of all rows of all ranks" + call_site()
         )
     return ops.sum(losses) / ops.sum(of_rows)
 

@@ -6,15 +6,16 @@ The options of every operation here are (axes, keepdims, shape of the operand).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..engine.primitive import op
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ShapeError
-from ..layouts.layout import Mix, Sum
+from ..errors import LayoutError, ShapeError, call_site
+from ..layouts.layout import Mix, Shard, Sum
+from ..layouts.messages import describe
 from .arguments import of_rank_numbers, operand, refusal, tensors_in
 from .shape import broadcast_to, expand_dims
 
@@ -98,9 +99,49 @@ def _mean_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tu
     return broadcast_back(ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape)
 
 
+def _mean_of_parts(x: str, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> str:
+    """The mean as the sum divided by the global count."""
+    given = [] if len(axes) == len(shape) else [str(axes[0] if len(axes) == 1 else tuple(axes))]
+    return f"{x}.sum({', '.join(given + ['keepdims=True'] * keepdims)}) / {global_count(x, axes)}"
+
+
+def global_count(x: str, axes: Iterable[int]) -> str:
+    """The expression for the number of elements of the whole of `x` along some dimensions."""
+    count = " * ".join(f"{x}.global_shape[{d}]" for d in axes)
+    return f"({count})" if "*" in count else count
+
+
+def mean_loss(losses: Any, caller: str, operand: str) -> Any:
+    """The mean of the losses that `caller` has computed of `operand`. Of sharded rows it is refused."""
+    if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
+        axis, label = next((a, x) for a, x in losses.layout.items() if type(x) is Shard)
+        array = losses.array
+        raise LayoutError(
+            f"{caller}(reduction='mean'), whose losses are {describe(array, array.shape, losses.layout)}\n"
+            f"  axis {axis!r}: the losses are {label!r}, and each rank would divide the sum of its own part by its own "
+            f"count\n  fix: {caller}(..., reduction='sum') / {global_count(operand, range(array.ndim))}   "
+            "(Partial: the sum over the ranks is still to be taken)" + call_site()
+        )
+    return mean(losses)
+
+
+def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
+    """Raise LayoutError if a dimension along which `caller` mixes is sharded."""
+    if x.__class__ not in TENSORS or x.layout is None or not x.layout.special:
+        return
+    for axis, label in x.layout.items():
+        if type(label) is Shard and label.dim in axes:
+            raise LayoutError(
+                f"{caller}(x: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: x is {label!r}, and "
+                f"{caller} mixes along dimension {label.dim}: each rank would use only its own part\n"
+                f"  fix: all_gather(x, {axis!r}, dim={label.dim})   (a gather forward, a reduce-scatter in backward)"
+                + call_site()
+            )
+
+
 _mean_op = op(
     "mean", "a", lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims), _mean_adjoint,
-    dims=reduction_dims(lambda i: Mix), operands="x",
+    dims=reduction_dims(lambda i: Mix), operands="x", of_parts=_mean_of_parts,
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, operand, raw
 from .elementwise import conj, divide, real, sqrt, where
-from .reductions import broadcast_back, max, mean, min, normal_axes, reduction_dims, sum
+from .reductions import broadcast_back, max, mean, min, normal_axes, reduction_dims, require_whole, sum
 from .shape import broadcast_to, expand_dims, mixed_axis_dims, moveaxis, ravel, reshape, transpose
 from .ufuncs import isnan, nonzero
 
@@ -142,6 +142,7 @@ def var(
     """Return the variance over axes: the sum of ``|x - mean(x)|**2`` divided by ``n - ddof``."""
     a = operand(a) if dtype is None else operand(a).astype(dtype)
     axes = normal_axes(axis, a.ndim)
+    require_whole("var", a, axes)
     square = _squared_magnitude(a - (_mean(a, axes, keepdims=True) if mean is None else mean))
     n = count_of(raw(a).shape, axes)
     freedom = np.maximum(n - (ddof if correction is None else correction), 0)

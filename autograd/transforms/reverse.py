@@ -357,7 +357,7 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
             "function has no gradient. Fix: np.real(...) or np.abs(...), or holomorphic_grad" + call_site()
         )
     try:
-        require_one_number(y.layout, y.array.shape)
+        require_one_number(y.layout, y.array.shape, state.unstated)
     except LayoutError as error:
         raise traced.hinted(error) from None
 

@@ -14,7 +14,7 @@ from .control import Control
 
 __all__ = ["Ending"]
 
-_TAG = 5
+_TAG = 8
 _ANNOUNCING_S = 0.6  # how long the other hosts may take to receive the message
 _PAUSE_S = 0.01
 

@@ -1,6 +1,7 @@
 """Failure of a rank: the failed rank is reported, and by default the job ends on all ranks.
 
-- The rank raises an exception: the exception hooks print the traceback and the rank, and end the job.
+- The rank raises an exception: the exception hooks print the traceback and the rank, and end the job. If other ranks of
+  the host raise the same one within a quarter of a second, one of them prints it, with the list of ranks.
 - It exits early, by ``sys.exit`` or at the end of its script: its worlds send that to the other ranks (see `shutdown`).
 - It is killed, or calls ``os._exit``: the `supervisor`, a separate process, reports which rank it was.
 
@@ -28,6 +29,7 @@ waiting; and child processes that import the package must not inherit the launch
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import signal
 import stat
@@ -41,6 +43,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from autograd.errors import MeshError, site_of_traceback
 
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
+from .traceback import comparable, ranks_text, traceback_text
 
 if TYPE_CHECKING:
     from .supervisor_client import SupervisorClient
@@ -220,6 +223,27 @@ class RankProcess:
         is_first = self._supervisor is None or self._supervisor.report_ending()
         if is_printed_once and not (is_first and all(world.is_on_first_host for world in self.worlds)):
             self._wait_for_first()
+        self._end(text, code, is_first)
+
+    def _end_after_error(self, text: Callable[[list[int]], str], key: str) -> None:
+        """End the job because of an error. One of the ranks of a host with equal keys prints ``text(ranks)``.
+
+        The others wait for it to end the job. If it does not, they print the text, too.
+        """
+        if not self._ending.acquire(blocking=False):
+            threading.Event().wait()
+        is_first, ranks = True, [self.rank]
+        if self._supervisor is not None:
+            digest = hashlib.blake2b(key.encode(errors="replace"), digest_size=16).hexdigest()
+            is_first, found = self._supervisor.report_error(digest)
+            if found is not None and not found:
+                _flush(sys.stdout)
+                time.sleep(_ABORT_S)
+            ranks = found or ranks
+        self._end(text(ranks), 1, is_first)
+
+    def _end(self, text: str, code: int, is_first: bool) -> None:
+        """Print ``ringtape: <text>`` and end the job; the first rank that does tells the other hosts."""
         _flush(sys.stdout)
         # a single write, so that the lines of several ranks are not interleaved
         os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
@@ -277,13 +301,18 @@ class RankProcess:
         if is_interrupt:
             why, trace = f"{why} at {site_of_traceback(error.__traceback__)}", None
         continues = bool(self.worlds) and all(world.raises for world in self.worlds)
-        text = f"rank {self.rank} of {self.size} {why}; the job {'continues without it' if continues else 'ends'}"
-        if trace is not None:
-            full = "".join(traceback.format_exception(kind, error, trace)).rstrip()
-            text += "\n" + "\n".join(f"[rank {self.rank}] {line}" for line in full.splitlines())
+        full = "" if trace is None else traceback_text(kind, error, trace)
+
+        def text(ranks: list[int]) -> str:
+            who = ranks_text(ranks)
+            head = f"{who} of {self.size} {why}; the job {'continues without it' if continues else 'ends'}"
+            return "\n".join([head, *(f"[{who}] {line}" for line in full.splitlines())])
+
+        if is_interrupt and not continues:
+            self.end_job(text([self.rank]), 128 + signal.SIGINT, is_printed_once=True)
         if not continues:
-            self.end_job(text, 128 + signal.SIGINT if is_interrupt else 1, is_printed_once=is_interrupt)
-        os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
+            self._end_after_error(text, comparable(error, f"{why}\n{full}"))
+        os.write(2, f"ringtape: {text([self.rank])}\n".encode(errors="replace"))
         for world in self.worlds:
             world.fail(why)
 

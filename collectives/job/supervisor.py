@@ -8,7 +8,8 @@ both in the order in which they happened, even if several ranks have died before
 there is one supervisor per host and not one per rank.
 
 A rank has three connections. The closing of the first two shows its death. On each of them the rank sends ``hello`` at
-the start. Later it sends ``ending`` before it ends the job itself, or ``done`` when it leaves without a failure. Two
+the start. Later it sends ``ending`` before it ends the job itself, with a digest of its error if it has raised one, or
+``done`` when it leaves without a failure. Two
 connections are needed because a kernel closes a dying process's files in ascending or in descending order of their
 numbers. The launcher's connection, which has a number in between, must not be closed first: the launcher could kill
 another rank before the kernel closes the next file. On the third connection a rank sends ``doing`` with a description
@@ -23,6 +24,10 @@ to the other hosts over MPI first (see `ending`). If a rank is killed, the super
 left on its host, which announces it. But most launchers end the ranks of all hosts at once, before any message arrives.
 Then the supervisors of all hosts see ranks die. Each of them reports its host's first death with its time, on a clock
 that the ranks have synchronized over MPI, and states that the smallest time shows the cause.
+
+Ranks that raise an error often raise the same one. So the supervisor does not reply to a digest at once: it waits until
+all ranks of its host have failed, but at most `_COLLECT_S`, and then names to the first rank of each digest the ranks
+that it prints for. The others print nothing.
 
 When the job has ended, the supervisor ends what the launcher has left running: the other ranks, and the child processes
 of ranks, which may keep the launcher waiting. It finds them by the process group that the launcher has made for the
@@ -42,10 +47,12 @@ import struct
 import sys
 import time
 
-__all__ = ["ENDED", "FIRST", "LATER", "WATCHED", "is_alive", "peer_of"]
+__all__ = ["ENDED", "FIRST", "LATER", "SAME", "WATCHED", "is_alive", "peer_of"]
 
 ENDED = b"e"  # the notification that a rank of this host has died
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
+SAME = b"s"  # reply to ``ending``: another rank prints the same error
+_COLLECT_S = 0.25  # how long ranks that raise an error wait for others that raise the same one
 _END_S = 1.0  # how long the launcher may take to end the other ranks
 _ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
@@ -123,7 +130,7 @@ class _Connection:
                 return found, True
 
     def reply(self, reply: bytes) -> None:
-        """Send a reply of one byte."""
+        """Send a reply: one byte, and for an error a line with the ranks."""
         try:
             self.socket.send(reply)
         except OSError:
@@ -152,16 +159,20 @@ class _Supervisor:
         self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
         self._origin_ns: int | None = None  # when the world was made, on this host's clock
         self._ranks_here = 0  # according to MPI; 0: not known yet
+        self._errors: dict[str, list[tuple[_Connection, bytes]]] = {}  # by digest: who waits for a reply, and which
+        self._printed: set[str] = set()  # digests
+        self._collects_until: float | None = None  # from the first error on
 
     def run(self) -> None:
         """Watch until all ranks have left."""
         while True:
-            timeout = 0.02 if self._suspects else _START_S if self._ended is None else 0.1
+            timeout = 0.02 if self._suspects or self._errors else _START_S if self._ended is None else 0.1
             for number, _ in self._poll.poll(timeout, 4096):
                 self._handle(number)
             now = time.monotonic()
             self._close_silent(now)
             self._resolve()
+            self._reply_to_errors(now)
             if self._ended is None:
                 if not self._connections and not self._suspects and (self._ranks or now - self._start > _START_S):
                     return
@@ -252,7 +263,12 @@ class _Supervisor:
         elif word == "ending":
             rank.is_done = rank.is_ending = self._is_ending = True
             # If a rank has died before, that is the cause, and it is reported once the death is certain.
-            connection.reply(LATER if self._ended is not None or self._suspects else FIRST)
+            reply = LATER if self._ended is not None or self._suspects else FIRST
+            if rest:
+                self._errors.setdefault(rest, []).append((connection, reply))
+                self._collects_until = self._collects_until or time.monotonic() + _COLLECT_S
+            else:
+                connection.reply(reply)
             if self._ended is None and not self._suspects:
                 self._ended = time.monotonic()
         elif word == "done":
@@ -265,6 +281,26 @@ class _Supervisor:
         self._stop_listening()
         if rank.doing and rank.rank >= 0:
             self._doing[rank.rank] = rank.doing
+
+    def _reply_to_errors(self, now: float) -> None:
+        """Tell the first rank of each error for which ranks it prints, once the others have had time to raise it."""
+        if not self._errors or self._collects_until is None:
+            return
+        ranks = [rank for rank in self._ranks.values() if rank.rank >= 0]
+        expected = self._ranks_here or (ranks[0].size if ranks and not self._is_spread else 0)
+        is_complete = 0 < expected <= len(ranks) and all(rank.is_ending or rank.is_dead() for rank in ranks)
+        if now < self._collects_until and not is_complete:
+            return
+        for digest, waiting in self._errors.items():
+            waiting = [each for each in waiting if not each[0].rank.is_dead()] or waiting
+            if digest not in self._printed:
+                (connection, reply), *waiting = waiting
+                shown = sorted([connection.rank.rank, *(each.rank.rank for each, _ in waiting)])
+                connection.reply(reply + ",".join(map(str, shown)).encode() + b"\n")
+            for connection, _ in waiting:
+                connection.reply(SAME)
+            self._printed.add(digest)
+        self._errors.clear()
 
     def _close(self, connection: _Connection) -> None:
         number = connection.socket.fileno()

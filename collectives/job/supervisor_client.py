@@ -21,7 +21,7 @@ import time
 
 from . import supervisor
 from .launcher import RANK_VARIABLES
-from .supervisor import ENDED, LATER, WATCHED, peer_of
+from .supervisor import ENDED, LATER, SAME, WATCHED, peer_of
 
 __all__ = ["SupervisorClient", "connect", "names"]
 
@@ -29,6 +29,7 @@ _NAMES = 8
 _TRIES = 200  # of a name, 5 ms apart
 _CONNECT_S = 5
 _LAUNCHERS = ("hydra_pmi_proxy", "prted", "orted", "prterun", "mpiexec", "mpirun", "slurmstepd", "srun", "flux-shell")
+_REPLY_S = 1.0  # for a reply to an error; the supervisor waits for other ranks first
 _SENT_CHARACTERS = 1000  # of a description of waits
 
 
@@ -156,6 +157,29 @@ class SupervisorClient:
             pass
         return reply != LATER
 
+    def report_error(self, digest: str) -> tuple[bool, list[int] | None]:
+        """Report that this rank ends the job because of an error. It waits a moment for other ranks with the same one.
+
+        Returns
+        -------
+        is_first : bool
+            Whether this rank is the first of its host that ends the job.
+        ranks : list of int or None
+            The ranks for which this one prints the error. Empty if another one prints it; None without a reply.
+        """
+        if not self._life:
+            return True, None
+        _send(self._life[0], f"ending {digest}")
+        while (reply := self._read_reply(0, _REPLY_S)) == WATCHED:
+            pass
+        if reply == SAME:
+            return False, []
+        is_first, ranks = reply != LATER, b""
+        while reply and not ranks.endswith(b"\n"):
+            reply = self._read_reply(0)
+            ranks += reply
+        return is_first, [int(rank) for rank in ranks.split(b",")] if ranks.endswith(b"\n") else None
+
     def wait_until_watched(self) -> None:
         """Return when the supervisor watches this rank, so that it can detect that this rank dies first."""
         for number in range(len(self._life)):
@@ -165,8 +189,8 @@ class SupervisorClient:
         if self._status is not None:
             _send(self._status, line)
 
-    def _read_reply(self, number: int) -> bytes:
-        self._life[number].settimeout(0.5)
+    def _read_reply(self, number: int, limit_s: float = 0.5) -> bytes:
+        self._life[number].settimeout(limit_s)
         return _received(self._life[number])
 
     # -- the end -----------------------------------------------------------------------------------------------

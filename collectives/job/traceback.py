@@ -1,4 +1,4 @@
-"""The traceback of an uncaught error, as a failed rank prints it.
+"""The text of an uncaught error, as a failed rank prints it, alone or for others that raise the same one.
 
 A `RingtapeError` says what the user's program did wrong, so the frames inside ringtape are left out; an error of any
 other kind is shown whole. ``RINGTAPE_TRACEBACK=full`` shows all frames of all errors.
@@ -7,12 +7,14 @@ other kind is shown whole. ``RINGTAPE_TRACEBACK=full`` shows all frames of all e
 from __future__ import annotations
 
 import os
+import re
 import traceback
+from collections.abc import Iterable
 from types import TracebackType
 
-from autograd.errors import RingtapeError, is_own_file
+from autograd.errors import LayoutError, RingtapeError, is_own_file
 
-__all__ = ["traceback_text"]
+__all__ = ["comparable", "ranks_text", "traceback_text"]
 
 
 def traceback_text(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
@@ -40,3 +42,37 @@ def _leave_out_own_frames(shown: traceback.TracebackException) -> None:
     for before in (shown.__cause__, shown.__context__):
         if before is not None:
             _leave_out_own_frames(before)
+
+
+_SHAPE = re.compile(r"(?<=\w)\[[\d,]+\](?= \{)")
+
+
+def comparable(error: BaseException, text: str) -> str:
+    """The text of an error as it is compared between ranks.
+
+    The labels in a LayoutError are the same on all ranks, and the shapes of the parts may differ.
+
+    Examples
+    --------
+    >>> comparable(LayoutError(), "exp(x: f64[3,2] {dp: P})")
+    'exp(x: f64[...] {dp: P})'
+    """
+    return _SHAPE.sub("[...]", text) if isinstance(error, LayoutError) else text
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Ranks as text.
+
+    Examples
+    --------
+    >>> ranks_text([2]), ranks_text([0, 1, 2, 3, 5])
+    ('rank 2', 'ranks 0-3, 5')
+    """
+    found: list[list[int]] = []
+    for rank in sorted(ranks):
+        if found and rank == found[-1][-1] + 1:
+            found[-1][1:] = [rank]
+        else:
+            found.append([rank])
+    text = ", ".join("-".join(map(str, each)) for each in found)
+    return f"rank{'' if text.isdigit() else 's'} {text}"

@@ -17,10 +17,10 @@ from typing import Any
 
 from autograd.engine.recording import FREE
 from autograd.engine.state import state
-from autograd.engine.tensor import Given, Tensor
+from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
-from autograd.layouts.messages import about_plain_array, contradiction, describe
+from autograd.layouts.messages import about_origin, contradiction, describe
 from autograd.layouts.partition import require_fit
 
 from ..call import Call
@@ -146,9 +146,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     if isinstance(to, Shard) and have is V:
         return _as_shard(x, on, to, have)
     text = _cast_refusal(x, on, have, to)
-    if x.__class__ is Given:
-        text = about_plain_array(text, "x", f"cast(ag.constant(x), {'*'.join(on.names)!r}, to={to!r})")
-    raise LayoutError(text + call_site())
+    raise LayoutError(about_origin(text, x, x.name or "x", on.names, lambda label: label is to) + call_site())
 
 
 def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
@@ -160,20 +158,22 @@ def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
         "O": "the other ranks hold no data",
     }.get(have.letter, "there is no free cast to this label")
     fix = {
-        "P->R": "all_reduce(x, axis, to=R)",
-        "P->I": "all_reduce(x, axis, to=I)",
-        "P->V": "reduce_scatter(x, axis, dim=...)",
-        "P->S": "reduce_scatter(x, axis, dim=...)",
-        "V->R": "all_reduce(x, axis, to=R) for the sum, all_gather(x, axis) for the parts, broadcast(x, axis) for one",
-        "V->I": "all_reduce(x, axis, to=I) for the sum, all_gather(x, axis, to=I) for the parts",
-        "S->R": "all_gather(x, axis, dim=..., to=R)",
-        "S->I": "all_gather(x, axis, dim=..., to=I)",
-        "R->S": "shard(x, axis, dim=...)",
-        "I->S": "shard(x, axis, dim=...)",
-        "O->R": "broadcast(x, axis, root=..., to=R)",
-        "O->I": "broadcast(x, axis, root=..., to=I)",
-        "O->V": "scatter(x, axis, root=...) or broadcast(x, axis, root=...)",
+        "P->R": "all_reduce({on}, to=R)",
+        "P->I": "all_reduce({on}, to=I)",
+        "P->V": "reduce_scatter({on}, dim=...)",
+        "P->S": "reduce_scatter({on}, dim={to})",
+        "V->R": "all_reduce({on}, to=R) for the sum, all_gather({on}) for the parts, broadcast({on}) for one",
+        "V->I": "all_reduce({on}, to=I) for the sum, all_gather({on}, to=I) for the parts",
+        "S->R": "all_gather({on}, dim={have}, to=R)",
+        "S->I": "all_gather({on}, dim={have}, to=I)",
+        "R->S": "shard({on}, dim={to})",
+        "I->S": "shard({on}, dim={to})",
+        "O->R": "broadcast({on}, root={have}, to=R)",
+        "O->I": "broadcast({on}, root={have}, to=I)",
+        "O->V": "scatter({on}, root={have}) or broadcast({on}, root={have})",
     }.get(f"{have.letter}->{to.letter}", "call the collective that communicates the value")
+    of_label = [getattr(label, "dim", getattr(label, "root", "...")) for label in (have, to)]
+    fix = fix.format(on=f"{x.name or 'x'}, {axis!r}", have=of_label[0], to=of_label[1])
     return (
         f"cast({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {axis!r}, to={to!r})\n"
         f"  axis {axis!r}: x is {have.word}, and {why}\n  fix: {fix}"

@@ -85,11 +85,17 @@ ALL_GATHER = Collective(
     "all_gather", (V, Shard), shape=whole_shape, meets=True, resizes=joined_dims,
     refuses={P: Refusal("the ranks hold addends, not parts")},
 )  # fmt: skip
-REDUCE_SCATTER = Collective("reduce_scatter", (P, V), part_label, shape=part_shape, meets=True)
+REDUCE_SCATTER = Collective(
+    "reduce_scatter", (P, V), part_label, shape=part_shape, meets=True,
+    refuses={Shard: Refusal("the ranks hold parts already", "leave reduce_scatter out; or cast({x}, {a!r}, to=V), if "
+                            "the parts are addends of one sum")},
+)  # fmt: skip
 SHARD = Collective(
     "shard", (R, I), part_label, silent=True, shape=part_shape,
     refuses={P: Refusal("a slice of an addend is not a slice of the sum",
-                        "reduce_scatter(x, axis, dim=...)   (takes the sum and keeps this rank's part of it)")},
+                        "reduce_scatter({x}, {a!r}, dim=...)   (takes the sum and keeps this rank's part of it)"),
+             V: Refusal("each rank would keep a part of another value",
+                        "cc.from_local({x}, {{..., {a!r}: Shard(...)}}), if {x} is this rank's part already")},
 )  # fmt: skip
 PAD = Collective("pad", (V, Shard), silent=True, shape=whole_shape)
 

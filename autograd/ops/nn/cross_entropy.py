@@ -15,7 +15,7 @@ from ...kernels import compiled
 from ...layouts.layout import Mix, Sum
 from ..arguments import labelled, raw
 from ..elementwise import not_equal, where
-from ..reductions import mean
+from ..reductions import mean_loss
 from ..reductions import sum as total
 from ..shape import reshape
 from .fused import Fused
@@ -233,7 +233,7 @@ def cross_entropy(
         if reduction == "none":
             return cross_entropy_op(logits, labels)
         if reduction == "mean":
-            return mean(cross_entropy_op(logits, labels))
+            return mean_loss(cross_entropy_op(logits, labels), "cross_entropy", "logits")
         if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
             return cross_entropy_sum(logits, labels)
         return cross_entropy_op(logits, labels).sum()
@@ -247,7 +247,7 @@ def cross_entropy(
     if reduction == "sum":
         return total(losses)
     if ignore_index is None:
-        return mean(losses)
+        return mean_loss(losses, "cross_entropy", "logits")
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         raise LayoutError(
             f"cross_entropy(reduction='mean') of sharded rows, {losses.layout!r}: each rank would divide by "

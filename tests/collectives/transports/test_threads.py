@@ -203,7 +203,7 @@ def test_run_raises_the_mismatch_of_the_lowest_rank():
     for _ in range(5):
         with pytest.raises(CollectiveMismatch) as error:
             run(lambda: program(world()), 3)
-        assert error.value.__notes__ == ["raised on rank 0 of 3"]
+        assert error.value.__notes__ == ["raised on ranks 0-2 of 3"]
 
 
 @pytest.mark.parametrize("buffer", [np.empty(3), np.empty(2, "f4")])
@@ -261,7 +261,7 @@ def test_the_report_names_each_rank():
         f"rank 0 waits in all_reduce #3 on 'world' for ranks 1, 2 at {line_of('group.all_reduce(')}; "
         f"rank 1 has finished; rank 2 waits in recv from rank 0 on 'tp' at {line_of('pair.recv(')}"
     )
-    assert error.value.__notes__ == ["raised on rank 0 of 3"]
+    assert error.value.__notes__ == ["raised on ranks 0, 2 of 3"]
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -1,0 +1,43 @@
+"""Ranks that raise errors at the same time: equal ones, different ones, or equal ones of which a rank dies."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy
+
+import autograd as ag
+import collectives as cc
+
+how = sys.argv[1]
+if how == "before the world":
+    raise ValueError("planted")
+world = cc.world()
+rank = int(world.rank)
+with cc.Mesh(dp=-1):
+    cc.barrier("dp")
+if how == "equal":
+    raise ValueError("planted")
+if how == "different":
+    raise ValueError(f"planted {rank % 2}")
+if how == "one":
+    if rank == 1:
+        raise ValueError("planted")
+    time.sleep(60)
+if how == "late":
+    time.sleep(0.6 * (rank == 1))
+    raise ValueError("planted")
+if how == "layout":
+    with cc.Mesh(dp=-1):
+        rows = cc.from_local(numpy.ones((rank + 1, 2)), {"dp": cc.Shard(0)})
+        rows @ ag.Parameter(numpy.ones((2, 2)), name="w")
+if how == "the first dies":  # after it has sent its error, before it prints
+    if rank == 1:
+        from collectives.job.failure import process
+
+        end = process._end
+        process._end = lambda *arguments: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[method-assign]
+    else:
+        time.sleep(0.1)
+    raise ValueError("planted")

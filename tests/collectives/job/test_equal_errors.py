@@ -1,0 +1,55 @@
+"""An error that several ranks raise is printed once, with the ranks; different errors are all printed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ..launch import Outcome, launch
+
+RANKS = 3
+
+
+def raises(how: str, **more: str) -> Outcome:
+    outcome = launch("raises.py", RANKS, how, limit_s=60, **more)
+    assert not outcome.is_late and outcome.code != 0
+    return outcome
+
+
+def heads(outcome: Outcome) -> list[str]:
+    return re.findall(r"^ringtape: (ranks? .*) raised", outcome.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize("how", ["equal", "before the world"])
+def test_equal_errors_are_printed_once(how: str) -> None:
+    outcome = raises(how)
+    assert heads(outcome) == ["ranks 0-2 of 3"], outcome.err
+    assert outcome.err.count("Traceback") == 1
+    assert "ringtape: ranks 0-2 of 3 raised ValueError: planted; the job ends" in outcome.err
+    assert "[ranks 0-2] ValueError: planted" in outcome.err
+
+
+def test_different_errors_are_all_printed() -> None:
+    outcome = raises("different")
+    assert sorted(heads(outcome)) == ["rank 1 of 3", "ranks 0, 2 of 3"], outcome.err
+    assert "[rank 1] ValueError: planted 1" in outcome.err and "[ranks 0, 2] ValueError: planted 0" in outcome.err
+
+
+@pytest.mark.parametrize("how", ["one", "late"])
+def test_one_rank_does_not_wait_for_the_others(how: str) -> None:
+    outcome = raises(how)
+    assert heads(outcome) == (["rank 1 of 3"] if how == "one" else ["ranks 0, 2 of 3"]), outcome.err
+
+
+def test_an_error_of_labels_is_the_same_for_parts_of_other_extents() -> None:
+    outcome = raises("layout")
+    assert heads(outcome) == ["ranks 0-2 of 3"], outcome.err
+    assert not re.search(r"/(autograd|collectives)/(?!job/programs)", outcome.err)  # its own frames are left out
+    assert re.search(r"\[ranks 0-2\] +rows @", outcome.err)
+
+
+def test_no_error_is_lost_if_the_rank_that_prints_it_stops() -> None:
+    outcome = raises("the first dies")
+    assert heads(outcome) in (["rank 0 of 3"], ["rank 2 of 3"], ["rank 0 of 3", "rank 2 of 3"],
+                              ["rank 2 of 3", "rank 0 of 3"]), outcome.err  # fmt: skip
