@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import LayoutError
 from ..layouts.inference import infer, layout_of, varying
 from ..layouts.layout import Layout
-from ..layouts.messages import unfit
+from ..layouts.messages import REJECTED, unfit
 from ..layouts.rank_values import rank_axes
 from .broadcasting import broadcast
 from .checked_pull import lift
@@ -197,7 +197,7 @@ class Primitive:
         except Exception as error:
             try:
                 self.function(*arrays, *options)  # shapes that do not fit are reported first
-            except ValueError as misfit:
+            except REJECTED as misfit:
                 raise unfit(self, misfit, arrays) from misfit
             if self.instead is None or not isinstance(error, LayoutError):
                 raise

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
-from ..errors import NotDifferentiable, SavedArrayError, TapeError, call_site
+from ..errors import NotDifferentiable, OptionError, SavedArrayError, TapeError, call_site, typed
 from ..layouts.layout import Grid, Layout, V
 from ..layouts.messages import describe
 from ..layouts.partition import global_shape, local_shape
@@ -175,6 +175,8 @@ class Tensor:
         host = to_host(self.array)
         if copy is False and host is self.array:
             host = guarded(self)
+        if copy is False and dtype is not None and host.dtype != dtype:
+            raise OptionError(f"copy=False of a {host.dtype} array as {np.dtype(dtype)}: the conversion needs a copy")
         return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
@@ -184,16 +186,16 @@ class Tensor:
         return self._operations.from_function(function, args, options)
 
     def __float__(self) -> float:
-        return float(to_host(self.array))
+        return float(_converted(float, to_host(self.array)))
 
     def __int__(self) -> int:
-        return int(to_host(self.array))
+        return int(_converted(int, to_host(self.array)))
 
     def __bool__(self) -> bool:
-        return bool(to_host(self.array))
+        return bool(_converted(bool, to_host(self.array)))
 
     def __len__(self) -> int:
-        return len(self.array)
+        return int(_converted(len, self.array))
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
@@ -212,6 +214,14 @@ class Tensor:
             return f"{kind}({absent}, shape={self.array.shape}, dtype={self.array.dtype}{where})"
         body = np.array2string(to_host(self.array), separator=", ", prefix=f"{kind}(", threshold=20)
         return f"{kind}({body}{where})"
+
+
+def _converted(kind: Any, array: Any) -> Any:
+    """``kind(array)``, with a RingtapeError where NumPy refuses the conversion."""
+    try:
+        return kind(array)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise typed(error, f"{kind.__name__} of a Tensor of shape {array.shape}: {error}" + call_site()) from error
 
 
 TENSORS.add(Tensor)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LayoutError, RingtapeError, ShapeError, call_site
+from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .rank_values import RankFloat, RankInt
 
-__all__ = ["Refused", "describe", "explain", "fixes", "rank_dependent", "require_one_number", "unfit"]
+__all__ = ["REJECTED", "Refused", "describe", "explain", "fixes", "rank_dependent", "require_one_number", "unfit"]
 
 
 def describe(array: Any, shape: Any, layout: Any) -> str:
@@ -230,7 +230,12 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], error: typ
             )
 
 
-def unfit(op: Any, error: ValueError, xs: Sequence[Any]) -> Exception:
+REJECTED = ValueError, TypeError, IndexError, OverflowError
+"""The errors with which NumPy's functions refuse operands."""
+_UNFIT: dict[type[Exception], type[RingtapeError]] = {ValueError: ShapeError, TypeError: DtypeError}
+
+
+def unfit(op: Any, error: Exception, xs: Sequence[Any]) -> Exception:
     """The error for operands that the function itself rejects: their names, shapes, layouts and the call site."""
     if isinstance(error, RingtapeError):
         return error
@@ -238,4 +243,4 @@ def unfit(op: Any, error: ValueError, xs: Sequence[Any]) -> Exception:
     for i, x in enumerate(xs):
         array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
         shown.append(f"{op.operand_name(i)}: {describe(array, np.shape(array), layout)}")
-    return ShapeError(f"{op.name}({', '.join(shown)}): {error}" + call_site())
+    return typed(error, f"{op.name}({', '.join(shown)}): {error}" + call_site(), _UNFIT)

@@ -5,6 +5,7 @@ The indices that select the elements are constants; a cotangent goes to the elem
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,25 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, ShapeError
-from .arguments import instead_of, labelled, operand, raw, stack, tensors_in
+from .arguments import (
+    constant_like,
+    instead_of,
+    labelled,
+    normal_axes,
+    normal_axis,
+    operand,
+    operands,
+    raw,
+    run_plain,
+    stack,
+    tensors_in,
+)
 from .creation import broadcast_arrays
 from .elementwise import where as _where
 from .indexing import taken
-from .reductions import mean, normal_axes
-from .shape import broadcast_to, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
+from .reductions import mean
+from .shape import broadcast_to, concatenate, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
+from .ufuncs import mod
 
 Shape = tuple[int, ...]
 _NUMBERS = frozenset({bool, int, float, complex})
@@ -32,7 +46,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     result is one too, so that it does not change the dtype of an array that it is combined with.
     """
     if x is None and y is None:
-        return np.nonzero(raw(condition))
+        return run_plain(np.nonzero, (condition,), {})
     if x is None or y is None:
         raise ShapeError("where: one of x and y was given; needed: both or neither")
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
@@ -113,7 +127,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     arr, indices = operand(arr), operand(indices)
     if axis is None:
         arr, axis = ravel(arr), 0
-    axis %= arr.ndim
+    axis = normal_axis(axis, arr.ndim)
     shape = tuple(int(n) for n in raw(arr).shape)
     free = np.broadcast_shapes(*(tuple(1 if i == axis else int(n) for i, n in enumerate(raw(x).shape))
                                  for x in (arr, indices)))  # fmt: skip
@@ -137,7 +151,7 @@ def argsort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None,
     """Return the indices that sort along an axis. They have no derivative."""
     if axis is None:
         a, axis = ravel(a), 0
-    return _argsort_op(a, options=(axis % a.ndim, "stable" if stable else kind))
+    return _argsort_op(a, options=(normal_axis(axis, a.ndim), "stable" if stable else kind))
 
 
 @instead_of(np.argpartition)
@@ -146,7 +160,7 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introsele
     if axis is None:
         a, axis = ravel(a), 0
     kth = int(kth) if np.ndim(kth) == 0 else tuple(int(k) for k in kth)
-    return _argpartition_op(a, options=(axis % a.ndim, kth))
+    return _argpartition_op(a, options=(normal_axis(axis, a.ndim), kth))
 
 
 @instead_of(np.sort)
@@ -186,8 +200,9 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
-    axis %= a.ndim
+    axis = normal_axis(axis, a.ndim)
     index = np.asarray(raw(indices))
+    index = index if index.size else index.astype(int)
     n = int(raw(a).shape[axis])
     index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
     return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
@@ -209,7 +224,7 @@ def extract(condition: Any, arr: Any) -> Any:
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     """Return at each position the element of the choice that `a` gives there."""
     count = len(choices) if isinstance(choices, list | tuple) else int(raw(choices).shape[0])
-    index, *options = broadcast_arrays(a, *(choices[i] for i in range(count)))
+    index, *options = broadcast_arrays(a, *operands(*(choices[i] for i in range(count))))
     at = raw(index)
     at = at % count if mode == "wrap" else np.clip(at, 0, count - 1) if mode == "clip" else at
     return squeeze(take_along_axis(stack(options), labelled(np.expand_dims(at, 0), index), 0), 0)
@@ -221,7 +236,8 @@ def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     axes = normal_axes(axis, a.ndim)
     free = [i for i in range(a.ndim) if i not in axes]
     shape = raw(a).shape
-    return reshape(transpose(a, (*free, *axes)), (*(shape[i] for i in free), -1)), axes
+    count = math.prod(shape[i] for i in axes)
+    return reshape(transpose(a, (*free, *axes)), (*(shape[i] for i in free), count)), axes
 
 
 @instead_of(np.median)
@@ -247,8 +263,10 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
         raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
                                 "method='linear'")  # fmt: skip
     flat, axes = reduced_axes_last(operand(a), axis)
-    ordered = sort(flat)
+    ordered = sort(flat if np.ndim(q) == 0 else flat.astype(np.result_type(flat.dtype, np.float64)))
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)
+    if not at.size:
+        return constant_like(np.quantile(np.zeros(raw(a).shape, ordered.dtype), at, axis, keepdims=bool(keepdims)), a)
     low = np.floor(at).astype(int)
     found = [
         _interpolated(ordered, int(k), float(t - k), axes, keepdims) for t, k in zip(at.flat, low.flat, strict=True)
@@ -260,7 +278,10 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
 
 
 def _interpolated(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
-    y = ordered[..., k] * (1 - t) + ordered[..., k + 1] * t if t else ordered[..., k]
+    y = ordered[..., k]
+    if t:  # the formula of NumPy, nearest to the closer element
+        above = ordered[..., k + 1]
+        y = y + (above - y) * t if t < 0.5 else above - (above - y) * (1 - t)
     return expand_dims(y, axes) if keepdims else y
 
 
@@ -272,9 +293,16 @@ def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_inp
 
 
 @instead_of(np.interp)
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: None = None) -> Any:
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Return the piecewise linear interpolant through (xp, fp) at `x`. All three have derivatives."""
     x, xp, fp = operand(x), operand(xp), operand(fp)
+    if period is not None:
+        period = abs(period)
+        x, xp = mod(x, period), mod(xp, period)
+        order = np.argsort(raw(xp))
+        xp, fp = taken(xp, order, by=(xp,)), taken(fp, order, by=(xp,))
+        xp, fp = concatenate([xp[-1:] - period, xp, xp[:1] + period]), concatenate([fp[-1:], fp, fp[:1]])
+        left = right = None
     n = int(raw(xp).shape[0])
     k = np.clip(np.searchsorted(np.asarray(raw(xp)), np.asarray(raw(x)), side="right") - 1, 0, n - 2)
     x0, x1, y0, y1 = (taken(v, i, by=(x, xp)) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))

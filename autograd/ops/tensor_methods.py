@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
-from ..errors import SavedArrayError
+from ..errors import ArgumentError, SavedArrayError
 from . import einsum, elementwise, indexing, manipulation, reductions, shape, sorting, statistics, ufuncs
-from .arguments import raw
+from .arguments import run_plain
 from .matmul import matmul
-from .numpy_protocol import values
 
 __all__ = ["UNREFLECTED_OPERATORS", "METHODS", "OPERATORS", "PROPERTIES", "install"]
 
@@ -41,12 +41,12 @@ def _dot(x: Any, b: Any, out: None = None) -> Any:
 
 def _nonzero(x: Any) -> Any:
     """Return the indices of the nonzero elements, one array per dimension."""
-    return np.nonzero(raw(x))
+    return run_plain(np.nonzero, (x,), {})
 
 
 def _searchsorted(x: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any:
     """Return the indices at which values would be inserted to keep the order."""
-    return np.searchsorted(raw(x), values(v), side, sorter)
+    return run_plain(np.searchsorted, (x, v, side, sorter), {})
 
 
 def _copy(x: Any) -> Leaf:
@@ -135,6 +135,15 @@ UNREFLECTED_OPERATORS: dict[str, Any] = {
 IN_PLACE = ("fill", "itemset", "partition", "put", "resize", "setfield", "sort")
 
 
+def _index(x: Any) -> int:
+    """Return the integer that a Tensor of one integer holds."""
+    try:
+        return index(x.numpy())
+    except TypeError as error:
+        text = f"a Tensor of shape {x.array.shape} and dtype {x.dtype} was given for an integer"
+        raise ArgumentError(text) from error
+
+
 def _refused(name: str) -> Any:
     def method(self: Any, *args: Any, **words: Any) -> Any:
         fix = "where(mask, new, x), or write to x.numpy().copy()"
@@ -179,4 +188,4 @@ def install(operations: Any) -> None:
     plain.__pos__ = lambda self: self
     plain.__complex__ = lambda self: complex(self.numpy())
     plain.__round__ = lambda self, decimals=0: ufuncs.round(self, decimals)
-    plain.__index__ = lambda self: self.numpy().__index__()
+    plain.__index__ = _index
