@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import index
 from sys import getrefcount
 from typing import Any
 
@@ -16,8 +17,9 @@ from numpy import ndarray
 
 from ..arrays.device import as_array, is_inexact
 from ..arrays.shape_only import Shaped, is_absent, shape_only
-from ..errors import AbsentError, DtypeError, LayoutError, MeshError, ShapeError, call_site
+from ..errors import AbsentError, ArgumentError, DtypeError, LayoutError, MeshError, ShapeError, call_site
 from ..layouts.layout import C, D, Grid, I, Label, Layout, Shard, V
+from ..layouts.messages import describe
 from ..layouts.partition import parts
 from .events import declarations
 from .recording import LEAF, Recording
@@ -212,6 +214,8 @@ def tensor(
         `requires_grad` with an integer or boolean dtype.
     ShapeError
         A part that does not fit `global_shape`, or a Shard of a dimension that does not exist.
+    LayoutError
+        `array` is a Partial Tensor, and no label is given for that axis.
 
     Examples
     --------
@@ -220,7 +224,12 @@ def tensor(
     Leaf([1., 2.])
     """
     drawn = None
+    if not isinstance(requires_grad, bool | np.bool_ | int):
+        raise ArgumentError(f"tensor: requires_grad={requires_grad!r} was given; needed: True or False" + call_site())
+    if global_shape is not None:
+        _check_shape(global_shape)
     if array.__class__ in TENSORS:
+        _refuse_lost_sum(array, layout)
         drawn, array = array.layout, array.array
     array = as_array(array, None if dtype is None else np.dtype(dtype))
     x = Leaf(array, _layout(array, layout, V, global_shape), requires_grad, name)
@@ -230,6 +239,26 @@ def tensor(
         for declare in declarations:
             declare("tensor", x)
     return x
+
+
+def _check_shape(shape: Any) -> None:
+    try:
+        extents = [index(n) for n in shape]
+    except TypeError as error:
+        raise ArgumentError(f"global_shape={shape!r} was given; needed: integers" + call_site()) from error
+    if any(n < 0 for n in extents):
+        raise ShapeError(f"global_shape={shape!r} was given; needed: extents of at least 0" + call_site())
+
+
+def _refuse_lost_sum(x: Tensor, labelled_axes: Any) -> None:
+    """Raise LayoutError if `x` is Partial on an axis for which no other label is given: its sum would be forgotten."""
+    for axis, label in () if x.layout is None else x.layout.items():
+        if label.letter == "P" and axis not in (labelled_axes or ()):
+            raise LayoutError(
+                f"tensor({describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: the value is Partial, an "
+                f"addend of a sum that was not taken; a new leaf would be Varying\n  fix: all_reduce(x, {axis!r}), or "
+                f"layout={{{axis!r}: P}} for a leaf that is an addend again" + call_site()
+            )
 
 
 def _still_drawn(drawn: Layout, layout: Layout, labelled_axes: Any) -> Layout:

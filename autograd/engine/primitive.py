@@ -142,6 +142,11 @@ class Primitive:
 
     named = staticmethod(registry.__getitem__)
 
+    def __repr__(self) -> str:
+        return f"<operation {self.name}({', '.join(self.operand_name(i) for i in range(len(self.words)))}" + (
+            ", ...)>" if self.variadic else ")>"
+        )
+
     def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
         """`call` and `pull`. Operations with kernels or several outputs have their own."""
         return bind(self)

@@ -81,7 +81,7 @@ def _check_order(order: Any) -> None:
 def _extents(shape: Any) -> Any:
     """A shape as a tuple of integers, with their marks of ranks."""
     try:
-        found = tuple(shape) if isinstance(shape, Iterable) and getattr(shape, "ndim", 1) else (shape,)
+        found = tuple(shape) if isinstance(shape, Iterable) and getattr(shape, "ndim", True) else (shape,)
         for n in found:
             if n.__class__ is not int:
                 index(n)

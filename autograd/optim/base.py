@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
@@ -13,9 +14,10 @@ from ..arrays.shape_only import is_absent
 from ..engine.parameter import Leaf
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
-from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site
+from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site
 from ..layouts.layout import C, may_relabel
 from ..layouts.messages import describe
+from .hyperparameters import check_count, check_numbers
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 
@@ -39,27 +41,47 @@ class Optimizer:
         There are no parameters.
     DtypeError
         A parameter is not of a floating dtype.
+    ArgumentError
+        `parameters` is not a list of parameters, or a hyperparameter no number.
+    OptionError
+        A parameter is given twice, or a hyperparameter is NaN, infinite or out of range. The learning rate is also
+        checked at each step.
     """
 
     schedule: Callable[[int], float] | None = None
     _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
 
     def __init__(self, parameters: Iterable[Leaf], lr: float | Callable[[int], float] = 0.0, digest_every: int = 100):
-        self.parameters = list(parameters)
+        caller = type(self).__name__
+        try:
+            self.parameters = list(parameters)
+        except TypeError as error:
+            text = f"{caller}: {type(parameters).__name__} was given; needed: a list of Parameters"
+            raise ArgumentError(text + call_site()) from error
         if not self.parameters:
             raise ShapeError(
                 f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
             )
         for p in self.parameters:
             if not isinstance(p, Leaf):
-                raise RingtapeError(f"{type(self).__name__}: {type(p).__name__} was given; needed: Parameters")
+                raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters" + call_site())
             if not is_inexact(p.array.dtype):
                 raise DtypeError(
                     f"{type(self).__name__}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating "
                     "dtype"
                 )
+        seen: dict[int, int] = {}
+        for i, p in enumerate(self.parameters):
+            first = seen.setdefault(id(p), i)
+            if first != i:
+                raise OptionError(
+                    f"{caller}: {p.name or f'parameter {i}'} was given twice, at {first} and {i}; needed: each "
+                    "parameter once, or a step would change it twice" + call_site()
+                )
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
+        check_numbers(caller, lr=self.lr)
+        check_count(caller, digest_every=digest_every)
         self.digest_every = digest_every
         self.steps = 0
         self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
@@ -86,6 +108,8 @@ class Optimizer:
             mesh.check_replicas(self.parameters)
         if self.schedule is not None:
             self.lr = self.schedule(self.steps)
+        if not 0.0 <= self.lr < math.inf:
+            check_numbers(type(self).__name__, lr=self.lr)
         self.steps += 1
         parameters = self.parameters
         gradients = list(map(_gradient, parameters))
