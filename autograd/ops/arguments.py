@@ -191,6 +191,8 @@ def normal_axes(axes: Any, ndim: int) -> Axes:
     AxisError, ArgumentError
         As for `axes_in_order`; also a list of axes, which NumPy does not take here.
     """
+    if axes.__class__ is int and -ndim <= axes < ndim:
+        return (axes % ndim,)
     if axes is None:
         return tuple(range(ndim))
     if isinstance(axes, list | bool) or (isinstance(axes, np.ndarray) and axes.ndim):

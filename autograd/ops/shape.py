@@ -14,6 +14,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, OptionError, ShapeError, call_site
 from ..layouts.layout import Mix
+from ..layouts.rank_values import RankInt
 from .arguments import ask, axes_in_order, normal_axes, normal_axis, operand, raw, refusal, tensors_in
 from .indexing import getitem
 
@@ -71,6 +72,9 @@ _reshape = op(
 )  # fmt: skip
 
 
+_ALL_INTEGERS = frozenset((int, RankInt))
+
+
 def _check_order(order: Any) -> None:
     if not isinstance(order, str):
         raise ArgumentError(f"order={order!r} was given; needed: a string" + call_site())
@@ -100,13 +104,14 @@ def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any =
     """
     x = a if hasattr(a, "shape") else operand(a)
     source = raw(x).shape
-    if order.__class__ is not str or order != "C":
+    if order.__class__ is not str or order != "C" or copy is not None:
         _check_order(order)
-    if isinstance(copy, str):
-        raise OptionError(f"copy={copy!r} was given; needed: True, False or None" + call_site())
+        if isinstance(copy, str):
+            raise OptionError(f"copy={copy!r} was given; needed: True, False or None" + call_site())
     if shape is None:
         return x
-    shape = (shape,) if isinstance(shape, int | np.integer) else _extents(shape)
+    if shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
+        shape = _extents(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
     if shape == source:

@@ -122,8 +122,8 @@ OPERATORS: dict[str, Any] = {
 UNREFLECTED_OPERATORS: dict[str, Any] = {
     "neg": elementwise.negative,
     "abs": elementwise.absolute,
-    "eq": elementwise.equal,
-    "ne": elementwise.not_equal,
+    "eq": lambda x, other: NotImplemented if other is None else elementwise.equal(x, other),
+    "ne": lambda x, other: NotImplemented if other is None else elementwise.not_equal(x, other),
     "lt": elementwise.less,
     "le": elementwise.less_equal,
     "gt": elementwise.greater,
