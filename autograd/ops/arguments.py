@@ -229,7 +229,7 @@ def instead_of(plain: Callable[..., Any], *, asks: bool = True) -> Callable[[Cal
                 if state.grid is None and not listeners and is_free((*args, *words.values())):
                     return on_values(plain, args, words)
                 if asks:
-                    key = _signature(args), _signature(tuple(words.items()))
+                    key = (_signature(args), *words, _signature(words.values())) if words else _signature(args)
                     discrete = asked.get(key)
                     if discrete is None:
                         if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
@@ -356,19 +356,26 @@ def _is_on_device(array: Any) -> bool:
     return hasattr(array, "dtype") and not isinstance(array, _HOST)
 
 
-def _signature(x: Any) -> Any:
-    """A hashable stand-in for an argument: the shape and dtype of an array, anything else as it is."""
-    kind = x.__class__
-    if kind in TENSORS:
-        x = x.array
-        return (x.shape, x.dtype) if hasattr(x, "dtype") else type(x)
-    if kind is list or kind is tuple:
-        return kind, tuple([_signature(item) for item in x])
-    if kind is np.ndarray:
-        return x.shape, x.dtype, x.tobytes() if x.size <= 16 else None
-    if kind.__hash__ is None:
-        return kind, repr(x)
-    return kind, x
+_PLAIN = frozenset((int, float, bool, str, type(None)))
+
+
+def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
+    """A hashable key for arguments: the shapes and dtypes of arrays, and anything else as it is, with its type."""
+    found: list[Any] = []
+    for x in xs:
+        kind = x.__class__
+        if kind in TENSORS:
+            x = x.array
+            found += (x.shape, x.dtype.char) if hasattr(x, "dtype") else (kind, None)
+        elif kind in _PLAIN:
+            found += kind, x
+        elif kind is list or kind is tuple:
+            found += kind, _signature(x)
+        elif kind is np.ndarray:
+            found += x.shape, x.dtype.char, x.tobytes() if x.size <= 16 else None
+        else:
+            found += kind, repr(x) if kind.__hash__ is None else x
+    return tuple(found)
 
 
 def refusal(name: str, words: Any, reason: str = "") -> NotDifferentiable:
