@@ -94,7 +94,7 @@ def _extents(shape: Any) -> Any:
     return found
 
 
-def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any = None) -> Any:
+def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     """Return the same elements in another shape; one extent may be -1. Adjoint: reshape back.
 
     Raises
