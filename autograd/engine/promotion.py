@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
+from ..errors import ArgumentError, DtypeError, call_site
 from ..layouts.inference import layout_of
 from ..layouts.rank_values import plain
 from .state import state
@@ -24,7 +26,7 @@ def mixed(*dtypes: Any) -> bool:
 
 
 def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
-    """The operands as Tensors of the result's dtype; one of them is a Tensor. NotImplemented where one is None.
+    """The operands as Tensors of the result's dtype; one of them is a Tensor.
 
     A differentiable operand is cast by a recorded operation, so that rules see one dtype. Operands without a cotangent
     (S) keep their dtype. Python's floats and integers stay numbers; everything else becomes a `Given`.
@@ -34,12 +36,17 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     for x in xs:
         if x.__class__ in TENSORS and x.layout is not None:
             grid = x.layout.grid
-    taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S"]
-    dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
+    taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S" and x is not None]
+    try:
+        dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
+    except TypeError as error:
+        raise DtypeError(f"{op.name}: {error}" + call_site()) from error
     found = []
     for x, letter in zip(xs, letters, strict=True):
         if x is None:
-            return NotImplemented
+            if op.name not in ("equal", "not_equal"):
+                raise ArgumentError(f"{op.name}: None was given; needed: an array or a number" + call_site())
+            x = math.nan  # None equals nothing
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))

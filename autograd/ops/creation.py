@@ -14,7 +14,18 @@ from ..errors import ShapeError
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, Shard, V
 from ..layouts.rank_values import INTEGERS, plain, rank_axes, rank_number
-from .arguments import constant_like, instead_of, of_rank_numbers, operand, operands, raw, strong, tensors_in
+from .arguments import (
+    constant_like,
+    instead_of,
+    normal_axis,
+    of_rank_numbers,
+    operand,
+    operands,
+    raw,
+    run_plain,
+    strong,
+    tensors_in,
+)
 from .elementwise import power
 from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, swapaxes
 
@@ -48,7 +59,7 @@ def _array_converter(theirs: Any) -> Any:
 
     @instead_of(theirs)
     def converted(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
-        return array(a, dtype)
+        return array(a, dtype, ndmin=int(theirs is np.ascontiguousarray))
 
     converted.__name__ = converted.__qualname__ = theirs.__name__
     converted.__doc__ = theirs.__doc__
@@ -93,7 +104,7 @@ atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
 @instead_of(np.vstack)
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the first dimension. One-dimensional operands are rows."""
-    return concatenate([atleast_2d(x) for x in tup], 0, dtype=dtype)
+    return concatenate([atleast_2d(x) for x in tup], 0, dtype=dtype, casting=casting)
 
 
 row_stack = vstack
@@ -103,7 +114,7 @@ row_stack = vstack
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the second dimension, or along the only one of one-dimensional operands."""
     xs = [atleast_1d(x) for x in tup]
-    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype)
+    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @instead_of(np.dstack)
@@ -188,7 +199,10 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **wor
         return _made(filled, shape, fill_value) if np.shape(fill_value) == () else filled
     value = operand(fill_value)
     value = value if dtype is None else value.astype(dtype)
-    return broadcast_to(value, (int(shape),) if isinstance(shape, INTEGERS) else tuple(shape))
+    shape = (int(shape),) if isinstance(shape, INTEGERS) else tuple(shape)
+    while value.ndim > len(shape) and value.shape[0] == 1:
+        value = value[0]
+    return broadcast_to(value, shape)
 
 
 def _made_like(array: Any, a: Any, shape: Any, *by: Any) -> Any:
@@ -220,7 +234,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subo
 
 def _filled_like(theirs: Any) -> Any:
     def filled(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, **words: Any) -> Any:
-        array = theirs(raw(a), dtype=dtype, shape=shape, **words)
+        array = run_plain(theirs, (a,), {"dtype": dtype, "shape": shape, **words})
         return _made_like(array, a, shape) if a.__class__ in TENSORS else array
 
     filled.__name__ = filled.__qualname__ = theirs.__name__
@@ -253,7 +267,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
     parts = (num - 1 if endpoint else num) or 1
     at = np.arange(num) / parts
     ndim = max((start.ndim, stop.ndim))
-    axis = axis % (ndim + 1)
+    axis = normal_axis(axis, ndim + 1)
     like = start if start.__class__ in TENSORS else stop
     kind = np.result_type(start.dtype, stop.dtype, 1.0)
     along = constant_like(at.reshape((-1,) + (1,) * ndim).astype(kind), like)

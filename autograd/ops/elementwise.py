@@ -16,6 +16,7 @@ from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
+from ..errors import ArgumentError, DtypeError, call_site
 from ..kernels import compiled
 from .arguments import zero_like
 
@@ -192,12 +193,22 @@ _astype = op(
 )  # fmt: skip
 
 
+_DTYPES = frozenset(np.dtype(kind).__class__ for kind in "?bhilqBHILQefdgFDG")
+
+
 def astype(x: Any, dtype: Any) -> Any:
     """Return `x` converted to `dtype`; a complex `x` converted to a real dtype loses its imaginary part.
 
     Adjoint: the cotangent converted to the dtype of `x` (its real part where `x` is real).
     """
-    dtype = np.dtype(dtype)
+    if dtype.__class__ not in _DTYPES:
+        try:
+            dtype = np.dtype(dtype)
+        except TypeError as error:
+            text = f"astype: dtype {dtype!r} was given; needed: a dtype of numbers"
+            raise ArgumentError(text + call_site()) from error
+        if dtype.kind not in "biufc":
+            raise DtypeError(f"astype: dtype {dtype} was given; needed: a dtype of numbers" + call_site())
     return x if x.dtype == dtype else _astype(x, options=(dtype, x.dtype))
 
 
@@ -223,13 +234,20 @@ def imag(val: Any) -> Any:
     """Return the imaginary part, zeros where `val` is real. Adjoint: the cotangent times -i."""
     if val.__class__ not in TENSORS:
         return np.imag(val)
-    return _imag_op(val, options=(val.dtype,)) if val.dtype.kind == "c" else val * 0
+    if val.dtype.kind == "c":
+        return _imag_op(val, options=(val.dtype,))
+    return where(_NEVER, val, val.dtype.type(0) if val.layout is None else zero_like(val))
+
+
+_NEVER = np.zeros((), bool)
 
 
 def conj(x: Any) -> Any:
     """Return the complex conjugate. Adjoint: the conjugate of the cotangent, because the pairing is bilinear."""
     if x.__class__ not in TENSORS:
         return np.conjugate(x)
+    if x.dtype.kind == "b":
+        return astype(x, np.conjugate(np.True_).dtype)
     return _conj_op(x) if x.dtype.kind == "c" else x
 
 

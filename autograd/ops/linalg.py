@@ -21,7 +21,7 @@ from ..engine.multi_output import Several
 from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, operand, raw
-from .elementwise import conj, imag, real
+from .elementwise import conj, imag, real, where
 from .shape import expand_dims, matrix_transpose, moveaxis, reshape, squeeze
 
 Shape = tuple[int, ...]
@@ -178,7 +178,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if n < 0:
         a, n = inv(a), -n
     if n == 0:
-        return a * 0 + eye_like(a, raw(a).shape[-1])
+        return where(np.zeros((), bool), a, eye_like(a, raw(a).shape[-1]))
     y = None
     while n:
         y = (a if y is None else y @ a) if n & 1 else y

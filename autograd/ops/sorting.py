@@ -5,6 +5,7 @@ The indices that select the elements are constants; a cotangent goes to the elem
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,25 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, ShapeError
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, plain, rank_axes, rank_number
-from .arguments import instead_of, labelled, operand, option, raw, stack, tensors_in
+from .arguments import (
+    constant_like,
+    instead_of,
+    labelled,
+    normal_axes,
+    normal_axis,
+    operand,
+    operands,
+    option,
+    raw,
+    stack,
+    tensors_in,
+)
 from .creation import broadcast_arrays
 from .elementwise import where as _where
 from .indexing import taken
-from .reductions import mean, normal_axes
-from .shape import broadcast_to, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
+from .reductions import mean
+from .shape import broadcast_to, concatenate, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
+from .ufuncs import mod
 
 Shape = tuple[int, ...]
 _NUMBERS = frozenset({bool, int, float, complex, *RANK_NUMBERS})
@@ -115,7 +129,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     arr, indices = operand(arr), operand(indices)
     if axis is None:
         arr, axis = ravel(arr), 0
-    axis %= arr.ndim
+    axis = normal_axis(axis, arr.ndim)
     shape = tuple(int(n) for n in raw(arr).shape)
     free = np.broadcast_shapes(*(tuple(1 if i == axis else int(n) for i, n in enumerate(raw(x).shape))
                                  for x in (arr, indices)))  # fmt: skip
@@ -139,7 +153,7 @@ def argsort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None,
     """Return the indices that sort along an axis. They have no derivative."""
     if axis is None:
         a, axis = ravel(a), 0
-    return _argsort_op(a, options=(axis % a.ndim, "stable" if stable else kind))
+    return _argsort_op(a, options=(normal_axis(axis, a.ndim), "stable" if stable else kind))
 
 
 @instead_of(np.argpartition)
@@ -149,7 +163,7 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introsele
         a, axis = ravel(a), 0
     kth = option(kth, "partition", a)
     kth = int(kth) if np.ndim(kth) == 0 else tuple(int(k) for k in kth)
-    return _argpartition_op(a, options=(axis % a.ndim, kth))
+    return _argpartition_op(a, options=(normal_axis(axis, a.ndim), kth))
 
 
 @instead_of(np.sort)
@@ -189,8 +203,9 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
-    axis %= a.ndim
+    axis = normal_axis(axis, a.ndim)
     index = np.asarray(raw(indices))
+    index = index if index.size else index.astype(int)
     n = int(raw(a).shape[axis])
     index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
     return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
@@ -212,7 +227,7 @@ def extract(condition: Any, arr: Any) -> Any:
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     """Return at each position the element of the choice that `a` gives there."""
     count = len(choices) if isinstance(choices, list | tuple) else int(raw(choices).shape[0])
-    index, *options = broadcast_arrays(a, *(choices[i] for i in range(count)))
+    index, *options = broadcast_arrays(a, *operands(*(choices[i] for i in range(count))))
     at = raw(index)
     at = at % count if mode == "wrap" else np.clip(at, 0, count - 1) if mode == "clip" else at
     return squeeze(take_along_axis(stack(options), labelled(np.expand_dims(at, 0), index), 0), 0)
@@ -224,7 +239,8 @@ def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     axes = normal_axes(axis, a.ndim)
     free = [i for i in range(a.ndim) if i not in axes]
     shape = raw(a).shape
-    return reshape(transpose(a, (*free, *axes)), (*(shape[i] for i in free), -1)), axes
+    count = math.prod(shape[i] for i in axes)
+    return reshape(transpose(a, (*free, *axes)), (*(shape[i] for i in free), count)), axes
 
 
 @instead_of(np.median)
@@ -250,8 +266,10 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
         raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
                                 "method='linear'")  # fmt: skip
     flat, axes = reduced_axes_last(operand(a), axis)
-    ordered = sort(flat)
+    ordered = sort(flat if np.ndim(q) == 0 else flat.astype(np.result_type(flat.dtype, np.float64)))
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)
+    if not at.size:
+        return constant_like(np.quantile(np.zeros(raw(a).shape, ordered.dtype), at, axis, keepdims=bool(keepdims)), a)
     low = np.floor(at).astype(int)
     found = [
         _interpolated(ordered, int(k), float(t - k), axes, keepdims) for t, k in zip(at.flat, low.flat, strict=True)
@@ -263,7 +281,10 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
 
 
 def _interpolated(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
-    y = ordered[..., k] * (1 - t) + ordered[..., k + 1] * t if t else ordered[..., k]
+    y = ordered[..., k]
+    if t:  # the formula of NumPy, nearest to the closer element
+        above = ordered[..., k + 1]
+        y = y + (above - y) * t if t < 0.5 else above - (above - y) * (1 - t)
     return expand_dims(y, axes) if keepdims else y
 
 
@@ -275,9 +296,16 @@ def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_inp
 
 
 @instead_of(np.interp)
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: None = None) -> Any:
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Return the piecewise linear interpolant through (xp, fp) at `x`. All three have derivatives."""
     x, xp, fp = operand(x), operand(xp), operand(fp)
+    if period is not None:
+        period = abs(period)
+        x, xp = mod(x, period), mod(xp, period)
+        order = np.argsort(raw(xp))
+        xp, fp = taken(xp, order, by=(xp,)), taken(fp, order, by=(xp,))
+        xp, fp = concatenate([xp[-1:] - period, xp, xp[:1] + period]), concatenate([fp[-1:], fp, fp[:1]])
+        left = right = None
     n = int(raw(xp).shape[0])
     k = np.clip(np.searchsorted(np.asarray(raw(xp)), np.asarray(raw(x)), side="right") - 1, 0, n - 2)
     x0, x1, y0, y1 = (taken(v, i, by=(x, xp)) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))
