@@ -277,7 +277,7 @@ def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Ca
     and the call is refused if NumPy refuses it. Arguments that only NumPy's function has, such as ``out=`` and
     ``where=``, raise NotDifferentiable.
     """
-    asked: dict[Any, bool] = {}  # signature -> whether NumPy's results are all discrete
+    asked: dict[Any, bool] = {}  # signature -> whether NumPy's results are all discrete, and have no layout
 
     def made(ours: Callable[..., Any]) -> Any:
         @wraps(ours)
@@ -288,26 +288,26 @@ def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Ca
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):
                     return of_rank_numbers(theirs, args, words)
-            if (len(args) > 1 or words) and not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values()))):
-                args, words = _varying_by_rank(theirs.__name__, args, words)
             if words and "out" in words:
                 if words["out"] is not None:
                     raise refusal(theirs.__name__, words)
                 del words["out"]
-            try:
-                if state.grid is None and not listeners and is_free((*args, *words.values())):
-                    return on_values(theirs, args, words)
-                if asks:
-                    key = (_signature(args), *words, _signature(words.values())) if words else _signature(args)
-                    discrete = asked.get(key)
-                    if discrete is None:
-                        if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
-                            asked.clear()
-                        discrete = asked[key] = is_discrete(ask(theirs, args, words))
-                    if discrete and state.grid is None and not listeners and not any(map(_layout_of, args)):
-                        return on_values(theirs, args, words)  # such as sum(x, dtype=int): there is no derivative
-            except RingtapeError as error:
-                raise better(error, ours, args, words) from error.__cause__
+            free = state.grid is None and not listeners
+            if free and (state.recording is None or not x.requires_grad) and is_free((*args, *words.values())):
+                return first(on_values, ours, args, words)
+            key = (_signature(args), *words, _signature(words.values())) if words else _signature(args)
+            discrete = asked.get(key)
+            if discrete is None:
+                if not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values()))):
+                    args, words = _varying_by_rank(theirs.__name__, args, words)
+                    key = ()
+                discrete = asks and is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
+                if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
+                    asked.clear()
+                if key:
+                    asked[key] = discrete
+            if discrete and free:
+                return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
             try:
                 return ours(*args, **words)
             except RingtapeError:
@@ -317,10 +317,19 @@ def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Ca
 
         return call
 
+    def first(run: Callable[..., Any], ours: Callable[..., Any], args: Any, words: Any) -> Any:
+        """Call `run`, and raise the better of its error and that of our function."""
+        try:
+            return run(theirs, args, words)
+        except RingtapeError as error:
+            raise better(error, ours, args, words) from error.__cause__
+
     def better(error: RingtapeError, ours: Callable[..., Any], args: Any, words: Any) -> RingtapeError:
         """NumPy's refusal, or our function's own error of the same builtin class, which says what is needed."""
         try:
             ours(*args, **words)
+        except LayoutError as own:
+            return own
         except RingtapeError as own:
             if any(isinstance(error, kind) and isinstance(own, kind) for kind in (ValueError, TypeError, IndexError)):
                 return own
@@ -409,9 +418,9 @@ def run_plain(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
 def ask(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     """Return NumPy's result, or raise a RingtapeError if NumPy refuses these arguments.
 
-    Arrays that have no values, or are on a device, are not asked about: the result is None.
+    The result is None, without a call, if an array has no values, is on a device, or is a part of a sharded one.
     """
-    if not _all_on_host((*args, *words.values())):
+    if not _can_be_asked_about((*args, *words.values())):
         return None
     with np.errstate(all="ignore"):
         return run_plain(theirs, args, words)
@@ -430,12 +439,13 @@ def _layout_of(x: Any) -> Any:
     return x.layout if x.__class__ in TENSORS else None
 
 
-def _all_on_host(xs: Iterable[Any]) -> bool:
+def _can_be_asked_about(xs: Iterable[Any]) -> bool:
     for x in xs:
         kind = x.__class__
-        if kind in TENSORS and (type(x.array) is Shaped or _is_on_device(x.array)):
-            return False
-        if (kind is list or kind is tuple) and not _all_on_host(x):
+        if kind in TENSORS:
+            if type(x.array) is Shaped or (x.layout is not None and x.layout.special) or _is_on_device(x.array):
+                return False
+        elif (kind is list or kind is tuple) and not _can_be_asked_about(x):
             return False
     return True
 
@@ -448,21 +458,26 @@ _PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
 def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
-    """A hashable key for arguments: the shapes and dtypes of arrays, and anything else as it is, with its type."""
+    """A hashable key for arguments: shape, dtype and layout of an array, and anything else as it is, with its type."""
     found: list[Any] = []
+    add = found.append
     for x in xs:
         kind = x.__class__
+        add(kind)
         if kind in TENSORS:
-            x = x.array
-            found += (x.shape, x.dtype.char) if hasattr(x, "dtype") else (kind, None)
+            a = x.array
+            if hasattr(a, "dtype"):
+                add(a.shape)
+                add(a.dtype)
+                add(x.layout)
         elif kind in _PLAIN:
-            found += kind, x
+            add(x)
         elif kind is list or kind is tuple:
-            found += kind, _signature(x)
+            add(_signature(x))
         elif kind is np.ndarray:
-            found += x.shape, x.dtype.char, x.tobytes() if x.size <= 16 else None
+            found += x.shape, x.dtype, x.tobytes() if x.size <= 16 else None
         else:
-            found += kind, repr(x) if kind.__hash__ is None else x
+            add(repr(x) if kind.__hash__ is None else x)
     return tuple(found)
 
 

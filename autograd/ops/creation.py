@@ -197,6 +197,11 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **wor
     if not tensors_in((fill_value,)):
         filled = np.full(shape, plain(fill_value), dtype, order, **words)  # type: ignore[call-overload]
         return _made(filled, shape, fill_value) if np.shape(fill_value) == () else filled
+    return (_full if state.grid is None else _full.__wrapped__)(shape, fill_value, dtype, order, **words)
+
+
+@instead_of(np.full)
+def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> Any:
     value = operand(fill_value)
     value = value if dtype is None else value.astype(dtype)
     shape = (int(shape),) if isinstance(shape, INTEGERS) else tuple(shape)
@@ -225,6 +230,13 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subo
     like = raw(a)
     if not tensors_in((a, fill_value)):
         return of_rank_numbers(np.full_like, (like, plain(fill_value), dtype, order, subok, shape), {})
+    make = _full_like if state.grid is None else _full_like.__wrapped__
+    return make(a, fill_value, dtype, order, subok, shape)
+
+
+@instead_of(np.full_like)
+def _full_like(a: Any, fill_value: Any, dtype: Any, order: str, subok: bool, shape: Any) -> Any:
+    like = raw(a)
     dtype = np.asarray(like).dtype if dtype is None and not hasattr(like, "dtype") else dtype or like.dtype
     if fill_value.__class__ not in TENSORS:
         filled = constant_like(np.full(np.shape(like) if shape is None else shape, plain(fill_value), dtype), a)
@@ -261,6 +273,12 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
             return y
         by = start, stop, num
         return (_made(y[0], *by), rank_number(y[1], rank_axes(by))) if retstep else _made(y, *by)
+    make = _linspace if state.grid is None else _linspace.__wrapped__
+    return make(start, stop, num, endpoint, retstep, dtype, axis)
+
+
+@instead_of(np.linspace)
+def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dtype: Any, axis: int) -> Any:
     if num < 0:
         raise ShapeError(f"linspace: num={num} was given; needed: at least 0")
     start, stop = operands(start, stop)
