@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import LayoutError
 from ..layouts.inference import infer, layout_of, varying
-from ..layouts.layout import C, Grid, I, Layout, P, R
+from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard
 from ..layouts.messages import REJECTED, unfit
 from ..layouts.rank_values import rank_axes
 from . import events
@@ -190,8 +190,9 @@ class Primitive:
         signature = self.inferred([x.labelled(grid) if x.__class__ in TENSORS else layout_of(x, grid) for x in xs],
                                   arrays, options, [i for i, x in enumerate(xs) if x.__class__ is Given])  # fmt: skip
         out = signature.out
-        if out is not None and compared(out, grid):
-            if (self.ranked and options) or any(_is_constant(x, out) for x in signature.layouts):
+        if isinstance(out, Layout) and max(grid.sizes) > 1:
+            is_ranked = self.ranked and bool(options) and compared(out, grid)
+            if is_ranked or any(_is_constant(x, out) for x in signature.layouts):
                 signature.at_once = None
         if None not in layouts:  # otherwise a leaf has just got its layout, and the next call has another key
             if len(self.signatures) > 4096:  # bounds the memory of programs whose shapes change all the time
@@ -202,14 +203,16 @@ class Primitive:
     def prepared(self, signature: Signature, xs: Sequence[Any], options: tuple[Any, ...]) -> Layout | None:
         """The layout of a result, where constants must be the same on all ranks, which `events.constants` compare.
 
-        These are plain numbers, Tensors with the label C, and options of operations whose options may differ between
-        ranks, such as an index.
+        These are plain numbers, Tensors with the label C, random draws (D), which must be the same beside the parts of
+        a Shard too, and options of operations whose options may differ between ranks, such as an index.
         """
         out = signature.out
         if out is not None and events.constants and not state.in_rules:
             for i, x in enumerate(xs):
-                if _is_constant(signature.layouts[i], out):
-                    events.compare(self.name, out, x.array if x.__class__ in TENSORS else x)
+                layout = signature.layouts[i]
+                if _is_constant(layout, out):
+                    same = _with_whole_draws(layout, out) if layout.drawn else out
+                    events.compare(self.name, same, x.array if x.__class__ in TENSORS else x)
             if self.ranked and options:
                 events.compare(self.name, out, options)
         return out
@@ -253,15 +256,22 @@ class Primitive:
 
 
 def _is_constant(x: Layout, out: Layout) -> bool:
-    """Whether an operand is constant on an axis on which the result is R, I or P."""
+    """Whether an operand is constant on an axis of several ranks on which the result is R, I or P; see `prepared`."""
     return any(
-        a is C and (b is R or b is I or b is P) for a, b in zip(x.labels, out.labels, strict=True)
+        size > 1 and (((a is C or a is D) and (b is R or b is I or b is P)) or (a is D and type(b) is Shard))
+        for a, b, size in zip(x.labels, out.labels, out.grid.sizes, strict=True)
     )
+
+
+def _with_whole_draws(x: Layout, out: Layout) -> Layout:
+    """The layout of a result where a draw meets a Shard, with R in the place of these Shards."""
+    pairs = zip(x.labels, out.labels, strict=True)
+    return out.grid.layout([R if a is D and type(b) is Shard else b for a, b in pairs])
 
 
 def compared(out: Layout, grid: Grid) -> bool:
     """Whether a result is R, I or P along an axis of several ranks, so that constants in it must be the same."""
-    return isinstance(out, Layout) and any(
+    return any(
         size > 1 and (x is R or x is I or x is P) for x, size in zip(out.labels, grid.sizes, strict=True)
     )
 

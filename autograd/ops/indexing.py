@@ -14,7 +14,7 @@ from ..engine.tensor import TENSORS
 from ..errors import LayoutError, call_site
 from ..layouts.layout import C, D, I, Mix, P, R
 from ..layouts.messages import describe
-from ..layouts.rank_values import LocalCount, rank_axes
+from ..layouts.rank_values import LocalCount, plain, rank_axes
 
 Shape = tuple[int, ...]
 
@@ -145,6 +145,10 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
     shape = (x.array if hasattr(x, "tape") else x).shape
     layout = getattr(x, "layout", None)
     if layout is not None:
+        if layout.drawn and rank_axes(by):
+            # the first rows of a draw are the same on all ranks, also if the ranks take different numbers of them
+            by = [slice(k.start, plain(k.stop), k.step) if isinstance(k, slice) else k for k in by]
+            key = tuple(by) if isinstance(key, tuple | slice) else key
         axes = rank_axes(by)
         for operand in by:
             if operand.__class__ in TENSORS:

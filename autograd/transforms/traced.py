@@ -66,6 +66,9 @@ class Traced:
                         raise DtypeError(f"{self.structure.paths(what)[i]}: {error}" + call_site()) from error
                     if state.grid is not None:
                         self._note_plain(i, what)
+                        if x.array.dtype.kind in "fc":  # so that ranks with equal values are told
+                            x.requires_grad = x.is_unlabelled = True
+                            x.name = self.structure.paths(what)[i]
                 if x.array.dtype.kind not in "fc":
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if state.grid is not None:

@@ -1,4 +1,6 @@
-"""The constants that the ranks compare: plain numbers, and arrays with the label C, that meet a value R, I or P.
+"""The constants that the ranks compare: plain numbers, arrays with the label C, and random draws.
+
+They are compared where they meet a value that is R, I or P, and draws also beside a Shard.
 
 A plain number is a constant, so all ranks must use the same one with a value that is one for all of them. Often they
 do not: ``mask.sum()`` of a NumPy mask is the count of one rank. Where the ranks of an axis compare their calls, each

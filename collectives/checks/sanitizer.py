@@ -115,6 +115,8 @@ def witness(how: str, x: Any, is_last: bool = False) -> None:
     copy = None
     for axis in mesh.known_axes():
         seen = axis.group.copies
+        if is_last and not axis.group.checking:
+            continue
         if axis.size > 1 and len(seen) < MOST and all(_is_equal(layout, name) for name in axis.names):
             if copy is None:
                 name = getattr(x, "name", "") or "x"
@@ -279,10 +281,14 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
     )
 
 
+_COMPARED_ALWAYS = ("norm", "key")
+"""The declarations that are compared in every mode but ``off``. Constants are compared where they are used."""
+
+
 def _declared(how: str, x: Any) -> None:
     if modes.watching:
         witness(how, x)
-    elif how in _KINDS and modes.limit:
+    elif how in _COMPARED_ALWAYS and modes.limit:
         witness(how, x, is_last=True)
     if x.layout is not None and x.layout.special and modes.limit:
         _note_global_shape(how, x)

@@ -48,6 +48,7 @@ ENDED = b"e"  # the notification that a rank of this host has died
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
 _END_S = 1.0  # how long the launcher may take to end the other ranks
 _ENDING_S = 4.0  # how long a rank that ends the job itself may take
+_STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
 _START_S = 10.0  # how long it waits for the first rank, and a connection for its first line
 _EXIT_S = 1.0  # how long the end of a process may take after its files have closed
@@ -166,8 +167,10 @@ class _Supervisor:
                     return
                 continue
             age = now - self._ended
-            if age > _END_S:
+            if age > _END_S or (age > _STDERR_S and all(rank.is_dead() for rank in self._ranks.values())):
+                # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
                 self._drop_stderr()
+            if age > _END_S:
                 self._end_processes()
             if age > _LATE_S or (not self._connections and (not self._has_reported or not is_alive(self._launcher))):
                 self._end_processes()
@@ -335,7 +338,6 @@ class _Supervisor:
             os.write(2, ("\n".join(lines) + "\n").encode())
         except OSError:
             pass
-        self._drop_stderr()
         self._has_reported = True
 
     def _when(self, since_ns: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.layouts.inference import axes_in
 from autograd.layouts.layout import C, I, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.rank_values import rank_axes
@@ -153,11 +154,11 @@ def get(x: Any, axis: AxisName, source: Any, index: Any = ...) -> Tensor:
 
 def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
     """Cast `x` from Replicated to Varying on other axes along which the ranks read different places."""
-    axes = set(rank_axes((source, index)))
+    assert x.layout is not None
+    axes = set(axes_in(x.layout.grid, rank_axes((source, index))))
     for given in (source, index):
         if given.__class__ in TENSORS and given.layout is not None:
             axes |= {a for a, label in given.layout.items() if label is not R and label is not I and label is not C}
-    assert x.layout is not None
     for axis in axes - set(on.names):
         have = x.layout[axis]
         if have is I or have is P:

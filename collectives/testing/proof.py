@@ -403,12 +403,15 @@ def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
         made = node[4]
         call, layout, out, (shape, dtype, absent) = made.call, made.layout, made.out, made.result
         ct = Tensor(Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype), out.dual)
+        inside, state.in_rules = state.in_rules, True  # as in a sweep
         try:
             with ag.no_grad():
                 g = node[0]._adjoint(ct, call, *node[0].saved(node, True))
         except LayoutError as error:  # raised before anything is sent, so on all ranks
             faults.append(("layout", f"the adjoint of {node[0].name} is refused: {error}"))
             continue
+        finally:
+            state.in_rules = inside
         if not all(may_relabel(a, b) for a, b in zip(g.layout.labels, layout.dual.labels, strict=True)):
             faults.append(("layout", f"the adjoint of {node[0].name} gives {g.layout!r}; needed: {layout.dual!r}"))
     return faults

@@ -84,7 +84,7 @@ def traced(operand: Tensor, call: Callable[[Tensor], Tensor], to: Any, seed: int
         x = tape.watch(operand)
         y = call(x)
         nodes = [(n[0], n[3], told(n[4]), n[5:]) for n in tape.recording.nodes if n is not None]
-        communicates = tape.recording.communicates
+        communicates = told(tape.recording.communicates)
     array = y.array
     found = [type(array), array.shape, array.dtype, array.tobytes(), array is operand.array, y.layout, y.tape is None,
              y.node, nodes, communicates]  # fmt: skip

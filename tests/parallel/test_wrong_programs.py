@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import autograd as ag
 import collectives as cc
-from autograd.errors import RingtapeError
+from autograd.errors import ReplicaWarning, RingtapeError
 from autograd.nn import Module
 from parallel import verify
 
@@ -35,14 +36,16 @@ for _topic in ("communication", "data_parallel", "tensor_parallel", "training"):
 
 
 def outcome(program: Program, axes: dict[str, int]) -> tuple[str, str]:
-    """The name of the error, "exact" or "silent"; and the error's text, or the gradient that is wrong."""
+    """The name of the error or warning, "exact" or "silent"; and the error's text, or the gradient that is wrong."""
 
     def rank_main() -> Any:
         with cc.Mesh(**axes) as mesh:
             return program.run(mesh)
 
     try:
-        results = cc.run(rank_main, int(numpy.prod(list(axes.values()))))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ReplicaWarning)
+            results = cc.run(rank_main, int(numpy.prod(list(axes.values()))))
     except RingtapeError as error:
         return type(error).__name__, str(error)
     for found in results:

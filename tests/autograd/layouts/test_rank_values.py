@@ -128,11 +128,11 @@ def test_a_function_with_such_an_argument_gives_a_varying_result_or_is_refused(m
 
 def test_hyperparameters_that_differ_between_ranks_are_refused(mesh: cc.Mesh) -> None:
     rank, w = mesh.axis("dp").rank, ag.Parameter(numpy.ones(2))
-    with pytest.raises(ag.LayoutError, match="SGD: lr=0.1 differs between the ranks of axis 'dp'"):
+    with pytest.raises(ag.LayoutError, match="axis 'dp': lr differs between the ranks"):
         ag.optim.SGD([w], lr=(rank + 1) * 0.1)
     optimizer = ag.optim.Adam([w], lr=0.1, eps=(rank + 1) / 2)
     w.grad = ag.tensor(numpy.ones(2), {"dp": I})
-    with pytest.raises(ag.LayoutError, match="Adam: eps"):
+    with pytest.raises(ag.LayoutError, match="eps differs between the ranks"):
         optimizer.step()
     x, key = ag.tensor(numpy.ones(4), {"dp": R}), ag.random.Key(0)
     for wrong in (
@@ -145,7 +145,7 @@ def test_hyperparameters_that_differ_between_ranks_are_refused(mesh: cc.Mesh) ->
         lambda: cc.broadcast(x, "dp", root=rank),
         lambda: cc.reduce(ag.tensor(numpy.ones(4)), "dp", root=cc.world().rank),
     ):
-        with pytest.raises(ag.LayoutError, match="differs between the ranks"):
+        with pytest.raises(ag.LayoutError, match="differs between the ranks|depends on the rank"):
             wrong()
 
 

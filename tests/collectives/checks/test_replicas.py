@@ -530,7 +530,7 @@ def test_a_lie_after_the_last_collective_is_told_at_the_end() -> None:
 
     cc.run(program, 3)
     assert len(errors) == 3
-    assert all("the copies of rank 1 differ" in text and "constant at test_replicas.py" in text for text in errors)
+    assert all("the constants of rank 1 differ" in text and "constant at test_replicas.py" in text for text in errors)
 
 
 def test_a_rank_that_leaves_by_an_exception_does_not_communicate() -> None:

@@ -69,7 +69,7 @@ def test_a_constant_that_differs(odd: int) -> None:
         cc.all_reduce(ag.tensor([1.0]), "a")
 
     for text in told(cc.ReplicaMismatch, body, a=3):
-        assert f"the copies of rank {odd} differ" in text
+        assert f"the constants of rank {odd} differ" in text
         assert f"constant at {place[0]}" in text
         assert "constant(x: f64[3] {a: C})" in text
 

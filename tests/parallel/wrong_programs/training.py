@@ -292,7 +292,7 @@ def grad_of_the_local_loss(mesh: Any) -> Any:
     return {n: v.numpy() for n, v in g.items()}
 
 
-@refused("LayoutError")
+@refused("ReplicaWarning", alone=False)
 def grad_of_plain_weights_and_the_sum_of_the_losses(mesh: Any) -> Any:
     """The weights are plain arrays, so Varying: each gradient is that of this rank's rows."""
     x, t = sharded(mesh)
@@ -309,7 +309,7 @@ def grad_with_the_cast_inside(mesh: Any) -> Any:
     return {n: v.numpy() for n, v in g.items()}
 
 
-@refused("RingtapeError", alone=True)
+@refused("TapeError", alone=True)
 def grad_of_weights_declared_constant(mesh: Any) -> Any:
     """The answer to "the same on all ranks?", given for a weight."""
     x, t = sharded(mesh)
@@ -326,7 +326,7 @@ def vjp_with_a_replicated_output(mesh: Any) -> Any:
     return {n: v.numpy() for n, v in pull(numpy.float64(1.0)).items()}
 
 
-@refused("RingtapeError", alone=True)
+@refused("TapeError", alone=True)
 def a_step_inside_the_tape_of_the_next(mesh: Any) -> Any:
     """Hidden values of one tape are wrapped as data of another, and the first part gets no gradient."""
     x, t = sharded(mesh)

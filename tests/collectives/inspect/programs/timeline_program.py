@@ -47,8 +47,8 @@ with cc.Mesh(dp=-1) as mesh:
         assert pending.wait()[0] == world.size
         w = ag.Parameter(np.ones(5))
         with ag.Tape() as tape:
-            loss = cc.all_reduce((cc.cast(w, "dp", to=cc.R) * 2.0).sum() * float(world.rank + 1) *
-                                 ag.tensor(1.0), "dp", to=cc.I)
+            own = ag.tensor(float(world.rank + 1))
+            loss = cc.all_reduce((cc.cast(w, "dp", to=cc.R) * 2.0).sum() * own, "dp", to=cc.I)
         tape.backward(loss)
 
 assert t.report is not None

@@ -28,7 +28,7 @@ def train(mesh: cc.Mesh) -> None:
     """A step whose sums are known, on every channel that a child could disturb."""
     size = cc.world().size
     for algorithm in ("native", "shared"):
-        x = ag.tensor(np.ones(4), requires_grad=True)
+        x = ag.tensor(np.ones(4), {"dp": cc.V}, requires_grad=True)
         with ag.Tape() as tape:
             loss = cc.all_reduce((x * x).sum(), "dp", to=cc.I, algorithm=algorithm)
         tape.backward(loss)
