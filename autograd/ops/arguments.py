@@ -242,12 +242,15 @@ def axes_in_order(axes: Any, ndim: int, name: str = "axis") -> Axes:
     AxisError, ArgumentError
         As for `normal_axis`, and an axis that is given twice.
     """
-    if not isinstance(axes, tuple | list | range | np.ndarray) or getattr(axes, "ndim", 1) == 0:
+    if axes.__class__ is int or not isinstance(axes, _SEVERAL) or getattr(axes, "ndim", 1) == 0:
         return (normal_axis(axes, ndim, name),)
     found = tuple([normal_axis(axis, ndim, name) for axis in axes])
     if len(set(found)) < len(found):
         raise AxisError(f"{name}={axes!r} has a dimension twice; needed: each dimension once" + call_site())
     return found
+
+
+_SEVERAL = (tuple, list, range, np.ndarray)
 
 
 def normal_axes(axes: Any, ndim: int) -> Axes:
@@ -273,8 +276,8 @@ def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Ca
 
     NumPy's function runs where no derivative and no layout is wanted: without a Tensor among the arguments, and with
     Tensors that no tape follows, outside a mesh. Otherwise the decorated function runs. NumPy decides which arguments
-    are legal: the first call with these shapes, dtypes and options also runs NumPy's function (unless `asks` is False),
-    and the call is refused if NumPy refuses it. Arguments that only NumPy's function has, such as ``out=`` and
+    are legal: the first call with these shapes, dtypes and options also runs NumPy's function, and the call is refused
+    if NumPy refuses it. With `asks=False` the decorated function checks its arguments. Those that only NumPy's has, such as ``out=`` and
     ``where=``, raise NotDifferentiable.
     """
     asked: dict[Any, bool] = {}  # signature -> whether NumPy's results are all discrete, and have no layout
@@ -282,6 +285,7 @@ def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Ca
     def made(ours: Callable[..., Any]) -> Any:
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
+            x: Any = None
             for x in args:
                 if x.__class__ in TENSORS:
                     break
@@ -292,19 +296,28 @@ def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Ca
                 if words["out"] is not None:
                     raise refusal(theirs.__name__, words)
                 del words["out"]
-            free = state.grid is None and not listeners
-            if free and (state.recording is None or not x.requires_grad) and is_free((*args, *words.values())):
+            free = state.grid is None and not listeners  # of labels and observers
+            recorded = state.recording is not None and x.__class__ in TENSORS and x.requires_grad
+            if free and not recorded and is_free((*args, *words.values())):
                 return first(on_values, ours, args, words)
-            key = (_signature(args), *words, _signature(words.values())) if words else _signature(args)
-            discrete = asked.get(key)
-            if discrete is None:
-                if not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values()))):
+            if asks:
+                if words:
+                    key: Any = (_signature(args), *words, _signature(words.values()))
+                elif len(args) == 1 and x.__class__ in TENSORS:
+                    key = x.array.shape, x.array.dtype, x.layout
+                else:
+                    key = _signature(args)
+                discrete = asked.get(key)
+            if not asks or discrete is None:
+                differs = False
+                if len(args) > 1 or words:
+                    differs = not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values())))
+                if differs:
                     args, words = _varying_by_rank(theirs.__name__, args, words)
-                    key = ()
                 discrete = asks and is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
-                if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
-                    asked.clear()
-                if key:
+                if asks and not differs:
+                    if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
+                        asked.clear()
                     asked[key] = discrete
             if discrete and free:
                 return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative

@@ -193,7 +193,19 @@ _astype = op(
 )  # fmt: skip
 
 
-_DTYPES = frozenset(np.dtype(kind).__class__ for kind in "?bhilqBHILQefdgFDG")
+_DTYPES: dict[Any, Any] = {kind: np.dtype(kind) for kind in (bool, int, float, complex)}
+for _dtype in map(np.dtype, "?bhilqBHILQefdFD"):
+    _DTYPES[_dtype] = _DTYPES[_dtype.type] = _dtype
+
+
+def _dtype_of_numbers(given: Any) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(given)
+    except TypeError as error:
+        raise ArgumentError(f"astype: dtype {given!r} was given; needed: a dtype of numbers" + call_site()) from error
+    if dtype.kind not in "biufc":
+        raise DtypeError(f"astype: dtype {dtype} was given; needed: a dtype of numbers" + call_site())
+    return dtype
 
 
 def astype(x: Any, dtype: Any) -> Any:
@@ -201,14 +213,10 @@ def astype(x: Any, dtype: Any) -> Any:
 
     Adjoint: the cotangent converted to the dtype of `x` (its real part where `x` is real).
     """
-    if dtype.__class__ not in _DTYPES:
-        try:
-            dtype = np.dtype(dtype)
-        except TypeError as error:
-            text = f"astype: dtype {dtype!r} was given; needed: a dtype of numbers"
-            raise ArgumentError(text + call_site()) from error
-        if dtype.kind not in "biufc":
-            raise DtypeError(f"astype: dtype {dtype} was given; needed: a dtype of numbers" + call_site())
+    try:
+        dtype = _DTYPES[dtype]
+    except (KeyError, TypeError):
+        dtype = _dtype_of_numbers(dtype)
     return x if x.dtype == dtype else _astype(x, options=(dtype, x.dtype))
 
 

@@ -108,6 +108,9 @@ def size(a: Any, axis: Any = None) -> int:
 _ALL_INTEGERS = frozenset((int, RankInt, LocalCount))
 
 
+_ROW_MAJOR = "C"
+
+
 def _check_order(order: Any) -> None:
     if not isinstance(order, str):
         raise ArgumentError(f"order={order!r} was given; needed: a string" + call_site())
@@ -137,13 +140,15 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     """
     x = a if hasattr(a, "shape") else operand(a)
     source = x.shape  # the extents of sharded dimensions are numbers that differ between ranks
-    if order.__class__ is not str or order != "C" or copy is not None:
+    if order is not _ROW_MAJOR or copy is not None:
         _check_order(order)
         if isinstance(copy, str):
             raise OptionError(f"copy={copy!r} was given; needed: True, False or None" + call_site())
-    if shape is None:
-        return x
-    if shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
+    if shape.__class__ is int:
+        shape = (shape,)
+    elif shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
+        if shape is None:
+            return x
         shape = _extents(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
@@ -188,7 +193,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     axes = list(range(len(raw(a).shape)))
     i, j = normal_axis(axis1, len(axes), "axis1"), normal_axis(axis2, len(axes), "axis2")
     axes[i], axes[j] = j, i
-    return transpose(a, axes)
+    return _transpose(a, options=(tuple(axes),))
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
@@ -201,7 +206,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     axes = [i for i in range(ndim) if i not in sources]
     for target, i in sorted(zip(targets, sources, strict=True)):
         axes.insert(target, i)
-    return transpose(a, axes)
+    return _transpose(a, options=(tuple(axes),))
 
 
 def matrix_transpose(x: Any) -> Any:
@@ -228,7 +233,9 @@ def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) ->
     """Return `array` broadcast to a shape as in NumPy. Adjoint: the sum over the broadcast dimensions."""
     x = operand(array) if isinstance(array, list | tuple) else array
     source = getattr(raw(x), "shape", ())
-    return _broadcast_to(x, options=((shape,) if isinstance(shape, INTEGERS) else _extents(shape), source))
+    if shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
+        shape = (shape,) if isinstance(shape, INTEGERS) else _extents(shape)
+    return _broadcast_to(x, options=(shape, source))
 
 
 def _expand_dims(shapes: Sequence[Shape], options: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
-from ..errors import NotDifferentiable, ShapeError
+from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, call_site
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, plain, rank_axes, rank_number
 from .arguments import (
     constant_like,
@@ -197,15 +197,22 @@ def sort_complex(a: Any) -> Any:
 
 
 # -- by index --------------------------------------------------------------------------------------------------------
-@instead_of(np.take)
+@instead_of(np.take, asks=False)
 def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Any:
     """Return the elements at indices along an axis, or of the flattened array without one."""
+    if axis.__class__ is bool:
+        raise ArgumentError(f"take: axis={axis} was given; needed: an integer" + call_site())
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
     axis = normal_axis(axis, a.ndim)
     index = np.asarray(raw(indices))
-    index = index if index.size else index.astype(int)
+    if index.dtype.kind != "i":
+        if index.size and not np.can_cast(index.dtype, np.intp):
+            raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers" + call_site())
+        index = index.astype(np.intp)
+    if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
+        raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'" + call_site())
     n = int(raw(a).shape[axis])
     index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
     return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))

@@ -276,6 +276,8 @@ def positive(x: Any) -> Any:
 @instead_of(np.float_power)
 def float_power(x1: Any, x2: Any) -> Any:
     """Return ``x1 ** x2`` computed in at least double precision."""
+    if x1.__class__ in TENSORS and x2.__class__ in (int, float):
+        return power(x1.astype(np.result_type(x1.dtype, np.float64)), float(x2))
     x1, x2 = operands(x1, x2)
     wide = np.result_type(x1.dtype, x2.dtype, np.float64)
     return power(x1.astype(wide), x2.astype(wide))
