@@ -237,7 +237,7 @@ class Tensor:
         return int(_converted(len, self.array))
 
     def __iter__(self) -> Any:
-        return (self[i] for i in range(len(self.array)))
+        return (self[i] for i in range(_converted(len, self.array)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise SavedArrayError(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from operator import index
@@ -265,29 +266,36 @@ def normal_axes(axes: Any, ndim: int) -> Axes:
         return (axes % ndim,)
     if axes is None:
         return tuple(range(ndim))
+    if axes.__class__ is tuple:
+        found = {axis % ndim for axis in axes if axis.__class__ is int and -ndim <= axis < ndim}
+        if len(found) == len(axes):
+            return tuple(sorted(found))
     if isinstance(axes, list | bool) or (isinstance(axes, np.ndarray) and axes.ndim):
         raise ArgumentError(f"axis={axes!r} was given; needed: None, an integer or a tuple of integers" + call_site())
     return tuple(sorted(axes_in_order(axes, ndim)))
 
 
 # -- NumPy as the reference ------------------------------------------------------------------------------------------
-def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Callable[..., Any]], Any]:
+def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator for the differentiable form of the NumPy function `theirs`.
 
     NumPy's function runs where no derivative and no layout is wanted: without a Tensor among the arguments, and with
     Tensors that no tape follows, outside a mesh. Otherwise the decorated function runs. NumPy decides which arguments
     are legal: the first call with these shapes, dtypes and options also runs NumPy's function, and the call is refused
-    if NumPy refuses it. With `asks=False` the decorated function checks its arguments. Those that only NumPy's has, such as ``out=`` and
-    ``where=``, raise NotDifferentiable.
+    if NumPy refuses it. The decorated function itself checks its first `checked` arguments: a call without others, and
+    without keyword arguments, is not asked about (`math.inf`: no call is). Arguments that only NumPy's function has,
+    such as ``out=`` and ``where=``, raise NotDifferentiable.
     """
-    asked: dict[Any, bool] = {}  # signature -> whether NumPy's results are all discrete, and have no layout
+    asked: dict[Any, Any] = {}  # signature -> whether NumPy's results are all discrete, and have no layout
 
     def made(ours: Callable[..., Any]) -> Any:
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
             x: Any = None
+            recorded = False
             for x in args:
                 if x.__class__ in TENSORS:
+                    recorded = state.recording is not None and x.requires_grad
                     break
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):
@@ -296,10 +304,11 @@ def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Ca
                 if words["out"] is not None:
                     raise refusal(theirs.__name__, words)
                 del words["out"]
-            free = state.grid is None and not listeners  # of labels and observers
-            recorded = state.recording is not None and x.__class__ in TENSORS and x.requires_grad
-            if free and not recorded and is_free((*args, *words.values())):
+            if not recorded and state.grid is None and not listeners and is_free((*args, *words.values())):
                 return first(on_values, ours, args, words)
+            discrete: Any = False
+            differs = False
+            asks = len(args) > checked or (words and checked < math.inf)
             if asks:
                 if words:
                     key: Any = (_signature(args), *words, _signature(words.values()))
@@ -309,17 +318,17 @@ def instead_of(theirs: Callable[..., Any], *, asks: bool = True) -> Callable[[Ca
                     key = _signature(args)
                 discrete = asked.get(key)
             if not asks or discrete is None:
-                differs = False
                 if len(args) > 1 or words:
                     differs = not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values())))
-                if differs:
-                    args, words = _varying_by_rank(theirs.__name__, args, words)
-                discrete = asks and is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
-                if asks and not differs:
-                    if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
-                        asked.clear()
-                    asked[key] = discrete
-            if discrete and free:
+                    if differs:
+                        args, words = _varying_by_rank(theirs.__name__, args, words)
+                if asks:
+                    discrete = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
+                    if not differs:
+                        if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
+                            asked.clear()
+                        asked[key] = discrete
+            if discrete and state.grid is None and not listeners:
                 return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
             try:
                 return ours(*args, **words)

@@ -31,7 +31,7 @@ from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, sw
 
 
 # -- array() ---------------------------------------------------------------------------------------------------------
-@instead_of(np.array)
+@instead_of(np.array, checked=1)
 def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None, subok: bool = False,
           ndmin: int = 0) -> Any:  # fmt: skip
     """Return an array. From a Tensor, or nested lists that hold Tensors, it is a Tensor with a gradient.
@@ -79,7 +79,7 @@ def copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
 def _at_least(n: int) -> Any:
     theirs = (np.atleast_1d, np.atleast_2d, np.atleast_3d)[n - 1]
 
-    @instead_of(theirs)
+    @instead_of(theirs, checked=1)
     def at_least(*arys: Any) -> Any:
         found = []
         for a in arys:
@@ -101,7 +101,7 @@ def _at_least(n: int) -> Any:
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
 
 
-@instead_of(np.vstack)
+@instead_of(np.vstack, checked=1)
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the first dimension. One-dimensional operands are rows."""
     return concatenate([atleast_2d(x) for x in tup], 0, dtype=dtype, casting=casting)
@@ -110,14 +110,14 @@ def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
 row_stack = vstack
 
 
-@instead_of(np.hstack)
+@instead_of(np.hstack, checked=1)
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the second dimension, or along the only one of one-dimensional operands."""
     xs = [atleast_1d(x) for x in tup]
     return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
-@instead_of(np.dstack)
+@instead_of(np.dstack, checked=1)
 def dstack(tup: Any) -> Any:
     """Return the arrays joined along the third dimension."""
     return concatenate([atleast_3d(x) for x in tup], 2)

@@ -22,7 +22,7 @@ from .sorting import take
 Shape = tuple[int, ...]
 
 
-@instead_of(np.dot)
+@instead_of(np.dot, checked=2)
 def dot(a: Any, b: Any, out: None = None) -> Any:
     """Return the sum of products over the last dimension of `a` and the second to last (or only) one of `b`."""
     a, b = operand(a), operand(b)
@@ -174,6 +174,9 @@ def _merge_repeated(x: Any, labels: list[str]) -> tuple[Any, list[str]]:
         while labels.count(name) > 1:
             i = labels.index(name)
             j = labels.index(name, i + 1)
+            shape = raw(x).shape
+            if shape[i] != shape[j]:
+                raise ShapeError(f"einsum of shape {shape}: label {name!r} has two extents" + call_site())
             x = diagonal(x, 0, i, j)
             labels = [k for at, k in enumerate(labels) if at not in (i, j)] + [name]
     return x, labels
@@ -247,7 +250,7 @@ def _split_dims(y: Any, k: int, left: list[int], right: list[int]) -> Any:
     return reshape(y, (*y.shape[:k], *left, *right))
 
 
-@instead_of(np.einsum)
+@instead_of(np.einsum, checked=9)
 def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     """Return sums of products given by subscripts, in both of NumPy's calling forms.
 

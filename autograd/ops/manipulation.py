@@ -297,7 +297,7 @@ _make_diagonal_op: Primitive = op(
 )  # fmt: skip
 
 
-@instead_of(np.diagonal)
+@instead_of(np.diagonal, checked=1)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Return the diagonal of two dimensions as the last dimension. Adjoint: `make_diagonal`."""
     n = a.ndim

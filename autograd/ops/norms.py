@@ -39,7 +39,7 @@ def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
     return _norm_op(x, options=(axes, keepdims, tuple(int(n) for n in raw(x).shape)))
 
 
-@instead_of(np.linalg.norm)
+@instead_of(np.linalg.norm, checked=1)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors or matrices, of every order that NumPy has.
 

@@ -166,7 +166,7 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introsele
     return _argpartition_op(a, options=(normal_axis(axis, a.ndim), kth))
 
 
-@instead_of(np.sort)
+@instead_of(np.sort, checked=2)
 def sort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *, stable: Any = None) -> Any:
     """Return the elements sorted along an axis. Adjoint: each cotangent goes to the element it came from."""
     a = operand(a)
@@ -197,24 +197,31 @@ def sort_complex(a: Any) -> Any:
 
 
 # -- by index --------------------------------------------------------------------------------------------------------
-@instead_of(np.take, asks=False)
+_RAISE = "raise"
+
+
+def _index_by_mode(index: Any, mode: Any, n: int) -> Any:
+    if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
+        raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'" + call_site())
+    return index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
+
+
+@instead_of(np.take, checked=math.inf)
 def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Any:
     """Return the elements at indices along an axis, or of the flattened array without one."""
-    if axis.__class__ is bool:
-        raise ArgumentError(f"take: axis={axis} was given; needed: an integer" + call_site())
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
+    elif axis.__class__ is bool:
+        raise ArgumentError(f"take: axis={axis} was given; needed: an integer" + call_site())
     axis = normal_axis(axis, a.ndim)
     index = np.asarray(raw(indices))
     if index.dtype.kind != "i":
         if index.size and not np.can_cast(index.dtype, np.intp):
             raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers" + call_site())
         index = index.astype(np.intp)
-    if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
-        raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'" + call_site())
-    n = int(raw(a).shape[axis])
-    index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
+    if mode is not _RAISE:
+        index = _index_by_mode(index, mode, int(raw(a).shape[axis]))
     return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
 
 

@@ -158,7 +158,7 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, ou
 
 
 # -- variances -------------------------------------------------------------------------------------------------------
-@instead_of(np.var)
+@instead_of(np.var, checked=2)
 def var(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,
@@ -196,7 +196,7 @@ def _squared_magnitude(x: Any) -> Any:
     return real(x * conj(x)) if x.dtype.kind == "c" else x * x
 
 
-@instead_of(np.std)
+@instead_of(np.std, checked=2)
 def std(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,

@@ -1331,6 +1331,11 @@ DIFFERENCES: list[tuple[str, str, Callable[[Call, str], bool]]] = [
     ("refused", "indices are integers", lambda c, e: "indices must be of integer" in e),
     (
         "refused",
+        "an index that is out of range, where nothing is taken",
+        lambda c, e: c.name == "take" and "is out of bounds" in e and any(x.size == 0 for x in _arrays(c.args)),
+    ),
+    (
+        "refused",
         "modes are given by name",
         lambda c, e: c.name == "take" and "needed: 'raise', 'wrap' or 'clip'" in e,
     ),
@@ -1386,6 +1391,11 @@ def is_listed(call: Call, outcome: str, seen: str) -> bool:
     return any(kind == outcome and covers(call, seen) for kind, _, covers in DIFFERENCES)
 
 
+def _is_endless(call: Call) -> bool:
+    """Whether NumPy would take as many steps as a huge argument says."""
+    return call.name == "diff" and any(isinstance(n, int) and n > 1000 for n in [*call.args, *call.words.values()])
+
+
 # -- the run ---------------------------------------------------------------------------------------------------------
 def run(
     calls: int, seed: int, names: list[str] | None = None, progress: bool = False
@@ -1397,11 +1407,11 @@ def run(
     begun = time.process_time()
     for i in range(calls):
         call = draw_call(Draw(f"{seed}-{i}"), [chosen[i % len(chosen)]])
-        outcome, seen = check(call)
+        outcome, seen = ("skipped", "") if _is_endless(call) else check(call)
         if outcome not in ("agreed", "internal") and is_listed(call, outcome, seen):
             outcome = "listed"
         counts[outcome] += 1
-        if outcome not in ("agreed", "listed"):
+        if outcome not in ("agreed", "listed", "skipped"):
             faults.append((outcome, f"#{i} {seen}"))
         if progress and (i + 1) % 1000 == 0:
             print(f"{i + 1} calls, {time.process_time() - begun:.0f} s: {dict(counts)}", file=sys.stderr, flush=True)
