@@ -41,6 +41,8 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
         dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
     except TypeError as error:
         raise DtypeError(f"{op.name}: {error}" + call_site()) from error
+    if dtype is not None and dtype.kind not in "biufc":
+        raise DtypeError(f"{op.name} of dtype {dtype}; needed: numbers or booleans" + call_site())
     found = []
     for x, letter in zip(xs, letters, strict=True):
         if x is None:

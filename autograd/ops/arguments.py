@@ -160,7 +160,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any =
         return np.stack(arrays, axis, out, dtype=dtype, casting=casting)
     if out is not None:
         raise refusal("stack", {"out": out})
-    if dtype is not None or casting != "same_kind":
+    if dtype is not None or casting.__class__ is not str or casting != "same_kind":
         ask(np.stack, (arrays, axis), {"dtype": dtype, "casting": casting})
     xs = strong(*arrays)
     shapes = {raw(x).shape for x in xs}

@@ -77,12 +77,12 @@ def fliplr(m: Any) -> Any:
 def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
     """Return `m` rotated by `k` quarter turns in the plane of two axes."""
     a, b = axes_in_order(axes, m.ndim, "axes")
-    k = int(option(k, "rot90", m))
-    if k % 4 == 0:
+    k = option(k, "rot90", m) % 4
+    if k == 0:
         return m
-    if k % 4 == 2:
+    if k == 2:
         return flip(m, (a, b))
-    return swapaxes(flip(m, b), a, b) if k % 4 == 1 else flip(swapaxes(m, a, b), b)
+    return swapaxes(flip(m, b), a, b) if k == 1 else flip(swapaxes(m, a, b), b)
 
 
 @instead_of(np.roll)

@@ -219,7 +219,10 @@ def _index_reduction(primitive: Any, plain: Any) -> Any:
         if out is not None:
             raise refusal(plain.__name__, {"out": out})
         ndim = len(a.array.shape)
-        axes = normal_axes(axis, ndim) if axis is None else (normal_axis(axis, ndim),)
+        if axis is None or axis.__class__ is bool:
+            axes = normal_axes(axis, ndim)
+        else:
+            axes = (normal_axis(axis, ndim or 1),)[:ndim]  # NumPy takes an axis of a number
         return primitive(a, options=(axes, bool(keepdims), None))
 
     return reduction

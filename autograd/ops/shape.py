@@ -146,10 +146,15 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
             raise OptionError(f"copy={copy!r} was given; needed: True, False or None" + call_site())
     if shape.__class__ is int:
         shape = (shape,)
-    elif shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
+    try:
+        total = math.prod(shape)
+    except TypeError:
+        total = None
+    if shape.__class__ is not tuple or total.__class__ is not int:
         if shape is None:
             return x
         shape = _extents(shape)
+        total = math.prod(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
     if shape == source:
@@ -161,7 +166,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
         if shape.count(-1) > 1 or known == 0 or elements % known:
             raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
         shape = tuple(elements // known if n == -1 else n for n in shape)
-    if math.prod(shape) != elements:
+    elif total != elements:
         raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements")
     return _reshape(x, options=(shape, source, free))
 
@@ -313,7 +318,7 @@ _concatenate = op(
 def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: Any = None,
                 casting: str = "same_kind") -> Any:  # fmt: skip
     """Return the arrays joined along an existing axis. Adjoint: each operand gets its slice of the cotangent."""
-    if out is not None or dtype is not None or casting != "same_kind":
+    if out is not None or dtype is not None or casting.__class__ is not str or casting != "same_kind":
         if not tensors_in((arrays, out)):
             return np.concatenate(arrays, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
         if out is not None:
@@ -326,6 +331,8 @@ def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: An
     if not raws:
         raise ShapeError("concatenate of no arrays; needed: at least one")
     ndim = len(raws[0].shape)
+    if axis.__class__ is bool:
+        raise ArgumentError(f"concatenate: axis={axis} was given; needed: an integer" + call_site())
     axis = normal_axis(axis, ndim)
     if any(len(r.shape) != ndim for r in raws):
         raise ShapeError(

@@ -16,6 +16,7 @@ from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, call_site
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, plain, rank_axes, rank_number
 from .arguments import (
+    axes_in_order,
     constant_like,
     instead_of,
     labelled,
@@ -33,7 +34,7 @@ from .elementwise import where as _where
 from .indexing import taken
 from .reductions import mean
 from .shape import broadcast_to, concatenate, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
-from .ufuncs import mod
+from .ufuncs import isnan, mod
 
 Shape = tuple[int, ...]
 _NUMBERS = frozenset({bool, int, float, complex, *RANK_NUMBERS})
@@ -214,7 +215,9 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
         a, axis = ravel(a), 0
     elif axis.__class__ is bool:
         raise ArgumentError(f"take: axis={axis} was given; needed: an integer" + call_site())
-    axis = normal_axis(axis, a.ndim)
+    ndim = len(raw(a).shape)
+    if axis.__class__ is not int or not 0 <= axis < ndim:
+        axis = normal_axis(axis, ndim)
     index = np.asarray(raw(indices))
     if index.dtype.kind != "i":
         if index.size and not np.can_cast(index.dtype, np.intp):
@@ -250,7 +253,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 # -- medians and quantiles -------------------------------------------------------------------------------------------
 def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     """`a` with the reduced axes merged into one, the last; and these axes."""
-    axes = normal_axes(axis, a.ndim)
+    axes = tuple(sorted(axes_in_order(axis, a.ndim))) if isinstance(axis, list) else normal_axes(axis, a.ndim)
     free = [i for i in range(a.ndim) if i not in axes]
     shape = raw(a).shape
     count = math.prod(shape[i] for i in axes)
@@ -262,8 +265,18 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
     """Return the median over axes: the middle element, or the mean of the two middle elements."""
     flat, axes = reduced_axes_last(operand(a), axis)
     n = int(raw(flat).shape[-1])
-    y = mean(sort(flat)[..., (n - 1) // 2 : n // 2 + 1], -1)
+    ordered = sort(flat)
+    (y,) = _nan_where_any_is(ordered, [mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)])
     return expand_dims(y, axes) if keepdims else y
+
+
+def _nan_where_any_is(ordered: Any, found: list[Any]) -> list[Any]:
+    """`found`, computed from sorted elements, with NaN where one of these is: the last is, then."""
+    values = raw(ordered)
+    if type(values) is Shaped or not values.shape[-1] or not np.isnan(values[..., -1]).any():
+        return found
+    last = ordered[..., -1]
+    return [_where(isnan(last), last, y) for y in found]
 
 
 @instead_of(np.quantile)
@@ -285,21 +298,20 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
     if not at.size:
         return constant_like(np.quantile(np.zeros(raw(a).shape, ordered.dtype), at, axis, keepdims=bool(keepdims)), a)
     low = np.floor(at).astype(int)
-    found = [
-        _interpolated(ordered, int(k), float(t - k), axes, keepdims) for t, k in zip(at.flat, low.flat, strict=True)
-    ]
+    found = [_interpolated(ordered, int(k), float(t - k)) for t, k in zip(at.flat, low.flat, strict=True)]
+    found = [expand_dims(y, axes) if keepdims else y for y in _nan_where_any_is(ordered, found)]
     if at.ndim == 0:
         return found[0]
     y = reshape(stack(found), (*at.shape, *raw(found[0]).shape))
     return y.astype(np.result_type(y.dtype, np.float64))
 
 
-def _interpolated(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
+def _interpolated(ordered: Any, k: int, t: float) -> Any:
     y = ordered[..., k]
     if t:  # the formula of NumPy, nearest to the closer element
         above = ordered[..., k + 1]
         y = y + (above - y) * t if t < 0.5 else above - (above - y) * (1 - t)
-    return expand_dims(y, axes) if keepdims else y
+    return y
 
 
 @instead_of(np.percentile)

@@ -65,7 +65,7 @@ METHODS: dict[str, Any] = {
     "astype": _astype,
     "choose": sorting.choose,
     "clip": ufuncs.clip,
-    "compress": lambda x, condition, axis=None: sorting.compress(condition, x, axis),
+    "compress": lambda x, condition, axis=None, out=None: sorting.compress(condition, x, axis, out=out),
     "conj": elementwise.conj,
     "conjugate": elementwise.conj,
     "cumprod": statistics.cumprod,
