@@ -1387,6 +1387,7 @@ DIFFERENCES: list[tuple[str, str, Callable[[Call, str], bool]]] = [
         "-1 is the only negative extent of reshape",
         lambda c, e: c.name == "reshape" and re.search(r" to \(.*-(?!1\b)\d", e) is not None,
     ),
+    ("refused", "an empty dict is no axis", lambda c, e: "axis={} was given" in e),
     ("refused", "an order is a string", lambda c, e: c.name in ("ravel", "reshape") and "needed: a string" in e),
     ("accepted", "an empty container or 0 after the operands is no option", lambda c, e: _ends_with_nothing(c, e)),
     (
@@ -1420,8 +1421,13 @@ def is_listed(call: Call, outcome: str, seen: str) -> bool:
 
 
 def _is_endless(call: Call) -> bool:
-    """Whether NumPy would take as many steps as a huge argument says."""
-    return call.name == "diff" and any(isinstance(n, int) and n > 1000 for n in [*call.args, *call.words.values()])
+    """Whether NumPy may not return: it takes as many steps as a huge `n` says, and LAPACK loops on infinities."""
+    given = [*call.args, *call.words.values()]
+    if call.name == "diff":
+        return any(isinstance(n, int) and n > 1000 for n in given)
+    if call.name.startswith("linalg."):
+        return any(x.dtype.kind in "fc" and not np.isfinite(x).all() for x in _arrays(given))
+    return False
 
 
 # -- the run ---------------------------------------------------------------------------------------------------------
