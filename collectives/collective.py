@@ -448,7 +448,8 @@ class Prepared:
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
         # A silent call has no place in the history: it harms nobody until its adjoint communicates.
-        self._history = None if collective.silent or not self._is_compared else call.group.history
+        is_silent = collective.silent or collective.free
+        self._history = None if is_silent or not self._is_compared else call.group.history
         self._mark = 0  # that of a call that is recorded as `_marked` says
         self._marked: Any = ()
         # repeats the last request, if later calls differ only in another contiguous operand; else False

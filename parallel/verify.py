@@ -41,7 +41,8 @@ from autograd.layouts.layout import C, D, I, P, R, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import global_shape, require_agreed
 from autograd.nn import Module
-from collectives import Mesh, current_mesh
+from collectives import Mesh, World, current_mesh
+from collectives.world import replaced_world
 
 from .data.data_parallel import DataParallel
 
@@ -156,8 +157,8 @@ def verify(
         The model as it is trained, with or without `DataParallel`.
     loss : callable
         ``loss(model, *batch)`` returns one number. On the mesh it is P (this rank's addend, which `verify` sums) or I.
-        The serial run calls `loss` without a mesh, so it must not communicate. It divides by the global count, which
-        is ``x.global_shape[0]`` in both runs.
+        The serial run calls `loss` in a world of one rank and without a mesh, so it must not communicate. It divides by
+        the global count, which is ``x.global_shape[0]`` in both runs.
     *batch : Tensor or any object
         This rank's part of the batch, as in training. Tensors are I, R or Shard on each axis, so that the whole batch
         can be assembled. Other objects are passed on unchanged.
@@ -273,16 +274,18 @@ def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: A
 
 
 def _serial(model: Module, loss: Any, batch: Any) -> tuple[float, list[Any]]:
-    """Return the loss and the gradients of a run on one rank outside the mesh."""
-    with _outside_mesh(), Tape() as tape:
+    """Return the loss and the gradients of a run on one rank, in a world of one rank and outside the mesh."""
+    alone = World("threads", ranks=1).communicator  # so that a factor `cc.world().size` is 1 in the serial run
+    with replaced_world(alone), _outside_mesh(), Tape() as tape:
         try:
             y = loss(model, *batch)
         except MeshError as error:
-            error.add_note(
-                "raised in verify's serial run, which has no mesh: the loss must not communicate (return this rank's "
-                "addend, verify sums it), and a model that communicates needs serial=, the same model for one rank"
-            )
-            raise
+            raise MeshError(
+                "verify: the serial run, on one rank and without a mesh, has called a function that needs a mesh. "
+                "Needed: a loss that does not communicate (return this rank's addend; verify sums it), and for a model "
+                "that communicates serial=, the same model for one rank\n"
+                f"  {type(error).__name__} there: {error}"
+            ) from error
         tape.backward(y)
     return float(y.item()), [None if p.grad is None else p.grad.array for p in model.parameters()]
 

@@ -22,6 +22,7 @@ from ..errors import (
     DtypeError,
     LayoutError,
     MeshError,
+    SavedArrayError,
     ShapeError,
     TapeError,
     call_site,
@@ -254,6 +255,22 @@ class Parameter(Leaf):
         super().__init__(array, found, requires_grad, name)
         if found is not None and found.special:
             _declare("Parameter", self)
+
+
+def _not_in_place(symbol: str) -> Any:
+    def refuse(self: Parameter, other: Any) -> Any:
+        w = self.name or "w"
+        raise SavedArrayError(
+            f"{w} {symbol} ... of a Parameter: a Tensor is not changed in place, so {w} would name a new Tensor, "
+            f"which is not learned\n  fix: an optimizer of autograd.optim; or by hand, outside of the tape's block, "
+            f"{w}.data = {w}.numpy() - lr * {w}.grad.numpy()" + call_site()
+        )
+
+    return refuse
+
+
+for _name, _symbol in {"__iadd__": "+=", "__isub__": "-=", "__imul__": "*=", "__itruediv__": "/="}.items():
+    setattr(Parameter, _name, _not_in_place(_symbol))
 
 
 class Constant(Leaf):

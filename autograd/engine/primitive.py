@@ -203,15 +203,15 @@ class Primitive:
     def prepared(self, signature: Signature, xs: Sequence[Any], options: tuple[Any, ...]) -> Layout | None:
         """The layout of a result, where constants must be the same on all ranks, which `events.constants` compare.
 
-        These are plain numbers, Tensors with the label C, random draws (D), which must be the same beside the parts of
-        a Shard too, and options of operations whose options may differ between ranks, such as an index.
+        These are plain numbers, Tensors with the label C, random draws (D), and options of operations whose options may
+        differ between ranks, such as an index. The parts of a Shard are one value; only their indices may differ.
         """
         out = signature.out
         if out is not None and events.constants and not state.in_rules:
             for i, x in enumerate(xs):
                 layout = signature.layouts[i]
                 if _is_constant(layout, out):
-                    same = _with_whole_draws(layout, out) if layout.drawn else out
+                    same = _with_whole_shards(out) if out.special else out
                     events.compare(self.name, same, x.array if x.__class__ in TENSORS else x)
             if self.ranked and options:
                 events.compare(self.name, out, options)
@@ -256,17 +256,16 @@ class Primitive:
 
 
 def _is_constant(x: Layout, out: Layout) -> bool:
-    """Whether an operand is constant on an axis of several ranks on which the result is R, I or P; see `prepared`."""
+    """Whether an operand is constant on an axis of several ranks on which the result is one value; see `prepared`."""
     return any(
-        size > 1 and (((a is C or a is D) and (b is R or b is I or b is P)) or (a is D and type(b) is Shard))
+        size > 1 and (a is C or a is D) and (b is R or b is I or b is P or type(b) is Shard)
         for a, b, size in zip(x.labels, out.labels, out.grid.sizes, strict=True)
     )
 
 
-def _with_whole_draws(x: Layout, out: Layout) -> Layout:
-    """The layout of a result where a draw meets a Shard, with R in the place of these Shards."""
-    pairs = zip(x.labels, out.labels, strict=True)
-    return out.grid.layout([R if a is D and type(b) is Shard else b for a, b in pairs])
+def _with_whole_shards(out: Layout) -> Layout:
+    """The layout of a result, with R in the place of Shard: a constant is one for the parts of one value, too."""
+    return out.grid.layout([R if type(b) is Shard else b for b in out.labels])
 
 
 def compared(out: Layout, grid: Grid) -> bool:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
-from ..errors import ArgumentError, DtypeError, call_site
-from ..layouts.inference import layout_of
-from ..layouts.rank_values import plain
+from ..errors import ArgumentError, DtypeError, LayoutError, call_site
+from ..layouts.inference import axes_in, layout_of
+from ..layouts.layout import Shard
+from ..layouts.messages import describe
+from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from .state import state
 from .tensor import TENSORS, Given
 
@@ -53,9 +55,29 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
         elif x.__class__ is not int and x.__class__ is not float:
+            if isinstance(x, RANK_NUMBERS) and op.name in _SCALING and grid is not None:
+                _refuse_scaled_parts(op, xs, x, grid)
             x = given(x, grid, None if dtype is None or letter == "S" else dtype)
         found.append(x)
     return found
+
+
+_SCALING = frozenset(("multiply", "divide"))
+
+
+def _refuse_scaled_parts(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) -> None:
+    """Raise LayoutError if a number that differs between ranks would scale the parts of a sharded value."""
+    for axis in axes_in(grid, rank_axes(number)):
+        for x in xs:
+            if x.__class__ in TENSORS and type(x.labelled(grid)[axis]) is Shard:
+                shown = f"{x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}"
+                raise LayoutError(
+                    f"{op.name}({shown}, {plain(number)!r})\n  axis {axis!r}: the number differs between the ranks (a "
+                    f"local extent or a rank, or computed from one), and {x.name or 'x'} is {x.layout[axis]!r}: each "
+                    "rank would scale its part by a factor of its own\n  fix: a number that is the same on all ranks, "
+                    "like x.global_shape[0]\n  or:  float(number), if each part is meant to have its own factor"
+                    + call_site()
+                )
 
 
 def given(x: Any, grid: Any, dtype: Any = None) -> Given:

@@ -16,8 +16,10 @@ import numpy as np
 from ..arrays.device import as_array
 from ..arrays.shape_only import Shaped, shape_only
 from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
-from ..layouts.layout import C, P, V, may_relabel
+from ..layouts.inference import axes_in
+from ..layouts.layout import C, I, P, R, V, may_relabel
 from ..layouts.messages import describe, require_one_number
+from ..layouts.rank_values import LocalCount, plain, rank_axes
 from . import events
 from .deferred import refuse_pending
 from .events import listeners, objectives
@@ -356,6 +358,8 @@ def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) 
     for y, ct in zip(outputs, cotangents, strict=True):
         ct = _seed(y, ct)
         if y.tape is None and recording.communicates and (y.node != OUTSIDE or y.__class__ is not Tensor):
+            if y.__class__ is Tensor and y.layout is not None and all(label is I for label in y.layout.labels):
+                _refuse_output(recording, y)  # the same on all ranks, so it depends on no leaf on any of them
             continue  # this rank's part depends on no leaf, but its communications must run
         if y.tape is not recording or not start <= y.node < end or recording.nodes[y.node] is None:
             _refuse_output(recording, y)
@@ -387,7 +391,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
         return Tensor(one, None if y.layout is None else y.layout.dual)
     given = ct if isinstance(ct, Tensor) else None
     value = given.array if given is not None else as_array(ct, None)
-    number = isinstance(ct, int | float | complex | np.generic)
+    number = isinstance(ct, int | float | complex | np.generic | LocalCount)
     if value.shape != array.shape:
         if value.shape == () and number:
             value = array if type(array) is Shaped else np.full(array.shape, ct, array.dtype)
@@ -407,9 +411,10 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
         return given if given is not None and given.array is value else Tensor(value)
     dual = y.layout.dual
     have = given.layout if given is not None else None
+    differs = axes_in(dual.grid, rank_axes(ct)) if number else ()
     for k, axis in enumerate(() if have is dual else dual.grid.names):
         if number:
-            label = V if axis in getattr(ct, "axes", ()) else C
+            label = V if axis in differs else C
         else:
             label = V if have is None else have.labels[k]
         if dual.labels[k] is P and label is not P:  # ranks with equal copies would count p times
@@ -430,6 +435,9 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
             )
     if (type(array) is Shaped and array.absent) or (type(value) is Shaped and value.absent):
         return None
+    if given is None or given.tape is None:  # copies of one cotangent must be equal
+        same = dual.grid.layout([label if label is R or label is I else V for label in dual.labels])
+        events.compare("the cotangent in backward", same, plain(ct) if number else value)
     if given is not None and given.tape is not None:
         return relabel(given, dual)
     return given if given is not None and given.layout is dual and given.array is value else Tensor(value, dual)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays.device import is_inexact, move, to_host
 from ..arrays.shape_only import is_absent
-from ..engine.parameter import Leaf, refuse_unlabelled_update
+from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site
@@ -71,6 +71,12 @@ class Optimizer:
         for p in self.parameters:
             if not isinstance(p, Leaf):
                 raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters" + call_site())
+            if not (isinstance(p, Parameter) or p.requires_grad):
+                raise OptionError(
+                    f"{caller}: {p.name or 'a tensor'} of shape {p.array.shape} requires no gradient, so "
+                    "nothing would be learned; needed: Parameters\n  fix: ag.Parameter(array) in place of "
+                    "ag.tensor(array)" + call_site()
+                )
             if not is_inexact(p.array.dtype):
                 raise DtypeError(
                     f"{type(self).__name__}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating "

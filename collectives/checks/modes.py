@@ -19,8 +19,8 @@ ranks      the fingerprint, the operand's layout on    as ``always``, a walk up 
 In every mode but ``off``, backward and the optimizer's step compare values that should be equal, the 1st, 2nd, 4th,
 8th, ... time: see `collectives.replicas`.
 
-In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I or
-P since the last comparison: see `numbers`.
+In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I, P
+or Shard since the last comparison: see `numbers`.
 
 A *fingerprint* is one line of text: the collective, the axis, shape, dtype, root, extents, the label of the result, and
 whether the call is recorded. On threads ``first`` compares every call, as ``always`` does, because the comparison is

@@ -1,11 +1,11 @@
 """The constants that the ranks compare: plain numbers, arrays with the label C, and random draws.
 
-They are compared where they meet a value that is R, I or P, and draws also beside a Shard.
+They are compared where they meet a value that is R, I, P or Shard.
 
 A plain number is a constant, so all ranks must use the same one with a value that is one for all of them. Often they
 do not: ``mask.sum()`` of a NumPy mask is the count of one rank. Where the ranks of an axis compare their calls, each
 such number or array is a *fact* (`sanitizer.Copy`) of its line, and the next call along the axis compares the facts.
-Constants that meet only V, Shard or constants are not compared. Between two calls, the ranks use the same numbers at a
+Constants that meet only V or constants are not compared. Between two calls, the ranks use the same numbers at a
 line in the same order; a rank may leave some out.
 
 On a mesh of one rank nothing happens here: operations do not announce their constants (`autograd.engine.primitive`).

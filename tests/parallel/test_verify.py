@@ -394,3 +394,29 @@ def test_the_table() -> None:
     assert lines[3].split() == ["gate", "unused", "unused", "0.0e+00"]
     assert lines[-1] == "largest relative difference inf, tolerance 1e-12: FAILED"
     assert not report.passed
+
+
+@pytest.mark.parametrize("scaled", ["loss", "model"])
+def test_a_factor_of_the_number_of_ranks_is_found(scaled: str) -> None:
+    """The commonest error of scale; in the serial run the world has one rank."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            self.layer = make_model()
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x) * (cc.world().size if scaled == "model" else 1)
+
+    def loss(model: Any, x: Any) -> Any:
+        return mean_loss(model, x) * (cc.world().size if scaled == "loss" else 1)
+
+    for report in on_ranks(3, lambda mesh: verify(DataParallel(Scaled(), "dp"), loss, share())):
+        assert not report.passed
+
+
+def test_a_loss_that_communicates_is_refused_by_the_serial_run() -> None:
+    def loss(model: Any, x: Any) -> Any:
+        return cc.all_reduce(mean_loss(model, x), "dp", to=cc.I)
+
+    with pytest.raises(cc.MeshError, match="verify: the serial run, on one rank and without a mesh"):
+        on_ranks(2, lambda mesh: verify(DataParallel(make_model(), "dp"), loss, share()))

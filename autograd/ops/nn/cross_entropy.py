@@ -152,7 +152,7 @@ cross_entropy_sum = op(
 
 def _not_ignored(labels: Any, ignored: int | None, like: Any) -> Any:
     """A mask [n, 1] of the rows that are not ignored; None where none is."""
-    return None if ignored is None else reshape(not_equal(labels, ignored), (len(like), 1))
+    return None if ignored is None else reshape(not_equal(labels, ignored), (like.shape[0], 1))
 
 
 def _smoothed(logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:

@@ -1371,7 +1371,7 @@ DIFFERENCES: list[tuple[str, str, Callable[[Call, str], bool]]] = [
         "value",
         "NumPy returns memory that was never written",
         lambda c, e: (
-            (c.name.startswith(("fft.irfft", "fft.hfft")) and "e-3" in e)
+            (c.name.startswith(("fft.irfft", "fft.hfft")) and any(x.size == 0 for x in _arrays(c.args)))
             or "mode='empty'" in e
             or (c.name == "einsum" and any(x.size == 0 for x in _arrays(c.args)))
         ),
@@ -1379,7 +1379,7 @@ DIFFERENCES: list[tuple[str, str, Callable[[Call, str], bool]]] = [
     (
         "value",
         "intermediate values between infinities",
-        lambda c, e: c.name in ("linspace", "logspace") and ("nan expected" in e or "inf expected" in e),
+        lambda c, e: c.name in ("linspace", "logspace") and any(not np.isfinite(x).all() for x in _arrays(c.args)),
     ),
     ("refused", "pad in its other modes has no derivative", lambda c, e: "pad with mode=" in e),
     (
@@ -1387,7 +1387,16 @@ DIFFERENCES: list[tuple[str, str, Callable[[Call, str], bool]]] = [
         "-1 is the only negative extent of reshape",
         lambda c, e: c.name == "reshape" and re.search(r" to \(.*-(?!1\b)\d", e) is not None,
     ),
-    ("refused", "an empty dict is no axis", lambda c, e: "axis={} was given" in e),
+    (
+        "refused",
+        "an empty dict is no axis and no number",
+        lambda c, e: any(isinstance(x, dict) for x in [*c.args, *c.words.values()]),
+    ),
+    (
+        "refused",
+        "conditions of piecewise have the shape of x",
+        lambda c, e: c.name == "piecewise" and "could not be broadcast" in e,
+    ),
     ("refused", "an order is a string", lambda c, e: c.name in ("ravel", "reshape") and "needed: a string" in e),
     ("accepted", "an empty container or 0 after the operands is no option", lambda c, e: _ends_with_nothing(c, e)),
     (

@@ -590,3 +590,87 @@ def a_module_is_used_beside_its_wrapper(mesh: Any) -> Any:
         loss = cc.all_reduce(squares(net(x), t), "dp", to=I) / 7
     tape.backward(loss)
     return {}
+
+
+@refused("LayoutError", "differs between the ranks", "global_shape")
+def losses_of_the_rows_are_divided_by_the_local_count(mesh: Any) -> Any:
+    x, t = sharded(mesh)
+    p = parameters()
+    with ag.Tape() as tape:
+        losses = ((model(entered(p), x) - t) ** 2).sum(axis=1) / x.shape[0]
+        loss = cc.all_reduce(losses.sum(), "dp", to=I)
+    tape.backward(loss)
+    return gradients(p)
+
+
+@refused("RingtapeError", alone=False)
+def losses_of_the_rows_are_divided_by_the_count_of_a_mask(mesh: Any) -> Any:
+    x, t = sharded(mesh)
+    valid = T[row_slice(mesh)][:, 0] > -10
+    p = parameters()
+    with ag.Tape() as tape:
+        losses = ((model(entered(p), x) - t) ** 2).sum(axis=1) / valid.sum()
+        loss = cc.all_reduce(losses.sum(), "dp", to=I)
+    tape.backward(loss)
+    optim.SGD(p.values(), lr=0.1).step()
+    return gradients(p)
+
+
+@refused("RingtapeError", alone=False)
+def the_local_mean_is_taken_by_the_cotangent(mesh: Any) -> Any:
+    mine, p = row_slice(mesh), parameters()
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(squares(model(entered(p), X[mine]), T[mine]), "dp", to=I)
+    tape.backward(loss, 1 / len(X[mine]))
+    optim.SGD(p.values(), lr=0.1).step()
+    return gradients(p)
+
+
+@refused("LayoutError", "cotangent")
+def the_cotangent_depends_on_the_rank(mesh: Any) -> Any:
+    x, t = sharded(mesh)
+    p = parameters()
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(squares(model(entered(p), x), t), "dp", to=I) / 7
+    tape.backward(loss, cc.world().rank + 1.0)
+    return gradients(p)
+
+
+@refused("RingtapeError", "requires no gradient", alone=True)
+def the_weights_are_tensors_without_a_gradient(mesh: Any) -> Any:
+    x, t = sharded(mesh)
+    p = {n: ag.tensor(draw(n, *s), {"dp": I}) for n, s in SHAPES.items()}
+    optimizer = optim.SGD(p.values(), lr=0.1)
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(squares(model(entered(p), x), t), "dp", to=I) / 7
+    tape.backward(loss)
+    optimizer.step()
+    return {n: v.numpy() for n, v in p.items()}
+
+
+@refused("SavedArrayError", "is not changed in place", alone=True)
+def parameters_are_updated_by_their_names(mesh: Any) -> Any:
+    x, t = sharded(mesh)
+    p = parameters()
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(squares(model(entered(p), x), t), "dp", to=I) / 7
+    tape.backward(loss)
+    for w in p.values():
+        w -= 0.1 * w.grad
+    return {n: v.numpy() for n, v in p.items()}
+
+
+@refused("TapeError", alone=True)
+def the_penalty_is_computed_from_gradients_without_a_record(mesh: Any) -> Any:
+    x, t = sharded(mesh)
+    p = parameters()
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(squares(model(entered(p), x), t), "dp", to=I) / 7
+        tape.backward(loss, retain=True)
+        penalty = sum((v.grad**2).sum() for v in p.values())
+    for v in p.values():
+        v.zero_grad()
+    tape.backward(penalty)
+    return gradients(p), lambda: serial(
+        lambda q: sum((g**2).sum() for g in ag.grad(lambda r: squares(model(r, X), T) / 7)(q).values())
+    )
