@@ -5,8 +5,13 @@
     +-- TapeError            invalid use of a tape: it is released, belongs elsewhere, or has recorded nothing
     +-- SavedArrayError      a write to an array that a tape still needs (also a ValueError and a TypeError)
     +-- ShapeError           shapes that do not fit (also a ValueError)
+    |   +-- AxisError            an axis that an array does not have (also numpy.exceptions.AxisError, an IndexError)
+    |   +-- LinAlgError          a matrix without the requested inverse or factors (also numpy.linalg.LinAlgError)
+    +-- PositionError        an index that is out of range, or cannot be an index (also an IndexError)
     +-- DtypeError           a dtype without derivative or not supported, or dtypes that differ (also a TypeError)
-    +-- ArgumentError        a missing argument, or one of another nesting than needed (also a TypeError)
+    +-- ArgumentError        an argument that is missing, or of another type or nesting than needed (also a TypeError)
+    +-- OptionError          an argument of the right type with a value that is not allowed (also a ValueError)
+    |   +-- NumberError          a number outside the range of its dtype (also an OverflowError)
     +-- ObjectiveError       gradient of a function whose result is not one real number (a ShapeError and a DtypeError)
     +-- AbsentError          a value was read on a rank that does not hold it
     +-- AnomalyError         a NaN or an infinity, under detect_anomaly (also a FloatingPointError)
@@ -30,11 +35,13 @@ import sys
 import sysconfig
 from types import FrameType, TracebackType
 
+import numpy as np
+
 __all__ = [
-    "AbsentError", "AnomalyError", "ArgumentError", "CollectiveMismatch", "CommunicationError", "ConflictError",
-    "DeadlockError", "DependencyError", "DtypeError", "LayoutError", "MeshError", "NotDifferentiable",
-    "ObjectiveError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError",
-    "ShapeError", "TapeError",
+    "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CollectiveMismatch", "CommunicationError",
+    "ConflictError", "DeadlockError", "DependencyError", "DtypeError", "LayoutError", "LinAlgError", "MeshError",
+    "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
+    "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
 
 
@@ -60,12 +67,32 @@ class ShapeError(RingtapeError, ValueError):
     """Shapes do not fit the operation."""
 
 
+class AxisError(ShapeError, np.exceptions.AxisError):
+    """An axis that an array does not have, or one that is given twice."""
+
+
+class LinAlgError(ShapeError, np.linalg.LinAlgError):
+    """A matrix that is singular, not square or not positive definite, or a computation that does not converge."""
+
+
+class PositionError(RingtapeError, IndexError):
+    """An index that is out of range, or a value that cannot be an index."""
+
+
 class DtypeError(RingtapeError, TypeError):
     """A dtype has no derivative or is not supported, or dtypes differ."""
 
 
 class ArgumentError(RingtapeError, TypeError):
-    """An argument of a transform is missing, or has another nesting than needed."""
+    """An argument is missing, or has another type or nesting than needed."""
+
+
+class OptionError(RingtapeError, ValueError):
+    """An argument has the right type, and a value that is not allowed."""
+
+
+class NumberError(OptionError, OverflowError):
+    """A number is outside the range of its dtype."""
 
 
 class ObjectiveError(ShapeError, DtypeError):
@@ -118,6 +145,42 @@ class ReplicaMismatch(CommunicationError):
 
 class ReplicaWarning(RingtapeError, UserWarning):
     """A parameter that is declared as different on the ranks (Varying, Shard) is equal on all of them."""
+
+
+_TYPED: tuple[tuple[type[Exception], type[RingtapeError]], ...] = (
+    (np.exceptions.AxisError, AxisError), (np.linalg.LinAlgError, LinAlgError), (OverflowError, NumberError),
+    (IndexError, PositionError), (KeyError, PositionError), (NotImplementedError, NotDifferentiable),
+    (TypeError, ArgumentError), (ValueError, OptionError),
+)  # fmt: skip
+
+
+def typed(error: Exception, text: str, kinds: dict[type[Exception], type[RingtapeError]] | None = None) -> Exception:
+    """Return the `RingtapeError` for an error that NumPy or Python raised; it is also of that error's builtin type.
+
+    Parameters
+    ----------
+    error : Exception
+    text : str
+        The message of the result.
+    kinds : dict, optional
+        The class to use for an error of exactly this builtin class, instead of the usual one.
+
+    Returns
+    -------
+    Exception
+        `error` itself where it is a `RingtapeError`, or lack of memory.
+
+    Examples
+    --------
+    >>> isinstance(typed(ValueError("no"), "roll: no"), ValueError)
+    True
+    """
+    if isinstance(error, RingtapeError | MemoryError):
+        return error
+    for theirs, ours in _TYPED:
+        if isinstance(error, theirs):
+            return (kinds or {}).get(theirs, ours)(text)
+    return ArgumentError(text)
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -16,7 +16,7 @@ import numpy as np
 from autograd.arrays.device import as_array
 from autograd.engine.parameter import Leaf, tensor
 from autograd.engine.tensor import TENSORS
-from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts
@@ -94,6 +94,8 @@ def from_local(
             "layout; needed: a plain array\n  fix: cast(x, axis, to=...), or from_local(x.local, ...) under no_grad"
             + call_site()
         )
+    if not isinstance(layout, Mapping):
+        raise ArgumentError(f"from_local: layout={layout!r} was given; needed: a label for every axis" + call_site())
     missing = [axis for axis in mesh.names if axis not in layout]
     if missing:
         given = "{" + ", ".join(f"{a}: {x!r}" for a, x in layout.items()) + "}"

@@ -16,7 +16,7 @@ from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import MeshError
+from autograd.errors import ArgumentError, MeshError, call_site
 from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
@@ -128,6 +128,8 @@ class Axis:
 
 def check_name(algorithm: Any, operation: str | None = None) -> str:
     """Check the name of an algorithm and return it; see `algorithms.table.check_name`."""
+    if not isinstance(algorithm, str):
+        raise MeshError(f"algorithm={algorithm!r} was given; needed: the name of an algorithm" + call_site())
     if algorithm == "native":
         return "native"
     from .algorithms.table import check_name  # loaded with the first algorithm
@@ -213,8 +215,13 @@ class Mesh:
 
     def normal(self, axes: str | Sequence[str]) -> tuple[str, ...]:
         """Axis names as a tuple in the mesh's order."""
-        named = (axes,) if isinstance(axes, str) else tuple(axes)
+        named = (axes,) if isinstance(axes, str) else tuple(axes) if isinstance(axes, tuple | list) else (axes,)
         for name in named:
+            if not isinstance(name, str):
+                raise MeshError(
+                    f"axis {axes!r} was given; needed: one of the names {', '.join(map(repr, self.names))}, or a tuple "
+                    "of them" + call_site()
+                )
             self.grid.axis(name)
         if not named or len(set(named)) != len(named):
             raise MeshError(f"axes {named} were given; needed: each axis once, and at least one")
@@ -238,7 +245,10 @@ class Mesh:
         MeshError
             The mesh has no such axis, or an axis is given twice.
         """
-        found = self._axes.get(axes if isinstance(axes, str) else tuple(axes))
+        try:
+            found = self._axes.get(axes if isinstance(axes, str) else tuple(axes))
+        except TypeError:
+            found = None  # `normal` raises
         if found is None:
             names = self.normal(axes)
             found = self._axes.get(names)
@@ -336,6 +346,10 @@ class Mesh:
         ReplicaMismatch
             Raised on every rank of the axis. It names the tensor and the ranks that differ from the first.
         """
+        tensors = list(tensors) if isinstance(tensors, Iterable) else [tensors]
+        for x in tensors:
+            if not isinstance(x, Tensor):
+                raise ArgumentError(f"check_replicas: {type(x).__name__} was given; needed: Tensors" + call_site())
         if self.ranks.size > 1:
             compare_replicas(tensors, self.grid, lambda axis: self.axis(axis).group)
 
@@ -364,6 +378,8 @@ def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
     >>> cc.run(program, ranks=2)
     [None, None]
     """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"check_replicas: mesh={mesh!r} was given; needed: a Mesh" + call_site())
     mesh.check_replicas(tensors)
 
 

@@ -16,6 +16,7 @@ once.
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -119,6 +120,7 @@ def program() -> None:
 
 if __name__ == "__main__":
     options = parser.parse_args()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program without a traceback
     if options.ranks:
         cc.run(program, options.ranks)
     else:

@@ -27,7 +27,16 @@ from autograd.engine.parameter import Leaf, Parameter
 from autograd.engine.state import no_grad, state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import LayoutError, MeshError, RingtapeError, ShapeError, TapeError
+from autograd.errors import (
+    ArgumentError,
+    LayoutError,
+    MeshError,
+    OptionError,
+    RingtapeError,
+    ShapeError,
+    TapeError,
+    call_site,
+)
 from autograd.layouts.layout import C, D, I, P, R, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import global_shape, require_agreed
@@ -195,6 +204,13 @@ def verify(
     [True, True]
     """
     mesh = current_mesh()
+    for what, given in (("model", model), ("serial", model if serial is None else serial)):
+        if not isinstance(given, Module):
+            raise ArgumentError(f"verify: {what} is {type(given).__name__}; needed: a Module" + call_site())
+    if not callable(loss):
+        raise ArgumentError(f"verify: loss is {type(loss).__name__}; needed: a function of the model" + call_site())
+    if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance >= 0):
+        raise OptionError(f"verify: tolerance={tolerance!r} was given; needed: a number of at least 0" + call_site())
     if state.recording is not None:
         raise TapeError("verify was called while a tape is recording; needed: a call outside of every tape's block")
     parameters = list(model.named_parameters())

@@ -47,14 +47,20 @@ def is_array(x: Any) -> bool:
 def as_array(x: Any, dtype: Any = None) -> Any:
     """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays."""
     if is_array(x) and not isinstance(x, Guarded):
+        if x.dtype.kind not in "biufc":
+            raise DtypeError(f"an array of {_named(x.dtype)} was given; needed: numbers or booleans")
         if type(x) is np.ndarray and dtype is None and x.dtype is not np.dtype(x.dtype.type) and x.dtype.isnative:
             same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch compares them by identity
             return x.view(same) if x.dtype == same else x
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     result = np.asarray(x, dtype=dtype)
-    if result.dtype == object:
-        raise DtypeError(f"given {type(x).__name__}, which makes an array of objects; needed: numbers")
+    if result.dtype.kind not in "biufc":
+        raise DtypeError(f"given {type(x).__name__}, which makes an array of {_named(result.dtype)}; needed: numbers")
     return result
+
+
+def _named(dtype: Any) -> str:
+    return "objects" if dtype.kind == "O" else f"dtype {dtype}"
 
 
 def to_host(x: Any) -> np.ndarray:

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ..layouts.messages import unfit
+from ..errors import ArgumentError, call_site
+from ..layouts.messages import REJECTED, unfit
 from ..layouts.rank_values import frozen
 from . import events
 from .checked_pull import checked_pull
@@ -49,8 +50,14 @@ def bind(op: Any) -> tuple[Callable[..., Any], Callable[..., None]]:
     """The functions ``call(*operands, options=())`` and ``pull(node, ct, sweep)`` of an operation."""
     n = 0 if op.variadic or (len(op.words) == 3 and "S" in op.words) else len(op.words)
     call = {1: _call_one, 2: _call_two, 3: _call_three}.get(n, _call_many)(op)
-    call.__name__ = op.name
+    call.__name__ = call.__qualname__ = op.name  # Python's message about a wrong argument names it
     return call, {1: _pull_one, 2: _pull_two, 3: _pull_three}.get(n, _pull_many)(op)
+
+
+def _too_many(op: Any, given: Any) -> ArgumentError:
+    """The error for one positional argument more than an operation takes, such as NumPy's `out`."""
+    text = f"{op.name}: {len(op.words)} operands are needed; also given: {type(given).__name__}"
+    return ArgumentError(text + call_site())
 
 
 def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
@@ -72,6 +79,8 @@ def _call_one(op: Any) -> Callable[..., Any]:
         if listeners and not announced:
             return announce(op, (x,), options)
         if x.__class__ not in TENSORS:
+            if options and options.__class__ is not tuple:
+                raise _too_many(op, options)
             return (instead or function)(x, *options)
         a = x.array
         recording: Any = state.recording
@@ -95,7 +104,7 @@ def _call_one(op: Any) -> Callable[..., Any]:
                 y = function(a, *options) if options else function(a)
                 if y is NotImplemented and instead is not None:
                     return instead(x)
-        except ValueError as error:
+        except REJECTED as error:
             raise unfit(op, error, (x,)) from error
         z = _new(Tensor)
         z.array = y
@@ -180,12 +189,10 @@ def _call_two(op: Any) -> Callable[..., Any]:
                     key = (x0.layout, 0, a0.shape, 0, a0.dtype,
                            frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
             else:
-                xs = promoted(op, (x0, x1))
-                return xs if xs is NotImplemented else op.call(*xs, options, announced)
+                return op.call(*promoted(op, (x0, x1)), options, announced)
         elif x1.__class__ in TENSORS:
             if x0.__class__ not in _NUMBERS:
-                xs = promoted(op, (x0, x1))
-                return xs if xs is NotImplemented else op.call(*xs, options, announced)
+                return op.call(*promoted(op, (x0, x1)), options, announced)
             a0, a1 = x0, x1.array
             if recording is not None and differentiable1:
                 place1 = x1.node if x1.tape is recording else recording.enter(x1)
@@ -210,7 +217,7 @@ def _call_two(op: Any) -> Callable[..., Any]:
                 y = function(a0, a1, *options) if options else function(a0, a1)
                 if y is NotImplemented and instead is not None:
                     return instead(x0, x1)
-        except ValueError as error:
+        except REJECTED as error:
             raise unfit(op, error, (x0, x1)) from error
         z = _new(Tensor)
         z.array = y
@@ -309,7 +316,7 @@ def _call_three(op: Any) -> Callable[..., Any]:
                 y = function(a0, a1, a2, *options) if options else function(a0, a1, a2)
                 if y is NotImplemented and instead is not None:
                     return instead(x0, x1, x2)
-        except ValueError as error:
+        except REJECTED as error:
             raise unfit(op, error, (x0, x1, x2)) from error
         z = _new(Tensor)
         z.array = y
@@ -414,8 +421,7 @@ def _call_many(op: Any) -> Callable[..., Any]:
         if not tensors:
             return (instead or function)(*xs, *options)
         if others or (differ and promotes and _mixed(xs, letters)):
-            xs = promoted(op, xs)
-            return xs if xs is NotImplemented else op.call(*xs, options=options, announced=announced)
+            return op.call(*promoted(op, xs), options=options, announced=announced)
         signature = layout = None
         if labelled or (recording is None and state.grid is not None):
             key = (
@@ -437,7 +443,7 @@ def _call_many(op: Any) -> Callable[..., Any]:
                 y = function(*arrays, *options)
                 if y is NotImplemented and instead is not None:
                     return instead(*xs)
-        except ValueError as error:
+        except REJECTED as error:
             raise unfit(op, error, xs) from error
         z = _new(Tensor)
         z.array = y

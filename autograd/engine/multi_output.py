@@ -24,7 +24,7 @@ from ..arrays.device import is_inexact, zeros_on
 from ..arrays.shape_only import Shaped
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
-from ..layouts.messages import unfit
+from ..layouts.messages import REJECTED, unfit
 from .checked_pull import add_cotangents, check_rules_on, labelled, lift_operands
 from .dispatch import announce
 from .events import listeners
@@ -156,12 +156,11 @@ class Several(Primitive):
         if not dtypes:
             return self.function(*xs, *options)
         if len(dtypes) < len(xs) or (self.promotes and mixed(*dtypes)):
-            found = promoted(self, xs)
-            return found if found is NotImplemented else self._call(*found, options=options, announced=announced)
+            return self._call(*promoted(self, xs), options=options, announced=announced)
         arrays = tuple(x.array for x in xs)
         try:
             ys, kind = self.run(arrays, options)
-        except ValueError as error:
+        except REJECTED as error:
             raise unfit(self, error, xs) from error
         signature = None
         if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):

@@ -7,6 +7,7 @@ same on every rank.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from sys import getrefcount
 from typing import Any
 
@@ -15,7 +16,17 @@ from numpy import ndarray
 
 from ..arrays.device import as_array, is_inexact
 from ..arrays.shape_only import Shaped, is_absent, shape_only
-from ..errors import AbsentError, DtypeError, LayoutError, MeshError, SavedArrayError, ShapeError, TapeError, call_site
+from ..errors import (
+    AbsentError,
+    ArgumentError,
+    DtypeError,
+    LayoutError,
+    MeshError,
+    SavedArrayError,
+    ShapeError,
+    TapeError,
+    call_site,
+)
 from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
 from ..layouts.messages import contradiction, describe, drawn_leaf
 from ..layouts.partition import extents_of_parts, parts, require_fit
@@ -343,6 +354,8 @@ def tensor(
         `requires_grad` with an integer or boolean dtype.
     ShapeError
         A part that does not fit `global_shape`, or a Shard of a dimension that does not exist.
+    LayoutError
+        `array` is a Partial Tensor, and no label is given for that axis.
 
     Examples
     --------
@@ -351,6 +364,10 @@ def tensor(
     Leaf([1., 2.])
     """
     _refuse_recorded("tensor", array)
+    if not isinstance(requires_grad, bool | np.bool_ | int):
+        raise ArgumentError(f"tensor: requires_grad={requires_grad!r} was given; needed: True or False" + call_site())
+    if global_shape is not None:
+        _check_shape(global_shape)
     labels, values = layout, array
     if array.__class__ in TENSORS:
         labels = _with_own_labels("tensor", array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
@@ -371,6 +388,15 @@ def tensor(
     if layout is not None:
         _declare("tensor", x)
     return x
+
+
+def _check_shape(shape: Any) -> None:
+    try:
+        extents = [index(n) for n in shape]
+    except TypeError as error:
+        raise ArgumentError(f"global_shape={shape!r} was given; needed: integers" + call_site()) from error
+    if any(n < 0 for n in extents):
+        raise ShapeError(f"global_shape={shape!r} was given; needed: extents of at least 0" + call_site())
 
 
 def _declare(how: str, x: Leaf) -> None:

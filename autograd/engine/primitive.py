@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import LayoutError
 from ..layouts.inference import infer, layout_of, varying
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard
-from ..layouts.messages import unfit
+from ..layouts.messages import REJECTED, unfit
 from ..layouts.rank_values import rank_axes
 from . import events
 from .broadcasting import broadcast
@@ -150,6 +150,11 @@ class Primitive:
 
     named = staticmethod(registry.__getitem__)
 
+    def __repr__(self) -> str:
+        return f"<operation {self.name}({', '.join(self.operand_name(i) for i in range(len(self.words)))}" + (
+            ", ...)>" if self.variadic else ")>"
+        )
+
     def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
         """`call` and `pull`. Operations with kernels or several outputs have their own."""
         return bind(self)
@@ -235,7 +240,7 @@ class Primitive:
         except Exception as error:
             try:
                 self.function(*arrays, *options)  # shapes that do not fit are reported first
-            except ValueError as misfit:
+            except REJECTED as misfit:
                 if getattr(error, "is_about_extents", False):  # it says why they do not
                     raise error from None
                 raise unfit(self, misfit, xs or arrays) from misfit

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
-from ..errors import LayoutError, call_site
+from ..errors import ArgumentError, DtypeError, LayoutError, call_site
 from ..layouts.inference import axes_in, layout_of
 from ..layouts.layout import Shard
 from ..layouts.messages import describe
@@ -27,7 +28,7 @@ def mixed(*dtypes: Any) -> bool:
 
 
 def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
-    """The operands as Tensors of the result's dtype; one of them is a Tensor. NotImplemented where one is None.
+    """The operands as Tensors of the result's dtype; one of them is a Tensor.
 
     A differentiable operand is cast by a recorded operation, so that rules see one dtype. Operands without a cotangent
     (S) keep their dtype. Python's floats and integers stay numbers; everything else becomes a `Given`.
@@ -37,12 +38,19 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     for x in xs:
         if x.__class__ in TENSORS and x.layout is not None:
             grid = x.layout.grid
-    taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S"]
-    dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
+    taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S" and x is not None]
+    try:
+        dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
+    except TypeError as error:
+        raise DtypeError(f"{op.name}: {error}" + call_site()) from error
+    if dtype is not None and dtype.kind not in "biufc":
+        raise DtypeError(f"{op.name} of dtype {dtype}; needed: numbers or booleans" + call_site())
     found = []
     for x, letter in zip(xs, letters, strict=True):
         if x is None:
-            return NotImplemented
+            if op.name not in ("equal", "not_equal"):
+                raise ArgumentError(f"{op.name}: None was given; needed: an array or a number" + call_site())
+            x = math.nan  # None equals nothing
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
-from ..errors import LayoutError, NotDifferentiable, SavedArrayError, TapeError, call_site
+from ..errors import LayoutError, NotDifferentiable, OptionError, SavedArrayError, TapeError, call_site, typed
 from ..layouts.layout import Grid, Layout, P, V
 from ..layouts.messages import addend, describe
 from ..layouts.partition import global_shape, local_shape
@@ -194,6 +194,8 @@ class Tensor:
         host = to_host(self.array)
         if copy is False and host is self.array:
             host = guarded(self)
+        if copy is False and dtype is not None and host.dtype != dtype:
+            raise OptionError(f"copy=False of a {host.dtype} array as {np.dtype(dtype)}: the conversion needs a copy")
         return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
@@ -203,16 +205,16 @@ class Tensor:
         return self._operations.from_function(function, args, options)
 
     def __float__(self) -> float:
-        return float(self._whole("float"))
+        return float(_converted(float, self._whole("float")))
 
     def __int__(self) -> int:
-        return int(self._whole("int"))
+        return int(_converted(int, self._whole("int")))
 
     def __bool__(self) -> bool:
-        return bool(self._whole("bool"))
+        return bool(_converted(bool, self._whole("bool")))
 
     def __complex__(self) -> complex:
-        return complex(self._whole("complex"))
+        return complex(_converted(complex, self._whole("complex")))
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and not self.array.shape else super().__format__(spec)
@@ -232,10 +234,10 @@ class Tensor:
                 "remember that it is the extent of this rank's part\n  fix: x.global_shape[0] (of the whole), or "
                 "x.shape[0] (of this part; range and slices take it)" + call_site()
             )
-        return len(self.array)
+        return int(_converted(len, self.array))
 
     def __iter__(self) -> Any:
-        return (self[i] for i in range(len(self.array)))
+        return (self[i] for i in range(_converted(len, self.array)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise SavedArrayError(
@@ -255,6 +257,14 @@ class Tensor:
             return f"{kind}{np.array2string(to_host(self.array), separator=', ', prefix=kind, threshold=20)}{where})"
         body = np.array2string(to_host(self.array), separator=", ", prefix=f"{kind}(", threshold=20)
         return f"{kind}({body}{where})"
+
+
+def _converted(kind: Any, array: Any) -> Any:
+    """``kind(array)``, with a RingtapeError where NumPy refuses the conversion."""
+    try:
+        return kind(array)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise typed(error, f"{kind.__name__} of a Tensor of shape {array.shape}: {error}" + call_site()) from error
 
 
 TENSORS.add(Tensor)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LayoutError, RingtapeError, ShapeError, call_site
+from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
-    "ABOUT_EXTENTS", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf", "explain",
-    "fixes", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
+    "ABOUT_EXTENTS", "REJECTED", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf",
+    "explain", "fixes", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -446,7 +446,12 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
             )
 
 
-def unfit(op: Any, error: ValueError, xs: Sequence[Any]) -> Exception:
+REJECTED = ValueError, TypeError, IndexError, OverflowError
+"""The errors with which NumPy's functions refuse operands."""
+_UNFIT: dict[type[Exception], type[RingtapeError]] = {ValueError: ShapeError, TypeError: DtypeError}
+
+
+def unfit(op: Any, error: Exception, xs: Sequence[Any]) -> Exception:
     """The error for operands that the function itself rejects: their names, shapes, layouts and the call site."""
     if isinstance(error, RingtapeError):
         return error
@@ -454,4 +459,4 @@ def unfit(op: Any, error: ValueError, xs: Sequence[Any]) -> Exception:
     for i, x in enumerate(xs):
         array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
         shown.append(f"{op.operand_name(i)}: {describe(array, np.shape(array), layout)}")
-    return ShapeError(f"{op.name}({', '.join(shown)}): {error}" + call_site())
+    return typed(error, f"{op.name}({', '.join(shown)}): {error}" + call_site(), _UNFIT)

@@ -177,6 +177,8 @@ from ..ops.statistics import (
     average,
     cumprod,
     cumsum,
+    cumulative_prod,
+    cumulative_sum,
     nancumprod,
     nancumsum,
     nanmax,
@@ -263,7 +265,6 @@ amax, amin, around = max, min, round
 bitwise_invert = bitwise_not = invert
 bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
 concat, conjugate = concatenate, conj
-cumulative_sum, cumulative_prod = cumsum, cumprod
 degrees, radians = rad2deg, deg2rad
 permute_dims, pow, remainder, true_divide = transpose, power, mod, divide
 

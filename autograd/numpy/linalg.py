@@ -7,7 +7,9 @@ from numpy.linalg import LinAlgError, lstsq, matrix_rank
 
 from ..ops.arguments import instead_of as _instead_of
 from ..ops.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
-from ..ops.einsum import cross, multi_dot, outer, tensordot, vecdot
+from ..ops.einsum import cross as _cross
+from ..ops.einsum import multi_dot, tensordot, vecdot
+from ..ops.einsum import outer as _outer
 from ..ops.linalg import (
     det,
     inv,
@@ -32,6 +34,18 @@ __all__ = [
 ]  # fmt: skip
 
 T, _dot = matrix_transpose, matmul  # names of HIPS autograd that its users call
+
+
+@_instead_of(_linalg.cross)
+def cross(x1: object, x2: object, /, *, axis: int = -1) -> object:
+    """Return the cross product of vectors with three components along an axis."""
+    return _cross(x1, x2, axis=axis)
+
+
+@_instead_of(_linalg.outer)
+def outer(x1: object, x2: object, /) -> object:
+    """Return the matrix of all products of an element of one vector and an element of another."""
+    return _outer(x1, x2)
 
 
 @_instead_of(_linalg.diagonal)

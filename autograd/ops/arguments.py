@@ -1,32 +1,49 @@
-"""Conversion of function arguments (Tensors, arrays, nested lists, numbers) to operands, and constants for rules.
+"""Function arguments: conversion of Tensors, arrays, lists and numbers to operands; axes; NumPy as the reference.
 
 `stack` is here because nested lists with Tensors become operands by stacking.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from ..arrays.device import move, zeros_on
 from ..arrays.shape_only import Shaped
+from ..engine.events import listeners
 from ..engine.primitive import op
 from ..engine.promotion import given
+from ..engine.recording import FREE, OUTSIDE
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Given, Tensor, relabel
-from ..errors import LayoutError, NotDifferentiable, ShapeError, call_site
+from ..errors import (
+    ArgumentError,
+    AxisError,
+    LayoutError,
+    NotDifferentiable,
+    RingtapeError,
+    ShapeError,
+    call_site,
+    typed,
+)
 from ..layouts.inference import axes_in, layout_of, varying
 from ..layouts.layout import C, D, Grid, I, P, R, V
 from ..layouts.messages import describe
 from ..layouts.rank_values import RANK_NUMBERS, RankBool, plain, rank_axes, rank_number
 from .indexing import getitem
 
-__all__ = ["constant_like", "followed", "instead_of", "made_like", "of_rank_numbers", "operand", "operands", "option",
-           "raw",
-           "stack", "strong", "tensors_in", "zero_like"]  # fmt: skip
+__all__ = [
+    "ask", "axes_in_order", "constant_like", "followed", "instead_of", "is_discrete", "is_free", "made_like",
+    "normal_axes", "normal_axis", "of_rank_numbers", "on_values", "operand", "operands", "option", "raw", "run_plain",
+    "stack", "strong", "tensors_in", "values", "zero_like",
+]  # fmt: skip
+
+Axes = tuple[int, ...]
 
 _HOST = (np.ndarray, np.generic)
 _ON_HOST = np.zeros(())
@@ -136,18 +153,20 @@ def _index_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
 _stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_index_of_operand,), dims=_stack_dims)
 
 
-def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any = None) -> Any:
+def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any = None,
+          casting: Any = "same_kind") -> Any:  # fmt: skip
     """Return the arrays joined along a new axis. Adjoint: operand i gets element i of the cotangent on that axis."""
-    if out is not None or not tensors_in(arrays):
-        return np.stack(arrays, axis, out, dtype=dtype)
+    if not tensors_in((arrays, out)):
+        return np.stack(arrays, axis, out, dtype=dtype, casting=casting)
+    if out is not None:
+        raise refusal("stack", {"out": out})
+    if dtype is not None or casting.__class__ is not str or casting != "same_kind":
+        ask(np.stack, (arrays, axis), {"dtype": dtype, "casting": casting})
     xs = strong(*arrays)
     shapes = {raw(x).shape for x in xs}
     if len(shapes) > 1:
         raise ShapeError(f"stack of shapes {[raw(x).shape for x in xs]}; needed: one shape. Fix: broadcast_arrays")
-    ndim = len(shapes.pop()) + 1
-    if not -ndim <= axis < ndim:
-        raise ShapeError(f"stack: axis {axis} was given for a result of {ndim} dimensions")
-    y = _stack_op(*xs, options=(axis % ndim,))
+    y = _stack_op(*xs, options=(normal_axis(axis, len(shapes.pop()) + 1),))
     return y if dtype is None else y.astype(dtype)
 
 
@@ -195,33 +214,150 @@ def zero_like(x: Any) -> Any:
     return Tensor(zeros_on(x.array, (), x.dtype), grid.layout([P if label is P else C for label in x.layout.labels]))
 
 
-def instead_of(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+# -- axes ------------------------------------------------------------------------------------------------------------
+def normal_axis(axis: Any, ndim: int, name: str = "axis") -> int:
+    """Return an axis of an array of `ndim` dimensions as a number from 0 on.
+
+    Raises
+    ------
+    AxisError
+        The array has no such axis (an AxisError is a ValueError and an IndexError).
+    ArgumentError
+        `axis` is no integer.
+    """
+    if axis.__class__ is not int:
+        try:
+            axis = index(axis)
+        except TypeError as error:
+            raise ArgumentError(f"{name}={axis!r} was given; needed: an integer" + call_site()) from error
+    if not -ndim <= axis < ndim:
+        raise AxisError(f"{name} {axis} was given for an array of {ndim} dimensions" + call_site())
+    return axis % ndim
+
+
+def axes_in_order(axes: Any, ndim: int, name: str = "axis") -> Axes:
+    """Return axes, given as one integer or several, as non-negative integers in the given order. Each occurs once.
+
+    Raises
+    ------
+    AxisError, ArgumentError
+        As for `normal_axis`, and an axis that is given twice.
+    """
+    if axes.__class__ is int or not isinstance(axes, _SEVERAL) or getattr(axes, "ndim", 1) == 0:
+        return (normal_axis(axes, ndim, name),)
+    found = tuple([normal_axis(axis, ndim, name) for axis in axes])
+    if len(set(found)) < len(found):
+        raise AxisError(f"{name}={axes!r} has a dimension twice; needed: each dimension once" + call_site())
+    return found
+
+
+_SEVERAL = (tuple, list, range, np.ndarray)
+
+
+def normal_axes(axes: Any, ndim: int) -> Axes:
+    """Return the axes of a reduction in ascending order: None means all, else an integer or a tuple of integers.
+
+    Raises
+    ------
+    AxisError, ArgumentError
+        As for `axes_in_order`; also a list of axes, which NumPy does not take here.
+    """
+    if axes.__class__ is int and -ndim <= axes < ndim:
+        return (axes % ndim,)
+    if axes is None:
+        return tuple(range(ndim))
+    if axes.__class__ is tuple:
+        found = {axis % ndim for axis in axes if axis.__class__ is int and -ndim <= axis < ndim}
+        if len(found) == len(axes):
+            return tuple(sorted(found))
+    if isinstance(axes, list | bool) or (isinstance(axes, np.ndarray) and axes.ndim):
+        raise ArgumentError(f"axis={axes!r} was given; needed: None, an integer or a tuple of integers" + call_site())
+    return tuple(sorted(axes_in_order(axes, ndim)))
+
+
+# -- NumPy as the reference ------------------------------------------------------------------------------------------
+def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator for the differentiable form of the NumPy function `theirs`.
 
-    Without a Tensor among the arguments NumPy's function runs, with all arguments that it takes. With one the decorated
-    function runs; arguments that it lacks, such as ``out=`` and ``where=``, raise NotDifferentiable.
+    NumPy's function runs where no derivative and no layout is wanted: without a Tensor among the arguments, and with
+    Tensors that no tape follows, outside a mesh. Otherwise the decorated function runs. NumPy decides which arguments
+    are legal: the first call with these shapes, dtypes and options also runs NumPy's function, and the call is refused
+    if NumPy refuses it. The decorated function itself checks its first `checked` arguments: a call without others, and
+    without keyword arguments, is not asked about (`math.inf`: no call is). Arguments that only NumPy's function has,
+    such as ``out=`` and ``where=``, raise NotDifferentiable.
     """
+    asked: dict[Any, Any] = {}  # signature -> whether NumPy's results are all discrete, and have no layout
+
     def made(ours: Callable[..., Any]) -> Any:
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
+            x: Any = None
+            recorded = False
             for x in args:
                 if x.__class__ in TENSORS:
+                    recorded = state.recording is not None and x.requires_grad
                     break
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):
                     return of_rank_numbers(theirs, args, words)
-            if (len(args) > 1 or words) and not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values()))):
-                args, words = _varying_by_rank(theirs.__name__, args, words)
-            if words and words.get("out", ()) is None:
+            if words and "out" in words:
+                if words["out"] is not None:
+                    raise refusal(theirs.__name__, words)
                 del words["out"]
+            if not recorded and state.grid is None and not listeners and is_free((*args, *words.values())):
+                return first(on_values, ours, args, words)
+            discrete: Any = False
+            differs = False
+            asks = len(args) > checked or (words and checked < math.inf)
+            if asks:
+                if words:
+                    key: Any = (_signature(args), *words, _signature(words.values()))
+                elif len(args) == 1 and x.__class__ in TENSORS:
+                    key = x.array.shape, x.array.dtype, x.layout
+                else:
+                    key = _signature(args)
+                discrete = asked.get(key)
+            if not asks or discrete is None:
+                if len(args) > 1 or words:
+                    differs = not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values())))
+                    if differs:
+                        args, words = _varying_by_rank(theirs.__name__, args, words)
+                if asks:
+                    discrete = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
+                    if not differs:
+                        if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
+                            asked.clear()
+                        asked[key] = discrete
+            if discrete and state.grid is None and not listeners:
+                return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
             try:
                 return ours(*args, **words)
-            except TypeError as error:
-                if "keyword argument" in str(error):
-                    raise refusal(theirs.__name__, words) from error
+            except RingtapeError:
                 raise
+            except _UNEXPECTED as error:
+                raise refusal(theirs.__name__, words, str(error)) from error
 
         return call
+
+    def first(run: Callable[..., Any], ours: Callable[..., Any], args: Any, words: Any) -> Any:
+        """Call `run`, and raise the better of its error and that of our function."""
+        try:
+            return run(theirs, args, words)
+        except RingtapeError as error:
+            raise better(error, ours, args, words) from error.__cause__
+
+    def better(error: RingtapeError, ours: Callable[..., Any], args: Any, words: Any) -> RingtapeError:
+        """NumPy's refusal, or our function's own error of the same builtin class, which says what is needed."""
+        try:
+            ours(*args, **words)
+        except LayoutError as own:
+            return own
+        except RingtapeError as own:
+            if any(isinstance(error, kind) and isinstance(own, kind) for kind in (ValueError, TypeError, IndexError)):
+                return own
+        except _UNEXPECTED:
+            pass
+        return error
 
     return made
 
@@ -245,10 +381,132 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     return rank_number(y, rank_axes((*args, *words.values())), is_count=True)
 
 
-def refusal(name: str, words: Any) -> NotDifferentiable:
-    """Return the error for a function called on a Tensor with keyword arguments that it does not support."""
+_UNEXPECTED = ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError
+
+
+def is_free(xs: Iterable[Any]) -> bool:
+    """Return whether all Tensors among `xs` are host arrays without layout that no tape follows."""
+    for x in xs:
+        kind = x.__class__
+        if kind in TENSORS:
+            if x.layout is not None or followed(x) or type(x.array) is Shaped or _is_on_device(x.array):
+                return False
+        elif (kind is list or kind is tuple) and not is_free(x):
+            return False
+    return True
+
+
+def values(x: Any) -> Any:
+    """Return `x` with every Tensor replaced by its array, in nested lists and tuples too."""
+    if x.__class__ in TENSORS:
+        return x.array
+    if x.__class__ is list or x.__class__ is tuple:
+        return x.__class__([values(item) for item in x])
+    return x
+
+
+def on_values(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
+    """Run NumPy's function on the values of the arguments, and return its arrays as Tensors without derivative.
+
+    Raises
+    ------
+    RingtapeError
+        NumPy refuses the arguments. The error is also of the builtin class that NumPy raises.
+    """
+    found = run_plain(theirs, args, words)
+    given = {id(x.array): x for x in args if x.__class__ in TENSORS}
+    return _as_tensors(found, given, OUTSIDE if state.recording is None else FREE)
+
+
+def _as_tensors(found: Any, given: Any, node: int) -> Any:
+    if isinstance(found, _HOST):
+        return given[id(found)] if id(found) in given else Tensor(found, None, None, node)
+    if isinstance(found, list | tuple):
+        parts = [_as_tensors(x, given, node) for x in found]
+        return getattr(found, "_make", type(found))(parts)
+    return found
+
+
+def run_plain(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
+    """Return what NumPy's function returns for the values of the arguments; see `on_values` for what it raises."""
+    try:
+        return theirs(*values(args), **{k: values(v) for k, v in words.items()})
+    except RingtapeError:
+        raise
+    except _UNEXPECTED as error:
+        raise typed(error, f"{theirs.__name__}: {error}" + call_site()) from error
+
+
+def ask(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
+    """Return NumPy's result, or raise a RingtapeError if NumPy refuses these arguments.
+
+    The result is None, without a call, if an array has no values, is on a device, or is a part of a sharded one.
+    """
+    if not _can_be_asked_about((*args, *words.values())):
+        return None
+    with np.errstate(all="ignore"):
+        return run_plain(theirs, args, words)
+
+
+def is_discrete(found: Any) -> bool:
+    """Whether a result holds arrays, and none of them has a derivative."""
+    if isinstance(found, _HOST):
+        return found.dtype.kind not in "fc"
+    return isinstance(found, list | tuple) and len(found) > 0 and all(map(is_discrete, found))
+
+
+def _layout_of(x: Any) -> Any:
+    if isinstance(x, list | tuple):
+        return any(map(_layout_of, x))
+    return x.layout if x.__class__ in TENSORS else None
+
+
+def _can_be_asked_about(xs: Iterable[Any]) -> bool:
+    for x in xs:
+        kind = x.__class__
+        if kind in TENSORS:
+            if type(x.array) is Shaped or (x.layout is not None and x.layout.special) or _is_on_device(x.array):
+                return False
+        elif (kind is list or kind is tuple) and not _can_be_asked_about(x):
+            return False
+    return True
+
+
+def _is_on_device(array: Any) -> bool:
+    return hasattr(array, "dtype") and not isinstance(array, _HOST)
+
+
+_PLAIN = frozenset((int, float, bool, str, type(None)))
+
+
+def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
+    """A hashable key for arguments: shape, dtype and layout of an array, and anything else as it is, with its type."""
+    found: list[Any] = []
+    add = found.append
+    for x in xs:
+        kind = x.__class__
+        add(kind)
+        if kind in TENSORS:
+            a = x.array
+            if hasattr(a, "dtype"):
+                add(a.shape)
+                add(a.dtype)
+                add(x.layout)
+        elif kind in _PLAIN:
+            add(x)
+        elif kind is list or kind is tuple:
+            add(_signature(x))
+        elif kind is np.ndarray:
+            found += x.shape, x.dtype, x.tobytes() if x.size <= 16 else None
+        else:
+            add(repr(x) if kind.__hash__ is None else x)
+    return tuple(found)
+
+
+def refusal(name: str, words: Any, reason: str = "") -> NotDifferentiable:
+    """Return the error for a function called on a Tensor with arguments that it does not support."""
     given = ", ".join(f"{k}=" for k in words)
-    why = " (it would write to an array that a tape may have saved)" if "out" in words else ""
+    why = " (it would write to an array that a tape may have saved)" if "out" in words else reason and f" ({reason})"
     return NotDifferentiable(
         f"{name}({given}) of a Tensor: an argument has no differentiable form{why}. Fix: leave it out, or use "
         f"x.numpy() where no gradient is wanted" + call_site()

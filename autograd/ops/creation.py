@@ -14,13 +14,24 @@ from ..errors import ShapeError
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, Shard, V
 from ..layouts.rank_values import INTEGERS, plain, rank_axes, rank_number
-from .arguments import constant_like, instead_of, of_rank_numbers, operand, operands, raw, strong, tensors_in
+from .arguments import (
+    constant_like,
+    instead_of,
+    normal_axis,
+    of_rank_numbers,
+    operand,
+    operands,
+    raw,
+    run_plain,
+    strong,
+    tensors_in,
+)
 from .elementwise import power
 from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, swapaxes
 
 
 # -- array() ---------------------------------------------------------------------------------------------------------
-@instead_of(np.array)
+@instead_of(np.array, checked=1)
 def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None, subok: bool = False,
           ndmin: int = 0) -> Any:  # fmt: skip
     """Return an array. From a Tensor, or nested lists that hold Tensors, it is a Tensor with a gradient.
@@ -48,7 +59,7 @@ def _array_converter(theirs: Any) -> Any:
 
     @instead_of(theirs)
     def converted(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
-        return array(a, dtype)
+        return array(a, dtype, ndmin=int(theirs is np.ascontiguousarray))
 
     converted.__name__ = converted.__qualname__ = theirs.__name__
     converted.__doc__ = theirs.__doc__
@@ -68,7 +79,7 @@ def copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
 def _at_least(n: int) -> Any:
     theirs = (np.atleast_1d, np.atleast_2d, np.atleast_3d)[n - 1]
 
-    @instead_of(theirs)
+    @instead_of(theirs, checked=1)
     def at_least(*arys: Any) -> Any:
         found = []
         for a in arys:
@@ -90,23 +101,23 @@ def _at_least(n: int) -> Any:
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
 
 
-@instead_of(np.vstack)
+@instead_of(np.vstack, checked=1)
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the first dimension. One-dimensional operands are rows."""
-    return concatenate([atleast_2d(x) for x in tup], 0, dtype=dtype)
+    return concatenate([atleast_2d(x) for x in tup], 0, dtype=dtype, casting=casting)
 
 
 row_stack = vstack
 
 
-@instead_of(np.hstack)
+@instead_of(np.hstack, checked=1)
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the second dimension, or along the only one of one-dimensional operands."""
     xs = [atleast_1d(x) for x in tup]
-    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype)
+    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
-@instead_of(np.dstack)
+@instead_of(np.dstack, checked=1)
 def dstack(tup: Any) -> Any:
     """Return the arrays joined along the third dimension."""
     return concatenate([atleast_3d(x) for x in tup], 2)
@@ -186,9 +197,17 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **wor
     if not tensors_in((fill_value,)):
         filled = np.full(shape, plain(fill_value), dtype, order, **words)  # type: ignore[call-overload]
         return _made(filled, shape, fill_value) if np.shape(fill_value) == () else filled
+    return (_full if state.grid is None else _full.__wrapped__)(shape, fill_value, dtype, order, **words)
+
+
+@instead_of(np.full)
+def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> Any:
     value = operand(fill_value)
     value = value if dtype is None else value.astype(dtype)
-    return broadcast_to(value, (int(shape),) if isinstance(shape, INTEGERS) else tuple(shape))
+    shape = (int(shape),) if isinstance(shape, INTEGERS) else tuple(shape)
+    while value.ndim > len(shape) and value.shape[0] == 1:
+        value = value[0]
+    return broadcast_to(value, shape)
 
 
 def _made_like(array: Any, a: Any, shape: Any, *by: Any) -> Any:
@@ -211,6 +230,13 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subo
     like = raw(a)
     if not tensors_in((a, fill_value)):
         return of_rank_numbers(np.full_like, (like, plain(fill_value), dtype, order, subok, shape), {})
+    make = _full_like if state.grid is None else _full_like.__wrapped__
+    return make(a, fill_value, dtype, order, subok, shape)
+
+
+@instead_of(np.full_like)
+def _full_like(a: Any, fill_value: Any, dtype: Any, order: str, subok: bool, shape: Any) -> Any:
+    like = raw(a)
     dtype = np.asarray(like).dtype if dtype is None and not hasattr(like, "dtype") else dtype or like.dtype
     if fill_value.__class__ not in TENSORS:
         filled = constant_like(np.full(np.shape(like) if shape is None else shape, plain(fill_value), dtype), a)
@@ -220,7 +246,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subo
 
 def _filled_like(theirs: Any) -> Any:
     def filled(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, **words: Any) -> Any:
-        array = theirs(raw(a), dtype=dtype, shape=shape, **words)
+        array = run_plain(theirs, (a,), {"dtype": dtype, "shape": shape, **words})
         return _made_like(array, a, shape) if a.__class__ in TENSORS else array
 
     filled.__name__ = filled.__qualname__ = theirs.__name__
@@ -247,13 +273,19 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
             return y
         by = start, stop, num
         return (_made(y[0], *by), rank_number(y[1], rank_axes(by))) if retstep else _made(y, *by)
+    make = _linspace if state.grid is None else _linspace.__wrapped__
+    return make(start, stop, num, endpoint, retstep, dtype, axis)
+
+
+@instead_of(np.linspace)
+def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dtype: Any, axis: int) -> Any:
     if num < 0:
         raise ShapeError(f"linspace: num={num} was given; needed: at least 0")
     start, stop = operands(start, stop)
     parts = (num - 1 if endpoint else num) or 1
     at = np.arange(num) / parts
     ndim = max((start.ndim, stop.ndim))
-    axis = axis % (ndim + 1)
+    axis = normal_axis(axis, ndim + 1)
     like = start if start.__class__ in TENSORS else stop
     kind = np.result_type(start.dtype, stop.dtype, 1.0)
     along = constant_like(at.reshape((-1,) + (1,) * ndim).astype(kind), like)

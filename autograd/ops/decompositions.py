@@ -21,10 +21,11 @@ from ..engine.primitive import op
 from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
 from .arguments import followed, instead_of, raw
-from .elementwise import astype, conj, imag, real, where
+from .elementwise import absolute, astype, conj, imag, real, sign, where
 from .linalg import H, T, by_shape, inexact, solved
 from .manipulation import diagonal, make_diagonal, tril, triu
 from .shape import concatenate, expand_dims
+from .sorting import take_along_axis
 
 Shape = tuple[int, ...]
 
@@ -184,6 +185,8 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
         `full_matrices=True` for matrices that are not square, while a tape records: the singular vectors that belong
         to no singular value are not determined, and have no derivative.
     """
+    if hermitian:
+        return _svd_of_hermitian(a, compute_uv)
     if not compute_uv:
         return svdvals(a)
     rows, columns = raw(a).shape[-2:]
@@ -193,6 +196,17 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
             "value are not determined and have no derivative. Fix: full_matrices=False" + call_site()
         )
     return _svd_op(a, options=(bool(full_matrices),))
+
+
+def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
+    """Singular values (and vectors) of Hermitian matrices, from their eigenvalues: s = |w|, vh = sign(w) u^H."""
+    w, v = eigh(a)
+    order = np.argsort(np.abs(raw(w)))[..., ::-1]
+    w = take_along_axis(w, order, -1)
+    if not compute_uv:
+        return absolute(w)
+    u = take_along_axis(v, order[..., None, :], -1)
+    return np.linalg._linalg.SVDResult(u, absolute(w), H(u * _row(sign(w))))
 
 
 @instead_of(np.linalg.svdvals)

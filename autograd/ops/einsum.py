@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError, call_site
-from .arguments import instead_of, operand, raw
+from .arguments import axes_in_order, instead_of, operand, raw
 from .elementwise import conj, multiply
 from .manipulation import diagonal, pad
 from .matmul import matmul
@@ -22,7 +22,7 @@ from .sorting import take
 Shape = tuple[int, ...]
 
 
-@instead_of(np.dot)
+@instead_of(np.dot, checked=2)
 def dot(a: Any, b: Any, out: None = None) -> Any:
     """Return the sum of products over the last dimension of `a` and the second to last (or only) one of `b`."""
     a, b = operand(a), operand(b)
@@ -41,7 +41,8 @@ def vdot(a: Any, b: Any) -> Any:
 @instead_of(np.vecdot)
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """Return the sum of ``conj(x1) * x2`` along an axis."""
-    return sum(multiply(conj(operand(x1)), operand(x2)), axis)
+    x1, x2 = moveaxis(operand(x1), axis, -1), moveaxis(operand(x2), axis, -1)
+    return sum(multiply(conj(x1), x2), -1)
 
 
 @instead_of(np.inner)
@@ -70,7 +71,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     if isinstance(axes, int | np.integer):
         axes = (range(m - int(axes), m), range(int(axes)))
     left, right = (
-        [int(i) % max(k, 1) for i in ((given,) if isinstance(given, int | np.integer) else given)]
+        list(axes_in_order(given, k, "axes"))
         for given, k in zip(axes, (m, n), strict=True)
     )
     if [raw(a).shape[i] for i in left] != [raw(b).shape[i] for i in right]:
@@ -173,6 +174,9 @@ def _merge_repeated(x: Any, labels: list[str]) -> tuple[Any, list[str]]:
         while labels.count(name) > 1:
             i = labels.index(name)
             j = labels.index(name, i + 1)
+            shape = raw(x).shape
+            if shape[i] != shape[j]:
+                raise ShapeError(f"einsum of shape {shape}: label {name!r} has two extents" + call_site())
             x = diagonal(x, 0, i, j)
             labels = [k for at, k in enumerate(labels) if at not in (i, j)] + [name]
     return x, labels
@@ -246,7 +250,7 @@ def _split_dims(y: Any, k: int, left: list[int], right: list[int]) -> Any:
     return reshape(y, (*y.shape[:k], *left, *right))
 
 
-@instead_of(np.einsum)
+@instead_of(np.einsum, checked=9)
 def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     """Return sums of products given by subscripts, in both of NumPy's calling forms.
 
@@ -307,9 +311,12 @@ def _pair_order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> li
     return found
 
 
-def multi_dot(arrays: Sequence[Any]) -> Any:
+@instead_of(np.linalg.multi_dot)
+def multi_dot(arrays: Sequence[Any], *, out: None = None) -> Any:
     """Return the product of several matrices, in an order chosen for low cost."""
     xs = [operand(x) for x in arrays]
+    if len(xs) == 2:
+        return dot(*xs)
     labels = [chr(97 + i) for i in range(len(xs) + 1)]
     terms = [[labels[i]] if i == 0 and x.ndim == 1 else [labels[i], labels[i + 1]] for i, x in enumerate(xs)]
     if xs[0].ndim == 1:

@@ -16,6 +16,7 @@ from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
+from ..errors import ArgumentError, DtypeError, call_site
 from ..kernels import compiled
 from .arguments import zero_like
 
@@ -192,12 +193,30 @@ _astype = op(
 )  # fmt: skip
 
 
+_DTYPES: dict[Any, Any] = {kind: np.dtype(kind) for kind in (bool, int, float, complex)}
+for _dtype in map(np.dtype, "?bhilqBHILQefdFD"):
+    _DTYPES[_dtype] = _DTYPES[_dtype.type] = _dtype
+
+
+def _dtype_of_numbers(given: Any) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(given)
+    except TypeError as error:
+        raise ArgumentError(f"astype: dtype {given!r} was given; needed: a dtype of numbers" + call_site()) from error
+    if dtype.kind not in "biufc":
+        raise DtypeError(f"astype: dtype {dtype} was given; needed: a dtype of numbers" + call_site())
+    return dtype
+
+
 def astype(x: Any, dtype: Any) -> Any:
     """Return `x` converted to `dtype`; a complex `x` converted to a real dtype loses its imaginary part.
 
     Adjoint: the cotangent converted to the dtype of `x` (its real part where `x` is real).
     """
-    dtype = np.dtype(dtype)
+    try:
+        dtype = _DTYPES[dtype]
+    except (KeyError, TypeError):
+        dtype = _dtype_of_numbers(dtype)
     return x if x.dtype == dtype else _astype(x, options=(dtype, x.dtype))
 
 
@@ -223,13 +242,20 @@ def imag(val: Any) -> Any:
     """Return the imaginary part, zeros where `val` is real. Adjoint: the cotangent times -i."""
     if val.__class__ not in TENSORS:
         return np.imag(val)
-    return _imag_op(val, options=(val.dtype,)) if val.dtype.kind == "c" else val * 0
+    if val.dtype.kind == "c":
+        return _imag_op(val, options=(val.dtype,))
+    return where(_NEVER, val, val.dtype.type(0) if val.layout is None else zero_like(val))
+
+
+_NEVER = np.zeros((), bool)
 
 
 def conj(x: Any) -> Any:
     """Return the complex conjugate. Adjoint: the conjugate of the cotangent, because the pairing is bilinear."""
     if x.__class__ not in TENSORS:
         return np.conjugate(x)
+    if x.dtype.kind == "b":
+        return astype(x, np.conjugate(np.True_).dtype)
     return _conj_op(x) if x.dtype.kind == "c" else x
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.primitive import Primitive, op
-from .arguments import instead_of, made_like, operand, raw
+from .arguments import instead_of, made_like, normal_axis, operand, raw
 from .elementwise import conj
 from .indexing import getitem
 from .manipulation import pad, roll
@@ -77,7 +77,8 @@ def _resized(x: Any, axis: int, n: int) -> Any:
 
 
 def _complex_along_axis(primitive: Primitive, a: Any, n: Any, axis: int, norm: Any) -> Any:
-    a, axis = operand(a), axis % a.ndim
+    a = operand(a)
+    axis = normal_axis(axis, a.ndim)
     a = a if n is None else _resized(a, axis, int(n))
     if a.dtype.kind != "c":
         a = a.astype(np.result_type(a.dtype, np.complex64))
@@ -85,19 +86,23 @@ def _complex_along_axis(primitive: Primitive, a: Any, n: Any, axis: int, norm: A
 
 
 def _rfft_along_axis(a: Any, n: Any, axis: int, norm: Any) -> Any:
-    a, axis = operand(a), axis % a.ndim
+    a = operand(a)
+    axis = normal_axis(axis, a.ndim)
     a = a if n is None else _resized(a, axis, int(n))
     a = a if a.dtype.kind == "f" else a.astype(float)
     return _rfft_op(a, options=(axis, int(raw(a).shape[axis]), norm))
 
 
 def _irfft_along_axis(a: Any, n: Any, axis: int, norm: Any) -> Any:
-    a, axis = operand(a), axis % a.ndim
+    a = operand(a)
+    axis = normal_axis(axis, a.ndim)
+    given = a.dtype
     n = 2 * (int(raw(a).shape[axis]) - 1) if n is None else int(n)
     a = _resized(a, axis, n // 2 + 1)
     if a.dtype.kind != "c":
         a = a.astype(np.result_type(a.dtype, np.complex64))
-    return _irfft_op(a, options=(axis, n, norm))
+    y = _irfft_op(a, options=(axis, n, norm))
+    return y.astype(given) if given == np.float16 else y
 
 
 @instead_of(np.fft.fft)
@@ -145,9 +150,11 @@ def _extents_and_axes(a: Any, s: Any, axes: Any) -> list[tuple[Any, int]]:
     """For each dimension to transform its extent (None: unchanged) and its axis."""
     if axes is None:
         axes = range(a.ndim) if s is None else range(a.ndim - len(s), a.ndim)
-    axes = [int(i) % a.ndim for i in axes]
-    extents = [None] * len(axes) if s is None else [None if n in (None, -1) else int(n) for n in s]
-    return list(zip(extents, axes, strict=True))
+    axes = [normal_axis(i, a.ndim) for i in axes]
+    if s is None:
+        return [(None, axis) for axis in axes]
+    shape = raw(a).shape
+    return [(None if n is None else shape[i] if n == -1 else int(n), i) for n, i in zip(s, axes, strict=True)]
 
 
 def _complex_over_axes(primitive: Primitive) -> Any:
@@ -203,8 +210,8 @@ irfft2 = _named_transform(np.fft.irfft2, _irfft_over_axes, "inverse of `rfft2`, 
 
 
 def _shift(x: Any, axes: Any, sign: int) -> Any:
-    axes = range(x.ndim) if axes is None else (axes,) if isinstance(axes, int | np.integer) else axes
-    axes = tuple(int(i) % x.ndim for i in axes)
+    axes = tuple(range(x.ndim)) if axes is None else axes
+    axes = tuple(normal_axis(i, x.ndim, "axes") for i in (axes if np.ndim(axes) else (axes,)))  # one may occur twice
     halves = [int(raw(x).shape[i]) // 2 for i in axes]
     return roll(x, tuple(h if sign > 0 else -h for h in halves), axes)
 

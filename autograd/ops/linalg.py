@@ -19,9 +19,10 @@ from ..arrays.shape_only import Shaped
 from ..engine.dispatch import unbroadcast
 from ..engine.multi_output import Several
 from ..engine.primitive import Primitive, op
+from ..errors import LinAlgError, RingtapeError, call_site
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, operand, raw
-from .elementwise import conj, imag, real
+from .elementwise import conj, imag, real, where
 from .shape import expand_dims, matrix_transpose, moveaxis, reshape, squeeze
 
 Shape = tuple[int, ...]
@@ -98,7 +99,26 @@ _solve_op: Primitive = op(
 
 def solved(a: Any, b: Any) -> Any:
     """Return the `x` with ``a @ x == b``, all of them matrices. The options are the shapes of the operands."""
-    return _solve_op(a, b, options=(tuple(raw(a).shape), tuple(raw(b).shape)))
+    try:
+        return _solve_op(a, b, options=(tuple(raw(a).shape), tuple(raw(b).shape)))
+    except np.linalg.LinAlgError as error:
+        raise _singular(error, a) from error
+
+
+def _inverse(a: Any) -> Any:
+    """The inverse of each matrix, in an adjoint."""
+    try:
+        return _inv_op(a)
+    except np.linalg.LinAlgError as error:
+        raise _singular(error, a) from error
+
+
+def _singular(error: np.linalg.LinAlgError, a: Any) -> Exception:
+    """The error for a singular matrix. In an adjoint, where the operands are arrays, the error is NumPy's."""
+    if isinstance(error, RingtapeError):
+        return error
+    shape = "x".join(map(str, raw(a).shape))
+    return LinAlgError(f"a derivative needs the inverse of a matrix ({shape}) that is singular" + call_site())
 
 
 @instead_of(np.linalg.solve)
@@ -138,7 +158,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
 # -- determinants ----------------------------------------------------------------------------------------------------
 _det_op = op(
     "det", "N", by_shape(np.linalg.det, lambda x: x.shape[:-2]),
-    lambda ct, y, x: expand_dims(ct * y, (-2, -1)) * T(_inv_op(x)), saves="y0", dims=matrix_dims, operands="a",
+    lambda ct, y, x: expand_dims(ct * y, (-2, -1)) * T(_inverse(x)), saves="y0", dims=matrix_dims, operands="a",
 )  # fmt: skip
 
 
@@ -150,7 +170,7 @@ def det(a: Any) -> Any:
 
 def _slogdet_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     ct_sign, ct_log = cts
-    inverse = T(_inv_op(x))
+    inverse = T(_inverse(x))
     # a zero that depends on the cotangent has its layout
     g = expand_dims(real(ct_sign) * 0 if ct_log is None else ct_log, (-2, -1)) * inverse
     if ct_sign is not None and x.dtype.kind == "c":  # the sign of a real determinant is piecewise constant
@@ -178,7 +198,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if n < 0:
         a, n = inv(a), -n
     if n == 0:
-        return a * 0 + eye_like(a, raw(a).shape[-1])
+        return where(np.zeros((), bool), a, eye_like(a, raw(a).shape[-1]))
     y = None
     while n:
         y = (a if y is None else y @ a) if n & 1 else y

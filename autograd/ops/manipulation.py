@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,21 @@ from ..engine.primitive import Primitive, op
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
 from ..layouts.rank_values import INTEGERS
-from .arguments import constant_like, instead_of, operand, operands, option, raw, strong
+from .arguments import (
+    axes_in_order,
+    constant_like,
+    instead_of,
+    made_like,
+    normal_axes,
+    normal_axis,
+    operand,
+    operands,
+    option,
+    raw,
+    strong,
+)
 from .indexing import getitem, put, taken
-from .reductions import normal_axes, sum
+from .reductions import sum
 from .shape import broadcast_to, concatenate, expand_dims, ravel, reshape, swapaxes, transpose
 
 Shape = tuple[int, ...]
@@ -63,13 +76,13 @@ def fliplr(m: Any) -> Any:
 @instead_of(np.rot90)
 def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
     """Return `m` rotated by `k` quarter turns in the plane of two axes."""
-    a, b = (int(i) % m.ndim for i in axes)
-    k = int(option(k, "rot90", m))
-    if k % 4 == 0:
+    a, b = axes_in_order(axes, m.ndim, "axes")
+    k = option(k, "rot90", m) % 4
+    if k == 0:
         return m
-    if k % 4 == 2:
+    if k == 2:
         return flip(m, (a, b))
-    return swapaxes(flip(m, b), a, b) if k % 4 == 1 else flip(swapaxes(m, a, b), b)
+    return swapaxes(flip(m, b), a, b) if k == 1 else flip(swapaxes(m, a, b), b)
 
 
 @instead_of(np.roll)
@@ -79,16 +92,16 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         return reshape(roll(ravel(a), shift, 0), raw(a).shape)
     axis, shift = option(axis, "roll", a), option(shift, "roll", a)
     axes, shifts = np.broadcast_arrays(np.atleast_1d(axis), np.atleast_1d(shift))
-    return _roll_op(a, options=(tuple(int(i) % a.ndim for i in axes), tuple(int(n) for n in shifts)))
+    return _roll_op(a, options=(tuple(normal_axis(i, a.ndim) for i in axes.tolist()), tuple(int(n) for n in shifts)))
 
 
 @instead_of(np.rollaxis)
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     """Return `a` with an axis moved before the position `start`."""
     n = a.ndim
-    axis, start = axis % n, start + n if start < 0 else start
+    axis, start = normal_axis(axis, n), start + n if start < 0 else start
     order = [i for i in range(n) if i != axis]
-    order.insert(start - (axis < start), axis)
+    order.insert(int(start - (axis < start)), axis)
     return transpose(a, order)
 
 
@@ -99,7 +112,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
-    axis %= a.ndim
+    axis = normal_axis(axis, a.ndim)
     counts = np.asarray(raw(repeats))
     shape = raw(a).shape
     if counts.size != 1:
@@ -111,6 +124,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
         index = np.repeat(np.arange(shape[axis]), counts)
         return taken(a, (slice(None),) * axis + (index,), by=(repeats,))
     n = int(np.asarray(option(repeats, "repeat", a)).reshape(()))
+    n = n if n > 0 else 0  # NumPy takes a negative count where there is nothing to repeat
     wide = broadcast_to(expand_dims(a, axis + 1), (*shape[: axis + 1], n, *shape[axis + 1 :]))
     return reshape(wide, (*shape[:axis], shape[axis] * n, *shape[axis + 1 :]))
 
@@ -119,7 +133,8 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
 def tile(A: Any, reps: Any) -> Any:
     """Return the whole array repeated along each dimension. Adjoint: the sum over the repetitions."""
     A = operand(A)
-    counts = tuple(int(n) for n in np.atleast_1d(option(reps, "tile", A)))
+    given = np.atleast_1d(option(reps, "tile", A))
+    counts = tuple(max(int(n), 0) for n in given)  # NumPy takes -1 where there is nothing to repeat
     n = max(A.ndim, len(counts))
     counts = (1,) * (n - len(counts)) + counts
     shape = (1,) * (n - A.ndim) + tuple(A.shape)
@@ -133,6 +148,8 @@ def resize(a: Any, new_shape: Any) -> Any:
     """Return an array of the shape `new_shape`, filled with repeated copies of the elements of `a`."""
     shape = (new_shape,) if isinstance(new_shape, INTEGERS) else tuple(new_shape)
     flat = ravel(operand(a))
+    if not flat.shape[0]:
+        return made_like(partial(np.zeros, shape, flat.dtype), flat)
     return reshape(taken(flat, np.arange(int(np.prod(shape))) % flat.shape[0]), shape)
 
 
@@ -180,9 +197,10 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
 @instead_of(np.array_split)
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     """Return the parts of an array along an axis: a number of nearly equal ones, or cut at given indices."""
-    n, axis = int(raw(ary).shape[axis]), axis % ary.ndim
+    axis = normal_axis(axis, ary.ndim)
+    n = int(raw(ary).shape[axis])
     indices_or_sections = option(indices_or_sections, "split", ary)
-    if isinstance(indices_or_sections, int | np.integer):
+    if np.ndim(indices_or_sections) == 0:
         sections = int(indices_or_sections)
         if sections < 1:
             raise ShapeError(f"array_split into {sections} parts; needed: at least one")
@@ -204,7 +222,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     ShapeError
         The extent cannot be divided into that number of equal parts.
     """
-    n = int(raw(ary).shape[axis])
+    n = int(raw(ary).shape[normal_axis(axis, ary.ndim)])
     if isinstance(indices_or_sections, int | np.integer) and n % int(indices_or_sections):
         raise ShapeError(f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split")
     return array_split(ary, indices_or_sections, axis)
@@ -228,9 +246,10 @@ def dsplit(ary: Any, indices_or_sections: Any) -> Any:
     return split(ary, indices_or_sections, 2)
 
 
-def unstack(x: Any, axis: int = 0) -> Any:
+@instead_of(np.unstack)
+def unstack(x: Any, /, *, axis: int = 0) -> Any:
     """Return the sub-arrays along an axis as a tuple; that axis is removed."""
-    axis %= x.ndim
+    (axis,) = axes_in_order(axis, x.ndim)
     return tuple(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis])))
 
 
@@ -239,7 +258,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
     """Return `arr` without the entries `obj` along an axis, or of the flattened array."""
     if axis is None:
         arr, axis = ravel(arr), 0
-    axis %= arr.ndim
+    axis = normal_axis(axis, arr.ndim)
     left = np.delete(np.arange(int(arr.shape[axis])), raw(obj))
     return taken(arr, (slice(None),) * axis + (left,), by=(obj,))
 
@@ -278,12 +297,13 @@ _make_diagonal_op: Primitive = op(
 )  # fmt: skip
 
 
-@instead_of(np.diagonal)
+@instead_of(np.diagonal, checked=1)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Return the diagonal of two dimensions as the last dimension. Adjoint: `make_diagonal`."""
     n = a.ndim
     shape = tuple(int(k) for k in raw(a).shape)
-    return _diagonal_op(a, options=(int(option(offset, "diagonal", a)), axis1 % n, axis2 % n, shape))
+    axes = normal_axis(axis1, n, "axis1"), normal_axis(axis2, n, "axis2")
+    return _diagonal_op(a, options=(int(option(offset, "diagonal", a)), *axes, shape))
 
 
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -299,7 +319,7 @@ def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> An
     """
     D = operand(D)
     n = D.ndim + 1
-    a, b = axis1 % n, axis2 % n
+    a, b = axes_in_order((axis1, axis2), n)
     extent = int(raw(D).shape[-1]) + abs(offset)
     shape = [int(k) for k in raw(D).shape[:-1]]
     for i in sorted((a, b)):
@@ -361,7 +381,9 @@ def _slice(x: Any, axis: int, a: int | None, b: int | None, step: int | None = N
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Return the differences of neighbouring elements along an axis, taken `n` times."""
     a = operand(a)
-    axis %= a.ndim
+    if n == 0:
+        return a
+    axis = normal_axis(axis, a.ndim)
     ends = []
     for end in (prepend, append):
         if end is not None:
@@ -380,8 +402,9 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 @instead_of(np.ediff1d)
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     """Return the differences of neighbouring elements of the flattened array, with values put before and after."""
-    parts = [x for x in (to_begin, diff(ravel(operand(ary))), to_end) if x is not None]
-    return concatenate([ravel(x) for x in operands(*parts)])
+    ary = operand(ary)
+    parts = [x for x in (to_begin, diff(ravel(ary)), to_end) if x is not None]
+    return concatenate([ravel(x).astype(ary.dtype) for x in operands(*parts)])
 
 
 @instead_of(np.gradient)
@@ -391,7 +414,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     Spacings are given as in NumPy: none, one number, or per axis a number or the coordinates.
     """
     f = operand(f)
-    axes = normal_axes(axis, f.ndim) if not isinstance(axis, list | tuple) else tuple(int(a) % f.ndim for a in axis)
+    axes = normal_axes(None, f.ndim) if axis is None else axes_in_order(axis, f.ndim)
     spacings: list[Any] = list(varargs) * (len(axes) if len(varargs) == 1 and np.ndim(raw(varargs[0])) == 0 else 1)
     spacings = spacings or [1.0] * len(axes)
     if len(spacings) != len(axes):
@@ -412,7 +435,7 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
         first = last = spacing
         firsts, lasts = (spacing, spacing), (spacing, spacing)
     else:
-        h = diff(spacing.astype(f.dtype))
+        h = diff(operand(spacing).astype(f.dtype))
         a, b = reshape(h[:-1], spread), reshape(h[1:], spread)
         before, at, after = _slice(f, axis, None, -2), _slice(f, axis, 1, -1), _slice(f, axis, 2, None)
         inner = -b / (a * (a + b)) * before + (b - a) / (a * b) * at + a / (b * (a + b)) * after
@@ -435,9 +458,9 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """Return the integral along an axis by the trapezoidal rule. Both `y` and `x` have derivatives."""
     y = operand(y)
-    axis %= y.ndim
+    at = normal_axis(axis, y.ndim)
     if x is not None:
         x = operand(x)
         dx = diff(x) if x.ndim == 1 else diff(x, axis=axis)
-        dx = reshape(dx, (-1,) + (1,) * (y.ndim - axis - 1)) if x.ndim == 1 else dx
-    return sum(dx * (_slice(y, axis, 1, None) + _slice(y, axis, None, -1)), axis) * 0.5
+        dx = reshape(dx, (-1,) + (1,) * (y.ndim - at - 1)) if x.ndim == 1 else dx
+    return sum(dx * (_slice(y, at, 1, None) + _slice(y, at, None, -1)), axis) * 0.5

@@ -9,14 +9,14 @@ import numpy as np
 from ..engine.primitive import op
 from ..errors import NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
-from .arguments import instead_of, operand, raw
+from .arguments import axes_in_order, instead_of, normal_axes, operand, raw
 from .decompositions import svdvals
-from .elementwise import absolute, conj, power, real
+from .elementwise import absolute, conj, power, real, where
 from .linalg import inv
-from .reductions import broadcast_back, max, min, normal_axes, reduction_dims, sum
+from .reductions import any, broadcast_back, max, min, reduction_dims, sum
 from .shape import expand_dims, moveaxis, squeeze
 from .sorting import reduced_axes_last
-from .ufuncs import nonzero
+from .ufuncs import isnan, nonzero
 
 
 def _norm(x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
@@ -39,7 +39,7 @@ def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
     return _norm_op(x, options=(axes, keepdims, tuple(int(n) for n in raw(x).shape)))
 
 
-@instead_of(np.linalg.norm)
+@instead_of(np.linalg.norm, checked=1)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors or matrices, of every order that NumPy has.
 
@@ -50,15 +50,14 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     ShapeError
         An order is given for an array of more than two dimensions without `axis`.
     """
-    x = operand(x)
+    x, keepdims = operand(x), bool(keepdims)
     if x.dtype.kind not in "fc":
         x = x.astype(float)
     if axis is None and (ord is None or (ord == "fro" and x.ndim == 2) or (ord == 2 and x.ndim == 1)):
         return _euclidean(x, tuple(range(x.ndim)), keepdims)
     if axis is None and x.ndim > 2:
         raise ShapeError(f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= with one or two of them")
-    axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
-    axes = tuple(int(a) % x.ndim for a in axes)
+    axes = tuple(range(x.ndim)) if axis is None else axes_in_order(axis, x.ndim)
     return _vector_norm(x, ord, axes, keepdims) if len(axes) == 1 else _matrix_norm(x, ord, axes, keepdims)
 
 
@@ -67,7 +66,7 @@ def _vector_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
         return _euclidean(x, axes, keepdims)
     size = absolute(x)
     if ord == np.inf:
-        return max(size, axes, keepdims=keepdims)
+        return _largest(size, axes, keepdims)
     if ord == -np.inf:
         return min(size, axes, keepdims=keepdims)
     if ord == 0:
@@ -79,6 +78,11 @@ def _vector_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     return power(sum(power(size, ord), axes, keepdims=keepdims), 1.0 / ord)
 
 
+def _largest(size: Any, axes: Any, keepdims: bool) -> Any:
+    """The maximum of nonnegative numbers, 0 if there are none."""
+    return (max if all(raw(size).shape[i] for i in axes) else sum)(size, axes, keepdims=keepdims)
+
+
 def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     rows, columns = axes
     if ord is None or ord == "fro":
@@ -86,10 +90,10 @@ def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     if ord in (1, -1, np.inf, -np.inf):
         inner, outer = (rows, columns) if abs(ord) == 1 else (columns, rows)
         total = sum(absolute(x), inner, keepdims=True)
-        y = (max if ord > 0 else min)(total, outer, keepdims=True)
+        y = _largest(total, (outer,), True) if ord > 0 else min(total, outer, keepdims=True)
     elif ord in (2, -2, "nuc"):
         s = svdvals(moveaxis(x, axes, (-2, -1)))
-        y = sum(s, -1) if ord == "nuc" else max(s, -1) if ord == 2 else min(s, -1)
+        y = sum(s, -1) if ord == "nuc" else _largest(s, (s.ndim - 1,), False) if ord == 2 else min(s, -1)
         return expand_dims(y, tuple(sorted(axes))) if keepdims else y
     else:
         raise NotDifferentiable(f"norm of order {ord!r} of matrices; needed: None, 'fro', 'nuc', 1, -1, 2, -2, inf")
@@ -99,7 +103,7 @@ def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
 @instead_of(np.linalg.vector_norm)
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Return the norm of vectors along axes, or of all elements without `axis`."""
-    x = operand(x)
+    x, keepdims = operand(x), bool(keepdims)
     axes = normal_axes(axis, x.ndim)
     if len(axes) == 1 or ord in (2, None):
         return _vector_norm(x, ord, axes, keepdims)
@@ -118,5 +122,7 @@ def cond(x: Any, p: Any = None) -> Any:
     """Return the condition number with respect to inversion, in the norm `p` (2 by default)."""
     if p in (None, 2, -2):
         s = svdvals(x)
-        return s[..., 0] / s[..., -1] if p != -2 else s[..., -1] / s[..., 0]
-    return norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
+        y = s[..., 0] / s[..., -1] if p != -2 else s[..., -1] / s[..., 0]
+    else:
+        y = norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
+    return where(isnan(y) & ~any(isnan(x), (-2, -1)), np.inf, y)  # the zero matrix

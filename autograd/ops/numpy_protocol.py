@@ -13,13 +13,13 @@ import numpy as np
 
 from ..engine.primitive import registry
 from ..engine.tensor import TENSORS
-from ..errors import LayoutError, NotDifferentiable, call_site
+from ..errors import LayoutError, NotDifferentiable, RingtapeError, call_site
 from ..layouts.layout import P
 from ..layouts.messages import describe
-from .arguments import followed, operand, refusal
+from .arguments import followed, operand, refusal, run_plain
 from .shape import reshape
 
-__all__ = ["CONSTANT", "from_function", "from_ufunc", "register", "values"]
+__all__ = ["CONSTANT", "from_function", "from_ufunc", "register"]
 
 CONSTANT = frozenset((
     "allclose", "argwhere", "array2string", "array_equal", "array_equiv", "array_repr", "array_str",
@@ -60,15 +60,6 @@ def table() -> dict[Any, Any]:
                 if callable(theirs) and ours is not theirs and not isinstance(theirs, type) and name[0] != "_":
                     _ours[theirs] = ours
     return _ours
-
-
-def values(x: Any) -> Any:
-    """Return `x` with every Tensor replaced by its array, in nested lists and tuples too."""
-    if x.__class__ in TENSORS:
-        return x.array
-    if isinstance(x, list | tuple) and type(x) in (list, tuple):
-        return type(x)([values(item) for item in x])
-    return x
 
 
 def _first_recorded(xs: Iterable[Any]) -> Any:
@@ -114,7 +105,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
             f"numpy.{name} of {describe(partial.array, partial.array.shape, partial.layout)}, which is Partial: each "
             "rank would use its own addend\n  fix: all_reduce(x, axis, to=R) first" + call_site()
         )
-    return function(*values(tuple(xs)), **{k: values(v) for k, v in options.items()})
+    return run_plain(function, tuple(xs), options)
 
 
 def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
@@ -143,6 +134,11 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
 def from_function(function: Any, args: Any, words: Any) -> Any:
     """``Tensor.__array_function__``: a call of a NumPy function that is not a ufunc."""
     ours = table().get(function)
-    if ours is not None:
+    if ours is None:
+        return _on_values(function.__name__, function, args, words)
+    try:
         return ours(*args, **words)
-    return _on_values(function.__name__, function, args, words)
+    except RingtapeError:
+        raise
+    except TypeError as error:  # arguments that ours does not have
+        raise refusal(function.__name__, words, str(error)) from error

@@ -11,33 +11,27 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.events import listeners
 from ..engine.primitive import op
+from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, ShapeError, call_site
+from ..errors import LayoutError, call_site
 from ..layouts.layout import Mix, Shard, Sum
 from ..layouts.messages import describe
-from .arguments import of_rank_numbers, operand, refusal, tensors_in
+from .arguments import (
+    Axes,
+    ask,
+    is_discrete,
+    is_free,
+    normal_axes,
+    normal_axis,
+    of_rank_numbers,
+    on_values,
+    operand,
+    refusal,
+    tensors_in,
+)
 from .shape import broadcast_to, expand_dims
-
-Axes = tuple[int, ...]
-
-
-def normal_axes(axis: int | Sequence[int] | None, ndim: int) -> Axes:
-    """Return `axis` as a sorted tuple of non-negative integers; None means all axes.
-
-    Raises
-    ------
-    ShapeError
-        An axis is out of range (ShapeError is a ValueError).
-    """
-    if axis is None:
-        return tuple(range(ndim))
-    found = []
-    for a in (axis,) if isinstance(axis, int | np.integer) else axis:
-        if not -ndim <= a < ndim:
-            raise ShapeError(f"axis {a} was given for an array of {ndim} dimensions")
-        found.append(int(a) % ndim)
-    return tuple(sorted(found))
 
 
 def _keepdims_shape(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
@@ -200,17 +194,24 @@ _ALL_AXES = [tuple(range(n)) for n in range(65)]  # NumPy's arrays have at most 
 
 def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
     """The slow path of a reduction: arrays, lists, ``dtype=``, and arguments that only NumPy's function takes."""
+    words = {"axis": axis, "keepdims": keepdims, **words}
+    if dtype is not None:
+        words["dtype"] = dtype
+    if words["out"] is None:
+        del words["out"]
     if x.__class__ not in TENSORS:
-        if isinstance(x, list | tuple) and tensors_in(x):
-            x = operand(x)
-        else:
-            if dtype is not None:
-                words["dtype"] = dtype
-            words = {k: v for k, v in words.items() if v is not None}
-            return of_rank_numbers(plain, (x,), {"axis": axis, "keepdims": keepdims, **words})
-    words = {k: v for k, v in words.items() if v is not None}
-    if words:
+        if not (isinstance(x, list | tuple) and tensors_in(x)):
+            return of_rank_numbers(plain, (x,), words)
+        x = operand(x)
+    if "out" in words:
         raise refusal(plain.__name__, words)
+    if state.grid is None and not listeners and is_free((x, *words.values())):
+        return on_values(plain, (x,), words)
+    discrete = is_discrete(ask(plain, (x,), words))  # raises what NumPy raises
+    if words.get("where", True) is not True or words.get("initial") is not None:
+        raise refusal(plain.__name__, words)
+    if discrete and x.dtype.kind in "fc" and x.layout is None:
+        return on_values(plain, (x,), words)
     x = x if dtype is None else x.astype(dtype)
     return primitive(x, options=(normal_axes(axis, len(x.array.shape)), bool(keepdims), x.array.shape))
 
@@ -219,7 +220,7 @@ def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
     def reduction(
         a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any
     ) -> Any:
-        if a.__class__ in TENSORS and dtype is None and out is None and not words:
+        if a.__class__ in TENSORS and dtype is None and out is None and not words and keepdims.__class__ is bool:
             shape = a.array.shape
             axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
             return primitive(a, options=(axes, keepdims, shape))
@@ -230,7 +231,7 @@ def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
 
 def _without_dtype_argument(primitive: Any, plain: Any) -> Any:
     def reduction(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
-        if a.__class__ in TENSORS and out is None and not words:
+        if a.__class__ in TENSORS and out is None and not words and keepdims.__class__ is bool:
             shape = a.array.shape
             axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
             return primitive(a, options=(axes, keepdims, shape))
@@ -257,8 +258,14 @@ def _index_reduction(primitive: Any, plain: Any) -> Any:
     def reduction(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
         if a.__class__ not in TENSORS:
             return plain(a, axis=axis, out=out, keepdims=keepdims)
+        if out is not None:
+            raise refusal(plain.__name__, {"out": out})
         ndim = len(a.array.shape)
-        return primitive(a, options=(normal_axes(axis, ndim), keepdims, None))
+        if axis is None or axis.__class__ is bool:
+            axes = normal_axes(axis, ndim)
+        else:
+            axes = (normal_axis(axis, ndim or 1),)[:ndim]  # NumPy takes an axis of a number
+        return primitive(a, options=(axes, bool(keepdims), None))
 
     return reduction
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
-from ..engine.tensor import TENSORS
-from ..errors import ShapeError
+from ..engine.tensor import TENSORS, Tensor
+from ..errors import ArgumentError, OptionError, ShapeError, call_site
 from ..layouts.layout import Mix, Shard
-from ..layouts.rank_values import INTEGERS, RANK_NUMBERS
-from .arguments import operand, raw, refusal, tensors_in
+from ..layouts.rank_values import INTEGERS, RANK_NUMBERS, LocalCount, RankInt
+from .arguments import ask, axes_in_order, normal_axes, normal_axis, operand, raw, refusal, tensors_in
 from .indexing import getitem
 
 Shape = tuple[int, ...]
@@ -100,11 +101,36 @@ def size(a: Any, axis: Any = None) -> int:
     """Return the number of elements, in all or along an axis: of this rank's part where a dimension is sharded."""
     if a.__class__ not in TENSORS:
         return np.size(a, axis)
-    extents = a.shape if axis is None else [a.shape[i] for i in ((axis,) if isinstance(axis, INTEGERS) else axis)]
+    extents = a.shape if axis is None else [a.shape[i] for i in axes_in_order(axis, len(a.array.shape))]
     return math.prod(extents)
 
 
-def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any = None) -> Any:
+_ALL_INTEGERS = frozenset((int, RankInt, LocalCount))
+
+
+_ROW_MAJOR = "C"
+
+
+def _check_order(order: Any) -> None:
+    if not isinstance(order, str):
+        raise ArgumentError(f"order={order!r} was given; needed: a string" + call_site())
+    if order not in ("C", "F", "A", "K"):
+        raise OptionError(f"order={order!r} was given; needed: 'C', 'F', 'A' or 'K'" + call_site())
+
+
+def _extents(shape: Any) -> Any:
+    """A shape as a tuple of integers, with their marks of ranks."""
+    try:
+        found = tuple(shape) if isinstance(shape, Iterable) and getattr(shape, "ndim", True) else (shape,)
+        for n in found:
+            if n.__class__ is not int:
+                index(n)
+    except TypeError as error:
+        raise ArgumentError(f"shape {shape!r} was given; needed: integers" + call_site()) from error
+    return found
+
+
+def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     """Return the same elements in another shape; one extent may be -1. Adjoint: reshape back.
 
     Raises
@@ -114,7 +140,21 @@ def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any =
     """
     x = a if hasattr(a, "shape") else operand(a)
     source = x.shape  # the extents of sharded dimensions are numbers that differ between ranks
-    shape = (shape,) if isinstance(shape, INTEGERS) else tuple(shape)
+    if order is not _ROW_MAJOR or copy is not None:
+        _check_order(order)
+        if isinstance(copy, str):
+            raise OptionError(f"copy={copy!r} was given; needed: True, False or None" + call_site())
+    if shape.__class__ is int:
+        shape = (shape,)
+    try:
+        total = math.prod(shape)
+    except TypeError:
+        total = None
+    if shape.__class__ is not tuple or total.__class__ is not int:
+        if shape is None:
+            return x
+        shape = _extents(shape)
+        total = math.prod(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
     if shape == source:
@@ -126,7 +166,7 @@ def reshape(a: Any, shape: int | Sequence[int], order: str = "C", *, copy: Any =
         if shape.count(-1) > 1 or known == 0 or elements % known:
             raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
         shape = tuple(elements // known if n == -1 else n for n in shape)
-    if math.prod(shape) != elements:
+    elif total != elements:
         raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements")
     return _reshape(x, options=(shape, source, free))
 
@@ -146,34 +186,39 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """Return the dimensions permuted, or reversed without `axes`. Adjoint: the inverse permutation."""
     x = a if hasattr(a, "shape") else operand(a)
     ndim = len(raw(x).shape)
-    axes = tuple(range(ndim))[::-1] if axes is None else tuple(int(a) % ndim for a in axes)
-    if sorted(axes) != list(range(ndim)):
+    axes = tuple(range(ndim))[::-1] if axes is None else axes_in_order(axes, ndim, "axes")
+    if len(axes) != ndim:
         raise ShapeError(f"axes {axes} were given for an array of {ndim} dimensions; needed: each dimension once")
     return _transpose(x, options=(axes,))
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     """Return `a` with two dimensions exchanged. Adjoint: the same exchange."""
+    a = a if hasattr(a, "shape") else operand(a)
     axes = list(range(len(raw(a).shape)))
-    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
-    return transpose(a, axes)
+    i, j = normal_axis(axis1, len(axes), "axis1"), normal_axis(axis2, len(axes), "axis2")
+    axes[i], axes[j] = j, i
+    return _transpose(a, options=(tuple(axes),))
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     """Return `a` with dimensions moved to other positions; the others keep their order."""
+    a = a if hasattr(a, "shape") else operand(a)
     ndim = len(raw(a).shape)
-    sources = [int(i) % ndim for i in ((source,) if isinstance(source, int | np.integer) else source)]
-    targets = [int(i) % ndim for i in ((destination,) if isinstance(destination, int | np.integer) else destination)]
+    sources, targets = axes_in_order(source, ndim, "source"), axes_in_order(destination, ndim, "destination")
     if len(sources) != len(targets):
         raise ShapeError(f"moveaxis of axes {source} to {destination}; needed: as many destinations as sources")
     axes = [i for i in range(ndim) if i not in sources]
     for target, i in sorted(zip(targets, sources, strict=True)):
         axes.insert(target, i)
-    return transpose(a, axes)
+    return _transpose(a, options=(tuple(axes),))
 
 
 def matrix_transpose(x: Any) -> Any:
     """Return the transpose of each matrix: the last two dimensions exchanged."""
+    x = x if hasattr(x, "shape") else operand(x)
+    if len(raw(x).shape) < 2:
+        raise ShapeError(f"matrix_transpose of shape {raw(x).shape}; needed: at least two dimensions")
     return swapaxes(x, -1, -2)
 
 
@@ -193,7 +238,9 @@ def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) ->
     """Return `array` broadcast to a shape as in NumPy. Adjoint: the sum over the broadcast dimensions."""
     x = operand(array) if isinstance(array, list | tuple) else array
     source = getattr(raw(x), "shape", ())
-    return _broadcast_to(x, options=((shape,) if isinstance(shape, INTEGERS) else tuple(shape), source))
+    if shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
+        shape = (shape,) if isinstance(shape, INTEGERS) else _extents(shape)
+    return _broadcast_to(x, options=(shape, source))
 
 
 def _expand_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -220,11 +267,12 @@ _squeeze: Primitive = op(
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     """Return `a` with new dimensions of extent 1 at the positions `axis` of the result. Adjoint: `squeeze`."""
     x = a if hasattr(a, "shape") else operand(a)
-    axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
-    ndim = len(raw(x).shape) + len(axes)
-    if any(not -ndim <= a < ndim for a in axes):
-        raise ShapeError(f"expand_dims: axis {axis} was given for a result of {ndim} dimensions")
-    return _expand(x, options=(tuple(sorted(int(a) % ndim for a in axes)),)) if axes else x
+    count = len(axis) if isinstance(axis, tuple | list) else 1
+    if isinstance(axis, np.ndarray | Tensor) and axis.ndim:
+        text = f"expand_dims: axis={axis!r} was given; needed: an integer or a tuple of integers"
+        raise ArgumentError(text + call_site())
+    axes = tuple(sorted(axes_in_order(axis, len(raw(x).shape) + count)))
+    return _expand(x, options=(axes,)) if axes else x
 
 
 def _sharded_extents(x: Any) -> dict[int, Any]:
@@ -242,7 +290,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
         parts = _sharded_extents(x)  # a part of extent 1 is no dimension of extent 1
         axes = tuple(i for i, n in enumerate(shape) if parts.get(i, n) == 1)
     else:
-        axes = tuple(sorted(int(a) % len(shape) for a in ((axis,) if isinstance(axis, int | np.integer) else axis)))
+        axes = normal_axes(axis, len(shape))
     if any(shape[i] != 1 for i in axes):
         raise ShapeError(f"squeeze of axis {axis} of {shape}; needed: extent 1")
     return _squeeze(x, options=(axes,)) if axes else x
@@ -270,10 +318,12 @@ _concatenate = op(
 def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: Any = None,
                 casting: str = "same_kind") -> Any:  # fmt: skip
     """Return the arrays joined along an existing axis. Adjoint: each operand gets its slice of the cotangent."""
-    if out is not None or (not tensors_in(arrays) and dtype is not None):
-        if out.__class__ in TENSORS or tensors_in(arrays):
+    if out is not None or dtype is not None or casting.__class__ is not str or casting != "same_kind":
+        if not tensors_in((arrays, out)):
+            return np.concatenate(arrays, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
+        if out is not None:
             raise refusal("concatenate", {"out": out})
-        return np.concatenate(arrays, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
+        ask(np.concatenate, (arrays, axis), {"dtype": dtype, "casting": casting})
     xs = [x if hasattr(x, "shape") else operand(x) for x in arrays]
     if axis is None:
         xs, axis = [ravel(x) for x in xs], 0
@@ -281,11 +331,13 @@ def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: An
     if not raws:
         raise ShapeError("concatenate of no arrays; needed: at least one")
     ndim = len(raws[0].shape)
-    if not -ndim <= axis < ndim or any(len(r.shape) != ndim for r in raws):
+    if axis.__class__ is bool:
+        raise ArgumentError(f"concatenate: axis={axis} was given; needed: an integer" + call_site())
+    axis = normal_axis(axis, ndim)
+    if any(len(r.shape) != ndim for r in raws):
         raise ShapeError(
-            f"concatenate of shapes {[r.shape for r in raws]} along axis {axis}; needed: arrays with equally many "
-            "dimensions, and one of them as axis"
+            f"concatenate of shapes {[r.shape for r in raws]}; needed: arrays with equally many dimensions"
+            + call_site()
         )
-    axis %= ndim
     y = _concatenate(*xs, options=(axis, tuple(int(r.shape[axis]) for r in raws)))
     return y if dtype is None else y.astype(dtype)

@@ -5,6 +5,7 @@ The indices that select the elements are constants; a cotangent goes to the elem
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,28 @@ import numpy as np
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
-from ..errors import NotDifferentiable, ShapeError
+from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, call_site
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, plain, rank_axes, rank_number
-from .arguments import instead_of, labelled, operand, option, raw, stack, tensors_in
+from .arguments import (
+    axes_in_order,
+    constant_like,
+    instead_of,
+    labelled,
+    normal_axes,
+    normal_axis,
+    operand,
+    operands,
+    option,
+    raw,
+    stack,
+    tensors_in,
+)
 from .creation import broadcast_arrays
 from .elementwise import where as _where
 from .indexing import taken
-from .reductions import mean, normal_axes
-from .shape import broadcast_to, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
+from .reductions import mean
+from .shape import broadcast_to, concatenate, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
+from .ufuncs import isnan, mod
 
 Shape = tuple[int, ...]
 _NUMBERS = frozenset({bool, int, float, complex, *RANK_NUMBERS})
@@ -115,7 +130,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     arr, indices = operand(arr), operand(indices)
     if axis is None:
         arr, axis = ravel(arr), 0
-    axis %= arr.ndim
+    axis = normal_axis(axis, arr.ndim)
     shape = tuple(int(n) for n in raw(arr).shape)
     free = np.broadcast_shapes(*(tuple(1 if i == axis else int(n) for i, n in enumerate(raw(x).shape))
                                  for x in (arr, indices)))  # fmt: skip
@@ -139,7 +154,7 @@ def argsort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None,
     """Return the indices that sort along an axis. They have no derivative."""
     if axis is None:
         a, axis = ravel(a), 0
-    return _argsort_op(a, options=(axis % a.ndim, "stable" if stable else kind))
+    return _argsort_op(a, options=(normal_axis(axis, a.ndim), "stable" if stable else kind))
 
 
 @instead_of(np.argpartition)
@@ -149,10 +164,10 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introsele
         a, axis = ravel(a), 0
     kth = option(kth, "partition", a)
     kth = int(kth) if np.ndim(kth) == 0 else tuple(int(k) for k in kth)
-    return _argpartition_op(a, options=(axis % a.ndim, kth))
+    return _argpartition_op(a, options=(normal_axis(axis, a.ndim), kth))
 
 
-@instead_of(np.sort)
+@instead_of(np.sort, checked=2)
 def sort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *, stable: Any = None) -> Any:
     """Return the elements sorted along an axis. Adjoint: each cotangent goes to the element it came from."""
     a = operand(a)
@@ -183,16 +198,33 @@ def sort_complex(a: Any) -> Any:
 
 
 # -- by index --------------------------------------------------------------------------------------------------------
-@instead_of(np.take)
+_RAISE = "raise"
+
+
+def _index_by_mode(index: Any, mode: Any, n: int) -> Any:
+    if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
+        raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'" + call_site())
+    return index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
+
+
+@instead_of(np.take, checked=math.inf)
 def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Any:
     """Return the elements at indices along an axis, or of the flattened array without one."""
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
-    axis %= a.ndim
+    elif axis.__class__ is bool:
+        raise ArgumentError(f"take: axis={axis} was given; needed: an integer" + call_site())
+    ndim = len(raw(a).shape)
+    if axis.__class__ is not int or not 0 <= axis < ndim:
+        axis = normal_axis(axis, ndim)
     index = np.asarray(raw(indices))
-    n = int(raw(a).shape[axis])
-    index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
+    if index.dtype.kind != "i":
+        if index.size and not np.can_cast(index.dtype, np.intp):
+            raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers" + call_site())
+        index = index.astype(np.intp)
+    if mode is not _RAISE:
+        index = _index_by_mode(index, mode, int(raw(a).shape[axis]))
     return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
 
 
@@ -212,7 +244,7 @@ def extract(condition: Any, arr: Any) -> Any:
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     """Return at each position the element of the choice that `a` gives there."""
     count = len(choices) if isinstance(choices, list | tuple) else int(raw(choices).shape[0])
-    index, *options = broadcast_arrays(a, *(choices[i] for i in range(count)))
+    index, *options = broadcast_arrays(a, *operands(*(choices[i] for i in range(count))))
     at = raw(index)
     at = at % count if mode == "wrap" else np.clip(at, 0, count - 1) if mode == "clip" else at
     return squeeze(take_along_axis(stack(options), labelled(np.expand_dims(at, 0), index), 0), 0)
@@ -221,10 +253,11 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 # -- medians and quantiles -------------------------------------------------------------------------------------------
 def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     """`a` with the reduced axes merged into one, the last; and these axes."""
-    axes = normal_axes(axis, a.ndim)
+    axes = tuple(sorted(axes_in_order(axis, a.ndim))) if isinstance(axis, list) else normal_axes(axis, a.ndim)
     free = [i for i in range(a.ndim) if i not in axes]
     shape = raw(a).shape
-    return reshape(transpose(a, (*free, *axes)), (*(shape[i] for i in free), -1)), axes
+    count = math.prod(shape[i] for i in axes)
+    return reshape(transpose(a, (*free, *axes)), (*(shape[i] for i in free), count)), axes
 
 
 @instead_of(np.median)
@@ -232,8 +265,18 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
     """Return the median over axes: the middle element, or the mean of the two middle elements."""
     flat, axes = reduced_axes_last(operand(a), axis)
     n = int(raw(flat).shape[-1])
-    y = mean(sort(flat)[..., (n - 1) // 2 : n // 2 + 1], -1)
+    ordered = sort(flat)
+    (y,) = _nan_where_any_is(ordered, [mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)])
     return expand_dims(y, axes) if keepdims else y
+
+
+def _nan_where_any_is(ordered: Any, found: list[Any]) -> list[Any]:
+    """`found`, computed from sorted elements, with NaN where one of these is: the last is, then."""
+    values = raw(ordered)
+    if type(values) is Shaped or not values.shape[-1] or not np.isnan(values[..., -1]).any():
+        return found
+    last = ordered[..., -1]
+    return [_where(isnan(last), last, y) for y in found]
 
 
 @instead_of(np.quantile)
@@ -250,21 +293,25 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
         raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
                                 "method='linear'")  # fmt: skip
     flat, axes = reduced_axes_last(operand(a), axis)
-    ordered = sort(flat)
+    ordered = sort(flat if np.ndim(q) == 0 else flat.astype(np.result_type(flat.dtype, np.float64)))
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)
+    if not at.size:
+        return constant_like(np.quantile(np.zeros(raw(a).shape, ordered.dtype), at, axis, keepdims=bool(keepdims)), a)
     low = np.floor(at).astype(int)
-    found = [
-        _interpolated(ordered, int(k), float(t - k), axes, keepdims) for t, k in zip(at.flat, low.flat, strict=True)
-    ]
+    found = [_interpolated(ordered, int(k), float(t - k)) for t, k in zip(at.flat, low.flat, strict=True)]
+    found = [expand_dims(y, axes) if keepdims else y for y in _nan_where_any_is(ordered, found)]
     if at.ndim == 0:
         return found[0]
     y = reshape(stack(found), (*at.shape, *raw(found[0]).shape))
     return y.astype(np.result_type(y.dtype, np.float64))
 
 
-def _interpolated(ordered: Any, k: int, t: float, axes: Any, keepdims: bool) -> Any:
-    y = ordered[..., k] * (1 - t) + ordered[..., k + 1] * t if t else ordered[..., k]
-    return expand_dims(y, axes) if keepdims else y
+def _interpolated(ordered: Any, k: int, t: float) -> Any:
+    y = ordered[..., k]
+    if t:  # the formula of NumPy, nearest to the closer element
+        above = ordered[..., k + 1]
+        y = y + (above - y) * t if t < 0.5 else above - (above - y) * (1 - t)
+    return y
 
 
 @instead_of(np.percentile)
@@ -275,9 +322,16 @@ def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_inp
 
 
 @instead_of(np.interp)
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: None = None) -> Any:
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Return the piecewise linear interpolant through (xp, fp) at `x`. All three have derivatives."""
     x, xp, fp = operand(x), operand(xp), operand(fp)
+    if period is not None:
+        period = abs(period)
+        x, xp = mod(x, period), mod(xp, period)
+        order = np.argsort(raw(xp))
+        xp, fp = taken(xp, order, by=(xp,)), taken(fp, order, by=(xp,))
+        xp, fp = concatenate([xp[-1:] - period, xp, xp[:1] + period]), concatenate([fp[-1:], fp, fp[:1]])
+        left = right = None
     n = int(raw(xp).shape[0])
     k = np.clip(np.searchsorted(np.asarray(raw(xp)), np.asarray(raw(x)), side="right") - 1, 0, n - 2)
     x0, x1, y0, y1 = (taken(v, i, by=(x, xp)) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))

@@ -12,11 +12,12 @@ import numpy as np
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
+from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
-from .arguments import instead_of, made_like, operand, raw
+from .arguments import instead_of, made_like, normal_axes, normal_axis, operand, raw
 from .elementwise import conj, divide, real, sqrt, where
-from .reductions import broadcast_back, max, mean, min, normal_axes, reduction_dims, require_whole, sum
-from .shape import broadcast_to, expand_dims, mixed_axis_dims, moveaxis, ravel, reshape, transpose
+from .reductions import broadcast_back, max, mean, min, reduction_dims, require_whole, sum
+from .shape import broadcast_to, concatenate, expand_dims, mixed_axis_dims, moveaxis, ravel, reshape, transpose
 from .ufuncs import isnan, nonzero
 
 Shape = tuple[int, ...]
@@ -116,9 +117,9 @@ _cumprod_op: Primitive = op(
 
 def _cumulative(primitive: Primitive, a: Any, axis: int | None, dtype: Any) -> Any:
     a = operand(a) if dtype is None else operand(a).astype(dtype)
-    if axis is None:
-        a, axis = ravel(a), 0
-    return primitive(a, options=normal_axes(axis, a.ndim))
+    if axis is None or a.ndim == 0:
+        a, axis = ravel(a), axis or 0
+    return primitive(a, options=(normal_axis(axis, a.ndim),))
 
 
 @instead_of(np.cumsum)
@@ -133,36 +134,76 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
     return _cumulative(_cumprod_op, a, axis, dtype)
 
 
+def _cumulated(y: Any, first: float, axis: int | None, include_initial: bool) -> Any:
+    """A cumulative sum or product, with its neutral element in front if that is wanted."""
+    if not include_initial:
+        return y
+    at = 0 if axis is None else normal_axis(axis, y.ndim)
+    shape = tuple(1 if i == at else n for i, n in enumerate(raw(y).shape))
+    return concatenate([made_like(partial(np.full, shape, first, y.dtype), y), y], at)
+
+
+@instead_of(np.cumulative_sum)
+def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, out: None = None,
+                   include_initial: bool = False) -> Any:  # fmt: skip
+    """Return the cumulative sum along an axis, which only one-dimensional arrays may omit."""
+    return _cumulated(cumsum(x, axis, dtype), 0, axis, include_initial)
+
+
+@instead_of(np.cumulative_prod)
+def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, out: None = None,
+                    include_initial: bool = False) -> Any:  # fmt: skip
+    """Return the cumulative product along an axis, which only one-dimensional arrays may omit."""
+    return _cumulated(cumprod(x, axis, dtype), 1, axis, include_initial)
+
+
 # -- variances -------------------------------------------------------------------------------------------------------
-@instead_of(np.var)
+@instead_of(np.var, checked=2)
 def var(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,
 ) -> Any:  # fmt: skip
     """Return the variance over axes: the sum of ``|x - mean(x)|**2`` divided by ``n - ddof``."""
-    a = operand(a) if dtype is None else operand(a).astype(dtype)
+    return _variance(a, axis, dtype, ddof if correction is None else correction, keepdims, mean)
+
+
+def _variance(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, mean: Any = None) -> Any:
+    a = operand(a) if dtype is None else _cast_for_variance(operand(a), dtype)
     axes = normal_axes(axis, a.ndim)
     require_whole("var", a, axes)
     square = _squared_magnitude(a - (_mean(a, axes, keepdims=True) if mean is None else mean))
     n = count_of(raw(a).shape, axes)
-    freedom = np.maximum(n - (ddof if correction is None else correction), 0)
-    return _mean(square, axes, keepdims=keepdims) * (float(n / freedom) if freedom else np.nan)
+    freedom = np.maximum(n - ddof, 0)
+    if n:
+        y = _mean(square, axes, keepdims=bool(keepdims)) * (float(n / freedom) if freedom else np.inf)
+    else:
+        y = sum(square, axes, keepdims=bool(keepdims)) / float(freedom)
+    return y if dtype is None else y.astype(dtype)
 
 
-_mean = mean  # inside `var`, `mean` is a parameter
+def _cast_for_variance(a: Any, dtype: Any) -> Any:
+    if a.dtype.kind == "c" and np.dtype(dtype).kind != "c":
+        raise NotDifferentiable(
+            f"a variance of complex numbers with dtype={dtype!r}: NumPy drops the imaginary part of the mean. Fix: "
+            "leave dtype out" + call_site()
+        )
+    return a.astype(dtype)
+
+
+_mean = mean  # inside `_variance`, `mean` is a parameter
 
 
 def _squared_magnitude(x: Any) -> Any:
     return real(x * conj(x)) if x.dtype.kind == "c" else x * x
 
 
-@instead_of(np.std)
+@instead_of(np.std, checked=2)
 def std(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,
 ) -> Any:  # fmt: skip
     """Return the standard deviation, the square root of `var`. Where it is 0 its derivative is taken as 0."""
-    return root(var(a, axis, dtype, None, ddof, keepdims, mean=mean, correction=correction))
+    return root(_variance(a, axis, dtype, ddof if correction is None else correction, keepdims, mean))
 
 
 def root(x: Any) -> Any:
@@ -176,8 +217,12 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     a = operand(a)
     if weights is None:
         y = mean(a, axis, keepdims=keepdims)
-        return (y, y * 0 + count_of(raw(a).shape, normal_axes(axis, a.ndim))) if returned else y
+        if not returned:
+            return y
+        count = count_of(raw(a).shape, normal_axes(axis, a.ndim))
+        return y, made_like(partial(np.full, raw(y).shape, count, y.dtype), y)
     weights = operand(weights)
+    weights = weights.astype(np.result_type(a.dtype if a.dtype.kind in "fc" else float, weights.dtype))
     if weights.ndim != a.ndim:
         (at,) = normal_axes(axis, a.ndim)
         weights = reshape(weights, tuple(n if i == at else 1 for i, n in enumerate(a.shape)))
@@ -236,7 +281,8 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
 def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the mean over axes, ignoring nan."""
     filled, missing = _replace_nan(operand(a), 0)
-    return sum(filled, axis, dtype, keepdims=keepdims) / _count_present(missing, filled, axis, keepdims)
+    total = sum(filled, axis, dtype, keepdims=keepdims)
+    return total / _count_present(missing, total, axis, keepdims)
 
 
 @instead_of(np.nanvar)
@@ -246,7 +292,11 @@ def nanvar(
     """Return the variance over axes, ignoring nan."""
     filled, missing = _replace_nan(operand(a), 0)
     square = _squared_magnitude(where(missing, 0, filled - nanmean(a, axis, dtype, keepdims=True)))
-    return sum(square, axis, dtype, keepdims=keepdims) / (_count_present(missing, filled, axis, keepdims) - ddof)
+    if dtype is not None:
+        _cast_for_variance(filled, dtype)
+    total = sum(square, axis, dtype, keepdims=keepdims)
+    freedom = _count_present(missing, total, axis, keepdims) - ddof
+    return where(freedom > 0, total / freedom, np.nan)
 
 
 @instead_of(np.nanstd)

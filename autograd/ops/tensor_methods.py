@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
-from ..errors import SavedArrayError
+from ..errors import ArgumentError, SavedArrayError
 from ..layouts.rank_values import INTEGERS
 from . import einsum, elementwise, indexing, manipulation, reductions, shape, sorting, statistics, ufuncs
-from .arguments import raw
+from .arguments import run_plain
 from .matmul import matmul
-from .numpy_protocol import values
 
 __all__ = ["UNREFLECTED_OPERATORS", "METHODS", "OPERATORS", "PROPERTIES", "install"]
 
@@ -42,12 +42,12 @@ def _dot(x: Any, b: Any, out: None = None) -> Any:
 
 def _nonzero(x: Any) -> Any:
     """Return the indices of the nonzero elements, one array per dimension."""
-    return np.nonzero(raw(x))
+    return run_plain(np.nonzero, (x,), {})
 
 
 def _searchsorted(x: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any:
     """Return the indices at which values would be inserted to keep the order."""
-    return np.searchsorted(raw(x), values(v), side, sorter)
+    return run_plain(np.searchsorted, (x, v, side, sorter), {})
 
 
 def _copy(x: Any) -> Leaf:
@@ -65,7 +65,7 @@ METHODS: dict[str, Any] = {
     "astype": _astype,
     "choose": sorting.choose,
     "clip": ufuncs.clip,
-    "compress": lambda x, condition, axis=None: sorting.compress(condition, x, axis),
+    "compress": lambda x, condition, axis=None, out=None: sorting.compress(condition, x, axis, out=out),
     "conj": elementwise.conj,
     "conjugate": elementwise.conj,
     "cumprod": statistics.cumprod,
@@ -123,8 +123,8 @@ OPERATORS: dict[str, Any] = {
 UNREFLECTED_OPERATORS: dict[str, Any] = {
     "neg": elementwise.negative,
     "abs": elementwise.absolute,
-    "eq": elementwise.equal,
-    "ne": elementwise.not_equal,
+    "eq": lambda x, other: NotImplemented if other is None else elementwise.equal(x, other),
+    "ne": lambda x, other: NotImplemented if other is None else elementwise.not_equal(x, other),
     "lt": elementwise.less,
     "le": elementwise.less_equal,
     "gt": elementwise.greater,
@@ -134,6 +134,15 @@ UNREFLECTED_OPERATORS: dict[str, Any] = {
 }
 """Operators without a reflected form."""
 IN_PLACE = ("fill", "itemset", "partition", "put", "resize", "setfield", "sort")
+
+
+def _index(x: Any) -> int:
+    """Return the integer that a Tensor of one integer holds."""
+    try:
+        return index(x._whole("index"))
+    except TypeError as error:
+        text = f"a Tensor of shape {x.array.shape} and dtype {x.dtype} was given for an integer"
+        raise ArgumentError(text) from error
 
 
 def _refused(name: str) -> Any:
@@ -179,4 +188,4 @@ def install(operations: Any) -> None:
     plain._operations = operations
     plain.__pos__ = lambda self: self
     plain.__round__ = lambda self, decimals=0: ufuncs.round(self, decimals)
-    plain.__index__ = lambda self: self._whole("index").__index__()
+    plain.__index__ = _index

@@ -12,10 +12,25 @@ import numpy as np
 
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
+from ..engine.events import listeners
 from ..engine.primitive import Primitive, op
+from ..engine.state import state
 from ..engine.tensor import TENSORS
+from ..errors import ArgumentError, call_site
 from . import reductions
-from .arguments import instead_of, of_rank_numbers, operand, raw, tensors_in, zero_like
+from .arguments import (
+    ask,
+    instead_of,
+    is_free,
+    normal_axis,
+    of_rank_numbers,
+    on_values,
+    operand,
+    operands,
+    refusal,
+    tensors_in,
+    zero_like,
+)
 from .elementwise import (
     absolute,
     elementwise,
@@ -182,15 +197,29 @@ _clip_op = op(
 )  # fmt: skip
 
 
-def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None, out: Any = None) -> Any:
+_MISSING: Any = object()
+
+
+def clip(
+    a: Any, a_min: Any = _MISSING, a_max: Any = _MISSING, *, min: Any = None, max: Any = None, out: Any = None
+) -> Any:
     """Return the elements limited to the interval from `a_min` to `a_max`.
 
     The derivative is 0 outside the interval and at its ends, as in HIPS autograd. Limits that are Tensors have
     derivatives too; an element equal to such a limit then shares the cotangent equally with it.
     """
-    lo, hi = (a_min if min is None else min), (a_max if max is None else max)
-    if out is not None or not (a.__class__ in TENSORS or tensors_in((a, lo, hi))):
+    if (a_min is _MISSING) != (a_max is _MISSING):
+        text = "clip: one of a_min and a_max was given; needed: both, either of which may be None"
+        raise ArgumentError(text + call_site())
+    lo, hi = (min, max) if a_min is _MISSING else (a_min, a_max)
+    if not tensors_in((a, lo, hi, out)):
         return of_rank_numbers(np.clip, (a, lo, hi), {"out": out})
+    if out is not None:
+        raise refusal("clip", {"out": out})
+    if lo is None and hi is None:
+        ask(np.clip, (a, lo, hi), {})
+    if state.grid is None and not listeners and is_free((a, lo, hi)):
+        return on_values(np.clip, (a, lo, hi), {})
     a = operand(a)
     if lo.__class__ in TENSORS or hi.__class__ in TENSORS or a.dtype.kind not in "fc" or a.__class__ not in TENSORS:
         a = a if lo is None else maximum(a, lo)
@@ -214,7 +243,7 @@ def angle(z: Any, deg: bool = False) -> Any:
     """Return the angle (argument) of complex numbers in radians, or in degrees with ``deg=True``."""
     if z.__class__ not in TENSORS:
         return np.angle(z, deg)
-    y = arctan2(imag(z), real(z)) if z.dtype.kind == "c" else arctan2(0.0, z)
+    y = arctan2(imag(z), real(z)) if z.dtype.kind == "c" else arctan2(0, z)
     return rad2deg(y) if deg else y
 
 
@@ -233,7 +262,8 @@ def fabs(x: Any) -> Any:
 @instead_of(np.copysign)
 def copysign(x1: Any, x2: Any) -> Any:
     """Return the magnitude of `x1` with the sign of `x2`."""
-    magnitude = absolute(x1)
+    x1, x2 = operands(x1, x2)
+    magnitude = absolute(x1.astype(np.copysign.resolve_dtypes((x1.dtype, x2.dtype, None))[-1]))
     return where(signbit(x2), -magnitude, magnitude)
 
 
@@ -246,8 +276,11 @@ def positive(x: Any) -> Any:
 @instead_of(np.float_power)
 def float_power(x1: Any, x2: Any) -> Any:
     """Return ``x1 ** x2`` computed in at least double precision."""
-    wide = np.result_type(*(raw(x) if hasattr(x, "dtype") else x for x in (x1, x2)), np.float64)
-    return power(*(x.astype(wide) if hasattr(x, "dtype") else x for x in (x1, x2)))
+    if x1.__class__ in TENSORS and x2.__class__ in (int, float):
+        return power(x1.astype(np.result_type(x1.dtype, np.float64)), float(x2))
+    x1, x2 = operands(x1, x2)
+    wide = np.result_type(x1.dtype, x2.dtype, np.float64)
+    return power(x1.astype(wide), x2.astype(wide))
 
 
 @instead_of(np.ldexp)
@@ -267,7 +300,7 @@ def divmod(x1: Any, x2: Any) -> Any:
 def modf(x: Any) -> Any:
     """Return the fractional part, and the integral part, which has no derivative."""
     whole = trunc(x)
-    return subtract(x, whole), whole
+    return where(isinf(x), zero_like(x), subtract(x, whole)), whole
 
 
 @instead_of(np.ptp)
@@ -289,7 +322,7 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: floa
     What is added is piecewise constant, so the adjoint is the identity.
     """
     p = operand(p)
-    return _unwrap_op(p, options=(*reductions.normal_axes(axis, p.ndim), discont, period))
+    return _unwrap_op(p, options=(normal_axis(axis, p.ndim), discont, period))
 
 
 # -- comparisons and predicates: their results are boolean -----------------------------------------------------------

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..engine.parameter import Leaf
+from ..errors import ArgumentError, call_site
 from ..kernels.adam import adam
 from .base import Optimizer, decrease
+from .hyperparameters import check_numbers
 
 __all__ = ["Adam", "AdamW"]
 
@@ -72,6 +74,11 @@ class Adam(Optimizer):
         digest_every: int = 100,
     ):
         super().__init__(parameters, lr, digest_every)
+        caller = type(self).__name__
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise ArgumentError(f"{caller}: betas={betas!r} was given; needed: two numbers" + call_site())
+        check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
+        check_numbers(caller, eps=eps, weight_decay=weight_decay)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.first: list[Any] = [None] * len(self.parameters)
         self.second: list[Any] = [None] * len(self.parameters)

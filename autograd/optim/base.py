@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
@@ -13,10 +14,11 @@ from ..arrays.shape_only import is_absent
 from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
-from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site
+from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
+from .hyperparameters import check_count, check_numbers
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 
@@ -44,6 +46,11 @@ class Optimizer:
     LayoutError
         A hyperparameter depends on the rank, on an axis on which a parameter is one value. A parameter is an
         ``ag.tensor`` without a label, which each rank would update with a gradient of its own.
+    ArgumentError
+        `parameters` is not a list of parameters, or a hyperparameter no number.
+    OptionError
+        A parameter is given twice, or a hyperparameter is NaN, infinite or out of range. The learning rate is also
+        checked at each step.
     """
 
     schedule: Callable[[int], float] | None = None
@@ -51,17 +58,22 @@ class Optimizer:
     _numbers: tuple[str, ...] = ()  # names of the hyperparameters besides `lr`
 
     def __init__(self, parameters: Iterable[Leaf], lr: float | Callable[[int], float] = 0.0, digest_every: int = 100):
-        self.parameters = list(parameters)
+        caller = type(self).__name__
+        try:
+            self.parameters = list(parameters)
+        except TypeError as error:
+            text = f"{caller}: {type(parameters).__name__} was given; needed: a list of Parameters"
+            raise ArgumentError(text + call_site()) from error
         if not self.parameters:
             raise ShapeError(
                 f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
             )
         for p in self.parameters:
             if not isinstance(p, Leaf):
-                raise RingtapeError(f"{type(self).__name__}: {type(p).__name__} was given; needed: Parameters")
+                raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters" + call_site())
             if not (isinstance(p, Parameter) or p.requires_grad):
-                raise RingtapeError(
-                    f"{type(self).__name__}: {p.name or 'a tensor'} of shape {p.array.shape} requires no gradient, so "
+                raise OptionError(
+                    f"{caller}: {p.name or 'a tensor'} of shape {p.array.shape} requires no gradient, so "
                     "nothing would be learned; needed: Parameters\n  fix: ag.Parameter(array) in place of "
                     "ag.tensor(array)" + call_site()
                 )
@@ -70,10 +82,20 @@ class Optimizer:
                     f"{type(self).__name__}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating "
                     "dtype"
                 )
+        seen: dict[int, int] = {}
+        for i, p in enumerate(self.parameters):
+            first = seen.setdefault(id(p), i)
+            if first != i:
+                raise OptionError(
+                    f"{caller}: {p.name or f'parameter {i}'} was given twice, at {first} and {i}; needed: each "
+                    "parameter once, or a step would change it twice" + call_site()
+                )
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
-        refuse_rank_numbers(type(self).__name__, {"lr": self.lr}, self.parameters)
-        refuse_unlabelled(type(self).__name__, self.parameters)
+        check_numbers(caller, lr=self.lr)
+        check_count(caller, digest_every=digest_every)
+        refuse_rank_numbers(caller, {"lr": self.lr}, self.parameters)
+        refuse_unlabelled(caller, self.parameters)
         self.digest_every = digest_every
         self.steps = 0
         self.calls = 0  # of `step` on a mesh; unlike `steps` it is not part of the state
@@ -106,6 +128,8 @@ class Optimizer:
         mesh = state.mesh
         if self.schedule is not None:
             self.lr = self.schedule(self.steps)
+        if not 0.0 <= self.lr < math.inf:
+            check_numbers(type(self).__name__, lr=self.lr)
         if mesh is not None:
             self.calls += 1
             if self.calls == 1:

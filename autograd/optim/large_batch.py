@@ -13,7 +13,8 @@ from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
 from .adam import Adam
 from .base import Optimizer, decrease
-from .norms import Norm, norm_of
+from .hyperparameters import check_numbers
+from .norms import Norm, check_norm, norm_of
 
 __all__ = ["LAMB", "LARS"]
 
@@ -76,6 +77,8 @@ class LARS(Optimizer):
         digest_every: int = 100,
     ):
         super().__init__(parameters, lr, digest_every)
+        check_numbers("LARS", momentum=momentum, weight_decay=weight_decay, trust=trust, eps=eps)
+        check_norm("LARS", norm)
         self.momentum, self.weight_decay, self.trust, self.eps, self.norm = momentum, weight_decay, trust, eps, norm
         self.velocity: list[Any] = [None] * len(self.parameters)
 
@@ -131,6 +134,7 @@ class LAMB(Adam):
         digest_every: int = 100,
     ):
         super().__init__(parameters, lr, betas, eps, weight_decay, digest_every=digest_every)
+        check_norm("LAMB", norm)
         self.norm = norm
 
     def update(self, i: int, p: Leaf, g: Any) -> None:

@@ -8,6 +8,7 @@ ranks hold. Partial gradients are always refused: the norm of an addend is not t
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,11 +20,12 @@ from ..engine.parameter import Leaf
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import LayoutError, RingtapeError, call_site
+from ..errors import ArgumentError, LayoutError, OptionError, call_site
 from ..layouts.layout import C, D, I, R, V
 from ..layouts.messages import describe
+from .hyperparameters import check_numbers
 
-__all__ = ["Norm", "clip_grad_norm_", "clip_grad_value_", "local_norm", "norm_of"]
+__all__ = ["Norm", "check_norm", "clip_grad_norm_", "clip_grad_value_", "local_norm", "norm_of"]
 
 Norm = Callable[[list[Tensor], float], float]
 """A function from a list of Tensors and the order of the norm to the norm of all their elements together."""
@@ -112,7 +114,7 @@ def clip_grad_norm_(
     LayoutError
         A gradient is Partial: clip after the reduction, or each rank clips its own addend. A gradient is sharded or
         Varying, and `norm` is not given.
-    RingtapeError
+    OptionError
         `max_norm` or `norm_type` is out of range.
 
     Notes
@@ -129,10 +131,14 @@ def clip_grad_norm_(
     >>> tape.backward(loss); optim.clip_grad_norm_([w], 1.0), w.grad.numpy().round(5)
     (5.0, array([0.6, 0.8]))
     """
+    for name, x in (("max_norm", max_norm), ("norm_type", norm_type)):
+        if not isinstance(x, numbers.Real):
+            raise ArgumentError(f"clip_grad_norm_: {name}={x!r} was given; needed: a number" + call_site())
     if not max_norm >= 0 or not norm_type > 0:
-        raise RingtapeError(
+        raise OptionError(
             f"clip_grad_norm_: max_norm={max_norm}, norm_type={norm_type}; needed: at least 0, and above 0"
         )
+    check_norm("clip_grad_norm_", norm)
     gradients = _gradients(parameters, "clip_grad_norm_")
     total = norm_of(norm, [g for _, g in gradients], norm_type)
     scale = max_norm / (total + 1e-6)
@@ -149,14 +155,28 @@ def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> No
     ------
     LayoutError
         A gradient is Partial.
+    OptionError
+        `clip_value` is NaN, infinite or negative.
     """
+    check_numbers("clip_grad_value_", clip_value=clip_value)
     for p, g in _gradients(parameters, "clip_grad_value_"):
         _replace(p, g, np.clip(g.array, -clip_value, clip_value))
 
 
+def check_norm(caller: str, norm: Any) -> None:
+    """Raise ArgumentError unless `norm` is a function, or None."""
+    if norm is not None and not callable(norm):
+        raise ArgumentError(f"{caller}: norm={norm!r} was given; needed: a function, or None" + call_site())
+
+
 def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Leaf, Tensor]]:
     found = []
-    for i, p in enumerate([parameters] if isinstance(parameters, Leaf) else parameters):
+    given = [parameters] if isinstance(parameters, Leaf) else parameters
+    if not isinstance(given, Iterable):
+        raise ArgumentError(f"{caller}: {given!r} was given; needed: Parameters" + call_site())
+    for i, p in enumerate(given):
+        if not isinstance(p, Leaf):
+            raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters" + call_site())
         g = p.grad
         if g is None or is_absent(g.array):
             continue

@@ -14,7 +14,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from ..errors import RingtapeError
+from ..errors import OptionError
+from .hyperparameters import check_count, check_numbers
 
 __all__ = [
     "Schedule", "constant_lr", "cosine_annealing_lr", "exponential_lr", "linear_lr", "multi_step_lr", "sequential_lr",
@@ -24,14 +25,9 @@ __all__ = [
 Schedule = Callable[[int], float]
 
 
-def _check_positive(caller: str, **counts: int) -> None:
-    for name, n in counts.items():
-        if n < 1:
-            raise RingtapeError(f"{caller}: {name}={n} was given; needed: at least 1")
-
-
 def constant_lr(lr: float) -> Schedule:
     """Return a schedule with the same rate at every step."""
+    check_numbers("constant_lr", lr=lr)
     return lambda step: lr
 
 
@@ -44,7 +40,8 @@ def linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, t
     >>> [schedules.linear_lr(1.0, 0.0, 1.0, 4)(step) for step in range(6)]
     [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
     """
-    _check_positive("linear_lr", total_iters=total_iters)
+    check_numbers("linear_lr", lr=lr, start_factor=start_factor, end_factor=end_factor)
+    check_count("linear_lr", 1, total_iters=total_iters)
     return lambda step: lr * (start_factor + (end_factor - start_factor) * min(step, total_iters) / total_iters)
 
 
@@ -53,23 +50,29 @@ def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule
 
     Source: Loshchilov & Hutter 2017, equation 5.
     """
-    _check_positive("cosine_annealing_lr", T_max=T_max)
+    check_numbers("cosine_annealing_lr", lr=lr, eta_min=eta_min)
+    check_count("cosine_annealing_lr", 1, T_max=T_max)
     return lambda step: eta_min + (lr - eta_min) * (1 + math.cos(math.pi * step / T_max)) / 2
 
 
 def exponential_lr(lr: float, gamma: float) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` at every step."""
+    check_numbers("exponential_lr", lr=lr, gamma=gamma)
     return lambda step: lr * gamma**step
 
 
 def step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` every `step_size` steps."""
-    _check_positive("step_lr", step_size=step_size)
+    check_numbers("step_lr", lr=lr, gamma=gamma)
+    check_count("step_lr", 1, step_size=step_size)
     return lambda step: lr * gamma ** (step // step_size)
 
 
 def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` at each milestone, twice where one is listed twice."""
+    check_numbers("multi_step_lr", lr=lr, gamma=gamma)
+    for milestone in milestones:
+        check_count("multi_step_lr", milestone=milestone)
     ordered = sorted(milestones)
     return lambda step: lr * gamma ** bisect_right(ordered, step)
 
@@ -79,7 +82,7 @@ def sequential_lr(schedules: Sequence[Schedule], milestones: Sequence[int]) -> S
 
     Raises
     ------
-    RingtapeError
+    OptionError
         The milestones are not in order, or not one fewer than the schedules.
 
     Examples
@@ -90,7 +93,7 @@ def sequential_lr(schedules: Sequence[Schedule], milestones: Sequence[int]) -> S
     [0.5, 0.75, 1.0, 0.5, 0.25]
     """
     if len(schedules) != len(milestones) + 1 or list(milestones) != sorted(milestones):
-        raise RingtapeError(
+        raise OptionError(
             f"sequential_lr: {len(schedules)} schedules and milestones {list(milestones)}; needed: one milestone fewer "
             "than schedules, in order"
         )
@@ -114,8 +117,10 @@ def warmup_cosine(lr: float, warmup: int, total: int, eta_min: float = 0.0) -> S
     >>> [round(schedules.warmup_cosine(1.0, 2, 6)(step), 3) for step in range(8)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
     """
+    check_numbers("warmup_cosine", lr=lr, eta_min=eta_min)
+    check_count("warmup_cosine", warmup=warmup, total=total)
     if not 0 <= warmup < total:
-        raise RingtapeError(f"warmup_cosine: warmup={warmup}, total={total}; needed: 0 <= warmup < total")
+        raise OptionError(f"warmup_cosine: warmup={warmup}, total={total}; needed: 0 <= warmup < total")
 
     def rate(step: int) -> float:
         if step < warmup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 from numpy import add, multiply, subtract
 
 from ..engine.parameter import Leaf
-from ..errors import RingtapeError
+from ..errors import OptionError
 from ..kernels.momentum import LEAST, momentum
 from .base import _BARE, Optimizer, decrease
+from .hyperparameters import check_numbers
 
 __all__ = ["SGD"]
 
@@ -34,8 +36,8 @@ class SGD(Optimizer):
 
     Raises
     ------
-    RingtapeError
-        `nesterov` without momentum, or with dampening.
+    OptionError
+        `nesterov` without momentum, or with dampening; a hyperparameter that is NaN, infinite or out of range.
 
     Notes
     -----
@@ -65,8 +67,10 @@ class SGD(Optimizer):
         digest_every: int = 100,
     ):
         super().__init__(parameters, lr, digest_every)
+        check_numbers("SGD", momentum=momentum, weight_decay=weight_decay)
+        check_numbers("SGD", -math.inf, dampening=dampening)
         if nesterov and (momentum <= 0 or dampening):
-            raise RingtapeError(
+            raise OptionError(
                 f"SGD: nesterov=True with momentum={momentum}, dampening={dampening}; needed: momentum > 0, dampening 0"
             )
         self.momentum, self.weight_decay, self.dampening, self.nesterov = momentum, weight_decay, dampening, nesterov

@@ -19,6 +19,7 @@ import numpy as np
 from ..engine.primitive import Primitive, op
 from ..errors import ShapeError
 from ..ops import reshape, swapaxes, transpose
+from ..ops.arguments import normal_axis
 from ._load import as_ufunc
 
 __all__ = ["convolve"]
@@ -128,7 +129,7 @@ def convolve(
 def _canonical(x: Any, convolved: Shape, dotted: Shape, name: str) -> tuple[Any, Shape, Shape]:
     """`x` as [kept, summed, *convolved] with the kept and the summed dimensions merged; the extents kept; the sizes."""
     ndim = len(x.shape)
-    convolved, dotted = (tuple(k % ndim for k in a) if ndim else a for a in (convolved, dotted))
+    convolved, dotted = (tuple(normal_axis(k, ndim, "axes") for k in a) for a in (convolved, dotted))
     if len({*convolved, *dotted}) != len(convolved) + len(dotted):
         raise ShapeError(f"convolve: dimensions {convolved} and {dotted} of {name} were given; needed: each once")
     kept = tuple(i for i in range(ndim) if i not in convolved and i not in dotted)

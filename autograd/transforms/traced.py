@@ -59,7 +59,11 @@ class Traced:
                 if x.__class__ in TENSORS:
                     self.raw = False
                 else:
-                    x = tensor(x)
+                    try:
+                        x = tensor(x)
+                    except DtypeError as error:
+                        what = what or getattr(function, "what", "argument 0")
+                        raise DtypeError(f"{self.structure.paths(what)[i]}: {error}" + call_site()) from error
                     if state.grid is not None:
                         self._note_plain(i, what)
                         if x.array.dtype.kind in "fc":  # so that ranks with equal values are told

@@ -42,6 +42,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from autograd.errors import OptionError
+
 __all__ = ["MODES", "check_mode", "is_checked", "mismatch_text", "rank_list", "set_check", "time_limit_s"]
 
 MODES = ("off", "first", "always", "ranks")
@@ -77,7 +79,7 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
 
     Raises
     ------
-    ValueError
+    OptionError
         The mode is unknown, or the limit is not positive.
 
     Examples
@@ -87,10 +89,10 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
     >>> cc.check("first")
     """
     global _mode, _timeout_s, _timeout_by, limit, watching
-    if mode not in MODES:
-        raise ValueError(f"check mode {mode!r}: needed one of {', '.join(MODES)}")
-    if timeout_s is not None and not timeout_s > 0:
-        raise ValueError(f"timeout_s={timeout_s!r} was given; needed: a positive number of seconds")
+    if not isinstance(mode, str) or mode not in MODES:
+        raise OptionError(f"check mode {mode!r}: needed one of {', '.join(MODES)}")
+    if timeout_s is not None and (not isinstance(timeout_s, int | float) or not timeout_s > 0):
+        raise OptionError(f"timeout_s={timeout_s!r} was given; needed: a positive number of seconds")
     _mode, _timeout_s, watching = mode, timeout_s, mode == "ranks"
     _timeout_by = "timeout_s= of cc.check"
     limit = _limits[mode]

@@ -160,7 +160,7 @@ def check_other(rank: Any, on: Axis, name: str, what: str) -> None:
 
 def check_to(to: Label, allowed: tuple[Label, ...], name: str) -> None:
     """Raise LayoutError if the result cannot have the label `to`."""
-    if to not in allowed:
+    if not isinstance(to, Label) or to not in allowed:
         raise LayoutError(f"{name}: to={to!r} was given; needed: to={' or to='.join(map(repr, allowed))}" + call_site())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autograd.engine.tensor import Tensor
-from autograd.errors import MeshError, call_site
+from autograd.errors import ArgumentError, MeshError, call_site
 
 from ..call import Call
 from ..collective import Collective
@@ -92,5 +92,7 @@ def apply(collective: Collective, x: Any, axis: str | Sequence[str], **fields: A
     ...     print(cc.apply(double, [1.0, 2.0], "dp"))
     Tensor([2., 4.], layout={dp: V})
     """
+    if not isinstance(collective, Collective):
+        raise ArgumentError(f"apply: {collective!r} was given; needed: a Collective" + call_site())
     result: Tensor = collective(to_tensor(x, collective.name), call(axis, **fields))
     return result

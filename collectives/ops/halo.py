@@ -13,7 +13,7 @@ import numpy as np
 
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import Shard, V
 from autograd.layouts.messages import describe
 
@@ -196,13 +196,15 @@ def halo_exchange(
     [11.0, 20.0, 21.0, 0.0]
     """
     names: list[Any]
+    if not isinstance(dims, int | np.integer | tuple | list):
+        raise ArgumentError(f"halo_exchange: dims={dims!r} was given; needed: an integer or several" + call_site())
     if isinstance(dims, int | np.integer):
         names, wanted, cuts, wraps = [axes], [widths], [dims], [periodic]
     else:
         cuts = list(dims)
-        names = [axes] if isinstance(axes, str) else list(axes)
-        wanted = [widths] * len(cuts) if isinstance(widths, int | np.integer) else list(widths)
-        wraps = [periodic] * len(cuts) if isinstance(periodic, bool) else list(periodic)
+        names = list(axes) if isinstance(axes, tuple | list) else [axes]
+        wanted = list(widths) if isinstance(widths, tuple | list) else [widths] * len(cuts)
+        wraps = list(periodic) if isinstance(periodic, tuple | list) else [periodic] * len(cuts)
     if not len(names) == len(wanted) == len(cuts) == len(wraps):
         raise ShapeError(
             f"halo_exchange: {len(names)} axes, {len(wanted)} widths and {len(wraps)} periodic for {len(cuts)} dims "
@@ -227,6 +229,8 @@ def halo_exchange(
 
 def _borders(width: Any, periodic: Any) -> Borders:
     pair = tuple(width) if isinstance(width, tuple | list) else (width, width)
+    if not isinstance(periodic, bool | np.bool_ | int):
+        raise ArgumentError(f"halo_exchange: periodic={periodic!r} was given; needed: True or False" + call_site())
     if len(pair) != 2 or any(not isinstance(w, int | np.integer) or isinstance(w, bool) or w < 0 for w in pair):
         raise ShapeError(
             f"halo_exchange: widths={width!r} was given for one dimension; needed: a number >= 0, or a pair "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autograd.engine.tensor import TENSORS
-from autograd.errors import AbsentError, CollectiveMismatch, ShapeError, call_site
+from autograd.errors import AbsentError, ArgumentError, CollectiveMismatch, ShapeError, call_site
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 
 __all__ = ["HEADER_BYTES", "read", "outline_of", "write"]
@@ -63,6 +63,8 @@ def outline_of(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.d
             f"{name}: {sender} would send the shape first, and in a dry run it sends nothing. Needed: the shape and "
             f"dtype here too. Fix: {name}(..., like=ag.tensor(array of that shape, layout=...))" + call_site()
         )
+    if not hasattr(like, "shape") or not hasattr(like, "dtype"):
+        raise ArgumentError(f"{name}: like={like!r} was given; needed: a Tensor or an array" + call_site())
     labels = dict(like.layout) if like.__class__ in TENSORS and like.layout is not None else {}
     return tuple(like.shape), np.dtype(like.dtype), labels
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import MeshError, call_site
+from autograd.errors import ArgumentError, MeshError, call_site
 from autograd.layouts.layout import Layout, Shard, V
 
 from ..call import Call
@@ -141,7 +141,12 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
     [[2.0], [0.0], [1.0]]
     """
     x, on = operand(x, axis, "permute")
-    given = tuple((s, t) for s, t in pairs)
+    try:
+        given = tuple((s, t) for s, t in pairs)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"permute: pairs={pairs!r} was given; needed: a list of pairs of ranks, (source, destination)" + call_site()
+        ) from error
     for both in given:
         for rank in both:
             check_rank(rank, on, "permute", "a rank of pairs")

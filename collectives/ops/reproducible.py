@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from autograd.engine.parameter import tensor
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import I, Label, P, R, V
 from autograd.layouts.messages import describe
 from autograd.ops.arguments import stack
@@ -142,13 +143,19 @@ def reproducible_sum(
         addends = stack([a if a.__class__ in TENSORS else np.asarray(a) for a in addends])
     x = addends if addends.__class__ in TENSORS else tensor(addends)
     x.layout = x.labelled(mesh.grid) if x.layout is None else x.layout
-    mine = [int(i) for i in indices]
+    try:
+        mine = [index(i) for i in indices]
+    except TypeError as error:
+        text = f"reproducible_sum: indices={indices!r} was given; needed: integers"
+        raise ArgumentError(text + call_site()) from error
     if x.array.ndim == 0 or x.array.shape[0] != len(mine):
         raise ShapeError(
             f"reproducible_sum({describe(x.array, x.array.shape, x.layout)}) was given {len(mine)} indices; needed: "
             "one for each addend along dimension 0" + call_site()
         )
     REPRODUCIBLE_SUM.check(x, on)
+    if not isinstance(algorithm, str):
+        raise MeshError(f"reproducible_sum: algorithm={algorithm!r} was given; needed: a name" + call_site())
     if check_name(algorithm, "all_reduce").partition(":")[0] != "reproducible":
         raise MeshError(f"reproducible_sum: algorithm={algorithm!r}; needed: reproducible or reproducible:tree")
     group = on.using(algorithm)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
+import signal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -137,12 +138,14 @@ def refusal(program: ModuleType, mesh: cc.Mesh) -> str:
 def show(program: ModuleType) -> None:
     """Run a program of the gallery from the command line."""
     parser = argparse.ArgumentParser(description=program.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
+    parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process (alone: 4)")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--plot", metavar="FILE", help="draw the two loss curves as a PNG")
     options = parser.parse_args()
-    if options.ranks:
-        cc.run(lambda: report(program, options), ranks=options.ranks)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program without a traceback
+    ranks = options.ranks or (4 if cc.world().size == 1 else 0)  # one rank alone shows no fault
+    if ranks:
+        cc.run(lambda: report(program, options), ranks=ranks)
     else:
         report(program, options)
 

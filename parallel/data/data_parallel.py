@@ -11,6 +11,7 @@ from weakref import ref
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import interior
+from autograd.errors import ArgumentError, MeshError, call_site
 from autograd.nn import Module
 from collectives import current_mesh
 
@@ -39,6 +40,8 @@ class DataParallel(Module):
         At the first call: the parameters differ between ranks.
     LayoutError
         At a call: a parameter is not I along `axis`.
+    ArgumentError, MeshError
+        `module` is no Module, or `axis` is no name.
 
     Examples
     --------
@@ -59,6 +62,11 @@ class DataParallel(Module):
     """
 
     def __init__(self, module: Module, axis: str | Sequence[str]):
+        if not isinstance(module, Module):
+            raise ArgumentError(f"DataParallel: {module!r} was given; needed: a Module" + call_site())
+        names = axis if isinstance(axis, tuple | list) else (axis,)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise MeshError(f"DataParallel: axis={axis!r} was given; needed: the name of an axis" + call_site())
         self.module = module
         self.axis = axis
         self._parameters: list[Parameter] = []

@@ -7,7 +7,7 @@ P to I, so the tape itself sums the gradients over the ranks. Gradients are not 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, interior
-from autograd.errors import LayoutError, call_site
+from autograd.errors import ArgumentError, LayoutError, call_site
 from autograd.layouts.layout import C, I, Layout, R
 from autograd.layouts.messages import describe
 from collectives import Mesh, all_reduce, current_mesh
@@ -155,6 +155,10 @@ def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tenso
     Forward is free. The adjoint is one all-reduce P -> I of each gradient, and one of a flag per parameter that tells
     whether any rank used it.
     """
+    parameters = list(parameters) if isinstance(parameters, Iterable) else [parameters]
+    for p in parameters:
+        if not isinstance(p, Tensor):
+            raise ArgumentError(f"enter: {type(p).__name__} was given; needed: Tensors" + call_site())
     return record_entry(parameters, plan_entry(parameters, axis))
 
 

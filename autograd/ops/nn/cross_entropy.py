@@ -39,7 +39,7 @@ def _flat_label_indices(labels: np.ndarray, classes: int) -> np.ndarray:
         if len(_row_starts) > 64:
             _row_starts.clear()
         starts = _row_starts[n, classes] = np.arange(n) * classes
-    return starts + labels
+    return starts + (labels if labels.dtype.kind == "i" else labels.astype(np.intp))  # int64 + uint64 is a float
 
 
 _row_starts: dict[tuple[int, int], np.ndarray] = {}

@@ -9,9 +9,8 @@ import numpy as np
 
 from ...engine.primitive import op
 from ...layouts.layout import Mix
-from ..arguments import raw
+from ..arguments import normal_axes, raw
 from ..elementwise import exp
-from ..reductions import normal_axes
 from ..shape import expand_dims, mixed_axis_dims
 from .fused import Fused
 
