@@ -15,13 +15,13 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
-from ..engine.parameter import Constant, tensor
+from ..engine.parameter import Constant, Leaf, tensor
 from ..engine.pytree import flatten
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
-from ..layouts.layout import C, may_relabel
+from ..layouts.layout import C, P, V, may_relabel
 from ..layouts.messages import describe, drawn_leaf
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
@@ -51,6 +51,7 @@ class Traced:
         self.raw = state.grid is None
         inputs: list[Any] = []
         outputs: list[Any] = []
+        plain: list[Leaf] = []
         self.inputs, self.outputs = inputs, outputs
         self.hint = ""
         what = what or getattr(function, "what", "argument 0")
@@ -69,6 +70,7 @@ class Traced:
                         if x.array.dtype.kind in "fc":  # so that ranks with equal values are told
                             x.requires_grad = True
                             x.name = self.structure.paths(what)[i]
+                            plain.append(x)
                 if x.array.dtype.kind not in "fc":
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if state.grid is not None:
@@ -88,6 +90,8 @@ class Traced:
                 if y.__class__ is Deferred:  # a value that is returned must have arrived
                     y.wait()
                 outputs.append(y if y.__class__ in TENSORS else _constant_output(y))
+        for y in outputs if plain else ():
+            _refuse_local_gradients(y, plain)
 
     def _note_plain(self, i: int, what: str) -> None:
         """Note that argument i is a plain array under a mesh."""
@@ -173,6 +177,25 @@ def _constant_output(y: Any) -> Tensor:
     if not (hasattr(y, "shape") or isinstance(y, Number)):
         raise TapeError(f"the function returned {type(y).__name__}; needed: one number, or arrays" + call_site())
     return tensor(y)
+
+
+def _refuse_local_gradients(y: Tensor, plain: list[Leaf]) -> None:
+    """Raise LayoutError for a sum that is not taken yet, as a function of plain arrays, which are Varying.
+
+    No communication tells whether the arrays are equal on all ranks. If they are, each rank would get the gradient of
+    its own addend only.
+    """
+    for axis, label in () if y.layout is None or y.tape is None else y.layout.items():
+        for x in plain if label is P else ():
+            if x.layout is not None and x.layout[axis] is V:
+                raise LayoutError(
+                    f"{x.name}: {describe(x.array, x.array.shape, x.layout)} is a plain array, so it is Varying; the "
+                    f"result is {describe(y.array, y.array.shape, y.layout)}\n  axis {axis!r}: each rank would get the "
+                    f"gradient of its own copy, which misses the sum over the ranks\n  fix: ag.tensor(x, layout="
+                    f"{{{axis!r}: I}}), if it is the same on all ranks, and cast(x, {axis!r}, to=R) where the function "
+                    f"uses it\n  or:  ag.tensor(x, layout={{{axis!r}: V}}), if each rank has a value of its own"
+                    + call_site()
+                )
 
 
 def _constant_argument(x: Tensor, path: str) -> TapeError:
