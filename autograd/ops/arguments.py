@@ -295,7 +295,7 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
             recorded = False
             for x in args:
                 if x.__class__ in TENSORS:
-                    recorded = state.recording is not None and x.requires_grad
+                    recorded = (x.tape is not None or x._requires_grad) and state.recording is not None
                     break
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):

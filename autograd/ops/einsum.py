@@ -5,6 +5,7 @@ Contractions are reduced to one `matmul` per pair of operands.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,9 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 
 
 # -- einsum ----------------------------------------------------------------------------------------------------------
+_IN_SUBSCRIPTS = frozenset(string.ascii_letters + ".,->")
+
+
 def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[Any]]:
     """Parse both calling forms of einsum, with the dimensions of an ellipsis as labels ".1", ".2", ...
 
@@ -122,6 +126,8 @@ def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[An
     """
     if isinstance(operands[0], str):
         text, xs = operands[0].replace(" ", ""), [operand(x) for x in operands[1:]]
+        if not _IN_SUBSCRIPTS.issuperset(text):
+            raise ShapeError(f"einsum: subscripts {text!r} were given; needed: letters" + call_site())
         head, arrow, tail = text.partition("->")
         terms: list[list[Any]] = [_labels(t) for t in head.split(",")]
         result: list[Any] | None = _labels(tail) if arrow else None

@@ -58,7 +58,8 @@ _roll_op: Primitive = op(
 @instead_of(np.flip)
 def flip(m: Any, axis: Any = None) -> Any:
     """Return the elements in reverse order along axes, or along all. Adjoint: the same flip."""
-    return _flip_op(m, options=(normal_axes(axis, m.ndim),))
+    axes = normal_axes(None, m.ndim) if axis is None else tuple(sorted(axes_in_order(axis, m.ndim)))
+    return _flip_op(m, options=(axes,))
 
 
 @instead_of(np.flipud)

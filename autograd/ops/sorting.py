@@ -218,7 +218,9 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     ndim = len(raw(a).shape)
     if axis.__class__ is not int or not 0 <= axis < ndim:
         axis = normal_axis(axis, ndim)
-    index = np.asarray(raw(indices))
+    index = raw(indices)
+    if index.__class__ is not np.ndarray:
+        index = np.asarray(index)
     if index.dtype.kind != "i":
         if index.size and not np.can_cast(index.dtype, np.intp):
             raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers" + call_site())

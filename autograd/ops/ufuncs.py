@@ -243,6 +243,8 @@ def angle(z: Any, deg: bool = False) -> Any:
     """Return the angle (argument) of complex numbers in radians, or in degrees with ``deg=True``."""
     if z.__class__ not in TENSORS:
         return np.angle(z, deg)
+    if deg.__class__ is not bool:
+        ask(np.angle, (z, deg), {})
     y = arctan2(imag(z), real(z)) if z.dtype.kind == "c" else arctan2(0, z)
     return rad2deg(y) if deg else y
 
