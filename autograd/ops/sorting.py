@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
@@ -275,7 +276,7 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
 def _nan_where_any_is(ordered: Any, found: list[Any]) -> list[Any]:
     """`found`, computed from sorted elements, with NaN where one of these is: the last is, then."""
     values = raw(ordered)
-    if type(values) is Shaped or not values.shape[-1] or not np.isnan(values[..., -1]).any():
+    if type(values) is Shaped or not values.shape[-1] or not to_host(np.any(np.isnan(values[..., -1]))):
         return found
     last = ordered[..., -1]
     return [_where(isnan(last), last, y) for y in found]

@@ -71,16 +71,16 @@ class Optimizer:
         for p in self.parameters:
             if not isinstance(p, Leaf):
                 raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters" + call_site())
+            if not is_inexact(p.array.dtype):
+                raise DtypeError(
+                    f"{type(self).__name__}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating "
+                    "dtype"
+                )
             if not (isinstance(p, Parameter) or p.requires_grad):
                 raise OptionError(
                     f"{caller}: {p.name or 'a tensor'} of shape {p.array.shape} requires no gradient, so "
                     "nothing would be learned; needed: Parameters\n  fix: ag.Parameter(array) in place of "
                     "ag.tensor(array)" + call_site()
-                )
-            if not is_inexact(p.array.dtype):
-                raise DtypeError(
-                    f"{type(self).__name__}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating "
-                    "dtype"
                 )
         seen: dict[int, int] = {}
         for i, p in enumerate(self.parameters):

@@ -72,6 +72,7 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "a constant array": lambda rank: value(I) * np.full(3, float(rank)),
     "a constant computed from numbers": lambda rank: value(R) + np.arange(3) * int(rank),
     "the number of rows": lambda rank: value(I) / np.ones(int(count(rank))).sum(),
+    "a local count beside a Shard": lambda rank: value(Shard(0)) / int(count(rank)),
     "a seed": lambda rank: value(R) * ag.random.normal(ag.random.Key(int(rank)), 3),
     "dropout": lambda rank: ag.nn.dropout(value(R), 0.1 * (int(rank) + 1), ag.random.Key(0)),
 }
@@ -119,7 +120,7 @@ def test_the_offered_fix_has_the_serial_gradient(mode: str) -> None:
 
 LEGAL: dict[str, Callable[[Any], Any]] = {
     "V with a local count": lambda rank: value(V) / count(rank),
-    "Shard with a local count": lambda rank: value(Shard(0)) * int(rank),
+    "Shard with a tensor of each rank": lambda rank: value(Shard(0)) * ag.tensor(float(int(rank))),
     "a rank number with R": lambda rank: value(R) * rank,
     "a constant of each rank with V": lambda rank: value(V) * np.full(3, float(rank)) + np.arange(3) * int(rank),
     "arrays of local extents": lambda rank: (np.zeros(int(rank) + 1) + 1).sum() * value(V),
@@ -232,7 +233,7 @@ def test_a_plain_array_beside_addends_or_in_a_collective() -> None:
         for wrong, how in (
             (lambda: p + y, "cast(ag.constant(y), 'dp', to=P)"),
             (lambda: p * y, "ag.constant(y)"),
-            (lambda: cc.cast(y, "dp", to=R), "cast(ag.constant(x), 'dp', to=R)"),
+            (lambda: cc.cast(y, "dp", to=R), "ag.tensor(x, layout={'dp': R})"),
             (lambda: cc.shard(y, "dp"), "ag.tensor(x, layout={'dp': R})"),
         ):
             with pytest.raises(ag.LayoutError) as error:
