@@ -276,7 +276,7 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
 def _nan_where_any_is(ordered: Any, found: list[Any]) -> list[Any]:
     """`found`, computed from sorted elements, with NaN where one of these is: the last is, then."""
     values = raw(ordered)
-    if type(values) is Shaped or not values.shape[-1] or not to_host(np.any(np.isnan(values[..., -1]))):
+    if type(values) is Shaped or not values.shape[-1] or not to_host(np.isnan(values[..., -1])).any():
         return found
     last = ordered[..., -1]
     return [_where(isnan(last), last, y) for y in found]
