@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
@@ -276,7 +275,9 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
 def _nan_where_any_is(ordered: Any, found: list[Any]) -> list[Any]:
     """`found`, computed from sorted elements, with NaN where one of these is: the last is, then."""
     values = raw(ordered)
-    if type(values) is Shaped or not values.shape[-1] or not to_host(np.isnan(values[..., -1])).any():
+    if type(values) is Shaped or not values.shape[-1]:
+        return found
+    if isinstance(values, np.ndarray) and not np.isnan(values[..., -1]).any():  # a device's values stay there
         return found
     last = ordered[..., -1]
     return [_where(isnan(last), last, y) for y in found]
