@@ -118,9 +118,10 @@ def from_local(
 
 def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str, Label]:
     """The labels with the extents of all parts, which the ranks along the sharded axes exchange."""
-    axes = tuple([name for name in mesh.names if isinstance(layout[name], Shard)])
+    shards = [(name, label) for name in mesh.names if isinstance(label := layout[name], Shard)]
+    axes = tuple([name for name, _ in shards])
     ndim = len(array.shape)
-    dims = tuple([layout[name].dim for name in axes])  # type: ignore[attr-defined]
+    dims = tuple([label.dim for _, label in shards])
     if not axes or not all(-ndim <= dim < ndim for dim in dims):  # `tensor` refuses the latter
         return layout
     dims = tuple([dim % ndim for dim in dims])

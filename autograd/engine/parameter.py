@@ -354,8 +354,6 @@ def tensor(
         `requires_grad` with an integer or boolean dtype.
     ShapeError
         A part that does not fit `global_shape`, or a Shard of a dimension that does not exist.
-    LayoutError
-        `array` is a Partial Tensor, and no label is given for that axis.
 
     Examples
     --------

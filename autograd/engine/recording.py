@@ -60,7 +60,12 @@ class _Leaf(Step):
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
         if sweep.wanted is None:
-            sweep.give(node[2][0], ct)
+            leaf = node[2][0]
+            if leaf._grad is None:  # as `give` does; this saves its call
+                sweep.fresh[id(leaf)] = leaf
+                leaf.accumulate(ct)
+            else:
+                sweep.give(leaf, ct)
 
 
 class _Import(Step):

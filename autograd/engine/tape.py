@@ -34,7 +34,7 @@ __all__ = ["Sweep", "Tape", "scope"]
 class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places before the interval."""
 
-    __slots__ = ("changed", "cts", "leaves", "left", "outside", "record", "recording", "start", "wanted")
+    __slots__ = ("changed", "cts", "fresh", "later", "left", "outside", "record", "recording", "start", "wanted")
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
         self.recording = recording
@@ -44,7 +44,8 @@ class Sweep:
         self.outside: dict[int, Any] = {}
         self.wanted = wanted  # places whose cotangents are returned; leaves then get no gradient
         self.record = record  # whether cotangents are Tensors, else bare arrays
-        self.leaves: dict[int, tuple[Any, Any]] = {}  # by id: the leaf, and what its gradient gets at the end
+        self.fresh: dict[int, Any] = {}  # by id: the leaves whose gradient is of this sweep alone
+        self.later: dict[int, tuple[Any, Any]] = {}  # by id: a leaf, and what is added to its gradient at the end
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
 
     @property
@@ -65,28 +66,23 @@ class Sweep:
     def give(self, leaf: Any, ct: Any) -> None:
         """Add a cotangent to the gradient of a leaf. If the leaf has a gradient already, `finish` does it."""
         if leaf._grad is None:
-            self.leaves[id(leaf)] = leaf, None
+            self.fresh[id(leaf)] = leaf
             leaf.accumulate(ct)
-            return
-        known = self.leaves.get(id(leaf))
-        if known is None:
-            self.leaves[id(leaf)] = leaf, ct
-        elif known[1] is None:  # its gradient is of this sweep
+        elif id(leaf) in self.fresh:
             leaf.accumulate(ct)
         else:
-            self.leaves[id(leaf)] = leaf, known[1] + ct
+            known = self.later.get(id(leaf))
+            self.later[id(leaf)] = leaf, ct if known is None else known[1] + ct
 
     def finish(self) -> None:
         """Add to the gradients that leaves had before this sweep."""
-        for leaf, ct in self.leaves.values():
-            if ct is not None:
-                leaf.accumulate(ct)
+        for leaf, ct in self.later.values():
+            leaf.accumulate(ct)
 
     def undo(self) -> None:
         """Restore gradients and pending cotangents as they were before this sweep, which failed."""
-        for leaf, ct in self.leaves.values():
-            if ct is None:
-                leaf.zero_grad()
+        for leaf in self.fresh.values():
+            leaf.zero_grad()
         for pending, place, value in reversed(self.changed):
             if value is None:
                 pending.pop(place, None)
@@ -293,7 +289,8 @@ class Tape:
                 node[0].pull(node, ct, sweep)  # a leaf belongs to no tape, an import to another one
             else:
                 recording.leave(place, ct)
-        sweep.finish()
+        if sweep.later:
+            sweep.finish()
         return None
 
     def forward(

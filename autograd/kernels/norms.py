@@ -60,12 +60,12 @@ def _layer_norm_backward(
     dx = np.empty(x.shape, x.dtype) if wanted[0] else None
     dw = None if plain or not wanted[1] else np.zeros(width, x.dtype)
     db = None if plain or not wanted[2] else np.zeros(width, x.dtype)
-    fits = dx is not None and not plain and weight.shape == x.shape[1:] and cts.shape == x.shape
-    if fits and (loop := compiled.fitting("layer_norm_backward", x, cts, weight)) is not None:
+    fits = not plain and weight.shape == x.shape[1:] and cts.shape == x.shape
+    if dx is not None and fits and (loop := compiled.fitting("layer_norm_backward", x, cts, weight)) is not None:
         sums = np.zeros((2, width), x.dtype)
         loop(cts, x, weight, means, scales, dx, *sums, x.dtype.type(1 / width))
         dw, db = (total if is_wanted else None for total, is_wanted in zip(sums, wanted[1:], strict=True))
-        return dx.reshape(xs[0].shape), dw, db  # type: ignore[union-attr]  # `fits` implies that dx is an array
+        return dx.reshape(xs[0].shape), dw, db
     whole = list(blocks(n, width * x.itemsize))
     most = whole[0].stop if whole else 0
     scratch = np.empty((2, most, width), x.dtype)

@@ -130,11 +130,11 @@ def require_fit(layout: Layout, shape: Sequence[int]) -> None:
 
 def local_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a part. Extents of sharded dimensions are `LocalCount`s, which keep their axes."""
-    result = list(shape)
+    result: list[Any] = list(shape)
     for name, x in layout.items():
         if isinstance(x, Shard) and x.dim < len(result):
-            known: Any = result[x.dim]
-            result[x.dim] = LocalCount(known, {name, *rank_axes(known)})  # type: ignore[call-overload]
+            known = result[x.dim]
+            result[x.dim] = LocalCount(known, {name, *rank_axes(known)})
     return tuple(result)
 
 

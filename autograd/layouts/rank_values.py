@@ -196,6 +196,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "neg": operator.neg, "pos": operator.pos, "abs": abs, "invert": operator.invert, "round": round,
     "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
 }  # fmt: skip
+# a class that defines __eq__ needs a hash of its own
+_OTHERS: dict[str, Any] = {"__hash__": lambda self: hash(plain(self)), "__array_ufunc__": _array_ufunc}
 for _kind in RANK_NUMBERS:
     for _name, _function in _OPERATORS.items():
         setattr(_kind, f"__{_name.rstrip('_')}__", _binary(_function, is_reflected=False))
@@ -204,8 +206,8 @@ for _kind in RANK_NUMBERS:
         setattr(_kind, f"__{_name}__", _binary(getattr(operator, _name), is_reflected=False))
     for _name, _function in _FUNCTIONS.items():
         setattr(_kind, f"__{_name}__", _unary(_function))
-    setattr(_kind, "__hash__", lambda self: hash(plain(self)))  # noqa: B010 - a comparison by __eq__ needs it
-    setattr(_kind, "__array_ufunc__", _array_ufunc)  # noqa: B010
+    for _name, _function in _OTHERS.items():
+        setattr(_kind, _name, _function)
 
 
 def rank_axes(options: Any) -> frozenset[str]:

@@ -195,7 +195,8 @@ zeros, ones, eye, identity, tri, arange = map(_maker, _THEIRS)
 def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **words: Any) -> Any:
     """Return an array filled with a value. Adjoint: the sum of the cotangent. A plain number gives a constant."""
     if not tensors_in((fill_value,)):
-        filled = np.full(shape, plain(fill_value), dtype, order, **words)  # type: ignore[call-overload]
+        theirs: Any = np.full
+        filled = theirs(shape, plain(fill_value), dtype, order, **words)
         return _made(filled, shape, fill_value) if np.shape(fill_value) == () else filled
     return (_full if state.grid is None else _full.__wrapped__)(shape, fill_value, dtype, order, **words)
 

@@ -320,7 +320,8 @@ def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: An
     """Return the arrays joined along an existing axis. Adjoint: each operand gets its slice of the cotangent."""
     if out is not None or dtype is not None or casting.__class__ is not str or casting != "same_kind":
         if not tensors_in((arrays, out)):
-            return np.concatenate(arrays, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
+            theirs: Any = np.concatenate
+            return theirs(arrays, axis, out, dtype=dtype, casting=casting)
         if out is not None:
             raise refusal("concatenate", {"out": out})
         ask(np.concatenate, (arrays, axis), {"dtype": dtype, "casting": casting})

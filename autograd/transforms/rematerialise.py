@@ -234,7 +234,7 @@ class _Head:
         end = len(again.nodes) if tape.end is None else tape.end
         wanted = None if sweep.wanted is None else {q: None for q, _ in _imports(again, recording)}
         inner = Sweep(again, tape.start, end, wanted, sweep.record)
-        inner.leaves, inner.changed = sweep.leaves, sweep.changed
+        inner.fresh, inner.later, inner.changed = sweep.fresh, sweep.later, sweep.changed
         for i, g in ({} if ct is None else ct.found).items():
             y = outputs[i]
             if sweep.record and y.layout is not None:

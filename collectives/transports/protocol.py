@@ -412,7 +412,7 @@ class Wrapper(Communicator):
         return self.base.control
 
     @property
-    def is_broken(self) -> bool:  # type: ignore[override]
+    def is_broken(self) -> bool:  # type: ignore[override]  # the attribute of the wrapped group
         return self.base.is_broken
 
     @property

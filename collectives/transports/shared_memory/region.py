@@ -181,7 +181,7 @@ class _NoNumber:
 
 def _refuse_in_child() -> None:
     for region in _regions:
-        region.flags.number = _NoNumber()  # type: ignore[assignment]
+        region.flags.number = _NoNumber()  # type: ignore[assignment]  # every use of it raises
 
 
 if hasattr(os, "register_at_fork"):

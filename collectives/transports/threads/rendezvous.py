@@ -97,7 +97,7 @@ class Rendezvous:
     def _compare_statements(self) -> CommunicationError | None:
         """Compare the ranks' statements. For a rank without one, its call is used."""
         statements = [
-            Statement(_call_text(call), site=site)  # type: ignore[arg-type]
+            Statement(_call_text(call), site=site)  # type: ignore[arg-type]  # all ranks have arrived: no call is None
             if statement is None
             else statement._replace(site=statement.site or site)
             for statement, call, site in zip(self.statements, self.calls, self._where(), strict=True)
