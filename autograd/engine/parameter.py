@@ -175,16 +175,21 @@ class Leaf(Tensor):
         """Remove the gradient."""
         self._grad = None
 
-    def accumulate(self, ct: Any) -> None:
-        """Add a cotangent to `grad`, which owns its array."""
+    def accumulate(self, ct: Any, sweep: Any = None) -> None:
+        """Add a cotangent to `grad`, which owns its array. In a sweep, a gradient from before it changes at its end."""
         dtype = self.array.dtype
+        if self._grad is None:
+            if sweep is not None:
+                sweep.fresh.append(self)
+            if ct.__class__ is ndarray and ct.dtype is dtype:
+                self._grad = ct if ct.base is None and getrefcount(ct) <= _OWNED else ct.copy()
+                return
+        elif sweep is not None and sweep.keep(self, ct):
+            return
         if self._grad is not None and dtype == _HALF and ct.__class__ not in TENSORS:
             wide = self._grad if self._grad.__class__ is _Wide else _Wide(getattr(self._grad, "array", self._grad))
             wide.array += ct
             self._grad = wide
-            return
-        if self._grad is None and ct.__class__ is ndarray and ct.dtype is dtype:
-            self._grad = ct if ct.base is None and getrefcount(ct) <= _OWNED else ct.copy()
             return
         if ct.__class__ in TENSORS:  # from a recorded sweep
             self._grad = ct if self._grad is None else self.grad + ct
@@ -521,9 +526,8 @@ class _Probe:
     """Measures `getrefcount` in `accumulate` for a cotangent that nothing else refers to."""
 
     count = 0
-    _grad = None
 
-    def accumulate(self, ct: Any) -> None:
+    def accumulate(self, ct: Any, sweep: Any) -> None:
         self.count = getrefcount(ct)
 
 

@@ -55,7 +55,7 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
         elif x.__class__ is not int and x.__class__ is not float:
-            if isinstance(x, RANK_NUMBERS) and op.name in _SCALING and grid is not None:
+            if grid is not None and op.name in _SCALING and isinstance(x, RANK_NUMBERS):
                 _refuse_scaled_parts(op, xs, x, grid)
             x = given(x, grid, None if dtype is None or letter == "S" else dtype)
         found.append(x)
@@ -82,7 +82,8 @@ def _refuse_scaled_parts(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) -
 
 def given(x: Any, grid: Any, dtype: Any = None) -> Given:
     """A plain array, list or number as an operand. `grid` gives it labels, unless it is None."""
-    array = as_array(plain(x)) if dtype is None else as_array(plain(x), dtype)
+    values = x if x.__class__ is np.ndarray else plain(x)
+    array = as_array(values) if dtype is None else as_array(values, dtype)
     return Given(array if array.shape else array[()], None if grid is None else layout_of(x, grid))
 
 

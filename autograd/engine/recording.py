@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -60,12 +60,7 @@ class _Leaf(Step):
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
         if sweep.wanted is None:
-            leaf = node[2][0]
-            if leaf._grad is None:  # as `give` does; this saves its call
-                sweep.fresh[id(leaf)] = leaf
-                leaf.accumulate(ct)
-            else:
-                sweep.give(leaf, ct)
+            node[2][0].accumulate(ct, sweep)
 
 
 class _Import(Step):
@@ -263,11 +258,22 @@ class Recording:
         """Make the saved arrays writeable again, unless another recording needs them."""
         held, self._held = iter(self._held), []
         locked, self._locked = iter(self._locked), []
-        try:
-            _release(held, locked)
-        except KeyboardInterrupt:
-            _release(held, locked)  # the rest
-            raise
+        interrupt = None
+        while True:
+            try:
+                for leaf in held:
+                    if leaf.uses == 1:
+                        leaf.uses = 0
+                        leaf.array.setflags(True)
+                    else:
+                        leaf.uses -= 1
+                for array in locked:
+                    _unlock(array)
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error  # it is raised when the rest is done
+        if interrupt is not None:
+            raise interrupt
 
     def __del__(self) -> None:
         if self._locked or self._held:
@@ -276,17 +282,6 @@ class Recording:
             except KeyboardInterrupt:
                 # Python prints and drops an exception of a finalizer, so the interrupt is repeated outside of it.
                 threading.Timer(0.01, _thread.interrupt_main).start()
-
-
-def _release(held: Iterator[Any], locked: Iterator[Any]) -> None:
-    for leaf in held:
-        if leaf.uses == 1:
-            leaf.uses = 0
-            leaf.array.setflags(True)
-        else:
-            leaf.uses -= 1
-    for array in locked:
-        _unlock(array)
 
 
 def _refuse_operand(recording: Recording, x: Any) -> NoReturn:

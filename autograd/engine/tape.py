@@ -31,6 +31,9 @@ from .tensor import WATCH, Tensor, relabel
 __all__ = ["Sweep", "Tape", "scope"]
 
 
+_NOTHING = object()
+
+
 class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places before the interval."""
 
@@ -44,8 +47,8 @@ class Sweep:
         self.outside: dict[int, Any] = {}
         self.wanted = wanted  # places whose cotangents are returned; leaves then get no gradient
         self.record = record  # whether cotangents are Tensors, else bare arrays
-        self.fresh: dict[int, Any] = {}  # by id: the leaves whose gradient is of this sweep alone
-        self.later: dict[int, tuple[Any, Any]] = {}  # by id: a leaf, and what is added to its gradient at the end
+        self.fresh: list[Any] = []  # the leaves whose gradient is of this sweep alone
+        self.later: dict[int, tuple[Any, Any]] = {}  # by id: leaves, and what is added at the end; None for a fresh one
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
 
     @property
@@ -64,24 +67,29 @@ class Sweep:
             self.outside[place] = ct if known is None else known + ct
 
     def give(self, leaf: Any, ct: Any) -> None:
-        """Add a cotangent to the gradient of a leaf. If the leaf has a gradient already, `finish` does it."""
-        if leaf._grad is None:
-            self.fresh[id(leaf)] = leaf
-            leaf.accumulate(ct)
-        elif id(leaf) in self.fresh:
-            leaf.accumulate(ct)
-        else:
-            known = self.later.get(id(leaf))
-            self.later[id(leaf)] = leaf, ct if known is None else known[1] + ct
+        """Add a cotangent to the gradient of a leaf."""
+        leaf.accumulate(ct, self)
+
+    def keep(self, leaf: Any, ct: Any) -> bool:
+        """Keep a cotangent for `finish`, if the leaf had a gradient before this sweep. False if it had none."""
+        while self.fresh:
+            x = self.fresh.pop()
+            self.later[id(x)] = x, None
+        _, kept = self.later.get(id(leaf), (None, _NOTHING))
+        if kept is None:
+            return False
+        self.later[id(leaf)] = leaf, ct if kept is _NOTHING else kept + ct
+        return True
 
     def finish(self) -> None:
         """Add to the gradients that leaves had before this sweep."""
         for leaf, ct in self.later.values():
-            leaf.accumulate(ct)
+            if ct is not None:
+                leaf.accumulate(ct)
 
     def undo(self) -> None:
         """Restore gradients and pending cotangents as they were before this sweep, which failed."""
-        for leaf in self.fresh.values():
+        for leaf in [*self.fresh, *(leaf for leaf, ct in self.later.values() if ct is None)]:
             leaf.zero_grad()
         for pending, place, value in reversed(self.changed):
             if value is None:
@@ -253,22 +261,29 @@ class Tape:
         retain = retain or (record and state.recording is not None)  # what the sweep records reads the tape
         nodes, start = recording.nodes, self.start
         end = len(nodes) if self.end is None else min(self.end, len(nodes))
-        at = None if wanted is None else [_place_of(x, recording) for x in wanted]
-        places: dict[int, Any] | None = None if at is None else dict.fromkeys(at)
+        at: Any = None
+        places: dict[int, Any] | None = None
+        if wanted is not None:
+            at = [_place_of(x, recording) for x in wanted]
+            places = dict.fromkeys(at)
         sweep = Sweep(recording, start, end, places, record)
         for place, ct in _seeds(outputs, cotangents, recording, start, end):
             sweep.add(place, ct if record else ct.array)
         if cotangents is None and recording.communicates and state.mesh is not None:
             for see in objectives:
                 see(outputs, recording)
-        for place in [p for p in recording.pending if start <= p < end]:
-            left = recording.pending.pop(place)
-            sweep.changed.append((recording.pending, place, left))
-            sweep.add(place, left)
+        if recording.pending:
+            for place in [p for p in recording.pending if start <= p < end]:
+                left = recording.pending.pop(place)
+                sweep.changed.append((recording.pending, place, left))
+                sweep.add(place, left)
         active = state.recording
         done = not retain and start == 0 and end == len(nodes)
         over = done and active is not recording and not record  # then nothing more is recorded on it
-        inside, state.in_rules = state.in_rules, True
+        inside = False
+        on_tensors = record or recording.communicates  # else all rules compute with bare arrays
+        if on_tensors:
+            inside, state.in_rules = state.in_rules, True
         if not record:
             state.recording = None
         try:
@@ -277,11 +292,12 @@ class Tape:
             sweep.undo()
             raise
         finally:
-            state.recording, state.in_rules = active, inside
+            state.recording = active
+            if on_tensors:
+                state.in_rules = inside
         if done:
             recording.release()
         if places is not None:
-            assert at is not None
             return [places[place] if place >= start else sweep.outside.get(place) for place in at]
         for place, ct in sweep.outside.items():
             node = nodes[place]

@@ -118,14 +118,15 @@ class Segment:
             Tensor(a, layout, recording, p) if p >= 0 else Tensor(a, layout)
             for a, p, (_, layout) in zip(node[2], node[3], self.operands, strict=True)
         ]
-        active = state.recording
+        active, inside = state.recording, state.in_rules
+        state.in_rules = True  # the first run has compared its constants
         if not record:
             state.recording = None
         try:
             with self._state_of_first_run(), Tape() as tape:
                 outputs, _ = self.run(operands)
         finally:
-            state.recording = active
+            state.recording, state.in_rules = active, inside
         if [_signature(y) for y in outputs] != self.outputs:
             shown = [tuple(map(str, _signature(y))) for y in outputs]
             raise TapeError(
