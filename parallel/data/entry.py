@@ -68,9 +68,9 @@ class _Entry:
         if on.size == 1 and not sweep.record:
             if all_leaves and leaves_too:
                 for p in reversed(parameters):
-                    g = gradients.pop()
+                    g = _second = gradients.pop()  # `accumulate` expects two references from its callers, as in a sweep
                     if g is not None:
-                        sweep.give(p, g)
+                        p.accumulate(g, sweep)
                 return
             for p, place in zip(reversed(parameters), reversed(places), strict=True):
                 g = gradients.pop()
