@@ -1,7 +1,7 @@
 """The cases of `test_registry` on real processes: one mpiexec run for each world size, every call checked.
 
-By default worlds of 3 ranks run all cases. Others, and further launchers, run every so many cases of each pair of layouts
-only, as ranks that share a core are slow; ``pytest -m slow`` runs all of them. See `launch` for the launchers.
+By default worlds of 3 ranks run all cases. Others, and further launchers, run every so many cases of each pair of
+layouts only, as ranks that share a core are slow; ``pytest -m slow`` runs all of them. See `launch` for the launchers.
 """
 
 from __future__ import annotations
