@@ -28,6 +28,11 @@ def _bytecode() -> Iterator[None]:
         yield
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the thousands of short tests last, so that no worker has a long one left when the others are done."""
+    items.sort(key=lambda item: item.nodeid.startswith("tests/autograd/"))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In a worker of pytest-xdist: send what its tests reported to the controller."""
     output = getattr(session.config, "workeroutput", None)

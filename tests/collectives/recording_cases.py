@@ -51,28 +51,30 @@ def expected(case: Case, setting: Setting, plan: Plan, idle: int) -> list[Any]:
     return setting.apply(case.adjoint, cts) if case.tangent is None else setting.apply(case.adjoint, plan.x, cts)
 
 
-def program(cases_: Work) -> list[list[Any]]:
-    """This rank's gradients, for every idle rank and every rank without, -1 for none."""
+def program(cases_: Work, some: bool = False) -> list[list[Any]]:
+    """This rank's gradients, for every idle rank and every rank without, -1 for none; or for some of them."""
     ranks = cc.world().size
     found = []
     with cc.Mesh(a=ranks) as mesh:
-        for case, setting, plan in cases_:
-            found.append([gradient(case, setting, plan, mesh, idle, without) for idle, without in pairs(case, ranks)])
+        for i, (case, setting, plan) in enumerate(cases_):
+            chosen = pairs(ranks, i if some else None)
+            found.append([gradient(case, setting, plan, mesh, idle, without) for idle, without in chosen])
     return found
 
 
-def pairs(case: Case, ranks: int) -> list[tuple[int, int]]:
-    """(idle, without): each rank in each part, and two ranks in both."""
-    return [pair for r in range(ranks) for pair in ((r, -1), (-1, r), (r, (r + 1) % ranks))]
+def pairs(ranks: int, only: int | None = None) -> list[tuple[int, int]]:
+    """(idle, without): each rank in each part, and two ranks in both; or those of one rank, which goes round."""
+    chosen = range(ranks) if only is None else [only % ranks]
+    return [pair for r in chosen for pair in ((r, -1), (-1, r), (r, (r + 1) % ranks))]
 
 
-def faults(cases_: Work, found: list[list[list[Any]]]) -> list[str]:
-    """Errors in the gradients of all ranks."""
+def faults(cases_: Work, found: list[list[list[Any]]], some: bool = False) -> list[str]:
+    """Errors in the gradients of all ranks, which `program` has returned."""
     wrong = []
     for i, (case, setting, plan) in enumerate(cases_):
         epsilon = float(np.finfo(case.dtype).eps)
         tolerance = max(1e-12, 4 * epsilon if epsilon > 1e-5 else 50 * epsilon)
-        for k, (idle, without) in enumerate(pairs(case, setting.ranks)):
+        for k, (idle, without) in enumerate(pairs(setting.ranks, i if some else None)):
             for rank, want in enumerate(expected(case, setting, plan, idle)):
                 got = found[rank][i][k]
                 want = None if rank == without else want

@@ -109,8 +109,10 @@ def test_forward_mode_carries_zeros() -> None:
     assert cc.run(body, RANKS) == [11.0] * RANKS
 
 
-def test_on_processes() -> None:
-    outcome = launch("recording_program.py", RANKS, limit_s=60, RINGTAPE_CHECK="always", OPENBLAS_NUM_THREADS="1")
+@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.slow)])
+def test_on_processes(which: str) -> None:
+    environment = {"RINGTAPE_CHECK": "always", "OPENBLAS_NUM_THREADS": "1"}
+    outcome = launch("recording_program.py", RANKS, which, limit_s=60, **environment)
     shown = f"{outcome.out}\n{outcome.err}"
     assert not outcome.is_late, f"killed after 60 s\n{shown}"
     assert outcome.code == 0 and "OWNERSHIP" in outcome.out, shown

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +19,17 @@ from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE
 from autograd.testing.listing import names, row, rows, source
 
 ROOT = Path(__file__).resolve().parents[3]
-ROWS = {r["name"]: r for r in rows()}
+
+
+@functools.cache
+def all_rows() -> dict[str, dict[str, Any]]:
+    """All rows by name, made at first use: collecting the tests does not wait for them."""
+    return {r["name"]: r for r in rows()}
 
 
 def test_every_operation_has_a_row_with_all_that_it_declares() -> None:
-    assert set(ROWS) == set(names()) and set(names()) >= {c.operation for c in CASES}
-    for name, r in ROWS.items():
+    assert set(all_rows()) == set(names()) and set(names()) >= {c.operation for c in CASES}
+    for name, r in all_rows().items():
         declared = registry[name]
         assert r["word"].rstrip("*").split() == declared.words
         assert r["cases"] == sum(c.operation == name for c in CASES)
@@ -32,12 +39,12 @@ def test_every_operation_has_a_row_with_all_that_it_declares() -> None:
 
 
 def test_rules_are_as_they_are_written() -> None:
-    assert ROWS["multiply"]["adjoint"] == {"x": "lambda ct, y, a, b: ct * b", "y": "lambda ct, y, a, b: ct * a"}
-    assert ROWS["where"]["adjoint"]["condition"] == "no cotangent"
-    assert "def _adjoint_of_a(ct" in ROWS["matmul"]["adjoint"]["x"]
+    assert all_rows()["multiply"]["adjoint"] == {"x": "lambda ct, y, a, b: ct * b", "y": "lambda ct, y, a, b: ct * a"}
+    assert all_rows()["where"]["adjoint"]["condition"] == "no cotangent"
+    assert "def _adjoint_of_a(ct" in all_rows()["matmul"]["adjoint"]["x"]
     text = (ROOT / "autograd" / "ops" / "elementwise.py").read_text()
     for name in ("divide", "maximum", "where", "exp"):
-        for rule in ROWS[name]["adjoint"].values():
+        for rule in all_rows()[name]["adjoint"].values():
             for part in rule.split(", where derivative = "):
                 assert part == "no cotangent" or part in " ".join(text.split()), part
     first, second = (lambda x: x + 1), (lambda x: x + 2)  # two on one line
@@ -51,7 +58,7 @@ def test_rules_are_as_they_are_written() -> None:
     ("mean", {"P": "P"}), ("where", {"P P P": "P", "R R R": "R"}), ("linear", {"P P P": None, "R R R": "R"}),
 ])  # fmt: skip
 def test_layouts_are_what_inference_gives(name: str, expected: dict[str, str | None]) -> None:
-    found = ROWS[name]["layouts"]
+    found = all_rows()[name]["layouts"]
     assert {k: found[k] for k in expected} == expected
 
 
@@ -77,7 +84,7 @@ def test_the_command() -> None:
                           cwd=ROOT, timeout=60, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert set(found) == set(ROWS)
+    assert set(found) == set(all_rows())
     assert found["matmul"]["saves"] == ["x", "w"] and found["matmul"]["dims"][0]["to"][-1] == "sum"
 
 
@@ -95,7 +102,7 @@ def test_docs_operations_is_not_stale() -> None:
     page = ROOT / "docs" / "operations.md"
     lines = [line.split(" | ")[:2] for line in page.read_text().splitlines() if line.startswith("| ")][1:]
     listed = {name.strip("| "): word.strip("` ") for name, word in lines}
-    declared = {name: r["word"] for name, r in ROWS.items()}
+    declared = {name: r["word"] for name, r in all_rows().items()}
     assert listed == declared, "stale; write it anew: python -m autograd registry --markdown > docs/operations.md"
 
 

@@ -33,6 +33,11 @@ def cases() -> list[Case]:
         return all_cases()
 
 
+@pytest.fixture(scope="module")
+def some_trials(cases: list[Case]) -> list[Trial]:
+    return list(thinned(cases, 6, 1))
+
+
 def faults(chosen: Sequence[Trial]) -> Iterator[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -44,8 +49,8 @@ def faults(chosen: Sequence[Trial]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("i", range(PARTS))
-def test_some_labels_of_every_case(cases: list[Case], i: int) -> None:
-    wrong = list(faults(list(thinned(cases, 6, 1))[i::PARTS]))
+def test_some_labels_of_every_case(some_trials: list[Trial], i: int) -> None:
+    wrong = list(faults(some_trials[i::PARTS]))
     assert not wrong, f"{len(wrong)} trials are wrong:\n" + "\n".join(wrong[:20])
 
 

@@ -2,7 +2,8 @@
 
 The registry is the test plan: a collective without cases fails. See `testing.registry_cases` for the cases and
 `collectives.testing` for what is checked of each. By default meshes of two axes run a part that has every pair of
-layouts beside every other label; ``pytest -m slow`` runs all. The last test prints what ran and every skip's reason.
+layouts beside every other label, and worlds of 5 ranks are left to ``pytest -m slow``, which runs all. The last test
+prints what ran and every skip's reason.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def run_world(work: Work, ranks: int) -> None:
     assert not failures, f"{len(failures)} failures\n" + "\n".join(map(" | ".join, failures[:20]))
 
 
-@pytest.mark.parametrize("ranks", SIZES)
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.slow) if n == 5 else n for n in SIZES])
 def test_world(ranks: int) -> None:
     work, skips = work_and_skips(ranks)
     for skip, times in Counter(skips).items():

@@ -57,9 +57,13 @@ def run_on_processes(ranks: int, dtypes: str, *over: str) -> None:
     assert all(int(made) > 200 for _, made, _ in told)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_mpi(ranks: int) -> None:
-    run_on_processes(ranks, conformance.DTYPES if ranks < 4 else conformance.FEW, "mpi")
+@pytest.mark.parametrize(("ranks", "dtypes"), [
+    (1, conformance.DTYPES), (2, conformance.FEW), (3, conformance.DTYPES),
+    pytest.param(2, conformance.DTYPES, marks=pytest.mark.slow),
+    pytest.param(4, conformance.FEW, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_mpi(ranks: int, dtypes: str) -> None:
+    run_on_processes(ranks, dtypes, "mpi")
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -1,19 +1,28 @@
-"""Rank 1 makes another call than the others; every rank prints what it is told."""
+"""Rank 1 makes another call than the others, in each case after some equal ones; every rank prints what it is told.
+
+    disagrees.py "MODE EQUAL_CALLS" ...
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 
 import collectives as cc
 from autograd.errors import CollectiveMismatch
 
 world = cc.world()
-for number in range(int(sys.argv[1])):
-    world.agree(f"all_reduce #{number}")
-try:
-    world.agree("broadcast(f32[2])" if world.rank == 1 else "all_reduce(f32[3])")
-except CollectiveMismatch as error:
-    print(f"RANK {world.rank} TOLD {str(error)!r}", flush=True)
-else:
-    print(f"RANK {world.rank} UNAWARE", flush=True)
-world.barrier()
+for case in sys.argv[1:]:
+    mode, before = case.split()
+    cc.check(mode)
+    group = world.duplicate(case)
+    for number in range(int(before)):
+        group.agree(f"all_reduce #{number}")
+    try:
+        group.agree("broadcast(f32[2])" if world.rank == 1 else "all_reduce(f32[3])")
+    except CollectiveMismatch as error:
+        text = f"TOLD {str(error)!r}"
+    else:
+        text = "UNAWARE"
+    os.write(1, f"{case}: RANK {world.rank} {text}\n".encode())
+    world.barrier()

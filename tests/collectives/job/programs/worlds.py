@@ -17,7 +17,7 @@ import autograd as ag
 import collectives as cc
 from collectives import shared_arrays
 
-WORLDS = 20
+WORLDS = 10
 
 
 def write(line: str) -> None:
@@ -61,7 +61,7 @@ def one_after_another() -> None:
         with cc.World() as world:
             use(world)
             # more than MPI has communicators for, in all worlds together; the world frees them, although they are kept
-            kept += [world.communicator.duplicate(str(n)) for n in range(2400 // WORLDS)]
+            kept += [world.communicator.duplicate(str(n)) for n in range(2200 // WORLDS)]
         assert world.is_closed
         counts.append(held())
     assert counts[2:] == counts[2:3] * (WORLDS - 2), counts
