@@ -146,8 +146,8 @@ class Tensor:
         ...     y = w * 2.0
         ...     print(ag.stop_gradient(y).numpy())
         [2. 4.]
-        >>> y.numpy()
-        array([2., 4.])
+        >>> float(y.numpy().sum())
+        6.0
         """
         if state.recording is not None and self.requires_grad:
             self._refuse_exit("{x}.numpy()", "stop_gradient({x}).numpy()")
