@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.device import as_array
-from autograd.engine.parameter import Leaf, tensor
+from autograd.engine.parameter import Leaf, make_leaf
 from autograd.engine.tensor import TENSORS
 from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
 from autograd.layouts.layout import Label, Shard
@@ -110,7 +110,7 @@ def from_local(
     if global_shape is None:
         array = as_array(array)
         layout = _agreed(layout, array, mesh)
-    x = tensor(array, layout, requires_grad=requires_grad, global_shape=global_shape, name=name)
+    x = make_leaf("from_local", array, layout, requires_grad, global_shape, name=name)
     if check_mode() != "off":  # without any copies too: ranks with different labels must get an error
         mesh.check_replicas([x])
     return x

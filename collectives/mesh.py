@@ -42,7 +42,7 @@ class Axis:
         The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
-    __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "objectives", "rank", "size")
+    __slots__ = ("_channel", "_groups", "calls", "declared", "group", "kept", "names", "objectives", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = group.axes = names
@@ -53,6 +53,7 @@ class Axis:
         self.rank = RankInt(group.index, names)
         self.calls: dict[Any, Call] = {}  # by their fields
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
+        self.declared: dict[Any, int] = {}  # how often each line has labelled a tensor R or I, see `checks.sanitizer`
         self.objectives = 0  # the number of Invariant objectives of which backward was called, see `replicas`
 
     def __repr__(self) -> str:

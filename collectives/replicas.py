@@ -35,17 +35,13 @@ from autograd.layouts.layout import C, D, Grid, I, R, Shard, V
 from autograd.layouts.messages import describe
 
 from .checks import modes
+from .checks.modes import is_due
 from .checks.sanitizer import Copy, Statement, compare, digest_of
 from .transports.protocol import Communicator
 
 __all__ = ["compare_objective", "compare_pending", "compare_replicas", "compare_step", "is_due"]
 
 _SAME = (I, R, C, D)
-
-
-def is_due(n: int, every: int = 0) -> bool:
-    """Whether the n-th event, counted from 1, is compared: the 1st, 2nd, 4th, 8th, ..., and every `every`-th."""
-    return n & (n - 1) == 0 or (every > 0 and n % every == 0)
 
 
 def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Copy] = ()) -> list[Copy]:

@@ -20,6 +20,7 @@ from ..arrays.device import as_array, is_array, is_inexact
 from ..engine import events
 from ..engine.forward_mode import transpose
 from ..engine.multi_output import append_outputs, find_outputs
+from ..engine.primitive import compare_constants
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import FREE, Node, Recording
 from ..engine.state import state
@@ -27,7 +28,7 @@ from ..engine.tape import Sweep
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.inference import infer, layout_of
-from ..layouts.layout import Layout
+from ..layouts.layout import C, Layout
 from ..ops.elementwise import astype
 from ..ops.shape import broadcast_to, reshape
 
@@ -221,7 +222,12 @@ class Extension:
         arrays = [call.leaves[i] for i in which]
         layouts: list[Any] = [call.layouts[i] or layout_of(call.leaves[i], grid) for i in which]
         shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
-        return infer(self, layouts, shapes, [_differentiable(a) for a in arrays], (), arrays)
+        out = infer(self, layouts, shapes, [_differentiable(a) for a in arrays], (), arrays)
+        if events.constants and not state.in_rules and max(grid.sizes) > 1:
+            words = [x for x in flatten(call.kwargs)[0] if is_array(x) or isinstance(x, int | float | complex)]
+            constant = grid.uniform(C)
+            compare_constants(self.name, out, [*layouts, *(constant for _ in words)], [*arrays, *words])
+        return out
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
     def _values(self, call: Call, recording: Recording | None, place: int) -> tuple[Any, tuple[Any, ...]]:

@@ -35,15 +35,16 @@ from .recording import LEAF, Recording
 from .saved_arrays import guarded, step_check
 from .state import state
 from .tape import Sweep, Tape
-from .tensor import TENSORS, Tensor
+from .tensor import TENSORS, Tensor, is_followed
 
-__all__ = ["Constant", "Leaf", "Parameter", "constant", "refuse_unlabelled_update", "resolve", "tensor"]
+__all__ = ["Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "resolve", "tensor"]
 
 
 class Leaf(Tensor):
     """A Tensor that the user made. With `requires_grad`, backward adds its gradient to `grad`."""
 
     __slots__ = ("_grad", "_requires_grad", "name", "unstated", "uses")
+    __deepcopy__: Any = None  # the default: a leaf of its own, which has no history to lose
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
         if layout is not None and layout.rooted and layout.absent_beyond(()):
@@ -137,6 +138,8 @@ class Leaf(Tensor):
     @property
     def data(self) -> Any:
         """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
+        if state.recording is not None and self._requires_grad:
+            self._refuse_exit("{x}.data", "stop_gradient({x}).data")
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter
@@ -289,7 +292,7 @@ class Constant(Leaf):
 
 def _refuse_recorded(caller: str, x: Any) -> None:
     """Raise TapeError for a value of the active tape, whose gradient would be lost in a leaf made of it."""
-    if state.recording is not None and x.__class__ in TENSORS and x.requires_grad:
+    if x.__class__ in TENSORS and is_followed(x):
         raise TapeError(
             f"{caller}(x), where x is {describe(x.array, x.array.shape, x.layout)}, which the active tape follows: a "
             "leaf has no history, so the gradient of x would end here\n  fix: use x itself, with cast(...) for another "
@@ -366,19 +369,26 @@ def tensor(
     >>> ag.tensor([1.0, 2.0], requires_grad=True)
     Leaf([1., 2.])
     """
-    _refuse_recorded("tensor", array)
+    return make_leaf("tensor", array, layout, requires_grad, global_shape, dtype, name)
+
+
+def make_leaf(
+    caller: str, array: Any, layout: Any, requires_grad: bool, global_shape: Any, dtype: Any = None, name: str = ""
+) -> Leaf:
+    """The leaf of `tensor`, declared to `declarations` under the name of its caller."""
+    _refuse_recorded(caller, array)
     if not isinstance(requires_grad, bool | np.bool_ | int):
-        raise ArgumentError(f"tensor: requires_grad={requires_grad!r} was given; needed: True or False" + call_site())
+        raise ArgumentError(f"{caller}: requires_grad={requires_grad!r} was given; needed: True or False" + call_site())
     if global_shape is not None:
         _check_shape(global_shape)
     labels, values = layout, array
     if array.__class__ in TENSORS:
-        labels = _with_own_labels("tensor", array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
+        labels = _with_own_labels(caller, array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
         values = array.array
     values = as_array(values, None if dtype is None else np.dtype(dtype))
     found = _layout(values, labels, V, global_shape)
     if requires_grad and found is not None and found.drawn:
-        raise LayoutError(drawn_leaf("tensor", array) + call_site())
+        raise LayoutError(drawn_leaf(caller, array) + call_site())
     x = Leaf(values, found, requires_grad, name)
     if found is not None and labels.__class__ is not Layout and array.__class__ not in TENSORS:
         grid = found.grid
@@ -389,7 +399,7 @@ def tensor(
             for axis in x.unstated:
                 state.unstated[axis] = name, values.dtype, values.shape, found
     if layout is not None:
-        _declare("tensor", x)
+        _declare(caller, x)
     return x
 
 
@@ -449,6 +459,8 @@ def constant(array: Any, dtype: Any = None) -> Leaf:
     ------
     LayoutError
         `array` is a Tensor that is Partial or Shard: the ranks hold addends or parts.
+    TapeError
+        `array` is a value that the active tape follows: its gradient would end here.
 
     Examples
     --------
@@ -456,6 +468,7 @@ def constant(array: Any, dtype: Any = None) -> Leaf:
     >>> ag.constant([1.0, 2.0]).requires_grad
     False
     """
+    _refuse_recorded("constant", array)
     if array.__class__ in TENSORS:
         for axis, have in (array.layout or {}).items():
             if have is P or type(have) is Shard:

@@ -28,7 +28,7 @@ from .recording import Node, Recording
 from .state import state
 from .tensor import TENSORS, relabel
 
-__all__ = ["Primitive", "Signature", "op", "registry"]
+__all__ = ["Primitive", "Signature", "compare_constants", "op", "registry"]
 
 Rule = Callable[..., Any]
 Dims = Callable[[Sequence[tuple[int, ...]], Any], Any]
@@ -94,7 +94,8 @@ class Primitive:
     promotes : bool
         Whether operands of different dtypes are cast to one.
     ranked : bool
-        Whether options may hold numbers that differ between ranks.
+        Whether options may hold numbers that differ between ranks. The ranks then compare all options, where the
+        result is R, I or P; otherwise those that are floating or complex numbers.
     keeping : callable, optional
         Runs instead of `function` while a tape records. Returns the result, and the value that the rules get as `y`.
     instead : callable, optional
@@ -196,8 +197,8 @@ class Primitive:
                                   arrays, options, xs)  # fmt: skip
         out = signature.out
         if isinstance(out, Layout) and max(grid.sizes) > 1:
-            is_ranked = self.ranked and bool(options) and compared(out, grid)
-            if is_ranked or any(_is_constant(x, out) for x in signature.layouts):
+            has_numbers = bool(self.compared_options(options)) and compared(out, grid)
+            if has_numbers or any(_is_constant(x, out) for x in signature.layouts):
                 signature.at_once = None
         if None not in layouts:  # otherwise a leaf has just got its layout, and the next call has another key
             if len(self.signatures) > 4096:  # bounds the memory of programs whose shapes change all the time
@@ -213,14 +214,15 @@ class Primitive:
         """
         out = signature.out
         if out is not None and events.constants and not state.in_rules:
-            for i, x in enumerate(xs):
-                layout = signature.layouts[i]
-                if _is_constant(layout, out):
-                    same = _with_whole_shards(out) if out.special else out
-                    events.compare(self.name, same, x.array if x.__class__ in TENSORS else x)
-            if self.ranked and options:
-                events.compare(self.name, out, options)
+            compare_constants(self.name, out, signature.layouts, xs)
+            numbers = self.compared_options(options)
+            if numbers:
+                events.compare(self.name, out, numbers)
         return out
+
+    def compared_options(self, options: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The options that all ranks must give alike where the result is R, I or P."""
+        return options if self.ranked or not options else tuple(x for x in options if isinstance(x, _INEXACT))
 
     def unchanged(self, x: Any) -> Any:
         """`x`, the result of adding the literal 0 to it. Other ranks may have added another number."""
@@ -260,6 +262,27 @@ class Primitive:
         y, xs = lift(self, node, recording, place) if record else node[1:3]
         total = tangent(self, node, tangents, None if self.keeping is not None else y, xs)
         return relabel(total, node[6].out) if record and node[6] is not None else total
+
+
+_INEXACT = (float, complex, np.inexact)
+
+
+def compare_constants(name: str, out: Layout, layouts: Sequence[Layout], values: Sequence[Any]) -> None:
+    """Compare, between the ranks, the operands that are constant where the result of an operation is one value.
+
+    Parameters
+    ----------
+    name : str
+        The operation.
+    out : Layout
+        The result's.
+    layouts, values : sequences of Layout, and of Tensor, array or number
+        The operands'.
+    """
+    for layout, x in zip(layouts, values, strict=True):
+        if _is_constant(layout, out):
+            same = _with_whole_shards(out) if out.special else out
+            events.compare(name, same, x.array if x.__class__ in TENSORS else x)
 
 
 def _is_constant(x: Layout, out: Layout) -> bool:

@@ -9,6 +9,7 @@ Operators and methods are operations under another name. The table `ops.tensor_m
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from .recording import OUTSIDE, Node, Recording, Step
 from .saved_arrays import guarded
 from .state import state
 
-__all__ = ["TENSORS", "WATCH", "Given", "Tensor", "interior", "relabel"]
+__all__ = ["TENSORS", "WATCH", "Given", "Tensor", "interior", "is_followed", "relabel"]
 
 TENSORS: set[Any] = set()
 """Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
@@ -112,7 +113,15 @@ class Tensor:
     # -- its value as plain data -------------------------------------------------------------------------------
     @property
     def data(self) -> Any:
-        """This rank's part as an array: read-only while a tape needs it, None where the value is absent."""
+        """This rank's part as an array: read-only while a tape needs it, None where the value is absent.
+
+        Raises
+        ------
+        TapeError
+            A tape is recording, and follows this value; see `numpy`.
+        """
+        if state.recording is not None and self.requires_grad:
+            self._refuse_exit("{x}.data", "stop_gradient({x}).data")
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter
@@ -124,9 +133,24 @@ class Tensor:
 
         Raises
         ------
+        TapeError
+            A tape is recording, and follows this value: no gradient would flow through the array.
         AbsentError
             Where this rank does not hold the value.
+
+        Examples
+        --------
+        >>> import autograd as ag
+        >>> w = ag.Parameter([1.0, 2.0])
+        >>> with ag.Tape():
+        ...     y = w * 2.0
+        ...     print(ag.stop_gradient(y).numpy())
+        [2. 4.]
+        >>> float(y.numpy().sum())
+        6.0
         """
+        if state.recording is not None and self.requires_grad:
+            self._refuse_exit("{x}.numpy()", "stop_gradient({x}).numpy()")
         array = to_host(self.array)
         return guarded(self) if array is self.array else array
 
@@ -167,7 +191,7 @@ class Tensor:
         return guarded(self)
 
     def item(self) -> Any:
-        """Its one number as a Python number.
+        """Its one number as a Python number. No gradient flows through it, also on an active tape.
 
         Raises
         ------
@@ -182,14 +206,27 @@ class Tensor:
             raise LayoutError(addend(caller, self) + call_site())
         return to_host(self.array)
 
+    def _refuse_exit(self, call: str, fix: str) -> None:
+        """Raise TapeError for a conversion to plain data, on an active tape that can still differentiate the value."""
+        if not is_followed(self):
+            return
+        name = self.name or "x"
+        raise TapeError(
+            f"{call.format(x=name)}, where {name} is {describe(self.array, self.array.shape, self.layout)}, which the "
+            "active tape follows: no gradient flows through plain data, so the gradient of what is computed from it "
+            "would be silently wrong. Needed: operations on the Tensor, such as those of autograd.numpy (np.exp for "
+            f"math.exp)\n  fix: {fix.format(x=name)}, if the value is meant without its gradient   "
+            "(to print it: print, or a format such as f\"{x:.3f}\")" + call_site()
+        )
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         discrete = dtype is not None and np.dtype(dtype).kind in "biu"  # numpy.int64(x): indices have no derivative
         if state.recording is not None and self.requires_grad and not discrete:
             raise NotDifferentiable(
                 f"{self.name or 'x'}, of {describe(self.array, self.array.shape, self.layout)}, was to become a plain "
                 "array on an active tape: computations on it would be silently missing from the gradient. "
-                "Fix: autograd.numpy.array(x), which is differentiable, of lists too; or x.numpy() where no "
-                "gradient is wanted" + call_site()
+                "Fix: autograd.numpy.array(x), which is differentiable, of lists too; or stop_gradient(x).numpy() "
+                "where no gradient is wanted" + call_site()
             )
         host = to_host(self.array)
         if copy is False and host is self.array:
@@ -205,16 +242,25 @@ class Tensor:
         return self._operations.from_function(function, args, options)
 
     def __float__(self) -> float:
-        return float(_converted(float, self._whole("float")))
+        array = self._whole("float")
+        if state.recording is not None and self.requires_grad:
+            self._refuse_exit("float({x})", "{x}.item()")
+        return float(_converted(float, array))
 
     def __int__(self) -> int:
-        return int(_converted(int, self._whole("int")))
+        array = self._whole("int")
+        if state.recording is not None and self.requires_grad:
+            self._refuse_exit("int({x})", "int({x}.item())")
+        return int(_converted(int, array))
 
     def __bool__(self) -> bool:
         return bool(_converted(bool, self._whole("bool")))
 
     def __complex__(self) -> complex:
-        return complex(_converted(complex, self._whole("complex")))
+        array = self._whole("complex")
+        if state.recording is not None and self.requires_grad:
+            self._refuse_exit("complex({x})", "{x}.item()")
+        return complex(_converted(complex, array))
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and not self.array.shape else super().__format__(spec)
@@ -238,6 +284,10 @@ class Tensor:
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(_converted(len, self.array)))
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """Itself if it was recorded, since a copy on no tape would lose its gradient; Tensors are immutable."""
+        return self if self.tape is not None else Tensor(deepcopy(self.array, memo), self.layout, None, self.node)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise SavedArrayError(
@@ -309,6 +359,31 @@ class _Watch(Step):
 
 
 WATCH = _Watch()
+
+
+def is_followed(x: Tensor) -> bool:
+    """Whether a tape is active, and a sweep from `x` can reach an input, as far as this rank knows.
+
+    A communication of data is recorded, too. A value that was received may depend on inputs of the sender.
+    """
+    if state.recording is None or not x.requires_grad:
+        return False
+    recording = x.tape
+    if recording is None:
+        return True
+    seen: set[int] = set()
+    left = [x.node]
+    while left:
+        at = left.pop()
+        if at in seen or recording.released(at):
+            continue
+        seen.add(at)
+        node: Any = recording.nodes[at]
+        parents = node[3]
+        if not parents or (node[0] is WATCH and parents[0] < 0):  # a leaf, an import, an argument, or a receive
+            return True
+        left += [parent for parent in parents if parent >= 0]
+    return False
 
 
 def relabel(x: Tensor, layout: Any) -> Tensor:

@@ -19,8 +19,8 @@ assignment to elements, in-place methods (``x[0] = 1``, ``x.sort()``, ``x.fill(0
     Fix: ``sum(where(mask, x, 0))``.
 ``numpy.array(x)``, ``numpy.asarray(x)``, ``numpy.float64(x)`` of a value that a tape records
     The gradient would silently miss everything computed from the plain array. Fix: ``array(x)`` of this module, which
-    is differentiable, nested lists included; or ``x.numpy()`` where no gradient is wanted. Outside a tape these calls
-    return the values; conversions to integers (``numpy.int64(x)``) and booleans always do.
+    is differentiable, nested lists included; or ``stop_gradient(x).numpy()`` where no gradient is wanted. Outside a
+    tape these calls return the values; conversions to integers (``numpy.int64(x)``) and booleans always do.
 ``svd`` with ``full_matrices=True`` of matrices that are not square, ``qr`` with ``mode="complete"`` of tall ones
     Singular vectors that belong to no singular value are not determined.
 ``pad`` with modes other than constant, edge, reflect, symmetric and wrap; ``quantile`` with methods other than linear

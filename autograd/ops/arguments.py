@@ -509,5 +509,5 @@ def refusal(name: str, words: Any, reason: str = "") -> NotDifferentiable:
     why = " (it would write to an array that a tape may have saved)" if "out" in words else reason and f" ({reason})"
     return NotDifferentiable(
         f"{name}({given}) of a Tensor: an argument has no differentiable form{why}. Fix: leave it out, or use "
-        f"x.numpy() where no gradient is wanted" + call_site()
+        f"stop_gradient(x).numpy() where no gradient is wanted" + call_site()
     )

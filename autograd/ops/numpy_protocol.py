@@ -96,7 +96,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
     if x is not None and name not in CONSTANT:
         raise NotDifferentiable(
             f"numpy.{name} has no derivative here, and a tape records its operand "
-            f"{describe(x.array, x.array.shape, x.layout)}. Fix: x.numpy() or stop_gradient(x) where no gradient is "
+            f"{describe(x.array, x.array.shape, x.layout)}. Fix: stop_gradient(x) where no gradient is "
             "wanted, or a function of autograd.numpy that has one" + call_site()
         )
     partial = _first_partial((*xs, *options.values()))

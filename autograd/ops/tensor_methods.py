@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.parameter import Leaf
+from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, SavedArrayError
 from ..layouts.rank_values import INTEGERS
@@ -50,8 +51,13 @@ def _searchsorted(x: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any
     return run_plain(np.searchsorted, (x, v, side, sorter), {})
 
 
-def _copy(x: Any) -> Leaf:
-    """Return a new leaf with a copy of the value. No gradient flows back through it."""
+def _copy(x: Any) -> Tensor:
+    """Return `x` itself where the active tape follows it, as ``numpy.copy`` does, else a leaf with a copy of the value.
+
+    Tensors are never changed in place, so a copy is not needed, and a new leaf would have no gradient.
+    """
+    if state.recording is not None and x.requires_grad:
+        return x
     return Leaf(x.array.copy(), x.layout)
 
 

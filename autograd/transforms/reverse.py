@@ -53,7 +53,8 @@ def grad(fun: Function, argnum: Argnum = 0) -> Function:
     ``g = df/dx``, so that ``df = sum(g * dx)``. At a complex ``z = x + iy`` it is ``df/dx - i df/dy``: the pairing has
     no conjugate. The cost is one run of `fun` and one reverse sweep, at most about four times the cost of `fun`
     (Griewank and Walther, *Evaluating Derivatives*, section 4.6). If the result does not depend on the argument, the
-    gradient is zero and a warning is issued.
+    gradient is zero and a warning is issued. Where a function communicates, other ranks may use the argument, so the
+    warning needs an argument that is I on all axes of several ranks: the ranks then all use it, or none does.
 
     Examples
     --------
@@ -267,8 +268,8 @@ def gradient_at(f: Function, x: Any) -> Any:
 def _value_and_grad(f: Function, x: Any) -> tuple[Any, Any]:
     traced = Traced(f, x)
     objective(traced)
-    warn_if_constant(traced)
     found = traced.gradient(None)
+    warn_if_constant(traced)
     return traced.value(), found
 
 
@@ -304,9 +305,10 @@ def _elementwise_grad(f: Function, x: Any) -> Any:
                 f"elementwise_grad: the function returned dtype {y.array.dtype}; needed: a real dtype. Fix: "
                 "np.real, or holomorphic_grad of each element" + call_site()
             )
-    warn_if_constant(traced)
     cts = [None if y.tape is None else ones(y, None if y.layout is None else y.layout.dual) for y in traced.outputs]
-    return traced.gradient(cts)
+    found = traced.gradient(cts)
+    warn_if_constant(traced)
+    return found
 
 
 def _holomorphic_grad(f: Function, x: Any) -> Any:
@@ -363,6 +365,9 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
 
 
 def warn_if_constant(traced: Traced) -> None:
-    """Warn if no output depends on an argument: a zero derivative is seldom what was meant."""
-    if not traced.connected and state.recording is None and traced.outputs:
+    """Warn if no output depends on an argument: a zero derivative is seldom what was meant.
+
+    Called after a sweep, it also sees that the sweep has reached no argument, although the tape has communications.
+    """
+    if not (traced.connected and traced.is_reached) and state.recording is None and traced.outputs:
         warnings.warn("Output seems independent of input: its derivative is zero", stacklevel=5)

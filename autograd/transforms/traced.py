@@ -21,7 +21,7 @@ from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
-from ..layouts.layout import C, P, V, may_relabel
+from ..layouts.layout import C, I, P, V, may_relabel
 from ..layouts.messages import describe, drawn_leaf
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
@@ -40,11 +40,14 @@ class Traced:
         The structures of the argument and of the result.
     raw : bool
         Whether results are plain arrays: there is no mesh, and the arguments were plain arrays.
+    is_reached : bool
+        False if a sweep has brought no cotangent to any input, and the inputs are Invariant on all axes of several
+        ranks, so that this is so on the other ranks, too.
     hint : str
         What errors of the layout of the result add: which arguments were plain arrays under a mesh.
     """
 
-    __slots__ = ("hint", "inputs", "out_structure", "outputs", "raw", "structure", "tape")
+    __slots__ = ("hint", "inputs", "is_reached", "out_structure", "outputs", "raw", "structure", "tape")
 
     def __init__(self, function: Function, tree: Any, what: str = ""):
         leaves, self.structure = flatten(tree)
@@ -53,7 +56,7 @@ class Traced:
         outputs: list[Any] = []
         plain: list[Leaf] = []
         self.inputs, self.outputs = inputs, outputs
-        self.hint = ""
+        self.hint, self.is_reached = "", True
         what = what or getattr(function, "what", "argument 0")
         with Tape() as self.tape:
             for i, x in enumerate(leaves):
@@ -145,6 +148,8 @@ class Traced:
             if pairs or self.tape.recording.communicates:
                 ys, given = [y for y, _ in pairs], [ct for _, ct in pairs]
                 found = self.tape.backward(ys, given, wanted=self.inputs, retain=True, record=record)
+        if found is not None and not any(g is not None for g in found):
+            self.is_reached = not all(_is_invariant(x.layout) for x in self.inputs)
         results: list[Any] = []
         for x, g in zip(self.inputs, found or [None] * len(self.inputs), strict=True):
             g = zeros_like(x.array) if g is None else g
@@ -170,6 +175,16 @@ class Traced:
             dy = zeros_like(y.array) if dy is None else dy
             results.append(self.out(dy if dy.__class__ in TENSORS else Tensor(dy, y.layout)))
         return _owned(results, tangents) if self.raw else results
+
+
+def _is_invariant(layout: Any) -> bool:
+    """Whether a value is I on all axes of several ranks, so that only a cast lets a rank's own computation use it.
+
+    A cast is a communication, which all ranks make, and its adjoint gives a cotangent on every rank.
+    """
+    if layout is None:
+        return True
+    return all(n == 1 or label is I for label, n in zip(layout.labels, layout.grid.sizes, strict=True))
 
 
 def _constant_output(y: Any) -> Tensor:

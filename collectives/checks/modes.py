@@ -20,7 +20,8 @@ In every mode but ``off``, backward and the optimizer's step compare values that
 8th, ... time: see `collectives.replicas`.
 
 In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I, P
-or Shard since the last comparison: see `numbers`.
+or Shard since the last comparison: see `numbers`. With them they compare the arrays that ``ag.tensor`` labels R or I:
+of each line of the program the 1st, 2nd, 4th, 8th, ... array.
 
 A *fingerprint* is one line of text: the collective, the axis, shape, dtype, root, extents, the label of the result, and
 whether the call is recorded. On threads ``first`` compares every call, as ``always`` does, because the comparison is
@@ -44,7 +45,7 @@ from contextlib import contextmanager
 
 from autograd.errors import OptionError
 
-__all__ = ["MODES", "check_mode", "is_checked", "mismatch_text", "rank_list", "set_check", "time_limit_s"]
+__all__ = ["MODES", "check_mode", "is_checked", "is_due", "mismatch_text", "rank_list", "set_check", "time_limit_s"]
 
 MODES = ("off", "first", "always", "ranks")
 FIRST_CALLS = 1000
@@ -121,6 +122,11 @@ def check_mode() -> str:
 def is_checked(agreed: int) -> bool:
     """Whether a communicator that has already compared `agreed` calls compares the next one."""
     return agreed < limit
+
+
+def is_due(n: int, every: int = 0) -> bool:
+    """Whether the n-th event, counted from 1, is compared: the 1st, 2nd, 4th, 8th, ..., and every `every`-th."""
+    return n & (n - 1) == 0 or (every > 0 and n % every == 0)
 
 
 def time_limit_s() -> float | None:

@@ -11,7 +11,8 @@ differ.
   program that made the call, and the lines that called the functions around it, up to eight. So two quantities that are
   exchanged by one function of the program are told apart. Call sites are not compared for broadcast, reduce, scatter
   and gather, where the root has a special role, so a program may well use different lines under ``if rank == root``.
-- If constants differ, a `ReplicaMismatch` is raised, in the other modes too (see `numbers`).
+- If constants differ, a `ReplicaMismatch` is raised, in the other modes too (see `numbers`). So it is if a tensor
+  differs that ``ag.tensor`` has labelled R or I: the other modes compare the 1st, 2nd, 4th, ... tensor of each line.
 - If copies differ, a `ReplicaMismatch` is raised. Copies are matched by the line of the program that made or used them,
   so ranks may execute such a line a different number of times. A value that is equal along another axis than that of
   the call is compared at the next call along that other axis.
@@ -128,6 +129,26 @@ def witness(how: str, x: Any, is_last: bool = False) -> None:
             seen.append(copy)
 
 
+def _sample(x: Any) -> None:
+    """Record the digest of a tensor that a line of the program has labelled R or I, the 1st, 2nd, 4th, ... time."""
+    mesh, layout, site, copy = state.mesh, x.layout, None, None
+    if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
+        return
+    for axis in mesh.known_axes():
+        group = axis.group
+        if axis.size == 1 or not group.checking or len(group.copies) >= MOST:
+            continue
+        if all(layout[name] is R or layout[name] is I for name in axis.names):
+            site = site or find_site()
+            line = site, layout, x.array.dtype, len(x.array.shape)
+            n = axis.declared[line] = axis.declared.get(line, 0) + 1
+            if modes.is_due(n):
+                if copy is None:
+                    shown = f"tensor({x.name or 'x'}: {describe(x.array, x.array.shape, layout)})"
+                    copy = Copy(f"tensor at {short_site(*site)}", shown, digest_of(x.array), "labelled")
+                group.copies.append(copy)
+
+
 def _is_equal(layout: Layout, axis: str) -> bool:
     return layout[axis] in _EQUAL
 
@@ -206,6 +227,12 @@ _KINDS = {
         "make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant to differ, "
         "declare it with the label V",
     ),
+    "labelled": (
+        "the copies of",
+        "has digest {digest:08x}",
+        "make it from the same data on every rank, or broadcast it from one rank; if the ranks are meant to differ, "
+        "as rows of their own do, declare it with the label V, or cc.from_local(x, {{{name!r}: Shard(0)}})",
+    ),
     "global shape": (
         "the global shapes of",
         "",
@@ -282,7 +309,7 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
 
 
 _COMPARED_ALWAYS = ("norm", "key")
-"""The declarations that are compared in every mode but ``off``. Constants are compared where they are used."""
+"""The declarations that are always compared in every mode but ``off``. Constants are compared where they are used."""
 
 
 def _declared(how: str, x: Any) -> None:
@@ -290,6 +317,8 @@ def _declared(how: str, x: Any) -> None:
         witness(how, x)
     elif how in _COMPARED_ALWAYS and modes.limit:
         witness(how, x, is_last=True)
+    elif how == "tensor" and modes.limit:
+        _sample(x)
     if x.layout is not None and x.layout.special and modes.limit:
         _note_global_shape(how, x)
 

@@ -764,9 +764,10 @@ def test_what_numpy_refuses_itself(write: str) -> None:
     with pytest.raises(ag.SavedArrayError, match="needs for its backward"):
         with ag.Tape():
             y = w * w
-            with pytest.raises(ValueError):
+            with ag.no_grad():  # `data` of a value that the tape follows is refused otherwise
+                with pytest.raises(ValueError):
+                    NUMPYS_OWN[write](w)
                 NUMPYS_OWN[write](w)
-            NUMPYS_OWN[write](w)
     assert w.array.tolist() == [1, 2] and y.array.tolist() == [1, 4]
 
 

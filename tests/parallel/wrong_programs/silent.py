@@ -98,13 +98,6 @@ def the_loss_is_a_mean_over_ranks_in_the_place_of_a_sum(mesh: Any, p: Any, x: An
     return cc.mean(squares(model(entered(p), x), t) / len(T), "dp", to=I)
 
 
-@silent("`numpy()` is the explicit way off the tape; what is made of it is data")
-def hidden_values_become_data(mesh: Any, p: Any, x: Any, t: Any) -> Any:
-    used = entered(p)
-    hidden = np.tanh(x @ used["W1"] + used["b1"]).numpy()
-    return cc.all_reduce(squares(hidden @ used["W2"] + used["b2"], t), "dp", to=I) / len(T)
-
-
 @silent("`declare_partial` states that Varying values are addends; here every rank has computed the whole")
 def the_whole_is_declared_an_addend(mesh: Any, p: Any, x: Any, t: Any) -> Any:
     used = entered(p)

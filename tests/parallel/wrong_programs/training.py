@@ -326,6 +326,40 @@ def vjp_with_a_replicated_output(mesh: Any) -> Any:
     return {n: v.numpy() for n, v in pull(numpy.float64(1.0)).items()}
 
 
+@refused("TapeError", "fix: stop_gradient(x).numpy()", alone=True)
+def hidden_values_become_data(mesh: Any) -> Any:
+    x, t = sharded(mesh)
+    p = parameters()
+    with ag.Tape() as tape:
+        used = entered(p)
+        hidden = np.tanh(x @ used["W1"] + used["b1"]).numpy()
+        loss = cc.all_reduce(squares(hidden @ used["W2"] + used["b2"], t), "dp", to=I) / 7
+    tape.backward(loss)
+    return gradients(p)
+
+
+@refused("TapeError", "fix: x.item()", alone=True)
+def the_loss_is_weighted_by_a_python_number_of_itself(mesh: Any) -> Any:
+    x, t = sharded(mesh)
+    p = parameters()
+    with ag.Tape() as tape:
+        loss = total(p, x, t)
+        loss = loss * float(loss)
+    tape.backward(loss)
+    return gradients(p), lambda: serial(lambda q: (squares(model(q, X), T) / 7) ** 2)
+
+
+@refused("ReplicaMismatch", "tensor at", "from_local(x, {'dp': Shard(0)})")
+def rows_of_this_rank_are_labelled_replicated(mesh: Any) -> Any:
+    mine = row_slice(mesh)
+    x, t = (ag.tensor(a[mine][:2], {"dp": cc.R}) for a in (X, T))
+    p = parameters()
+    with ag.Tape() as tape:
+        loss = cc.cast(squares(model(entered(p), x), t), "dp", to=I) / 7
+    tape.backward(loss)
+    return gradients(p)
+
+
 @refused("TapeError", alone=True)
 def a_step_inside_the_tape_of_the_next(mesh: Any) -> Any:
     """Hidden values of one tape are wrapped as data of another, and the first part gets no gradient."""
