@@ -102,6 +102,42 @@ def test_a_contraction_of_a_sharded_operand_has_the_same_label_on_all_ranks() ->
     assert numpy.allclose(numpy.concatenate(on_ranks(3, body)), np.tensordot(a, b, ((2,), (1,))))
 
 
+def test_a_vector_times_a_matrix_has_a_gradient_on_ranks_with_one_column() -> None:
+    """On such a rank alone, the adjoint was refused: it took the inserted dimension for the sharded one."""
+    a, x = _rng.standard_normal((7, 4)), _rng.standard_normal(7)
+
+    def loss(a: Any, x: Any) -> Any:
+        return np.sum((x @ a) ** 2)
+
+    expected = ag.grad(loss, (0, 1))(a, x)
+
+    def body(mesh: Any) -> Any:
+        whole, vector = replicated(a), replicated(x)
+        with ag.Tape() as tape:
+            y = loss(cc.shard(whole, "tp", dim=1), vector)
+        tape.backward(y)
+        return whole.grad.numpy(), vector.grad.numpy()  # type: ignore[union-attr]
+
+    for found, e in zip(zip(*on_ranks(3, body), strict=True), expected, strict=True):
+        assert numpy.allclose(sum(found), e)
+
+
+def test_an_array_filled_with_a_row_in_the_shape_of_a_part_is_a_part() -> None:
+    """It had the label of the row, Replicated, and as many rows as this rank's part."""
+    x, row = _rng.standard_normal((4, 3)), _rng.standard_normal(3)
+
+    def body(mesh: Any) -> Any:
+        fill = replicated(row)
+        with ag.Tape() as tape:
+            y = np.full_like(cc.shard(replicated(x), "tp", dim=0), fill)
+            loss = (y**2).sum()
+        assert y.layout["tp"] == Shard(0) and y.global_shape == (4, 3)
+        tape.backward(loss)
+        return fill.grad.numpy()  # type: ignore[union-attr]
+
+    assert numpy.allclose(sum(on_ranks(3, body)), 8 * row)
+
+
 def test_unwrap_of_parts_is_refused() -> None:
     """Each rank would look for jumps in its own part only."""
     angles = numpy.array([0.0, 3.0, 6.0, 9.0, 12.0, 15.0]) % 6.28
