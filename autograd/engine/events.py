@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Listener", "constants", "declarations", "emit", "listeners", "listening", "repeated"]
-__all__ = ["Listener", "declarations", "emit", "listeners", "listening", "objectives", "repeated"]
+__all__ = ["Listener", "constants", "declarations", "emit", "listeners", "listening", "objectives", "repeated"]
 
 Listener = Callable[[str, str, str], None]
 

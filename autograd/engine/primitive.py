@@ -243,11 +243,10 @@ class Primitive:
             try:
                 self.function(*arrays, *options)  # shapes that do not fit are reported first
             except REJECTED as misfit:
-                if getattr(error, "is_about_extents", False):  # it says why they do not
+                is_index = isinstance(misfit, IndexError) and isinstance(error, LayoutError)
+                if is_index or getattr(error, "is_about_extents", False):  # an index of the whole value, in a part
                     raise error from None
                 raise unfit(self, misfit, xs or arrays) from misfit
-            except IndexError:
-                raise error from None  # an index of the whole value is out of range in a part
             if self.instead is None or not isinstance(error, LayoutError):
                 raise
             out = None

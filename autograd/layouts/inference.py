@@ -95,7 +95,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
             if other.dim != d:
                 raise Refused("cut along others", j, i)
     if contracted:
-        if shard is not None or any(x is V or x is P or x is I for x in labels):
+        if shard is not None or any(x is V or x is P or x is I or type(x) is Rooted for x in labels):
             raise Refused("contraction")
         return P
     labels = [C if x is D else x for x in labels]
@@ -104,6 +104,9 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
             return rule(op, labels)
     rooted = [x for x in labels if isinstance(x, Rooted)]
     if rooted:
+        if shard is not None:
+            i = next(i for i, x in enumerate(labels) if isinstance(x, Shard))
+            raise Refused("rooted", labels.index(rooted[0]), i)
         if any(x != rooted[0] for x in rooted):
             raise Refused("roots")
         return rooted[0]

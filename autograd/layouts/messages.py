@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
-from .layout import C, D, I, Label, Layout, P, R, Shard, V
+from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -126,6 +126,13 @@ def _drawn(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
     )
 
 
+def _rooted(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
+    return (
+        f"{op.operand_name(i)} is on rank {labels[i].root} only (Rooted), and {op.operand_name(j)} is sharded: the "
+        "parts of the other ranks would be left out"
+    )
+
+
 _REASONS: dict[str, Callable[..., str]] = {
     "drawn": _drawn,
     "mixes": _mixes,
@@ -136,6 +143,7 @@ _REASONS: dict[str, Callable[..., str]] = {
     "spans": _spans,
     "contraction": lambda *_: "a contraction over a sharded dimension mixes with operands that are not Replicated",
     "roots": lambda *_: "the operands are rooted on different ranks",
+    "rooted": _rooted,
     "invariant": _invariant,
     "partial": _partial,
     "added": _added,
@@ -164,10 +172,14 @@ _FIXES = {  # label of an operand -> (label it gets, the call, its cost)
 }  # fmt: skip
 _GATHER = (R, "all_gather({x}, {a!r}, dim={d})", "a gather forward, a reduce-scatter in backward")
 _SHARD = (V, "cast({x}, {a!r}, to=V)", "free; treats the parts as separate values")
+_BROADCAST = [(R, "broadcast({x}, {a!r}, root={r}, to=R)", "a broadcast forward, a reduce in backward"),
+              (I, "broadcast({x}, {a!r}, root={r}, to=I)", "a broadcast forward, free in backward")]  # fmt: skip
 
 
 def fixes(label: Label) -> list[tuple[Label, str, str]]:
     """The calls that give an operand another label."""
+    if type(label) is Rooted:
+        return [(to, how.replace("{r}", str(label.root)), cost) for to, how, cost in _BROADCAST]
     return [_GATHER, _SHARD] if type(label) is Shard else _FIXES.get(label, [])
 
 

@@ -242,6 +242,10 @@ def _full_like(a: Any, fill_value: Any, dtype: Any, order: str, subok: bool, sha
     if fill_value.__class__ not in TENSORS:
         filled = constant_like(np.full(np.shape(like) if shape is None else shape, plain(fill_value), dtype), a)
         return filled if state.grid is None or np.shape(fill_value) else _made_like(raw(filled), a, shape, fill_value)
+    if shape is None and a.__class__ in TENSORS and state.grid is not None and fill_value.layout is not None:
+        own = _made_like(np.ones(np.shape(like), dtype), a, None)  # so that the labels of the shape count, too
+        if np.broadcast_shapes(raw(fill_value).shape, own.array.shape) == own.array.shape:
+            return operand(fill_value).astype(dtype) * own
     return full(np.shape(like) if shape is None else shape, fill_value, dtype)
 
 

@@ -31,16 +31,17 @@ def _rows(x: Any) -> Any:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+# In the adjoints, indices add and remove dimensions. A reshape could take a part of extent 1 for one that is added.
 def _adjoint_of_a(ct: Any, y: Any, a: Any, b: Any) -> Any:
     if b.ndim == 2 and ct.ndim == 2 and a.ndim == 2:
         return ct @ b.T
     if b.ndim == 2 and a.ndim > 2 and ct.__class__ is b.__class__ is ndarray:
         return _rows(ct).dot(b.T).reshape(a.shape)
     if b.ndim == 1:
-        return ct * b if a.ndim == 1 else ct.reshape((*ct.shape, 1)) * b
+        return ct * b if a.ndim == 1 else ct[..., None] * b
     if a.ndim == 1:
-        g = b @ ct.reshape((*ct.shape, 1))
-        g = g.reshape(g.shape[:-1])
+        g = b @ ct[..., None]
+        g = g[..., 0]
     else:
         g = ct @ swapaxes(b, -1, -2)
     return unbroadcast(g, a.shape)
@@ -54,11 +55,11 @@ def _adjoint_of_b(ct: Any, y: Any, a: Any, b: Any) -> Any:
     if a.ndim == 1:
         if b.ndim == 1:
             return ct * a
-        g = a.reshape((a.shape[0], 1)) @ ct.reshape((*ct.shape[:-1], 1, ct.shape[-1]))
+        g = a[:, None] @ ct[..., None, :]
         return unbroadcast(g, b.shape)
     if b.ndim == 1:
-        g = swapaxes(a, -1, -2) @ ct.reshape((*ct.shape, 1))
-        return unbroadcast(g.reshape(g.shape[:-1]), b.shape)
+        g = swapaxes(a, -1, -2) @ ct[..., None]
+        return unbroadcast(g[..., 0], b.shape)
     return unbroadcast(swapaxes(a, -1, -2) @ ct, b.shape)
 
 

@@ -233,13 +233,16 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
 @instead_of(np.compress)
 def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) -> Any:
     """Return the slices along an axis where the one-dimensional condition is true."""
+    if getattr(getattr(condition, "layout", None), "special", False):  # then a is to be sharded alike, as by a mask
+        a, axis = (ravel(operand(a)), 0) if axis is None else (operand(a), normal_axis(axis, np.ndim(raw(a))))
+        return a[(slice(None),) * axis + (condition != 0,)]
     return take(a, labelled(np.flatnonzero(np.asarray(raw(condition))), condition), axis)
 
 
 @instead_of(np.extract)
 def extract(condition: Any, arr: Any) -> Any:
     """Return the elements where a condition is true, in one dimension."""
-    return compress(labelled(np.ravel(np.asarray(raw(condition))), condition), ravel(operand(arr)))
+    return compress(ravel(operand(condition)), ravel(operand(arr)))
 
 
 @instead_of(np.choose)
@@ -249,7 +252,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     index, *options = broadcast_arrays(a, *operands(*(choices[i] for i in range(count))))
     at = raw(index)
     at = at % count if mode == "wrap" else np.clip(at, 0, count - 1) if mode == "clip" else at
-    return squeeze(take_along_axis(stack(options), labelled(np.expand_dims(at, 0), index), 0), 0)
+    return squeeze(take_along_axis(stack(options), expand_dims(labelled(at, index), 0), 0), 0)
 
 
 # -- medians and quantiles -------------------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ def _added(x: Any) -> Any:
 
 case("scatter_along_axis", "by a host array", lambda x: _scatter_op(x, _ORDER, options=(1, (2, 4))), _added,
      normal(2, 3))  # fmt: skip
-case("scatter_along_axis", "by its order", lambda x: _scatter_op(x, np.argsort(x, 0), options=(0, (4, 2))),
+case("scatter_along_axis", "by its order",
+     lambda x: _scatter_op(x, np.argsort(x, 0), options=(0, (4, int(x.shape[1])))),
      lambda x: _put(x, numpy.argsort(x, 0)), apart(3, 2))  # fmt: skip
 
 

@@ -27,11 +27,12 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn
+from autograd.arrays.shape_only import Shaped
 from autograd.engine.primitive import registry
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import LayoutError, RingtapeError
 from autograd.testing.cases import CASES, Argument, Case, normal, positive
-from collectives import D, I, P, R, Shard, V
+from collectives import D, I, P, R, Rooted, Shard, V
 from collectives.checks.modes import check_mode
 
 RANKS = 3
@@ -268,11 +269,18 @@ class Found:
 
 
 def label_text(label: Any) -> str:
-    return f"S{label.dim}" if isinstance(label, Shard) else repr(label)
+    return f"S{label.dim}" if isinstance(label, Shard) else "O" if isinstance(label, Rooted) else repr(label)
+
+
+def layout_text(layout: Any) -> str:
+    """The labels of all axes, in one text."""
+    return " ".join(map(label_text, layout.labels))
 
 
 def raw(x: Any) -> Array:
-    return numpy.asarray(x.array if x.__class__ in TENSORS else x)
+    """The values of x; zeros where it is rooted on another rank."""
+    x = x.array if x.__class__ in TENSORS else x
+    return numpy.zeros(x.shape, x.dtype) if isinstance(x, Shaped) else numpy.asarray(x)
 
 
 def run(
@@ -303,7 +311,7 @@ def run(
         found.value = numpy.array(raw(y))
         if y.layout is not None:
             label = y.layout.labels[0]
-            found.label = label_text(label)
+            found.label = layout_text(y.layout)
             if isinstance(label, Shard):
                 found.extent = label.dim, label.extent, label.offset
         if y.tape is None or y.array.dtype.kind not in "fc":
@@ -316,7 +324,7 @@ def run(
     arrays = tape.backward([y], [ct], wanted=inputs, retain=True)
     found.gradients = [zeros_if_none(g, x) for g, x in zip(arrays or [], inputs, strict=True)]
     found.recorded = [zeros_if_none(g, x) for g, x in zip(recorded, inputs, strict=False)]
-    found.duals = ["" if g is None else label_text(g.layout.labels[0]) for g in recorded if y.layout is not None]
+    found.duals = ["" if g is None else layout_text(g.layout) for g in recorded if y.layout is not None]
     tangents = [numpy.asarray(t.array).astype(x.dtype) for t, x in zip(directions, inputs, strict=True)]
     (dy,) = tape.forward(inputs, [t[()] if not t.shape else t for t in tangents], [y])
     found.tangent = zeros_if_none(dy, y)
@@ -505,6 +513,7 @@ def verdict(trial: Trial, found: Sequence[Found]) -> str:
             if "P" in trial.labels:
                 raise Wrong("a plain array of addends")
             return "right"
+        for x, e in zip(found, expected, strict=True):
             if x.tangent is not None:
                 near(x.tangent, e.tangent, "tangent")
         for k, of in enumerate(variable):

@@ -7,7 +7,7 @@ New operations are swept without further work: the cases are those of `autograd.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -22,6 +22,7 @@ from autograd.testing.listing import names
 
 from ... import summary
 from .label_sweep import Trial, all_cases, sweep, thinned, trials
+from .mesh_sweep import MeshTrial, mesh_sweep, mesh_trials, some_mesh_trials
 
 PARTS = 8
 
@@ -38,10 +39,10 @@ def some_trials(cases: list[Case]) -> list[Trial]:
     return list(thinned(cases, 6, 1))
 
 
-def faults(chosen: Sequence[Trial]) -> Iterator[str]:
+def faults(chosen: Sequence[Any], run: Callable[[Sequence[Any]], list[tuple[Any, str]]] = sweep) -> Iterator[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for trial, said in sweep(chosen):
+        for trial, said in run(chosen):
             if said in ("refused", "right"):
                 summary.count("label sweep", said)
             else:
@@ -58,6 +59,24 @@ def test_some_labels_of_every_case(some_trials: list[Trial], i: int) -> None:
 @pytest.mark.parametrize("i", range(PARTS))
 def test_all_labels_of_every_case(cases: list[Case], i: int) -> None:
     wrong = list(faults(list(trials(cases[i::PARTS]))))
+    assert not wrong, f"{len(wrong)} trials are wrong:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("i", range(PARTS))
+def test_some_labels_on_two_axes(cases: list[Case], i: int) -> None:
+    """Also Rooted operands. One case in six, each with one choice of labels per axis and operand."""
+    wrong = list(faults(some_mesh_trials(cases[i :: 6 * PARTS], 1), mesh_sweep))
+    assert not wrong, f"{len(wrong)} trials are wrong:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("i", range(PARTS))
+def test_more_labels_on_two_axes(cases: list[Case], i: int) -> None:
+    """All labels of the cases of one operand, and thirty choices of each other case."""
+    several = [case for case in cases[i::PARTS] if len(case.args) > 1]
+    chosen = some_mesh_trials(several, 30)
+    chosen += [trial for case in cases[i::PARTS] if len(case.args) == 1 for trial in mesh_trials(case)]
+    wrong = list(faults(chosen, mesh_sweep))
     assert not wrong, f"{len(wrong)} trials are wrong:\n" + "\n".join(wrong[:20])
 
 
@@ -100,4 +119,7 @@ def centred(ct: Any, y: Any, x: Any) -> Any:
 def test_planted_faults_are_seen(label: str, expected: str, case: Case) -> None:
     with numpy.errstate(all="ignore"):
         ((_, said),) = sweep([Trial(case, (label,))])
+        on_two_axes = mesh_sweep([MeshTrial(case, labels) for labels in (((label, "I"),), (("I", label),))])
     assert said.startswith(expected), said
+    for _, said in on_two_axes:
+        assert said.startswith(expected.partition(":")[0]), said

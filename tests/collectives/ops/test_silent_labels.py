@@ -14,6 +14,8 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import ops
+from autograd.engine.primitive import op, registry
+from autograd.layouts.layout import Sum
 from collectives import I, P, R, Shard, V
 
 _rng = numpy.random.default_rng(0)
@@ -98,6 +100,42 @@ def test_a_contraction_of_a_sharded_operand_has_the_same_label_on_all_ranks() ->
         return y.numpy()
 
     assert numpy.allclose(numpy.concatenate(on_ranks(3, body)), np.tensordot(a, b, ((2,), (1,))))
+
+
+def test_a_vector_times_a_matrix_has_a_gradient_on_ranks_with_one_column() -> None:
+    """On such a rank alone, the adjoint was refused: it took the inserted dimension for the sharded one."""
+    a, x = _rng.standard_normal((7, 4)), _rng.standard_normal(7)
+
+    def loss(a: Any, x: Any) -> Any:
+        return np.sum((x @ a) ** 2)
+
+    expected = ag.grad(loss, (0, 1))(a, x)
+
+    def body(mesh: Any) -> Any:
+        whole, vector = replicated(a), replicated(x)
+        with ag.Tape() as tape:
+            y = loss(cc.shard(whole, "tp", dim=1), vector)
+        tape.backward(y)
+        return whole.grad.numpy(), vector.grad.numpy()  # type: ignore[union-attr]
+
+    for found, e in zip(zip(*on_ranks(3, body), strict=True), expected, strict=True):
+        assert numpy.allclose(sum(found), e)
+
+
+def test_an_array_filled_with_a_row_in_the_shape_of_a_part_is_a_part() -> None:
+    """It had the label of the row, Replicated, and as many rows as this rank's part."""
+    x, row = _rng.standard_normal((4, 3)), _rng.standard_normal(3)
+
+    def body(mesh: Any) -> Any:
+        fill = replicated(row)
+        with ag.Tape() as tape:
+            y = np.full_like(cc.shard(replicated(x), "tp", dim=0), fill)
+            loss = (y**2).sum()
+        assert y.layout["tp"] == Shard(0) and y.global_shape == (4, 3)
+        tape.backward(loss)
+        return fill.grad.numpy()  # type: ignore[union-attr]
+
+    assert numpy.allclose(sum(on_ranks(3, body)), 8 * row)
 
 
 def test_unwrap_of_parts_is_refused() -> None:
@@ -201,3 +239,77 @@ def test_varying_beside_sharded_in_backward() -> None:
 
     parts = numpy.array_split(x, 2)
     assert all(numpy.allclose(g, part.sum(0)) for g, part in zip(on_ranks(2, body), parts, strict=True))
+
+
+def rooted(x: Any, mesh: Any, root: int = 0) -> Any:
+    """A value on one rank."""
+    return cc.reduce(cc.cast(ag.tensor(x, {"tp": R}), "tp", to=P), "tp", root=root)
+
+
+SCALED_SUM = op(
+    "scaled sum (example)", "a b", lambda x, c: x.sum() * c,
+    adjoint=(lambda ct, y, x, c: ct * c + 0 * x, lambda ct, y, x, c: ct * x.sum()), saves="01",
+    dims=lambda shapes, options: [(Sum(),), ()],
+)  # fmt: skip
+del registry[SCALED_SUM.name]
+
+ROOTED: dict[str, Any] = {
+    "multiply": lambda x, c: x * c,
+    "reflected": lambda x, c: c * x,
+    "where": lambda x, c: np.where(c > 0, x, 0.0),
+    "outer": lambda x, c: np.outer(x, np.stack([c, c])),
+    "einsum": lambda x, c: np.einsum("i,->i", x, c),
+    "a contraction": lambda x, c: SCALED_SUM(x, c),
+}
+
+
+@pytest.mark.parametrize("name", ROOTED)
+def test_a_value_on_one_rank_is_not_combined_with_parts(name: str) -> None:
+    """The result was Rooted, with the root's part only: the other parts had no gradient."""
+
+    def body(mesh: Any) -> None:
+        c = rooted(2.0, mesh)
+        with pytest.raises(ag.LayoutError, match="the parts of the other ranks would be left out|Rooted"):
+            ROOTED[name](cc.shard(replicated(numpy.arange(7.0)), "tp", dim=0), c)
+
+    on_ranks(3, body)
+
+
+@pytest.mark.parametrize(("name", "fix"), [
+    ("multiply", "all_gather(x, 'tp', dim=0)"), ("reflected", "broadcast(x, 'tp', root=0, to=R)"),
+])  # fmt: skip
+def test_the_fix_for_a_value_on_one_rank_has_the_serial_gradient(name: str, fix: str) -> None:
+    x = _rng.standard_normal(7)
+    expected = ag.grad(lambda x: np.sum((x * 2.0) ** 3))(x)
+
+    def body(mesh: Any) -> Any:
+        leaf = cc.from_local(numpy.array_split(x, 3)[int(mesh.axis("tp").rank)], {"tp": Shard(0)}, requires_grad=True)
+        with ag.Tape() as tape:
+            c = rooted(2.0, mesh)
+            with pytest.raises(ag.LayoutError) as error:
+                ROOTED[name](leaf, c)
+            assert fix in str(error.value), str(error.value)
+            if fix.startswith("all_gather"):
+                y = cc.all_gather(leaf, "tp", dim=0) * c
+            else:
+                y = cc.broadcast(c, "tp", root=0, to=R) * leaf
+            loss = (y**3).sum()
+        tape.backward(loss)
+        return leaf.grad.numpy()  # type: ignore[union-attr]
+
+    assert numpy.allclose(numpy.concatenate(on_ranks(3, body)), expected)
+
+
+def test_compress_by_a_sharded_condition() -> None:
+    """Each rank applied its part of the condition to the first rows of the whole."""
+    x, keep = _rng.standard_normal((7, 2)), numpy.array([1.0, 0, 1, 1, 0, 1, 1])
+
+    def body(mesh: Any) -> None:
+        condition = cc.shard(ag.tensor(keep, {"tp": R}), "tp", dim=0)
+        for f in (lambda: np.compress(condition, replicated(x), 0), lambda: np.extract(condition, replicated(x[:, 0]))):
+            with pytest.raises(ag.RingtapeError, match="boolean index"):
+                f()
+        same = np.compress(ag.tensor(keep, {"tp": R}), replicated(x), 0)
+        assert same.layout["tp"] is R and numpy.array_equal(same.local, x[keep > 0])
+
+    on_ranks(2, body)
