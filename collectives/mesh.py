@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
@@ -22,9 +23,10 @@ from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
 from .checks import modes, numbers
-from .replicas import compare_pending, compare_replicas, compare_step, is_due
+from .job.failure import process
+from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
-from .world import world
+from .world import World, world
 
 __all__ = ["Axis", "Mesh", "check_replicas", "current_mesh"]
 
@@ -42,7 +44,7 @@ class Axis:
         The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
-    __slots__ = ("_channel", "_groups", "calls", "group", "kept", "names", "objectives", "rank", "size")
+    __slots__ = ("_channel", "_groups", "calls", "ends", "group", "kept", "names", "objectives", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = group.axes = names
@@ -54,6 +56,7 @@ class Axis:
         self.calls: dict[Any, Call] = {}  # by their fields
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
         self.objectives = 0  # the number of Invariant objectives of which backward was called, see `replicas`
+        self.ends = 0  # the number of blocks of the mesh that ended since the first objective or optimizer
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
@@ -199,6 +202,9 @@ class Mesh:
             check_name(chosen)
         self._axes: dict[Any, Axis] = {}
         self._known: list[Axis] = []
+        self.optimizers: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+        """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
+        self.numbered: set[str] = set()  # the axes of all optimizers, also of those that are no longer alive
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, ...]] = []
         self._thread = threading.get_ident()
@@ -292,11 +298,9 @@ class Mesh:
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
-        if modes.watching and error[0] is None:
-            axes = sorted((axis for axis in self.known_axes() if axis.size > 1), key=lambda axis: axis.names)
-            if not any(axis.group.is_broken for axis in axes):
-                for axis in axes:
-                    compare_pending(axis.group, f"the end of the block of {self!r} (axis={'*'.join(axis.names)!r})")
+        if error[0] is None and modes.limit and self.ranks.size > 1 and not process.is_child:
+            if modes.watching or not World.current().raises:  # else ranks go on without those that have failed
+                compare_end(self)
 
     def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:
         """The shape of a value on each rank along some axes, and this rank's index. All these ranks must call it."""
@@ -328,8 +332,11 @@ class Mesh:
         ----------
         optimizer : Optimizer
         """
-        if self.ranks.size > 1 and (modes.watching or is_due(optimizer.calls, optimizer.digest_every)):
-            compare_step(optimizer, self.grid, self.axis)
+        if self.ranks.size > 1 and modes.limit:
+            if optimizer.has_new_numbers() and optimizer.calls > 1:
+                note_numbers(optimizer, self)
+            if modes.watching or is_due(optimizer.calls, optimizer.digest_every):
+                compare_step(optimizer, self)
 
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:
         """Compare the copies of every tensor along the axes on which it is I or R.

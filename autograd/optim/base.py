@@ -99,6 +99,8 @@ class Optimizer:
         self.digest_every = digest_every
         self.steps = 0
         self.calls = 0  # of `step` on a mesh; unlike `steps` it is not part of the state
+        self._read = attrgetter("lr", *self._numbers)
+        self._known: Any = None  # the hyperparameters at the last call of `has_new_numbers`
         self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
 
     def zero_grad(self) -> None:
@@ -175,6 +177,14 @@ class Optimizer:
     def numbers(self) -> dict[str, Any]:
         """The hyperparameters and the number of steps, by their names."""
         return {name: getattr(self, name) for name in ("lr", "steps", *self._numbers)}
+
+    def has_new_numbers(self) -> bool:
+        """Whether a hyperparameter has changed since the last call of this method."""
+        now = self._read(self)
+        if now == self._known:
+            return False
+        self._known = now
+        return True
 
     def state_lists(self) -> list[list[Any]]:
         """The lists that hold the state of each parameter."""

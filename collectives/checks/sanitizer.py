@@ -180,7 +180,11 @@ def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statem
         by_place.append(mine)
     for place in dict.fromkeys(copy.place for each in statements for copy in each.copies):
         passed = [mine.get(place, []) for mine in by_place]
-        if _are_parts_of_longest(passed) and any(copies and copies[0].kind != "copy" for copies in passed):
+        found = next(copies[0] for copies in passed if copies)
+        if found.kind == "change":  # a rank without it has kept its numbers
+            kept = found._replace(text="no hyperparameter has changed", digest=0)
+            passed = [copies + [kept] * (max(map(len, passed)) - len(copies)) for copies in passed]
+        elif found.kind != "copy" and _are_parts_of_longest(passed):
             continue
         for nth in range(max(map(len, passed))):
             who = {rank: copies[nth] for rank, copies in zip(ranks, passed, strict=True) if len(copies) > nth}
@@ -246,6 +250,12 @@ _KINDS = {
         "load the same state on every rank: load_state_dict of a state that one rank has read and broadcast",
     ),
     "hyperparameter": ("the hyperparameters of", "", "the same number on every rank"),
+    "change": (
+        "the hyperparameters of",
+        "",
+        "the same number on every rank: change it in the same step on all of them, by a value that they share, like "
+        "the sum of their losses",
+    ),
     "norm": (
         "the norms of",
         "has digest {digest:08x}",
