@@ -10,8 +10,11 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
+
+import numpy as np
 
 from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
@@ -26,7 +29,7 @@ from .checks import modes, numbers
 from .job.failure import process
 from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
-from .world import World, world
+from .world import World, is_rank_thread, world
 
 __all__ = ["Axis", "Mesh", "check_replicas", "current_mesh"]
 
@@ -208,6 +211,7 @@ class Mesh:
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, ...]] = []
         self._thread = threading.get_ident()
+        _meshes.add(self)
         for name in self.names:
             axis = self.axis(name)
             measured = axis.size > 1 and not axis.group.dry
@@ -310,6 +314,23 @@ class Mesh:
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
         return [tuple(json.loads(data)) for data in gathered], on.group.index
 
+    def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
+        """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.
+
+        All ranks of the axis call it. `call` describes the call to the other ranks.
+        """
+        group = self.axis(axis).group
+        if group.checking:
+            group.agree(call)
+        with BytesIO() as file:
+            if array is not None:
+                np.save(file, array, allow_pickle=False)
+            found = group.exchange(file.getvalue())
+        arrays = [np.load(BytesIO(data), allow_pickle=False) for data in found if data]
+        if arrays and len(arrays) < len(found):
+            raise MeshError(f"{call}: {len(arrays)} of {len(found)} ranks have a part; needed: all of them, or none")
+        return np.concatenate(arrays, dim) if arrays else None
+
     def plan(self, tape: Any) -> Any:
         """Merge the ranks' tapes into one graph; see `autograd.Tape.plan`. All ranks of the mesh must call it.
 
@@ -390,6 +411,25 @@ def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
     mesh.check_replicas(tensors)
 
 
+_meshes: WeakSet[Mesh] = WeakSet()
+
+
+def _entered_elsewhere() -> str:
+    """The message for a thread that is no rank, where another thread has entered a mesh; else an empty string."""
+    me = threading.get_ident()
+    entered = None if is_rank_thread() else next((m for m in list(_meshes) if m._outer and m._thread != me), None)
+    if entered is None:
+        return ""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return (
+        f"{entered!r} was entered in thread {names.get(entered._thread, entered._thread)!r}, and this is thread "
+        f"{threading.current_thread().name!r}: mesh, tape and random state are per thread, so that a thread neither "
+        "communicates in the order of another nor records on its tape\n"
+        "  fix: call collectives, and operations that are to be differentiated, in the thread that entered the mesh; "
+        "give other threads plain arrays (x.numpy())" + call_site()
+    )
+
+
 def current_mesh() -> Mesh:
     """The current mesh.
 
@@ -412,7 +452,7 @@ def current_mesh() -> Mesh:
     if state.mesh is None:
         raise MeshError(
             "a collective was called and no mesh is current. Needed: a mesh with named axes. "
-            "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)"
+            + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)")
         )
     mesh: Mesh = state.mesh
     return mesh
