@@ -207,6 +207,7 @@ class Mesh:
         self._known: list[Axis] = []
         self.optimizers: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
         """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
+        self.norms = 0  # the number of norms that functions of the program have computed, see `autograd.optim.norms`
         self.numbered: set[str] = set()  # the axes of all optimizers, also of those that are no longer alive
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, ...]] = []
@@ -313,6 +314,18 @@ class Mesh:
             on.group.agree(f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
         return [tuple(json.loads(data)) for data in gathered], on.group.index
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether the ranks compare values: in every check mode but ``off``."""
+        return modes.limit > 0
+
+    def numbers_of_all(self, number: float, axes: Sequence[str], call: str) -> list[float]:
+        """The numbers of all ranks along some axes, in order, as a control message. All these ranks call it."""
+        group = self.axis(axes).group
+        if group.checking:
+            group.agree(call)
+        return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
 
     def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
         """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.

@@ -241,8 +241,8 @@ _KINDS = {
     "gradient": (
         "the gradients of",
         "has digest {digest:08x}",
-        "change a gradient on all ranks in the same way; a norm to clip by includes all ranks: "
-        "clip_grad_norm_(..., norm=)",
+        "change a gradient on all ranks in the same way; a norm to clip by includes all ranks, as that of "
+        "optim.clip_grad_norm_ does",
     ),
     "state": (
         "the optimizers of",
@@ -259,7 +259,8 @@ _KINDS = {
     "norm": (
         "the norms of",
         "has digest {digest:08x}",
-        "norm= returns the norm of what all ranks hold together: sum their squares with an all_reduce",
+        "leave norm= out; or return the norm of what all ranks hold together: sum their squares with an all_reduce, "
+        "and count copies once",
     ),
     "key": (
         "the random keys of",
