@@ -10,7 +10,11 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import numpy as np
 
 from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
@@ -22,9 +26,10 @@ from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
 from .checks import modes, numbers
-from .replicas import compare_pending, compare_replicas, compare_step, is_due
+from .job.failure import process
+from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
-from .world import world
+from .world import World, is_rank_thread, world
 
 __all__ = ["Axis", "Mesh", "check_replicas", "current_mesh"]
 
@@ -42,7 +47,7 @@ class Axis:
         The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
-    __slots__ = ("_channel", "_groups", "calls", "declared", "group", "kept", "names", "objectives", "rank", "size")
+    __slots__ = ("_channel", "_groups", "calls", "declared", "ends", "group", "kept", "names", "objectives", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = group.axes = names
@@ -55,6 +60,7 @@ class Axis:
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
         self.declared: dict[Any, int] = {}  # how often each line has labelled a tensor R or I, see `checks.sanitizer`
         self.objectives = 0  # the number of Invariant objectives of which backward was called, see `replicas`
+        self.ends = 0  # the number of blocks of the mesh that ended since the first objective or optimizer
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
@@ -200,9 +206,14 @@ class Mesh:
             check_name(chosen)
         self._axes: dict[Any, Axis] = {}
         self._known: list[Axis] = []
+        self.optimizers: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+        """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
+        self.norms = 0  # the number of norms that functions of the program have computed, see `autograd.optim.norms`
+        self.numbered: set[str] = set()  # the axes of all optimizers, also of those that are no longer alive
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, ...]] = []
         self._thread = threading.get_ident()
+        _meshes.add(self)
         for name in self.names:
             axis = self.axis(name)
             measured = axis.size > 1 and not axis.group.dry
@@ -293,11 +304,9 @@ class Mesh:
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
-        if modes.watching and error[0] is None:
-            axes = sorted((axis for axis in self.known_axes() if axis.size > 1), key=lambda axis: axis.names)
-            if not any(axis.group.is_broken for axis in axes):
-                for axis in axes:
-                    compare_pending(axis.group, f"the end of the block of {self!r} (axis={'*'.join(axis.names)!r})")
+        if error[0] is None and modes.limit and self.ranks.size > 1 and not process.is_child:
+            if modes.watching or not World.current().raises:  # else ranks go on without those that have failed
+                compare_end(self)
 
     def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:
         """The shape of a value on each rank along some axes, and this rank's index. All these ranks must call it."""
@@ -306,6 +315,35 @@ class Mesh:
             on.group.agree(f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
         return [tuple(json.loads(data)) for data in gathered], on.group.index
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether the ranks compare values: in every check mode but ``off``."""
+        return modes.limit > 0
+
+    def numbers_of_all(self, number: float, axes: Sequence[str], call: str) -> list[float]:
+        """The numbers of all ranks along some axes, in order, as a control message. All these ranks call it."""
+        group = self.axis(axes).group
+        if group.checking:
+            group.agree(call)
+        return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
+
+    def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
+        """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.
+
+        All ranks of the axis call it. `call` describes the call to the other ranks.
+        """
+        group = self.axis(axis).group
+        if group.checking:
+            group.agree(call)
+        with BytesIO() as file:
+            if array is not None:
+                np.save(file, array, allow_pickle=False)
+            found = group.exchange(file.getvalue())
+        arrays = [np.load(BytesIO(data), allow_pickle=False) for data in found if data]
+        if arrays and len(arrays) < len(found):
+            raise MeshError(f"{call}: {len(arrays)} of {len(found)} ranks have a part; needed: all of them, or none")
+        return np.concatenate(arrays, dim) if arrays else None
 
     def plan(self, tape: Any) -> Any:
         """Merge the ranks' tapes into one graph; see `autograd.Tape.plan`. All ranks of the mesh must call it.
@@ -329,8 +367,11 @@ class Mesh:
         ----------
         optimizer : Optimizer
         """
-        if self.ranks.size > 1 and (modes.watching or is_due(optimizer.calls, optimizer.digest_every)):
-            compare_step(optimizer, self.grid, self.axis)
+        if self.ranks.size > 1 and modes.limit:
+            if optimizer.has_new_numbers() and optimizer.calls > 1:
+                note_numbers(optimizer, self)
+            if modes.watching or is_due(optimizer.calls, optimizer.digest_every):
+                compare_step(optimizer, self)
 
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:
         """Compare the copies of every tensor along the axes on which it is I or R.
@@ -384,6 +425,25 @@ def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
     mesh.check_replicas(tensors)
 
 
+_meshes: WeakSet[Mesh] = WeakSet()
+
+
+def _entered_elsewhere() -> str:
+    """The message for a thread that is no rank, where another thread has entered a mesh; else an empty string."""
+    me = threading.get_ident()
+    entered = None if is_rank_thread() else next((m for m in list(_meshes) if m._outer and m._thread != me), None)
+    if entered is None:
+        return ""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return (
+        f"{entered!r} was entered in thread {names.get(entered._thread, entered._thread)!r}, and this is thread "
+        f"{threading.current_thread().name!r}: mesh, tape and random state are per thread, so that a thread neither "
+        "communicates in the order of another nor records on its tape\n"
+        "  fix: call collectives, and operations that are to be differentiated, in the thread that entered the mesh; "
+        "give other threads plain arrays (x.numpy())" + call_site()
+    )
+
+
 def current_mesh() -> Mesh:
     """The current mesh.
 
@@ -406,7 +466,7 @@ def current_mesh() -> Mesh:
     if state.mesh is None:
         raise MeshError(
             "a collective was called and no mesh is current. Needed: a mesh with named axes. "
-            "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)"
+            + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)")
         )
     mesh: Mesh = state.mesh
     return mesh

@@ -10,9 +10,14 @@ but ``off``:
 - The first of these along an axis also finds parameters that are Varying or sharded, and leaves that are Varying
   because they have no label, of which all ranks hold the same values (`ReplicaWarning`).
 
-Both happen the 1st, 2nd, 4th, 8th, ... time, and `step` also every `digest_every` steps. Under ``ranks`` the objective
-is compared every time, and backward, `step` and the end of a mesh's block compare the copies that are not yet compared
-(see `checks.sanitizer`). All ranks of the axis make these calls, at the same places.
+- The end of a mesh's block compares, along the axes of such objectives and optimizers, the constants that no call has
+  compared yet, and the hyperparameters and the R or I parameters of the optimizers. It does not do so if the block ends
+  by an exception, or in a world whose policy is ``raise``, where ranks go on without those that have failed.
+
+They happen the 1st, 2nd, 4th, 8th, ... time, and `step` also every `digest_every` steps. A step that changes a
+hyperparameter in between adds the new numbers to the constants that the next call along the axis compares. Under
+``ranks`` the objective is compared every time, and backward, `step` and the end of a mesh's block compare the copies
+that are not yet compared (see `checks.sanitizer`). All ranks of the axis make these calls, at the same places.
 """
 
 from __future__ import annotations
@@ -39,7 +44,9 @@ from .checks.modes import is_due
 from .checks.sanitizer import Copy, Statement, compare, digest_of
 from .transports.protocol import Communicator
 
-__all__ = ["compare_objective", "compare_pending", "compare_replicas", "compare_step", "is_due"]
+__all__ = [
+    "compare_end", "compare_objective", "compare_pending", "compare_replicas", "compare_step", "is_due", "note_numbers",
+]  # fmt: skip
 
 _SAME = (I, R, C, D)
 
@@ -80,6 +87,7 @@ def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequen
         mine = Statement(call, site=short_site(*find_site()), copies=tuple(copies), is_full=True)
         error = compare(group.name, group.ranks, [Statement.decode(each) for each in group.exchange(mine.encode())])
         if error is not None:
+            group.is_broken = True
             raise error
         return []
     return [part for k, part in enumerate(parts, same) if all(row[k] == part.digest for row in rows)]
@@ -145,18 +153,15 @@ def _objective(y: Any, site: str) -> Copy:
 
 
 # -- the optimizer -----------------------------------------------------------------------------------------------------
-def compare_step(optimizer: Any, grid: Grid, axis_of: Callable[[str], Any]) -> None:
+def compare_step(optimizer: Any, mesh: Any) -> None:
     """Compare an optimizer before a step; see the module.
 
     Parameters
     ----------
     optimizer : Optimizer
-    grid : Grid
-        The grid of the mesh.
-    axis_of : callable
-        ``axis_of(name)``: the `mesh.Axis` of that name.
+    mesh : Mesh
     """
-    n = optimizer.calls
+    n, grid = optimizer.calls, mesh.grid
     due = is_due(n, optimizer.digest_every)
     if not modes.limit or not (due or modes.watching):
         return
@@ -165,14 +170,19 @@ def compare_step(optimizer: Any, grid: Grid, axis_of: Callable[[str], Any]) -> N
         if p.layout is not None and p.layout.grid is grid and not is_absent(p.array)
     ]  # fmt: skip
     made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
+    if n == 1:
+        mesh.optimizers[optimizer] = frozenset(
+            name for k, name in enumerate(grid.names) if grid.sizes[k] > 1 and _is_one_model(k, indexed)
+        )
+        mesh.numbered |= mesh.optimizers[optimizer]
     for k, name in enumerate(grid.names):
         if grid.sizes[k] == 1:
             continue
         same = [(i, p) for i, p in indexed if _is_any(p.layout.labels[k], _SAME)]
-        has_numbers = bool(same) or any(type(p.layout.labels[k]) is Shard for _, p in indexed)
+        has_numbers = _is_one_model(k, indexed)
         if n > 1 and not has_numbers:
             continue  # ranks may update values of their own a different number of times
-        axis, kind = axis_of(name), type(optimizer).__name__
+        axis, kind = mesh.axis(name), type(optimizer).__name__
         named = f"{kind} (axis={name!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
         call = f"step {n} of {named}"
         if not due:
@@ -185,6 +195,58 @@ def compare_step(optimizer: Any, grid: Grid, axis_of: Callable[[str], Any]) -> N
             copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
         own = _own([p for _, p in indexed], axis) if n == 1 and not axis.objectives else []  # else backward compared it
         _warn(settle(axis.group, call, copies, [part for part, _ in own]), own, axis)
+
+
+def _is_one_model(k: int, indexed: Sequence[tuple[int, Any]]) -> bool:
+    """Whether the ranks of the k-th axis train copies or parts of one model."""
+    labels = [p.layout.labels[k] for _, p in indexed]
+    return any(_is_any(label, _SAME) or type(label) is Shard for label in labels)
+
+
+def note_numbers(optimizer: Any, mesh: Any) -> None:
+    """Record the hyperparameters that a step has changed, for the next call along the axes where they are the same."""
+    names = mesh.optimizers.get(optimizer)
+    fact = None
+    for axis in mesh.known_axes() if names else ():
+        if axis.size > 1 and names.issuperset(axis.names) and axis.group.checking:
+            if fact is None:
+                kind = type(optimizer).__name__
+                shown = ", ".join(f"{k}={_number_text(v)}" for k, v in optimizer.numbers().items() if k != "steps")
+                text = f"{kind}({shown})"
+                fact = Copy(f"step {optimizer.calls} of {kind}", text, zlib.crc32(text.encode()), "change")
+            axis.group.copies.append(fact)
+
+
+def compare_end(mesh: Any) -> None:
+    """Compare what is left at the end of a mesh's block; see the module. All ranks of the mesh call it."""
+    axes = sorted((axis for axis in mesh.known_axes() if axis.size > 1), key=lambda axis: axis.names)
+    if any(axis.group.is_broken for axis in axes):
+        return
+    for axis in axes:
+        call = f"the end of the block of {mesh!r} (axis={'*'.join(axis.names)!r})"
+        is_numbered = len(axis.names) == 1 and axis.names[0] in mesh.numbered
+        if is_numbered or axis.objectives:
+            axis.ends += 1
+            if is_due(axis.ends):
+                settle(axis.group, call, _left(mesh, axis.names[0]) if is_numbered else ())
+                continue
+        if modes.watching:
+            compare_pending(axis.group, call)
+
+
+def _left(mesh: Any, name: str) -> list[Copy]:
+    """The hyperparameters and copies of parameters of all optimizers whose numbers are the same along an axis."""
+    copies, k = [], mesh.grid.axis(name)
+    for optimizer, names in list(mesh.optimizers.items()):
+        if name in names:
+            kind = type(optimizer).__name__
+            copies += [_number(kind, word, value) for word, value in optimizer.numbers().items()]
+            for i, p in enumerate(optimizer.parameters):
+                if p.layout is not None and p.layout.grid is mesh.grid and not is_absent(p.array):
+                    if _is_any(p.layout.labels[k], _SAME):
+                        shown = p.name or f"parameter {i}"
+                        copies.append(Copy(f"{shown} of {kind}", _shown(p, shown), _digest_of(p.array), "parameter"))
+    return copies
 
 
 def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
@@ -206,8 +268,12 @@ def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:
 
 
 def _number(kind: str, name: str, value: Any) -> Copy:
-    text = repr([float(v) for v in value] if isinstance(value, tuple | list) else float(value))
+    text = _number_text(value)
     return Copy(f"{name} of {kind}", f"{kind}({name}={text})", zlib.crc32(text.encode()), "hyperparameter")
+
+
+def _number_text(value: Any) -> str:
+    return repr([float(v) for v in value] if isinstance(value, tuple | list) else float(value))
 
 
 # -- values that were probably meant Invariant -------------------------------------------------------------------------

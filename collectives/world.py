@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autograd.engine.state import state
 from autograd.errors import CommunicationError, MeshError, RankFailed
+from autograd.random import State, set_state
 
 from .job.activity import forked_text
 from .job.failure import process
@@ -47,6 +48,11 @@ class _Current(threading.local):
 
 
 _current = _Current()
+
+
+def is_rank_thread() -> bool:
+    """Whether this thread is a rank of a world of threads, or has a current world."""
+    return _current.communicator is not None
 
 
 class World:
@@ -321,6 +327,7 @@ class World:
 
         def rank_main(rank: int) -> None:
             _current.world, _current.communicator = self, local.communicator(rank)
+            set_state(State())  # of random keys: every rank starts with the same
             try:
                 results[rank] = program(*args)
             except BaseException as error:

@@ -10,6 +10,8 @@ from ..engine.parameter import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import RingtapeError
+from ..random.keys import check_key
+from ..random.placement import of_tensor
 from .module import Module
 
 __all__ = ["Dropout", "dropout"]
@@ -66,6 +68,9 @@ def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: boo
     raw = x.__class__ not in TENSORS
     if raw:
         x = tensor(x)
+    if state.grid is not None:
+        check_key(key, "dropout")
+        of_tensor(x, key.axes, "dropout")
     keep = random.bernoulli(key, x, 1.0 - p)
     scale = x.dtype.type(0.0 if p == 1 else 1.0 / (1.0 - p))
     y = x * (Tensor(keep.array * scale, keep.layout) if keep.__class__ in TENSORS else Tensor(keep * scale))
@@ -81,6 +86,11 @@ class Dropout(Module):
         Probability of dropping an element.
     along : str or sequence of str
         Mesh axes on which x is Varying. The ranks of these axes use different masks.
+
+    Raises
+    ------
+    LayoutError
+        At a call: x is Varying on an axis that is not in `along`.
     """
 
     def __init__(self, p: float = 0.5, *, along: str | Sequence[str] = ()):

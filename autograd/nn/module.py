@@ -7,17 +7,22 @@ learned, such as a running mean.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from operator import index
 from typing import Any, Self
+from uuid import uuid4
 
 import numpy as np
 
-from ..arrays.device import is_inexact, move, to_host
+from ..arrays.device import is_inexact, move
 from ..engine.parameter import Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import DtypeError, RingtapeError, ShapeError, TapeError
+from ..engine.whole import part_of, sharded_axes, whole_of
+from ..errors import DtypeError, LayoutError, PositionError, RingtapeError, ShapeError, TapeError, call_site
+from ..layouts.layout import Layout, P, V
 
 __all__ = ["Module", "ModuleList", "Sequential", "load", "save"]
 
@@ -134,20 +139,42 @@ class Module:
             parameter.zero_grad()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of all parameters and buffers as host arrays, by name."""
-        found = {name: np.array(to_host(p.array)) for name, p in self.named_parameters()}
+        """Return copies of all parameters and buffers as host arrays, by name.
+
+        Those that are sharded are gathered from all ranks, so that all ranks along their axes call this together, and
+        each gets the whole. Of a Varying value each rank gets its own.
+
+        Raises
+        ------
+        MeshError
+            A value is sharded, and its mesh is not current.
+        """
+        return {
+            name: whole_of(array, layout, f"{type(self).__name__}.state_dict", name)
+            for name, array, layout in self._values()
+        }
+
+    def _values(self) -> Iterator[tuple[str, Any, Layout | None]]:
+        """Iterate over (name, array, layout) of all parameters and buffers."""
+        for name, p in self.named_parameters():
+            yield name, p.array, p.layout
         for name, owner, attribute in self.named_buffers():
             value = getattr(owner, attribute)
-            found[name] = np.array(to_host(value.array if value.__class__ in TENSORS else value))
-        return found
+            is_tensor = value.__class__ in TENSORS
+            yield name, value.array if is_tensor else value, value.layout if is_tensor else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set all parameters and buffers from a `state_dict`. If it raises, nothing has been changed.
 
+        Each rank takes its part of a whole value, whatever number of ranks has saved it. A Tensor with the labels of a
+        parameter is this rank's part already.
+
         Raises
         ------
         ShapeError
-            Names are missing or unknown, or shapes differ.
+            Names are missing or unknown, or shapes differ from those of the whole values.
+        LayoutError
+            A parameter is a Shard whose extents the ranks have not agreed on.
         DtypeError
             One of the arrays is integer and the other floating.
         TapeError
@@ -164,19 +191,18 @@ class Module:
             )
         arrays = {}
         for name, p in mine.items():
-            value = np.asarray(state[name])
-            if value.shape != p.array.shape:
-                raise ShapeError(f"load_state_dict: {name} has shape {value.shape}; needed: {p.array.shape}")
+            value = part_of(state[name], p.array, p.layout, "load_state_dict", name)
             if is_inexact(value.dtype) != is_inexact(p.array.dtype):
                 raise DtypeError(f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}")
             if type(p.array) is np.ndarray and not p.array.flags.writeable:
                 raise TapeError(f"load_state_dict: a tape still needs {name}. Fix: load after backward")
             arrays[name] = move(value.astype(p.array.dtype), p.array)
         for name, (owner, attribute) in buffers.items():
-            have, value = np.asarray(getattr(owner, attribute)), np.asarray(state[name])
-            if value.shape != have.shape:
-                raise ShapeError(f"load_state_dict: {name} has shape {value.shape}; needed: {have.shape}")
-            arrays[name] = value.astype(have.dtype)
+            have = getattr(owner, attribute)
+            layout = have.layout if have.__class__ in TENSORS and sharded_axes(have.layout) else None
+            array = have.array if have.__class__ in TENSORS else have
+            value = part_of(state[name], array, layout, "load_state_dict", name).astype(array.dtype)
+            arrays[name] = value if layout is None else Leaf(value, layout)
         for name, p in mine.items():
             p.array = arrays[name]
         for name, (owner, attribute) in buffers.items():
@@ -196,10 +222,14 @@ def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
 class ModuleList(Module):
     """A list of modules. It has no `forward`; parameters are named by the position of their module ("0.weight").
 
+    Items can be assigned, deleted, inserted and removed as those of a list; a slice is a list of the same class.
+
     Raises
     ------
     RingtapeError
         An item is not a Module.
+    PositionError
+        An index is out of range.
 
     Examples
     --------
@@ -210,24 +240,59 @@ class ModuleList(Module):
     """
 
     def __init__(self, modules: Iterable[Module] = ()):
-        self.layers = list(modules)
-        for i, module in enumerate(self.layers):
-            if not isinstance(module, Module):
-                raise RingtapeError(f"{type(self).__name__}: item {i} is {module!r}; needed: a Module")
+        self.layers: list[Module] = []
+        self.extend(modules)
+
+    def _checked(self, i: int, module: Any) -> Module:
+        if not isinstance(module, Module):
+            raise RingtapeError(f"{type(self).__name__}: item {i} is {module!r}; needed: a Module")
+        return module
+
+    def _place(self, i: int) -> int:
+        """The index as a number from 0."""
+        place, n = index(i), len(self.layers)
+        if not -n <= place < n:
+            raise PositionError(f"{type(self).__name__}: index {place} was given; it has {n} modules" + call_site())
+        return place % n
 
     def __len__(self) -> int:
         return len(self.layers)
 
-    def __getitem__(self, i: int) -> Module:
-        return self.layers[i]
+    def __getitem__(self, i: int | slice) -> Any:
+        if not isinstance(i, slice):
+            return self.layers[self._place(i)]
+        return type(self)(*self.layers[i]) if isinstance(self, Sequential) else type(self)(self.layers[i])
+
+    def __setitem__(self, i: int, module: Module) -> None:
+        place = self._place(i)
+        self.layers[place] = self._checked(place, module)
+
+    def __delitem__(self, i: int | slice) -> None:
+        del self.layers[i if isinstance(i, slice) else self._place(i)]
 
     def __iter__(self) -> Iterator[Module]:
         return iter(self.layers)
 
+    def __iadd__(self, modules: Iterable[Module]) -> Self:
+        return self.extend(modules)
+
     def append(self, module: Module) -> Self:
         """Add a module at the end and return the list."""
-        self.layers.append(module)
+        return self.extend([module])
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Add modules at the end and return the list."""
+        n = len(self.layers)
+        self.layers += [self._checked(n + i, module) for i, module in enumerate(modules)]
         return self
+
+    def insert(self, i: int, module: Module) -> None:
+        """Insert a module before the one at index `i`."""
+        self.layers.insert(i, self._checked(i, module))
+
+    def pop(self, i: int = -1) -> Module:
+        """Remove the module at an index and return it."""
+        return self.layers.pop(self._place(i))
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         for i, module in enumerate(self.layers):
@@ -259,9 +324,22 @@ class Sequential(ModuleList):
 
 
 def save(module: Module, path: str | os.PathLike[str]) -> None:
-    """Write this process's parameters and buffers to an ``.npz`` file.
+    """Write all parameters and buffers to an ``.npz`` file.
 
-    The file is written under another name and then renamed, so that an interrupted call leaves no partial file.
+    The file contains whole values, so it can be loaded on any number of ranks. Without a mesh, and for parameters that
+    are equal on all ranks, any rank may call it alone. If a parameter is sharded, all ranks along its axes call it
+    together: the parts are gathered, and the first rank that gives a path writes its file. Of a Varying parameter the
+    file contains this rank's value, and its place on the mesh; each rank gives a path of its own.
+
+    The file is written under another name and then renamed, so that an interrupted call leaves no partial file, and
+    several ranks may write the same file.
+
+    Raises
+    ------
+    MeshError
+        A value is sharded, and its mesh is not current.
+    RingtapeError
+        Another rank could not write the file.
 
     Examples
     --------
@@ -273,10 +351,48 @@ def save(module: Module, path: str | os.PathLike[str]) -> None:
     ...     nn.load(model, os.path.join(folder, "model.npz"))
     """
     target = os.fspath(path)
-    part = f"{target}.{os.getpid()}.part"
+    values = {**module.state_dict(), **_own_places(module)}
+    axes = {axis for _, _, layout in module._values() for axis in sharded_axes(layout)}
+    if not axes:
+        _write(values, target)
+        return
+    group = state.mesh.axis(tuple(axes)).group
+    error: OSError | None = None
+    if group.exchange(os.fsencode(target)).index(os.fsencode(target)) == group.index:
+        try:
+            _write(values, target)
+        except OSError as failure:
+            error = failure
+    failures = group.exchange(b"" if error is None else str(error).encode())
+    if error is not None:
+        raise error
+    for rank, text in zip(group.ranks, failures, strict=True):
+        if text:
+            raise RingtapeError(f"save: rank {rank} could not write the file: {text.decode()}" + call_site())
+
+
+_PLACES = "places of varying values"
+"""The entry of a file with values of one rank: as JSON, this rank's coordinate on each axis on which it has its own."""
+
+
+def _own_places(module: Module) -> dict[str, np.ndarray]:
+    """The entry `_PLACES`, if the module has values of this rank."""
+    places: dict[str, int] = {}
+    for _, _, layout in module._values():
+        if layout is not None:
+            for axis, size, place, label in zip(
+                layout.grid.names, layout.grid.sizes, layout.grid.place, layout.labels, strict=True
+            ):
+                if size > 1 and (label is V or label is P):
+                    places[axis] = int(place)
+    return {_PLACES: np.array(json.dumps(places, sort_keys=True))} if places else {}
+
+
+def _write(values: dict[str, Any], target: Any) -> None:
+    part = f"{os.fsdecode(target)}.{uuid4().hex}.part"  # ranks may be threads of a process, or processes of many hosts
     try:
         with open(part, "wb") as file:
-            np.savez(file, allow_pickle=False, **module.state_dict())
+            np.savez(file, allow_pickle=False, **values)
         os.replace(part, target)
     finally:
         if os.path.exists(part):
@@ -284,6 +400,22 @@ def save(module: Module, path: str | os.PathLike[str]) -> None:
 
 
 def load(module: Module, path: str | os.PathLike[str]) -> None:
-    """Read parameters and buffers that `save` wrote. See `Module.load_state_dict` for the errors."""
+    """Read parameters and buffers that `save` wrote, on any number of ranks. Each rank takes its part.
+
+    Raises
+    ------
+    LayoutError
+        The file contains the Varying values of another place on the mesh.
+    ShapeError, DtypeError, TapeError
+        See `Module.load_state_dict`.
+    """
     with np.load(path, allow_pickle=False) as file:
-        module.load_state_dict({name: file[name] for name in file.files})
+        values = {name: file[name] for name in file.files}
+    saved, mine = values.pop(_PLACES, None), _own_places(module).get(_PLACES)
+    if saved is not None and mine is not None and str(saved) != str(mine):
+        raise LayoutError(
+            f"load({os.fspath(path)!r}): the file contains values of the rank at {saved}; this rank is at {mine}, and "
+            "the module is Varying there: each rank has values of its own\n  fix: a path for each rank, in save and in "
+            "load: nn.save(model, f'model.{rank}.npz')" + call_site()
+        )
+    module.load_state_dict(values)

@@ -11,9 +11,10 @@ from . import schedules
 from .adam import Adam, AdamW
 from .base import Optimizer
 from .large_batch import LAMB, LARS
-from .norms import clip_grad_norm_, clip_grad_value_
+from .norms import clip_grad_norm_, clip_grad_value_, global_norm
 from .sgd import SGD
 
 __all__ = [
-    "LAMB", "LARS", "SGD", "Adam", "AdamW", "Optimizer", "clip_grad_norm_", "clip_grad_value_", "schedules",
+    "LAMB", "LARS", "SGD", "Adam", "AdamW", "Optimizer", "clip_grad_norm_", "clip_grad_value_", "global_norm",
+    "schedules",
 ]  # fmt: skip

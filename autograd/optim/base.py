@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import is_inexact, move, to_host
+from ..arrays.device import is_inexact, move
 from ..arrays.shape_only import is_absent
 from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
+from ..engine.whole import part_of, whole_of
 from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
@@ -99,6 +100,8 @@ class Optimizer:
         self.digest_every = digest_every
         self.steps = 0
         self.calls = 0  # of `step` on a mesh; unlike `steps` it is not part of the state
+        self._read = attrgetter("lr", *self._numbers)
+        self._known: Any = None  # the hyperparameters at the last call of `has_new_numbers`
         self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
 
     def zero_grad(self) -> None:
@@ -176,6 +179,14 @@ class Optimizer:
         """The hyperparameters and the number of steps, by their names."""
         return {name: getattr(self, name) for name in ("lr", "steps", *self._numbers)}
 
+    def has_new_numbers(self) -> bool:
+        """Whether a hyperparameter has changed since the last call of this method."""
+        now = self._read(self)
+        if now == self._known:
+            return False
+        self._known = now
+        return True
+
     def state_lists(self) -> list[list[Any]]:
         """The lists that hold the state of each parameter."""
         return [getattr(self, name) for name in self._saved]
@@ -183,12 +194,20 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the number of steps, the learning rate and the arrays kept for each parameter.
 
-        `load_state_dict` continues a run from them.
+        `load_state_dict` continues a run from them. The arrays of a sharded parameter are gathered from all ranks, so
+        that all ranks along its axes call this together, and each gets the whole.
+
+        Raises
+        ------
+        MeshError
+            A parameter is sharded, and its mesh is not current.
         """
         found: dict[str, Any] = {"steps": self.steps, "lr": self.lr}
         for name in self._saved:
-            values = getattr(self, name)
-            found[name] = [v if v is None or isinstance(v, int) else np.array(to_host(v)) for v in values]
+            found[name] = [
+                v if isinstance(v, int) else whole_of(v, p.layout, "Optimizer.state_dict", f"{name} {i}")
+                for i, (p, v) in enumerate(zip(self.parameters, getattr(self, name), strict=True))
+            ]
         return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -197,7 +216,7 @@ class Optimizer:
         Raises
         ------
         ShapeError
-            Entries are missing or unknown, or shapes differ.
+            Entries are missing or unknown, or shapes differ from those of the whole values.
         """
         needed = {"steps", "lr", *self._saved}
         if set(state) != needed or any(len(state[name]) != len(self.parameters) for name in self._saved):
@@ -208,9 +227,9 @@ class Optimizer:
         for name in self._saved:
             values = []
             for p, v in zip(self.parameters, state[name], strict=True):
-                if isinstance(v, np.ndarray) and v.shape != p.array.shape:
-                    raise ShapeError(f"load_state_dict: {name} has shape {v.shape}; needed: {p.array.shape}")
-                values.append(move(v.copy(), p.array) if isinstance(v, np.ndarray) else v)
+                if isinstance(v, np.ndarray):
+                    v = move(part_of(v, p.array, p.layout, "load_state_dict", name).copy(), p.array)
+                values.append(v)
             setattr(self, name, values)
         self.steps, self.lr = int(state["steps"]), float(state["lr"])
         self.forget()

@@ -1,7 +1,7 @@
 """LARS and LAMB, optimizers for large batches: the step of each parameter is scaled by the norm of the parameter.
 
-The norm is that of the whole parameter. On a mesh sharded and Varying parameters are refused unless `norm` is given,
-a function that sums over the ranks; see `optim.norms`.
+The norm is that of the whole parameter, also if it is sharded: all ranks along its axes step together. Varying
+parameters are refused unless `norm` is given; see `optim.norms`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from typing import Any
 
 from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
+from ..layouts.layout import V
 from .adam import Adam
 from .base import Optimizer, decrease
 from .hyperparameters import check_numbers
-from .norms import Norm, check_norm, norm_of
+from .norms import Norm, check_norm, local_norm, norm_of
 
 __all__ = ["LAMB", "LARS"]
 
 
 def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> float:
-    return norm_of(norm, [Tensor(array, p.layout)])
+    x = [Tensor(array, p.layout)]
+    if norm is None and (p.layout is None or V in p.layout.labels):
+        return local_norm(x)  # which refuses Varying: the ranks may have different parameters
+    return norm_of(norm, x)
 
 
 class LARS(Optimizer):
@@ -36,14 +40,14 @@ class LARS(Optimizer):
         The learning rate, or a schedule: see `schedules`.
     momentum, weight_decay, trust, eps : float
     norm : callable, optional
-        Norm of values of which this rank has a part; see `optim.norms`.
+        The norm of a whole parameter, by default `global_norm`; see `optim.norms`.
     digest_every : int
         See `Optimizer`.
 
     Raises
     ------
     LayoutError
-        At `step`: a parameter is sharded or Varying, and `norm` is not given.
+        At `step`: a parameter is Varying, and `norm` is not given.
 
     Notes
     -----
@@ -106,14 +110,14 @@ class LAMB(Adam):
     betas : (float, float)
     eps, weight_decay : float
     norm : callable, optional
-        Norm of values of which this rank has a part; see `optim.norms`.
+        The norm of a whole parameter, by default `global_norm`; see `optim.norms`.
     digest_every : int
         See `Optimizer`.
 
     Raises
     ------
     LayoutError
-        At `step`: a parameter is sharded or Varying, and `norm` is not given.
+        At `step`: a parameter is Varying, and `norm` is not given.
 
     Notes
     -----

@@ -1,8 +1,11 @@
 """Norms of parameters and gradients, and gradient clipping.
 
 A norm is that of the whole value. A process can compute it alone without a mesh, and from Invariant and Replicated
-copies. A sharded or Varying value is refused unless the caller gives `norm`, a function that includes what the other
-ranks hold. Partial gradients are always refused: the norm of an addend is not the norm of the sum.
+copies. On a mesh `global_norm` counts copies once and sums the parts and the Varying values of all ranks. Partial
+gradients are refused: the norm of an addend is not the norm of the sum.
+
+A function `norm` of the program may take the place of `global_norm`. The 1st, 2nd, 4th, 8th, ... of its results on a
+mesh is compared with that of `global_norm`, and every one between the ranks.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, LayoutError, OptionError, call_site
-from ..layouts.layout import C, D, I, R, V
+from ..layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 from ..layouts.messages import describe
 from .hyperparameters import check_numbers
 
-__all__ = ["Norm", "check_norm", "clip_grad_norm_", "clip_grad_value_", "local_norm", "norm_of"]
+__all__ = ["Norm", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm", "local_norm", "norm_of"]
 
 Norm = Callable[[list[Tensor], float], float]
 """A function from a list of Tensors and the order of the norm to the norm of all their elements together."""
@@ -47,31 +50,148 @@ def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
                 name = getattr(x, "name", "") or f"value {i}"
                 raise LayoutError(
                     f"norm({name}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: it is {label.word}, "
-                    "and the norm of what this rank holds is not that of the whole\n  fix: norm=, a function that sums "
-                    "over what all ranks hold" + call_site()
+                    "and the norm of what this rank holds is not that of the whole\n  fix: norm=optim.global_norm, "
+                    "which sums over what all ranks hold" + call_site()
                 )
-    arrays = [x.array for x in tensors if type(x.array) is not Shaped]  # a dry run has no values: the norm is 0
+    return _root(_power([x.array for x in tensors], norm_type), norm_type)
+
+
+def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
+    """Return the norm of all elements of the Tensors together, over all ranks of the mesh.
+
+    Copies (R, I, C) count once. The parts of a Shard, and Varying values, are summed over the ranks: all ranks along
+    their axes call this together, with Tensors of the same layouts. All ranks get the same number, bitwise.
+
+    Parameters
+    ----------
+    tensors : iterable of Tensor
+    norm_type : float
+        Order of the norm, above 0; ``math.inf`` for the largest absolute value.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    LayoutError
+        A Tensor is Partial or Rooted, or its mesh is not current.
+
+    Examples
+    --------
+    Two ranks hold the parts [3] and [4] of one value, and a copy of [12]:
+
+    >>> import autograd as ag, collectives as cc
+    >>> from autograd import optim
+    >>> def program():
+    ...     with cc.Mesh(tp=2) as mesh:
+    ...         part = [3.0 + int(mesh.ranks.rank)]
+    ...         w = ag.Parameter(part, {"tp": cc.Shard(0)}, global_shape=(2,))
+    ...         return optim.global_norm([w, ag.Parameter([12.0])])
+    >>> cc.run(program, ranks=2)
+    [13.0, 13.0]
+    """
+    tensors = list(tensors)
+    return _norm_over_ranks(tensors, [x.layout for x in tensors], norm_type)
+
+
+def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], norm_type: float) -> float:
+    """`global_norm`, where `layouts` are those of all Tensors that any rank may give."""
+    by_axes: dict[tuple[str, ...], list[Any]] = {_axes_of_parts(layout): [] for layout in layouts}
+    for x in tensors:
+        _refuse_addends(x.layout)
+        by_axes.setdefault(_axes_of_parts(x.layout), []).append(x.array)
+    powers = []
+    for axes, arrays in sorted(by_axes.items(), key=lambda item: item[0]):
+        power = _power(arrays, norm_type)
+        along = state.mesh.numbers_of_all(power, axes, f"norm over the ranks (axis={'*'.join(axes)!r})") if axes else ()
+        powers.append(_sum(along, norm_type) if axes else power)
+    return _root(_sum(powers, norm_type), norm_type)
+
+
+def _axes_of_parts(layout: Layout | None) -> tuple[str, ...]:
+    """The axes along which the ranks hold different elements: parts, or values of their own."""
+    if layout is None:
+        return ()
+    found = [axis for axis, label in layout.items() if label is V or type(label) is Shard]
+    if found and state.grid is not layout.grid:
+        raise LayoutError(
+            f"global_norm: a value is {layout!r}, and its mesh is not current: the ranks hold parts of it\n"
+            "  fix: call it inside `with mesh:`, on all ranks" + call_site()
+        )
+    return tuple(found)
+
+
+def _refuse_addends(layout: Layout | None) -> None:
+    for axis, label in () if layout is None else layout.items():
+        if label is P or isinstance(label, Rooted):
+            raise LayoutError(
+                f"global_norm: a value is {label.word} on axis {axis!r}; needed: copies, parts, or values of each rank"
+                + call_site()
+            )
+
+
+def _power(arrays: list[Any], norm_type: float) -> float:
+    """The sum of the powers of all elements, or the largest absolute value."""
+    arrays = [a for a in arrays if type(a) is not Shaped]  # a dry run has no values: the norm is 0
     if norm_type == math.inf:
         return max((float(np.max(np.abs(a))) for a in arrays if a.size), default=0.0)
     if norm_type == 2.0:  # dot products in double precision need no array of squares and do not overflow in float32
-        return math.sqrt(math.fsum(_sum_of_squares(a) for a in arrays))
-    return math.fsum(float(np.sum(np.abs(a) ** norm_type, dtype=np.float64)) for a in arrays) ** (1.0 / norm_type)
+        return math.fsum(_sum_of_squares(a) for a in arrays)
+    return math.fsum(float(np.sum(np.abs(a) ** norm_type, dtype=np.float64)) for a in arrays)
 
 
-def norm_of(norm: Norm | None, tensors: list[Tensor], norm_type: float = 2.0) -> float:
-    """Return ``norm(tensors, norm_type)``, by default `local_norm`.
+def _sum(powers: Iterable[float], norm_type: float) -> float:
+    if norm_type != math.inf:
+        return math.fsum(powers)
+    powers = list(powers)
+    return next((x for x in powers if math.isnan(x)), max(powers, default=0.0))
+
+
+def _root(power: float, norm_type: float) -> float:
+    return power if norm_type == math.inf else math.sqrt(power) if norm_type == 2.0 else power ** (1.0 / norm_type)
+
+
+def norm_of(
+    norm: Norm | None, tensors: list[Tensor], norm_type: float = 2.0, layouts: Iterable[Layout | None] = ()
+) -> float:
+    """Return ``norm(tensors, norm_type)``, by default `global_norm`; `layouts` as in `_norm_over_ranks`.
 
     The ranks compare what `norm` returns along the axes on which a Tensor is one value, not Varying.
+
+    Raises
+    ------
+    OptionError
+        `norm` returns another number than `global_norm`.
     """
     if norm is None:
-        return local_norm(tensors, norm_type)
+        return _norm_over_ranks(tensors, layouts, norm_type)
     total, grid = float(norm(tensors, norm_type)), state.grid
-    layouts = [x.layout for x in tensors if x.layout is not None and x.layout.grid is grid]
-    if grid is not None and layouts:
-        labels = [V if all(layout.labels[k] is V for layout in layouts) else I for k in range(len(grid.names))]
+    found = [x.layout for x in tensors if x.layout is not None and x.layout.grid is grid]
+    known = [*found, *(layout for layout in layouts if layout is not None and layout.grid is grid)]
+    if grid is None or not known:
+        return total
+    labels = [V if all(layout.labels[k] is V for layout in known) else I for k in range(len(grid.names))]
+    if found:
         for declare in declarations:
             declare("norm", Tensor(np.float64(total), grid.layout(labels)))
+    mesh = state.mesh
+    if mesh.is_comparing and V not in labels and norm is not global_norm:  # else the rank's own norm may be meant
+        mesh.norms += 1
+        if mesh.norms & (mesh.norms - 1) == 0:
+            _compare_norm(total, _norm_over_ranks(tensors, layouts, norm_type), norm_type)
     return total
+
+
+def _compare_norm(total: float, right: float, norm_type: float) -> None:
+    if state.dry or not math.isfinite(right) or math.isclose(total, right, rel_tol=1e-3, abs_tol=1e-12):
+        return
+    raise OptionError(
+        f"norm= returned {total:.6g}, and the norm of order {norm_type:g} of what all ranks hold together is "
+        f"{right:.6g}\n  needed: copies (R, I) count once, and parts (Shard, V) are summed over the ranks; a sum over "
+        "the ranks that includes copies counts them once per rank\n"
+        "  fix: leave norm= out, which is norm=optim.global_norm" + call_site()
+    )
 
 
 def _sum_of_squares(a: Any) -> float:
@@ -101,8 +221,9 @@ def clip_grad_norm_(
     norm_type : float
         Order of the norm, above 0; ``math.inf`` for the largest absolute value.
     norm : callable, optional
-        ``norm(gradients, norm_type)`` returns the norm of all gradients (Tensors) together. Needed for sharded and
-        Varying gradients, where it must include the other ranks.
+        ``norm(gradients, norm_type)`` returns the norm of all gradients (Tensors) together, including those of the
+        other ranks. The default is `global_norm`: if a parameter is sharded or Varying, all ranks along its axes clip
+        together.
 
     Returns
     -------
@@ -112,10 +233,9 @@ def clip_grad_norm_(
     Raises
     ------
     LayoutError
-        A gradient is Partial: clip after the reduction, or each rank clips its own addend. A gradient is sharded or
-        Varying, and `norm` is not given.
+        A gradient is Partial: clip after the reduction, or each rank clips its own addend.
     OptionError
-        `max_norm` or `norm_type` is out of range.
+        `max_norm` or `norm_type` is out of range. `norm` returns another number than `global_norm`.
 
     Notes
     -----
@@ -139,8 +259,14 @@ def clip_grad_norm_(
             f"clip_grad_norm_: max_norm={max_norm}, norm_type={norm_type}; needed: at least 0, and above 0"
         )
     check_norm("clip_grad_norm_", norm)
+    if isinstance(parameters, Iterable) and not isinstance(parameters, Leaf):
+        parameters = list(parameters)
     gradients = _gradients(parameters, "clip_grad_norm_")
-    total = norm_of(norm, [g for _, g in gradients], norm_type)
+    layouts: list[Layout | None] = []
+    if state.grid is not None:  # a parameter that has a gradient on some ranks only is included on all of them
+        given = [parameters] if isinstance(parameters, Leaf) else parameters
+        layouts = [p.labelled(state.grid) for p in given]
+    total = norm_of(norm, [g for _, g in gradients], norm_type, layouts)
     scale = max_norm / (total + 1e-6)
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in gradients:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import DtypeError, LayoutError, call_site
+from ..errors import DtypeError, LayoutError, OptionError, call_site
 from ..layouts.messages import require_same_number
 from ..layouts.rank_values import rank_axes
 
@@ -148,6 +148,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.seed = 0
         self.ordinals: dict[str, int] = {}
+        self.is_set = threading.current_thread() is threading.main_thread()  # or by `set_state`
 
 
 _thread = _Thread()
@@ -156,7 +157,8 @@ _thread = _Thread()
 def seed(n: int) -> None:
     """Set this thread's seed, and reset the counts of `next_key` to zero.
 
-    Each thread has its own seed, initially 0. Ranks that set the same seed and run the same program get the same keys.
+    The seed of the main thread, and of a rank that is a thread (`cc.run`), is initially 0. Another thread has none
+    until it sets one. Ranks that set the same seed and run the same program get the same keys.
 
     Parameters
     ----------
@@ -195,12 +197,26 @@ def next_key(name: str) -> Key:
     Key
         ``Key(seed, f"{name}.{ordinal}")``.
 
+    Raises
+    ------
+    OptionError
+        In a thread that has set no seed, such as a worker of a ``ThreadPoolExecutor``: its keys would not depend on the
+        seed of the thread that started it, and which task gets which key would depend on the timing.
+
     Examples
     --------
     >>> seed(0)
     >>> next_key("weight").name, next_key("dropout").name, next_key("weight").name
     ('weight.0', 'dropout.0', 'weight.1')
     """
+    if not _thread.is_set:
+        raise OptionError(
+            f"next_key({name!r}): called in thread {threading.current_thread().name!r}, which has set no seed. Random "
+            "state is per thread, and which thread runs which task may differ between runs and ranks\n"
+            f"  fix: make the keys before, in the thread that starts the tasks: key = random.next_key({name!r}), and "
+            "give task i key.at(i), as in nn.dropout(x, p, key.at(i))\n"
+            "  or:  random.seed(n) at the beginning of a thread that runs one fixed part of the program" + call_site()
+        )
     ordinal = _thread.ordinals.get(name, 0)
     key = Key(_thread.seed, f"{name}.{ordinal}")
     _thread.ordinals[name] = ordinal + 1
@@ -226,5 +242,6 @@ def get_state() -> State:
 
 def set_state(state: State) -> None:
     """Restore a random state that `get_state` returned."""
+    _thread.is_set = True
     _thread.seed = state.seed
     _thread.ordinals = dict(state.ordinals)

@@ -40,7 +40,13 @@ def coordinates(axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
 
 
 def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, ...], Part, Layout | None]:
-    """Return (logical shape, this rank's part, layout of the draw) of a draw for `x`."""
+    """Return (logical shape, this rank's part, layout of the draw) of a draw for `x`.
+
+    Raises
+    ------
+    LayoutError
+        `x` is Varying on an axis that is not one of `axes`.
+    """
     extents = [int(n) for n in x.array.shape]
     layout = x.layout if state.grid is None or x.layout is not None else x.labelled(state.grid)
     if layout is None:
@@ -60,17 +66,26 @@ def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, .
         elif name in axes:
             labels.append(V)
         elif label is V:
-            shown = describe(x.array, x.array.shape, layout)
-            raise LayoutError(
-                f"{caller}(key, {x.name or 'x'}: {shown})\n  axis {name!r}: the ranks hold different values (Varying), "
-                "and one key gives them all the same random numbers\n"
-                f"  fix: key.along({name!r})   (other numbers on every rank)\n"
-                f"  or:  cc.from_local(x, {{{name!r}: Shard(0)}}), if the ranks hold parts of one value" + call_site()
-            )
+            raise LayoutError(_one_key(caller, x, layout, name) + call_site())
         else:
             labels.append(D)
     box = tuple(slice(start, start + n) for start, n in zip(starts, x.array.shape, strict=True))
     return tuple(extents), box, layout.grid.layout(labels)
+
+
+def _one_key(caller: str, x: Tensor, layout: Layout, axis: str) -> str:
+    """The message for a draw with one key for values that differ between the ranks of an axis."""
+    along = f"key.along({axis!r})   (other numbers on every rank)"
+    if caller == "dropout":
+        along = (
+            f"nn.Dropout(p, along={axis!r}), or nn.dropout(x, p, key.along({axis!r}))   (another mask on every rank)"
+        )
+    return (
+        f"{caller}(key, {getattr(x, 'name', '') or 'x'}: {describe(x.array, x.array.shape, layout)})\n"
+        f"  axis {axis!r}: the ranks hold different values (Varying), and one key gives them all the same random "
+        f"numbers\n  fix: {along}\n"
+        f"  or:  cc.from_local(x, {{{axis!r}: Shard(0)}}), if the ranks hold parts of one value"
+    )
 
 
 def of_shape(

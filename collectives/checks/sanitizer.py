@@ -201,7 +201,11 @@ def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statem
         by_place.append(mine)
     for place in dict.fromkeys(copy.place for each in statements for copy in each.copies):
         passed = [mine.get(place, []) for mine in by_place]
-        if _are_parts_of_longest(passed) and any(copies and copies[0].kind != "copy" for copies in passed):
+        found = next(copies[0] for copies in passed if copies)
+        if found.kind == "change":  # a rank without it has kept its numbers
+            kept = found._replace(text="no hyperparameter has changed", digest=0)
+            passed = [copies + [kept] * (max(map(len, passed)) - len(copies)) for copies in passed]
+        elif found.kind != "copy" and _are_parts_of_longest(passed):
             continue
         for nth in range(max(map(len, passed))):
             who = {rank: copies[nth] for rank, copies in zip(ranks, passed, strict=True) if len(copies) > nth}
@@ -264,8 +268,8 @@ _KINDS = {
     "gradient": (
         "the gradients of",
         "has digest {digest:08x}",
-        "change a gradient on all ranks in the same way; a norm to clip by includes all ranks: "
-        "clip_grad_norm_(..., norm=)",
+        "change a gradient on all ranks in the same way; a norm to clip by includes all ranks, as that of "
+        "optim.clip_grad_norm_ does",
     ),
     "state": (
         "the optimizers of",
@@ -273,10 +277,17 @@ _KINDS = {
         "load the same state on every rank: load_state_dict of a state that one rank has read and broadcast",
     ),
     "hyperparameter": ("the hyperparameters of", "", "the same number on every rank"),
+    "change": (
+        "the hyperparameters of",
+        "",
+        "the same number on every rank: change it in the same step on all of them, by a value that they share, like "
+        "the sum of their losses",
+    ),
     "norm": (
         "the norms of",
         "has digest {digest:08x}",
-        "norm= returns the norm of what all ranks hold together: sum their squares with an all_reduce",
+        "leave norm= out; or return the norm of what all ranks hold together: sum their squares with an all_reduce, "
+        "and count copies once",
     ),
     "key": (
         "the random keys of",

@@ -138,7 +138,7 @@ class Communicator:
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     is_broken = False
-    """Whether a call has failed. Its ranks may be at different calls since then."""
+    """Whether a call has failed, or copies differed. Its ranks may be at different calls since then."""
     library: Any = None
     """``mpi4py.MPI`` where the ranks are processes. Shared memory is allocated through it."""
     pools: dict[tuple[int, ...], Any] | None = None
@@ -412,8 +412,12 @@ class Wrapper(Communicator):
         return self.base.control
 
     @property
-    def is_broken(self) -> bool:  # type: ignore[override]  # the attribute of the wrapped group
+    def is_broken(self) -> bool:  # the attribute of the wrapped group
         return self.base.is_broken
+
+    @is_broken.setter
+    def is_broken(self, value: bool) -> None:
+        self.base.is_broken = value
 
     @property
     def checking(self) -> bool:

@@ -436,16 +436,22 @@ def weight_decay_of_the_part_in_an_objective_of_addends(mesh: Any) -> Any:
     return found(mesh, p), lambda: serial(whole)
 
 
-@refused("LayoutError", tp=3)
+@exact(tp=3)
 def gradients_of_parts_are_clipped_by_their_norm(mesh: Any) -> Any:
-    """The norm of this rank's parts is not that of the parameters."""
+    """The norm of this rank's parts is not that of the parameters. `clip_grad_norm_` uses that of the parameters."""
     p = divided(mesh)
     with ag.Tape() as tape:
         y = cc.all_reduce(forward(p, cc.cast(rows(), "tp", to=R)), "tp", to=I) + p["b2"]
         loss = squares(y, targets()) / 7
     tape.backward(loss)
     optim.clip_grad_norm_(p.values(), 0.5)
-    return found(mesh, p)
+
+    def clipped() -> Any:
+        whole = serial(lambda q: squares(np.tanh(X @ q["W1"] + q["b1"]) @ q["W2"] + q["b2"], T) / 7)
+        norm = sum(float((g**2).sum()) for g in whole.values()) ** 0.5
+        return {name: g * (0.5 / (norm + 1e-6)) for name, g in whole.items()}
+
+    return found(mesh, p), clipped
 
 
 @refused("LayoutError", tp=3)

@@ -1,0 +1,104 @@
+"""Whole values of Shards, for checkpoints: gathered from the ranks' parts, and cut into parts again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrays.device import to_host
+from ..errors import MeshError, ShapeError, call_site
+from ..layouts.layout import Layout, Shard
+from ..layouts.messages import describe
+from ..layouts.partition import require_agreed
+from .state import state
+from .tensor import TENSORS
+
+__all__ = ["part_of", "sharded_axes", "whole_of"]
+
+
+def sharded_axes(layout: Layout | None) -> list[str]:
+    """The axes with several ranks along which a value is divided, in the mesh's order."""
+    if layout is None:
+        return []
+    grid = layout.grid
+    return [
+        name for name, size, label in zip(grid.names, grid.sizes, layout.labels, strict=True)
+        if size > 1 and type(label) is Shard
+    ]  # fmt: skip
+
+
+def whole_of(array: Any, layout: Layout | None, caller: str, name: str) -> Any:
+    """A copy of the whole value of which this rank holds `array`, on the host.
+
+    All ranks along the axes of a Shard call it, and each gets the whole. `array` may be None if this rank has no part;
+    the result is None if none has one.
+
+    Raises
+    ------
+    MeshError
+        The value is divided, and its mesh is not current.
+    """
+    host = None if array is None else np.array(to_host(array))
+    axes = sharded_axes(layout)
+    if not axes:
+        return host
+    assert layout is not None
+    if state.grid is not layout.grid:
+        raise MeshError(
+            f"{caller}({name}): it is {layout!r}, and this rank holds a part of it; the other parts are gathered along "
+            f"the mesh, which is not current\n  fix: call {caller} inside `with mesh:`, on all ranks" + call_site()
+        )
+    for axis in reversed(axes):  # an axis that is named earlier is the outer one
+        label = layout[axis]
+        assert isinstance(label, Shard)
+        call = f"{caller}({name}), which gathers the parts of a Shard, so that all ranks call it (axis={axis!r})"
+        host = state.mesh.gathered(host, label.dim, axis, call)
+    return host
+
+
+def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: str) -> Any:
+    """This rank's part of a whole value; `array` and `layout` are those of the destination.
+
+    A Tensor with the same labels as the destination is this rank's part already.
+
+    Raises
+    ------
+    ShapeError
+        The shape is not that of the whole value.
+    LayoutError
+        The destination is a Shard whose extents the ranks have not agreed on.
+    """
+    shape = tuple(int(n) for n in array.shape)
+    if value.__class__ in TENSORS:
+        same = value.layout is not None and layout is not None and value.layout.labels == layout.labels
+        layout, value = None if same else layout, value.array
+    value = np.asarray(to_host(value))
+    whole, box = list(shape), [slice(0, n) for n in shape]
+    if sharded_axes(layout):
+        assert layout is not None
+        require_agreed(layout, shape, f"{caller} of {name}, which takes this rank's part of the whole value,")
+        known: set[int] = set()
+        for label in layout.labels:
+            if type(label) is Shard:
+                assert label.extent is not None and label.offset is not None
+                if label.dim not in known:  # the outermost axis knows the extent of the whole
+                    known.add(label.dim)
+                    whole[label.dim] = label.extent
+                start = box[label.dim].start + label.offset
+                box[label.dim] = slice(start, start + shape[label.dim])
+    if value.shape != tuple(whole):
+        text = f"{caller}: {name} has shape {value.shape}; needed: {tuple(whole)}"
+        if tuple(whole) != shape:
+            text += (
+                f", the shape of the whole value, of which each rank takes its part: {name} is "
+                f"{describe(array, shape, layout)}"
+            )
+        if value.shape == shape:
+            text += (
+                "\n  An array of this rank's shape may be the part of another rank\n  fix: the whole value, as "
+                "state_dict and nn.save on all ranks give it; or ag.tensor(part, layout, global_shape=...), "
+                "a Tensor with the label of the parameter, for this rank's own part"
+            )
+        raise ShapeError(text + (call_site() if tuple(whole) != shape else ""))
+    return value[tuple(box)]
