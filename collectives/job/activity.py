@@ -28,8 +28,8 @@ class Channel:
         The number of collective calls that this rank has made on it.
     sent, received : dict of int to int or Numbers
         The number of messages to and from each rank of the world; for messages that have numbers, these.
-    texts : dict of int to deque of str
-        Descriptions of the latest messages to each rank, for those that have one.
+    texts : dict of int to deque of (int, str)
+        The latest messages to each rank that have a description: their numbers, or counts, and the descriptions.
     broken : CommunicationError or None
         The error that waits on it raise: its ranks were part of a deadlock or made different calls.
     history : list of int or None
@@ -45,7 +45,7 @@ class Channel:
         self.calls = 0
         self.sent: dict[int, Any] = {}
         self.received: dict[int, Any] = {}
-        self.texts: dict[int, deque[str]] = {}
+        self.texts: dict[int, deque[tuple[int, str]]] = {}
         self.broken: CommunicationError | None = None
         self.history: list[int] | None = None
 

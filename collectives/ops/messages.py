@@ -86,7 +86,11 @@ class _Receive(_Message):
 
 def derived(call: Call, lane: str, options: Any) -> Call:
     """The call for the adjoint or the tangent of a message, which has the number of the message."""
-    return call.numbered(call.group.lane(lane), options or call.options)
+    number, text = options or call.options
+    return call.numbered(call.group.lane(lane), (number, f"the {_DERIVED[lane]} of {text}"))
+
+
+_DERIVED = {"sweeps": "cotangent", "tangents": "tangent"}
 
 
 SEND = _Message("send", (V, Shard), V, shape=lambda shape, call: [0], alone=None, between_two=True)
@@ -252,10 +256,10 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     others = x.layout.replace(on.names, V)
     dst, site = int(dst), short_site(*find_site())
     header = headers.write(x.array, others, state.recording is not None, "send/recv", site)
-    on.group.run(Request("send", header, peer=dst, options=(None, f"send at {site}")))
     number = next_number(on, "numbers of send", dst)
-    sent = SEND(x, on.call(root=dst, shape=tuple(x.array.shape), dtype=x.array.dtype))
-    _keep_options(sent, (number, f"the cotangent of message {number} to rank {on.group.ranks[dst]}, sent at {site}"))
+    text = f"message {number} to rank {on.group.ranks[dst]}, sent at {site}"
+    on.group.run(Request("send", header, peer=dst, options=(None, text)))
+    _keep_options(SEND(x, on.call(root=dst, shape=tuple(x.array.shape), dtype=x.array.dtype)), (number, text))
 
 
 def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
@@ -308,5 +312,5 @@ def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     layout = mesh.grid.layout([labels.get(a, V) for a in mesh.names]).replace(on.names, V)
     call = on.call(root=src, shape=shape, dtype=dtype, like=sample(like))
     number, site = next_number(on, "numbers of recv", src), short_site(*find_site())
-    text = f"the cotangent of message {number} from rank {on.group.ranks[src]}, received at {site}"
+    text = f"message {number} from rank {on.group.ranks[src]}, received at {site}"
     return _keep_options(received(call, layout), (number, text))

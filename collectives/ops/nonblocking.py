@@ -565,7 +565,7 @@ def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
     SEND.check(x, on)
     dst, site = int(dst), short_site(*find_site())
     header = headers.write(x.array, x.layout.replace(on.names, V), state.recording is not None, _WHAT, site)
-    on.group.lane("headers").run(Request("send", header, peer=dst, options=(None, f"isend at {site}")))
+    on.group.lane("headers").send(header, dst)
     number = next_number(on, "numbers of isend", dst)
     options = number, f"message {number} to rank {on.group.ranks[dst]}, sent at {site}"
     shape, dtype = x.array.shape, x.array.dtype

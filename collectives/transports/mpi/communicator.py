@@ -276,7 +276,7 @@ class MpiCommunicator(HostTransport):
         else:
             _noted(sent, target, number)
         if text:
-            _described(self._channel, target).append(text)
+            _described(self._channel, target).append((wait[2], text))
         return Pending.done(None) if waited is None else Pending(waited.test, waited.wait)
 
     def _start_recv(self, buffer: Array, src: int, number: int | None = None, text: str = "") -> Pending[Array]:
@@ -325,7 +325,7 @@ class MpiCommunicator(HostTransport):
 
 _AGREE = Request("all_reduce", op="max", mark=mark("a comparison of fingerprints", is_message=True))
 _LANES = 256  # tags below it are those of lanes
-_MOST_TEXTS = 64
+_MOST_TEXTS = 64  # descriptions that are kept of the messages to a rank
 _BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
 _UNIFORM = frozenset(("all_reduce", "broadcast", "reduce", "scan"))  # their operands have one size on all ranks
@@ -352,7 +352,7 @@ def _noted(numbers: dict[int, Any], rank: int, number: int) -> None:
     known.note(number)
 
 
-def _described(channel: Channel, rank: int) -> deque[str]:
+def _described(channel: Channel, rank: int) -> deque[tuple[int, str]]:
     """The descriptions of the latest messages to a rank."""
     return channel.texts.setdefault(rank, deque(maxlen=_MOST_TEXTS))
 

@@ -66,6 +66,20 @@ class LocalWorld(WaitingRanks):
         return mine[key]
 
 
+    def unreceived(self) -> list[tuple[int, int, str]]:
+        """The messages of programs that no rank has received: source, destination and description."""
+        found = []
+        for channel in self._channels.values():
+            waiting = [(key, message) for key, message in channel.messages.items()]
+            waiting += [(key, message) for key, messages in channel.numbered.items() for message in messages]
+            found += [
+                (channel.ranks[source], channel.ranks[target], message.text)
+                for (source, target, _), message in waiting
+                if message.content is not None and message.text
+            ]
+        return found
+
+
 class LocalCommunicator(HostTransport):
     """One rank's end of a channel between threads. `LocalWorld.communicator` creates it."""
 

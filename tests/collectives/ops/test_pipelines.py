@@ -13,7 +13,7 @@ from collectives import V
 from collectives.transports.protocol import Request
 
 from ..launch import launch
-from .pipeline_cases import faults
+from .pipeline_cases import faults, transfer
 
 
 @pytest.mark.parametrize("nonblocking", [False, True])
@@ -68,6 +68,66 @@ def test_orders_that_wait_for_each_other() -> None:
     for source, target in ((0, 1), (1, 0)):
         assert f"the cotangent of message 1 to rank {target}, sent at test_pipelines.py:" in text, text
         assert f"rank {source} waits in recv from rank {target} on 'pp@0/sweeps'" in text, text
+
+
+# -- messages that nobody receives -------------------------------------------------------------------------------------
+
+
+def two_steps(what: str, nonblocking: bool = False) -> None:
+    """Two steps of two stages, on threads: the program `unreceived.py`."""
+    send, recv = transfer(nonblocking)
+    with cc.Mesh(pp=2) as mesh:
+        is_first = mesh.axis("pp").rank == 0
+        w = ag.Parameter([1.0, 2.0], {"pp": V})
+        for _ in range(2):
+            with ag.Tape() as tape:
+                if is_first:
+                    send(w * 2.0, "pp", 1)
+                elif what != "value":
+                    y = recv("pp", 0)
+            if what == "cotangent" and not is_first:
+                tape.backward(y, [1.0, 1.0])
+            if what == "wait" and is_first:
+                tape.backward()
+
+
+REPORTS = {
+    "value": (
+        "2 messages were sent and never received",
+        "from rank 0 to rank 1: message 1 to rank 1, sent at {file}:",
+        "fix: a recv for every send",
+    ),
+    "cotangent": (
+        "2 messages were sent and never received",
+        "from rank 1 to rank 0: the cotangent of message 2 from rank 0, received at {file}:",
+        "fix: tape.backward(...) on both ranks of a message",
+    ),
+    "wait": ("deadlock", "the cotangent of message 1 to rank 1, sent at {file}:"),
+}
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+@pytest.mark.parametrize("what", REPORTS)
+def test_unreceived_messages_are_reported(what: str, nonblocking: bool) -> None:
+    """A missing recv or backward: it used to be silent, but for the deadlock, which did not say for which message."""
+    file = "pipeline_cases.py" if nonblocking else "test_pipelines.py"
+    with pytest.raises(cc.DeadlockError if what == "wait" else cc.CollectiveMismatch) as caught:
+        cc.run(two_steps, 2, what, nonblocking)
+    for words in REPORTS[what]:
+        assert words.format(file=file) in str(caught.value), caught.value
+    cc.run(two_steps, 2, "nothing is wrong", nonblocking)
+
+
+@pytest.mark.parametrize(("what", "on"), [("value", "here"), ("cotangent", "here"), ("wait", "here"),
+                                          ("cotangent", "openmpi")])  # fmt: skip
+def test_unreceived_messages_are_reported_over_mpi(what: str, on: str) -> None:
+    outcome = launch("unreceived.py", 2, what, limit_s=60, on=on, OPENBLAS_NUM_THREADS="1")
+    assert outcome.code != 0 and not outcome.is_late, outcome
+    for words in REPORTS[what]:
+        assert words.format(file="unreceived.py") in outcome.err, outcome.err
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
 
 
 def test_numbers_of_messages() -> None:
