@@ -13,6 +13,7 @@ sweep their tapes in different orders: every cotangent arrives at the message th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,11 +23,11 @@ from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, MeshError, call_site, find_site, short_site
-from autograd.layouts.layout import Layout, Shard, V
+from autograd.errors import ArgumentError, GradientWarning, MeshError, call_site, find_site, short_site
+from autograd.layouts.layout import I, Layout, Shard, V
 
 from ..call import Call, keep
-from ..collective import Asked, Collective, Prepared, arrived
+from ..collective import Asked, Collective, Prepared, Refusal, arrived
 from ..mesh import Axis, current_mesh
 from ..staging import InShape, back, buffer_like, flat, zeros_like
 from ..transports.protocol import Request
@@ -80,6 +81,11 @@ class _Message(Collective):
 class _Receive(_Message):
     """A message without an operand. In forward mode it receives the tangent."""
 
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        if ct is None and node[5] is not None:  # a recv of the program, not one of a recorded sweep
+            warn_of_no_influence(node[5][1])
+        super().pull(node, ct, sweep)
+
     def tangent(self, t: Any, call: Call, out: Layout | None, record: bool) -> Any:
         return received(call, out) if record else self.run(None, call)
 
@@ -93,7 +99,13 @@ def derived(call: Call, lane: str, options: Any) -> Call:
 _DERIVED = {"sweeps": "cotangent", "tangents": "tangent"}
 
 
-SEND = _Message("send", (V, Shard), V, shape=lambda shape, call: [0], alone=None, between_two=True)
+SEND = _Message(
+    "send", (V, Shard), V, shape=lambda shape, call: [0], alone=None, between_two=True,
+    refuses={I: Refusal(
+        "a value that this rank alone computes",
+        "ag.Parameter(w, {{{a!r}: V}}) for the parameters that {x} is computed from, if they belong to this rank alone",
+    )},
+)  # fmt: skip
 RECV = _Receive("recv", (V,), V, alone=None, between_two=True)
 
 
@@ -132,6 +144,16 @@ def received(call: Call, layout: Layout | None) -> Tensor:
     )
     result: Tensor = made.apply(None)
     return result
+
+
+def warn_of_no_influence(text: str) -> None:
+    """Warn of a value that was received and does not reach the objective."""
+    warnings.warn_explicit(
+        f"{text}, has no influence on the objective of this backward pass, so its sender gets a cotangent of zeros\n"
+        "  fix, if it should have: compute with the Tensor that recv returns; what is computed from its .numpy() has "
+        "no gradient",
+        GradientWarning, *find_site(),
+    )  # fmt: skip
 
 
 def next_number(on: Axis, name: str, peer: int) -> int:
@@ -235,7 +257,9 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     Notes
     -----
     A header of 1024 bytes and a message of n bytes; backward one message of n bytes in the other direction. It
-    corresponds to MPI's Send (MPI standard 4.1, chapter 3).
+    corresponds to MPI's Send (MPI standard 4.1, chapter 3). A message that is never received is a `CollectiveMismatch`
+    when all programs have ended, and so is a cotangent that this rank never receives, because it does not call
+    backward.
 
     Examples
     --------
@@ -291,6 +315,11 @@ def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
         One of the two ranks records and the other does not.
     AbsentError
         In a dry run, without `like`.
+
+    Warns
+    -----
+    GradientWarning
+        In backward: the value had no influence on the objective.
 
     Notes
     -----

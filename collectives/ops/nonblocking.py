@@ -43,7 +43,7 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
 from . import headers
 from .arguments import Arguments, AxisName, Use, check_other, operand, sample
-from .messages import RECV, SEND, derived, next_number, permute
+from .messages import RECV, SEND, derived, next_number, permute, warn_of_no_influence
 from .parts import all_gather, all_to_all, reduce_scatter
 from .rooted import broadcast, reduce
 from .sums import all_reduce
@@ -169,6 +169,8 @@ class _Wait:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         (place,), (collective, call, out, result, lane) = node[3], node[4]
+        if ct is None and collective is RECV and call.group.name.endswith("/messages"):
+            warn_of_no_influence(call.options[1])
         sweep.add(place, _Adjoint(collective, arrived(ct, out, result, call, sweep), call))
         at = bisect_left(lane, sweep.place)  # the starts that this sweep has not reached yet
         while at:
