@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy
@@ -10,6 +11,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from collectives import V
+from collectives.inspect.timeline import Timeline
 from collectives.transports.protocol import Request
 
 from ..launch import launch
@@ -150,3 +152,18 @@ def test_lanes_have_different_tags() -> None:
     paths = ["headers", *(f"messages{end}".strip("/") for end in ends), *(end.strip("/") for end in ends if end)]
     tags = [mpi._lane_tag(f"0123456789abcdef/{path}") for path in paths]
     assert len(set(tags)) == len(tags) and max(tags) < mpi._LANES
+
+
+def test_a_timeline_matches_messages_by_their_numbers() -> None:
+    """Rank 0 receives messages 1 and 2 in this order, and rank 1 sends them in the other one."""
+    def program() -> Any:
+        rank, timeline = int(cc.world().rank), Timeline(None, time.monotonic)
+        found = {}
+        for number in (2, 1) if rank else (1, 2):
+            request = Request("send" if rank else "recv", numpy.ones(1), peer=1 - rank, options=(number, ""))
+            record = timeline._new(cc.world(), request)
+            found[number] = record.key, record.number
+        return found
+
+    first, second = cc.run(program, 2)
+    assert first == second and first[1] != first[2]
