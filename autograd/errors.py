@@ -25,6 +25,7 @@
         +-- DeadlockError        ranks wait for each other
         +-- RankFailed           another rank raised, exited early or was killed
         +-- ReplicaMismatch      copies of one value differ between ranks
+    +-- GradientWarning      a warning: gradients that are missing or zero on a rank, as after `.numpy()`
     +-- ReplicaWarning       a warning: parameters that are declared as different are equal on all ranks
 """
 
@@ -39,7 +40,8 @@ import numpy as np
 
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CollectiveMismatch", "CommunicationError",
-    "ConflictError", "DeadlockError", "DependencyError", "DtypeError", "LayoutError", "LinAlgError", "MeshError",
+    "ConflictError", "DeadlockError", "DependencyError", "DtypeError", "GradientWarning", "LayoutError", "LinAlgError",
+    "MeshError",
     "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
     "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
@@ -141,6 +143,10 @@ class RankFailed(CommunicationError):
 
 class ReplicaMismatch(CommunicationError):
     """Copies of one value that must be equal on all ranks differ."""
+
+
+class GradientWarning(RingtapeError, UserWarning):
+    """A received value has no influence on the objective, or no parameter of an optimizer has a gradient."""
 
 
 class ReplicaWarning(RingtapeError, UserWarning):

@@ -254,6 +254,12 @@ class Collective:
         known = call.prepared.get((self, x.__class__, x.shape, x.dtype))
         return (known or self.prepare(x, None, call)).run(x, None)
 
+    def run_once(self, x: Any, call: Call) -> Any:
+        """`run` for a call that is not repeated: nothing is prepared."""
+        if listeners or call.elsewhere:
+            return self.run(x, call)
+        return self._forward(x, call)
+
     def starts(self, call: Call) -> bool:
         """Whether a call can be started: it makes a request to the transport that involves other ranks."""
         return self._asks is not None and not call.elsewhere and (self.alone is None or call.group.size > 1)
@@ -571,6 +577,12 @@ class Prepared:
         """Append the start of a nonblocking call to the history of the channel."""
         if self._history is not None:
             self._history.append(mark(_by_algorithm(f"start of {self._text(x, recorded)}", self.group)))
+
+    def with_call(self, call: Call) -> Prepared:
+        """The same operand and result, for another call."""
+        made = Prepared(self.collective, call, self.layout, self.out, self.operand)
+        made.result, made._result_dtype = self.result, self._result_dtype
+        return made
 
     def _giving(self, array: Any, y: Any) -> Prepared:
         """Set the shape and dtype of the result: in this object the first time, then in a new one."""

@@ -47,7 +47,9 @@ class Axis:
         The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
-    __slots__ = ("_channel", "_groups", "calls", "declared", "ends", "group", "kept", "names", "objectives", "rank", "size")
+    __slots__ = (
+        "_channel", "_groups", "calls", "declared", "ends", "group", "kept", "names", "objectives", "rank", "size"
+    )  # fmt: skip
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
         self.names = group.axes = names

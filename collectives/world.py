@@ -14,9 +14,10 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autograd.engine.state import state
-from autograd.errors import CommunicationError, MeshError, RankFailed
+from autograd.errors import CollectiveMismatch, CommunicationError, MeshError, RankFailed
 from autograd.random import State, set_state
 
+from .checks.modes import unreceived_text
 from .job.activity import forked_text
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone, why_not_of_size
@@ -314,6 +315,8 @@ class World:
             The world is not one of threads, or it is closed.
         DeadlockError
             All ranks wait for each other, or for a rank that has finished.
+        CollectiveMismatch
+            All ranks have finished, and a message that one of them sent was never received.
         Exception
             The error of the first rank that failed, with a note that names the rank. If several ranks raised this kind
             of error (as all do on a mismatch or a deadlock), that of the lowest rank. A `SystemExit` becomes a
@@ -353,6 +356,8 @@ class World:
                 _raise_first(failed[0], errors, self.size)
         finally:
             errors.clear()  # the error's traceback holds this frame: leave no cycle
+        if not failed and (unreceived := local.unreceived()):
+            raise CollectiveMismatch(unreceived_text(unreceived))
         return results
 
     # -- failure -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ op         its `pull` is one step of the reverse sweep, its `push` one step of f
 y, xs      the arrays of the output and of the operands, None where no rule reads them
 parents    the places of the operands in the list, negative for an operand that needs no cotangent
 options    the other arguments of the rules, positional
-shapes     the operands' shapes if they were broadcast, else None
+shapes     the operands' shapes if they were broadcast, else None; of a message between ranks, its number
 signature  the layouts (see `primitive.Signature`), None without a mesh
 
 Nodes hold arrays, never Tensors, so there are no reference cycles and a dropped tape is freed at once. The one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
@@ -15,7 +16,16 @@ from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.whole import part_of, whole_of
-from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site
+from ..errors import (
+    ArgumentError,
+    DtypeError,
+    GradientWarning,
+    LayoutError,
+    OptionError,
+    ShapeError,
+    call_site,
+    find_site,
+)
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
@@ -125,6 +135,8 @@ class Optimizer:
 
         Warns
         -----
+        GradientWarning
+            At the first step on a mesh: no parameter has a gradient on this rank.
         ReplicaWarning
             At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
         """
@@ -153,8 +165,21 @@ class Optimizer:
             gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
             plain = all(p.owns and type(p.array) is np.ndarray for p in parameters)
             complete = plain and all(g is not None for g in gradients)
+            if mesh is not None and self.calls == 1 and not any(g is not None for g in gradients):
+                self._warn_of_no_gradient()
             self._accepted = [p.layout for p in parameters] if complete else []
         self.update_all(gradients)
+
+    def _warn_of_no_gradient(self) -> None:
+        if all(is_absent(p.array) for p in self.parameters):
+            return
+        warnings.warn_explicit(
+            f"{type(self).__name__}.step(): none of the {len(self.parameters)} parameters has a gradient on this rank, "
+            "so the step changes nothing\n"
+            "  fix: call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), "
+            "pass the Tensor h and not h.numpy()",
+            GradientWarning, *find_site(),
+        )  # fmt: skip
 
     def _accept(self, i: int, p: Leaf) -> Any:
         """Check the gradient of the i-th parameter and return its array, or None if there is nothing to update."""

@@ -45,11 +45,13 @@ from contextlib import contextmanager
 
 from autograd.errors import OptionError
 
-__all__ = ["MODES", "check_mode", "is_checked", "is_due", "mismatch_text", "rank_list", "set_check", "time_limit_s"]
+__all__ = ["MODES", "check_mode", "is_checked", "is_due", "mismatch_text", "rank_list", "set_check", "time_limit_s",
+           "unreceived_text"]  # fmt: skip
 
 MODES = ("off", "first", "always", "ranks")
 FIRST_CALLS = 1000
 PATIENCE_S = 300.0
+_MOST_SHOWN = 6  # messages that an error lists
 
 watching = False
 """Whether the mode is ``ranks``; a plain variable, because hot paths read it."""
@@ -151,6 +153,20 @@ def report_s() -> float | None:
 def rank_list(ranks: Sequence[int]) -> str:
     """``rank 1``, or ``ranks 0, 2``."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
+
+
+def unreceived_text(messages: Sequence[tuple[int, int, str]]) -> str:
+    """The message for values that were sent and never received: each with its two ranks and its description."""
+    lines = [f"from rank {source} to rank {target}: {text}" for source, target, text in messages[:_MOST_SHOWN]]
+    if len(messages) > _MOST_SHOWN:
+        lines.append(f"and {len(messages) - _MOST_SHOWN} more")
+    is_cotangent = any(text.startswith("the cotangent") for _, _, text in messages)
+    fix = (
+        "tape.backward(...) on both ranks of a message, for the tapes that recorded its send and its recv"
+        if is_cotangent else "a recv for every send, or leave the send out"
+    )  # fmt: skip
+    count = f"{len(messages)} message{'s were' if len(messages) > 1 else ' was'}"
+    return "\n  ".join([f"all programs have ended, and {count} sent and never received", *lines, f"fix: {fix}"])
 
 
 def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str], sites: Sequence[str] = ()) -> str:

@@ -263,7 +263,8 @@ _KINDS = {
     "objective": (
         "the objectives of",
         "",
-        "compute it from values that are equal on all ranks, or sum addends: all_reduce(x, {name!r}, to=I)",
+        "compute it from values that are equal on all ranks, or sum addends: all_reduce(x, {name!r}, to=I). With a "
+        "tape for each microbatch, call backward of the same one on all ranks",
     ),
     "gradient": (
         "the gradients of",

@@ -174,9 +174,11 @@ class Timeline:
         elif call in ("broadcast", "reduce", "gather", "scatter"):
             root = request.root
         way = call if peers is None else "recv" if call == "recv" else "send"
-        counted = (group.name, group.ranks, peers, way)
+        # messages with one number are counted; see `transports.request`
+        number_of_message = request.options[0] if peers and request.options else None
+        counted = (group.name, group.ranks, peers, way, number_of_message)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
-        key = (group.name, group.ranks, peers, "message" if peers else call)
+        key = (group.name, group.ranks, peers, f"message {number_of_message}" if peers else call)
         size = 0 if call == "agree" else given_bytes(request)
         backward = any(direction == "backward" for direction, _, _ in self._open)
         return CallRecord(

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import NamedTuple
+from collections import deque
+from typing import Any, NamedTuple
 
 from autograd.errors import CommunicationError, RankFailed, site_of_thread
 
-__all__ = ["Activity", "Channel", "Departure", "Wait", "Waiting", "describe", "forked_text", "site_text"]
+__all__ = [
+    "Activity", "Channel", "Departure", "Numbers", "Wait", "Waiting", "describe", "forked_text", "has_made",
+    "site_text",
+]  # fmt: skip
+
+_MOST_NUMBERS = 256
 
 
 class Channel:
@@ -20,25 +26,50 @@ class Channel:
         Identifies the communicator. It is the same on all its ranks.
     calls : int
         The number of collective calls that this rank has made on it.
-    sent, received : dict of int to int
-        The number of messages to and from each rank of the world.
+    sent, received : dict of int to int or Numbers
+        The number of messages to and from each rank of the world; for messages that have numbers, these.
+    texts : dict of int to deque of (int, str)
+        The latest messages to each rank that have a description: their numbers, or counts, and the descriptions.
     broken : CommunicationError or None
         The error that waits on it raise: its ranks were part of a deadlock or made different calls.
     history : list of int or None
         The marks of the calls that the monitor has not seen yet (see `history`); None where none compares them.
     """
 
-    __slots__ = ("broken", "calls", "history", "key", "name", "ranks", "received", "sent")
+    __slots__ = ("broken", "calls", "history", "key", "name", "ranks", "received", "sent", "texts")
 
     def __init__(self, key: str, name: str, ranks: tuple[int, ...]):
         self.key = key
         self.name = name
         self.ranks = ranks
         self.calls = 0
-        self.sent: dict[int, int] = {}
-        self.received: dict[int, int] = {}
+        self.sent: dict[int, Any] = {}
+        self.received: dict[int, Any] = {}
+        self.texts: dict[int, deque[tuple[int, str]]] = {}
         self.broken: CommunicationError | None = None
         self.history: list[int] | None = None
+
+
+class Numbers(list[int]):
+    """The numbers of the latest messages to or from a rank, for messages that are not matched by their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def note(self, number: int) -> None:
+        """Append a number. Old ones are dropped."""
+        self.total += 1
+        self.append(number)
+        if len(self) >= 2 * _MOST_NUMBERS:
+            del self[:_MOST_NUMBERS]
+
+
+def has_made(made: Any, number: int) -> bool:
+    """Whether message `number` is among those that a rank has made, given their count or their latest numbers."""
+    if isinstance(made, int):
+        return made >= number
+    return number in made or (len(made) >= _MOST_NUMBERS and number <= max(made))  # it may have been dropped
 
 
 # (channel, name of the call, number of the call, world rank of the sender of a recv or the receiver of a lend, None for
@@ -89,7 +120,7 @@ class Departure(NamedTuple):
         Whether it failed; otherwise its program has ended or it has closed the world.
     calls : dict of str to int
         The collective calls that it has made, by the key of the channel.
-    sent, received : dict of str to int
+    sent, received : dict of str to int or list of int
         The messages to and from the rank that receives this departure, by the key of the channel.
     """
 
@@ -97,8 +128,8 @@ class Departure(NamedTuple):
     why: str
     has_failed: bool
     calls: dict[str, int]
-    sent: dict[str, int]
-    received: dict[str, int]
+    sent: dict[str, Any]
+    received: dict[str, Any]
 
     def missing_for(self, wait: Wait, rank: int) -> str | None:
         """The number of calls that the rank has made, as text, if `wait` of rank `rank` needs one more; else None."""
@@ -112,8 +143,9 @@ class Departure(NamedTuple):
         else:
             count, what, is_awaited = self.sent.get(channel.key, 0), "send", self.rank == source
             peer = f" to rank {rank}"
-        if not is_awaited or count >= number:
+        if not is_awaited or has_made(count, number):
             return None
+        count = count if isinstance(count, int) else len(count)
         return f"{count} {what}{'s' * (count != 1)}{peer} on '{channel.name}'"
 
 

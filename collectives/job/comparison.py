@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from autograd.errors import CollectiveMismatch, site_of_thread
 
 from ..checks import modes
-from .activity import Activity
+from .activity import Activity, Numbers, has_made
 from .control import Control, Test
 from .history import Record, call_of
 
@@ -76,6 +76,7 @@ class Comparison:
         self._difference: _Difference | None = None
         self._is_told = False
         self._is_final = False  # whether this rank's program makes no further calls
+        self._sent_to_me: dict[int, Any] = {}  # by rank: the messages that it has sent, when its program has ended
 
     # -- steps -------------------------------------------------------------------------------------------------
     def step(self) -> None:
@@ -88,6 +89,8 @@ class Comparison:
             self._send_summaries()
         for key, source in list(self._received):
             self._compare(key, source)
+        if self._is_final and self._sent_to_me:
+            self._compare_messages()
         found = self._difference
         if found is not None and not self._is_told:
             record = self._records[found.key]
@@ -99,6 +102,14 @@ class Comparison:
         self._is_final = True
         self._sent.clear()
         self._next_s = 0.0
+        channels = self._activity.channels.copy()
+        targets = {target for channel in channels.values() for target in channel.texts}
+        for target in targets:
+            counts = {
+                key: [_total(channel.sent[target]), list(channel.texts[target])]
+                for key, channel in channels.items() if target in channel.texts
+            }  # fmt: skip
+            self._replies.append(self._send(target, {"messages": counts}))
 
     def is_quiet(self) -> bool:
         """Whether nothing that this rank has sent or asked is under way; makes progress."""
@@ -173,6 +184,8 @@ class Comparison:
                     kept = self._received.setdefault((key, source), [])
                     del kept[1:]
                     kept.append((hashed, digest, _marks(tail), is_final))
+            elif "messages" in content:
+                self._sent_to_me[source] = content["messages"]
             elif "question" in content:
                 self._fold(time.monotonic())
                 key, index = content["question"]
@@ -193,6 +206,20 @@ class Comparison:
                 self._take_window(source, *content["marks"])
             else:
                 self._take_verdict(*content["verdict"])
+
+    # -- messages between two ranks ------------------------------------------------------------------------------
+    def _compare_messages(self) -> None:
+        """Look for messages that this rank has not received. Its program and those of the senders have ended."""
+        found, self._sent_to_me, mine = self._sent_to_me, {}, self._activity.rank
+        unreceived = []
+        for source, channels in found.items():
+            for key, (total, texts) in channels.items():
+                channel = self._activity.channels.get(key)
+                received: Any = 0 if channel is None else channel.received.get(source, 0)
+                if total > _total(received) and (channel is None or channel.broken is None):
+                    unreceived += [(source, mine, text) for number, text in texts if not has_made(received, number)]
+        if unreceived and not self._activity.raises and not self._activity.departed:
+            self._end_job(f"CollectiveMismatch: {modes.unreceived_text(unreceived)}", is_printed_once=True)
 
     # -- comparison --------------------------------------------------------------------------------------------
     def _compare(self, key: str, source: int) -> None:
@@ -281,6 +308,10 @@ class Comparison:
         if channel is not None and channel.broken is None:
             channel.broken = CollectiveMismatch(text)
             self._activity.is_alarmed = True
+
+
+def _total(made: Any) -> int:
+    return made.total if isinstance(made, Numbers) else int(made)
 
 
 def _marks(text: str) -> Any:

@@ -33,7 +33,7 @@ from typing import Any
 from autograd.errors import DeadlockError, site_of_thread
 
 from ..checks import modes
-from .activity import Activity, Channel, Departure, Wait
+from .activity import Activity, Channel, Departure, Wait, has_made
 from .control import Control, Test
 from .threads import patience_s
 
@@ -314,7 +314,7 @@ def _missing(wait: Any, replies: dict[int, State], rank: int) -> list[int]:
         what = "received" if call == "lend" else "sent"
         counts = replies[peer].get(what, {}).get(key, {}) if peer in replies else {}
         made = counts.get(str(rank), counts.get(rank, 0))
-        return [peer] if made < number else []
+        return [] if has_made(made, number) else [peer]
     return [r for r in ranks if r != rank and (r not in replies or replies[r]["calls"].get(key, 0) < number)]
 
 

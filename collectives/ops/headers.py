@@ -15,19 +15,23 @@ from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard,
 __all__ = ["HEADER_BYTES", "read", "outline_of", "write"]
 
 HEADER_BYTES = 1024
+_LONGEST_SITE = 100
 _PLAIN = {label.letter: label for label in (R, I, V, P, C, D)}
 
 
-def write(array: Any, layout: Layout | None, recorded: bool, what: str) -> np.ndarray:
+def write(array: Any, layout: Layout | None, recorded: bool, what: str, site: str = "") -> np.ndarray:
     """A header as an array of bytes."""
-    return np.frombuffer(_text(array.dtype, tuple(array.shape), layout, recorded, what), np.uint8).copy()
+    return np.frombuffer(_text(array.dtype, tuple(array.shape), layout, recorded, what, site), np.uint8).copy()
 
 
 @lru_cache(maxsize=256)
-def _text(dtype: np.dtype, shape: tuple[int, ...], layout: Layout | None, recorded: bool, what: str) -> bytes:
+def _text(
+    dtype: np.dtype, shape: tuple[int, ...], layout: Layout | None, recorded: bool, what: str, site: str
+) -> bytes:
     labels = None if layout is None else {a: _pack(x) for a, x in layout.items()}
     text = json.dumps(
-        {"dtype": dtype.str, "shape": [int(n) for n in shape], "labels": labels, "recorded": recorded, "what": what}
+        {"dtype": dtype.str, "shape": [int(n) for n in shape], "labels": labels, "recorded": recorded, "what": what,
+         "site": site[-_LONGEST_SITE:]}
     ).encode()
     if len(text) > HEADER_BYTES:
         raise ShapeError(f"a header of {len(text)} bytes for shape {shape}; needed: at most {HEADER_BYTES}")
@@ -38,22 +42,22 @@ def read(
     data: np.ndarray, recorded: bool, what: str, sender: str
 ) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
     """Shape, dtype and labels from a header; CollectiveMismatch if only one of sender and receiver records."""
-    shape, dtype, labels, is_recorded, call = _facts(data.tobytes())
+    shape, dtype, labels, is_recorded, call, site = _facts(data.tobytes())
     if call != what or (dtype.kind in "fc" and is_recorded != recorded):
         theirs = "recorded" if is_recorded else "not recorded"
         mine = "recorded" if recorded else "not recorded"
         raise CollectiveMismatch(
-            f"{sender} called {call} ({theirs}) and this rank {what} ({mine}). Needed: both recorded or neither. "
-            "Fix: the same no_grad() and the same active tape on both ranks"
+            f"{sender} called {call} ({theirs}){site and f' at {site}'} and this rank {what} ({mine}). Needed: both "
+            "recorded or neither. Fix: the same no_grad() and the same active tape on both ranks" + call_site()
         )
     return shape, dtype, dict(labels)
 
 
 @lru_cache(maxsize=256)
-def _facts(text: bytes) -> tuple[tuple[int, ...], np.dtype, dict[str, Label], bool, str]:
+def _facts(text: bytes) -> tuple[tuple[int, ...], np.dtype, dict[str, Label], bool, str, str]:
     header = json.loads(text.decode())
     labels = {a: _unpack(x) for a, x in (header["labels"] or {}).items()}
-    return tuple(header["shape"]), np.dtype(header["dtype"]), labels, header["recorded"], header["what"]
+    return tuple(header["shape"]), np.dtype(header["dtype"]), labels, header["recorded"], header["what"], header["site"]
 
 
 def outline_of(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:

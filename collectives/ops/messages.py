@@ -5,23 +5,30 @@ forward                             layouts           adjoint                   
 ==================================  ================  =====================================  ==================
 permute, send/recv                  V -> V            the inverse permutation                V -> V
 ==================================  ================  =====================================  ==================
+
+Messages from one rank to another are numbered in order, and both ranks count them. The adjoint and the tangent of a
+message have its number, and travel on channels of their own, the lanes ``sweeps`` and ``tangents``. So the ranks may
+sweep their tapes in different orders: every cotangent arrives at the message that it belongs to.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
+from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, MeshError, call_site
-from autograd.layouts.layout import Layout, Shard, V
+from autograd.errors import ArgumentError, GradientWarning, MeshError, call_site, find_site, short_site
+from autograd.layouts.layout import I, Layout, Shard, V
 
-from ..call import Call
-from ..collective import Asked, Collective, Prepared
-from ..mesh import current_mesh
+from ..call import Call, keep
+from ..collective import Asked, Collective, Prepared, Refusal, arrived
+from ..mesh import Axis, current_mesh
 from ..staging import InShape, back, buffer_like, flat, zeros_like
 from ..transports.protocol import Request
 from . import headers
@@ -55,45 +62,112 @@ def _(ct: Any, call: Call) -> Any:
     return PERMUTE(ct, call, pairs=tuple([(to, source) for source, to in call.pairs]))
 
 
-class _Receive(Collective):
-    """A collective without an operand. In forward mode it receives the tangent."""
+class _Message(Collective):
+    """One end of a message. Its node holds the options that the requests of sweeps have: see `transports.request`."""
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        made, (place,) = node[4], node[3]
+        call = derived(made.call, "sweeps", node[5])
+        if ct is None or sweep.record:
+            ct = arrived(ct, made.out, made.result, call, sweep)
+        self.hand_on(self._adjoint(ct, call), place, made.layout, made.operand, call, sweep)
+
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
+        call = derived(node[4].call, "tangents", node[5])
+        node = (*node[:4], node[4].with_call(call), *node[5:])
+        return super().push(node, carried, start, record, recording, at)
+
+
+class _Receive(_Message):
+    """A message without an operand. In forward mode it receives the tangent."""
+
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        if ct is None and node[5] is not None:  # a recv of the program, not one of a recorded sweep
+            warn_of_no_influence(node[5][1])
+        super().pull(node, ct, sweep)
 
     def tangent(self, t: Any, call: Call, out: Layout | None, record: bool) -> Any:
         return received(call, out) if record else self.run(None, call)
 
 
-SEND = Collective("send", (V, Shard), V, shape=lambda shape, call: [0], alone=None, between_two=True)
+def derived(call: Call, lane: str, options: Any) -> Call:
+    """The call for the adjoint or the tangent of a message, which has the number of the message."""
+    number, text = options or call.options
+    return call.numbered(call.group.lane(lane), (number, f"the {_DERIVED[lane]} of {text}"))
+
+
+_DERIVED = {"sweeps": "cotangent", "tangents": "tangent"}
+
+
+SEND = _Message(
+    "send", (V, Shard), V, shape=lambda shape, call: [0], alone=None, between_two=True,
+    refuses={I: Refusal(
+        "a value that this rank alone computes",
+        "ag.Parameter(w, {{{a!r}: V}}) for the parameters that {x} is computed from, if they belong to this rank alone",
+    )},
+)  # fmt: skip
 RECV = _Receive("recv", (V,), V, alone=None, between_two=True)
 
 
 @SEND.asks
 def _(x: Any, call: Call) -> Asked:
     # the result of a send is empty
-    return Request("send", flat(x), peer=call.root), lambda _, x, call: np.zeros(0, x.dtype)
+    return Request("send", flat(x), peer=call.root, options=call.options), lambda _, x, call: np.zeros(0, x.dtype)
 
 
 @SEND.adjoint
 def _(ct: Any, call: Call) -> Any:
     if ct.__class__ in TENSORS:
         return received(call, ct.layout)
-    return RECV.run(None, call)
+    return RECV.run_once(None, call)
 
 
 @RECV.asks
 def _(x: Any, call: Call) -> Asked:
     buffer = buffer_like(call.like, call.shape, call.dtype, call.group.dry)
-    return Request("recv", out=buffer, peer=call.root), lambda y, x, call: y.reshape(call.shape)
+    return Request("recv", out=buffer, peer=call.root, options=call.options), lambda y, x, call: y.reshape(call.shape)
 
 
 @RECV.adjoint
 def _(ct: Any, call: Call) -> Any:
-    SEND(ct, call)  # the operand of a recv is on the other rank
+    if ct.__class__ in TENSORS:  # the operand of a recv is on the other rank
+        SEND(ct, call)
+    else:
+        SEND.run_once(ct, call)
 
 
 def received(call: Call, layout: Layout | None) -> Tensor:
     """Receive a value, and record it."""
     assert layout is not None
-    return Prepared(RECV, call, layout, layout, None).apply(None)
+    made = call.prepared.get((RECV, layout)) or keep(
+        call.prepared, (RECV, layout), Prepared(RECV, call, layout, layout, None)
+    )
+    result: Tensor = made.apply(None)
+    return result
+
+
+def warn_of_no_influence(text: str) -> None:
+    """Warn of a value that was received and does not reach the objective."""
+    warnings.warn_explicit(
+        f"{text}, has no influence on the objective of this backward pass, so its sender gets a cotangent of zeros\n"
+        "  fix, if it should have: compute with the Tensor that recv returns; what is computed from its .numpy() has "
+        "no gradient",
+        GradientWarning, *find_site(),
+    )  # fmt: skip
+
+
+def next_number(on: Axis, name: str, peer: int) -> int:
+    """The next number of a message to or from rank `peer`. Both ends count, each under a name of its own."""
+    on.kept[name, peer] = number = on.kept.get((name, peer), 0) + 1
+    return int(number)
+
+
+def _keep_options(y: Tensor, options: tuple[int, str]) -> Tensor:
+    """Add the options for sweeps to the node of a message, if it was recorded."""
+    if y.tape is not None:
+        node: Any = y.tape.nodes[y.node]
+        y.tape.nodes[y.node] = (*node[:5], options, None)
+    return y
 
 
 # -- public functions ------------------------------------------------------------------------------------------
@@ -162,7 +236,7 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     """V -> (on `dst`): send this rank's value to rank `dst`, which calls `recv`. It does not block.
 
     Formula: ``y_dst = x_r``. Adjoint: the backward sweep receives the cotangent from `dst`, even if the value did not
-    reach the loss there.
+    reach the loss there. The two ranks may sweep their tapes in different orders.
 
     Parameters
     ----------
@@ -183,7 +257,9 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     Notes
     -----
     A header of 1024 bytes and a message of n bytes; backward one message of n bytes in the other direction. It
-    corresponds to MPI's Send (MPI standard 4.1, chapter 3).
+    corresponds to MPI's Send (MPI standard 4.1, chapter 3). A message that is never received is a `CollectiveMismatch`
+    when all programs have ended, and so is a cotangent that this rank never receives, because it does not call
+    backward.
 
     Examples
     --------
@@ -202,8 +278,12 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     assert x.layout is not None
     SEND.check(x, on)
     others = x.layout.replace(on.names, V)
-    on.group.send(headers.write(x.array, others, state.recording is not None, "send/recv"), int(dst))
-    SEND(x, on.call(root=int(dst), shape=tuple(x.array.shape), dtype=x.array.dtype))
+    dst, site = int(dst), short_site(*find_site())
+    header = headers.write(x.array, others, state.recording is not None, "send/recv", site)
+    number = next_number(on, "numbers of send", dst)
+    text = f"message {number} to rank {on.group.ranks[dst]}, sent at {site}"
+    on.group.run(Request("send", header, peer=dst, options=(None, text)))
+    _keep_options(SEND(x, on.call(root=dst, shape=tuple(x.array.shape), dtype=x.array.dtype)), (number, text))
 
 
 def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
@@ -236,6 +316,11 @@ def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     AbsentError
         In a dry run, without `like`.
 
+    Warns
+    -----
+    GradientWarning
+        In backward: the value had no influence on the objective.
+
     Notes
     -----
     Messages and bytes as in `send`.
@@ -247,10 +332,14 @@ def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     mesh = current_mesh()
     on = mesh.axis(axis)
     check_other(src, on, "recv", "src")
-    data = on.group.recv(np.empty(headers.HEADER_BYTES, np.uint8), int(src))
+    src = int(src)
+    data = on.group.recv(np.empty(headers.HEADER_BYTES, np.uint8), src)
     if on.group.dry:
         shape, dtype, labels = headers.outline_of(like, "recv", f"rank {src}")
     else:
         shape, dtype, labels = headers.read(data, state.recording is not None, "send/recv", f"rank {src}")
     layout = mesh.grid.layout([labels.get(a, V) for a in mesh.names]).replace(on.names, V)
-    return received(Call(on.names, on.group, root=int(src), shape=shape, dtype=dtype, like=sample(like)), layout)
+    call = on.call(root=src, shape=shape, dtype=dtype, like=sample(like))
+    number, site = next_number(on, "numbers of recv", src), short_site(*find_site())
+    text = f"message {number} from rank {on.group.ranks[src]}, received at {site}"
+    return _keep_options(received(call, layout), (number, text))

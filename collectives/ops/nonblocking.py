@@ -33,7 +33,7 @@ from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site
+from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site
 from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
@@ -43,7 +43,7 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
 from . import headers
 from .arguments import Arguments, AxisName, Use, check_other, operand, sample
-from .messages import RECV, SEND, permute
+from .messages import RECV, SEND, derived, next_number, permute, warn_of_no_influence
 from .parts import all_gather, all_to_all, reduce_scatter
 from .rooted import broadcast, reduce
 from .sums import all_reduce
@@ -129,10 +129,10 @@ def _start_adjoint(collective: Collective, ct: Any, call: Call) -> Any:
     """Start the adjoint. Its fingerprint is not compared: it follows from the forward start, which was compared."""
     lifted = ct.__class__ in TENSORS
     if collective is SEND:
-        call = call.but(group=_sweep_channel(call))
+        call = derived(call, "sweeps", ())
         return _start_recv(call, ct.layout) if lifted else _start_array(RECV, None, call)
     if collective is RECV:
-        call = call.but(group=_sweep_channel(call))
+        call = derived(call, "sweeps", ())
         return _start_tensor(SEND, ct, call) if lifted else _start_array(SEND, ct, call)
     return collective._adjoint(ct, call.but(begin=_begin_in_sweep))
 
@@ -151,7 +151,7 @@ class _Start:
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
         (place,), (collective, call, layout, operand, _) = node[3], node[4]
         if collective is SEND or collective is RECV:
-            call = call.but(group=_sweep_channel(call))
+            call = derived(call, "tangents", ())
         if collective is RECV:
             return _start_recv(call, layout) if record else _start_array(RECV, None, call)
         t = carried[place - start] if place >= start else None
@@ -169,6 +169,8 @@ class _Wait:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         (place,), (collective, call, out, result, lane) = node[3], node[4]
+        if ct is None and collective is RECV and call.group.name.endswith("/messages"):
+            warn_of_no_influence(call.options[1])
         sweep.add(place, _Adjoint(collective, arrived(ct, out, result, call, sweep), call))
         at = bisect_left(lane, sweep.place)  # the starts that this sweep has not reached yet
         while at:
@@ -291,14 +293,6 @@ def _started_channel(axis: Axis, collective: Collective, algorithm: str) -> Comm
         native = axis.using("native")
         group = axis.kept["started"] = native.duplicate("started") if axis.size > 1 else native
     return group
-
-
-def _sweep_channel(call: Call) -> Communicator:
-    """The channel for messages of sweeps, separate from those of the forward pass.
-
-    A neighbour may send the next value of its forward pass before or after its sweep.
-    """
-    return call.group if call.group.name.endswith("/sweeps") else call.group.lane("sweeps")
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
@@ -571,10 +565,14 @@ def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
     check_other(dst, on, "isend", "dst")
     assert x.layout is not None
     SEND.check(x, on)
-    header = headers.write(x.array, x.layout.replace(on.names, V), state.recording is not None, _WHAT)
-    on.group.lane("headers").send(header, int(dst))
-    group = on.group.lane("messages")
-    return _start_tensor(SEND, x, Call(on.names, group, root=int(dst), shape=x.array.shape, dtype=x.array.dtype))
+    dst, site = int(dst), short_site(*find_site())
+    header = headers.write(x.array, x.layout.replace(on.names, V), state.recording is not None, _WHAT, site)
+    on.group.lane("headers").send(header, dst)
+    number = next_number(on, "numbers of isend", dst)
+    options = number, f"message {number} to rank {on.group.ranks[dst]}, sent at {site}"
+    shape, dtype = x.array.shape, x.array.dtype
+    call = Call(on.names, on.group.lane("messages"), root=dst, shape=shape, dtype=dtype, options=options)
+    return _start_tensor(SEND, x, call)
 
 
 def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
@@ -617,7 +615,10 @@ def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     mesh = current_mesh()
     on = mesh.axis(axis)
     check_other(src, on, "irecv", "src")
-    call, layout = Call(on.names, on.group.lane("messages"), root=int(src), like=sample(like)), None
+    src, layout = int(src), None
+    number = next_number(on, "numbers of irecv", src)
+    text = f"message {number} from rank {on.group.ranks[src]}, received at {short_site(*find_site())}"
+    call = Call(on.names, on.group.lane("messages"), root=src, like=sample(like), options=(number, text))
     if like is not None:
         known = like.layout if like.__class__ in TENSORS and like.layout is not None else mesh.grid.uniform(V)
         layout = known.replace(on.names, V)

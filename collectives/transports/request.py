@@ -13,14 +13,17 @@ reduce_scatter          x, counts                                this rank's par
 all_to_all              x, counts, receive_counts                the parts received, in order of rank
 scan                    x, options (exclusive, backwards)        the sum over this rank and those before it
                                                                  (exclusive: without this rank; backwards: after it)
-send                    x, peer                                  None; returns at once and owns a copy
+send                    x, peer, options                         None; returns at once and owns a copy
 lend                    x, peer                                  None, once `x` may be changed again: no copy is made
-recv                    out, peer                                `out`, filled
+recv                    out, peer, options                       `out`, filled
 get                     x, options (runs,)                       the elements of the ranks' arrays that `runs` name
 accumulate              x, options (runs, count)                 `count` zeros, plus the values that the ranks add
 exchange                x, which is bytes                        the list of every rank's bytes
 barrier                                                          None
 ======================  =======================================  =====================================================
+
+The options of a message are () or (number, text). Without a number (None), messages are matched by their order. A recv
+with a number gets the message with this number, whatever the order. The text describes the message in reports.
 
 `get` and `accumulate` are one-sided, but all ranks of the group call them. Each rank passes its own runs: tuples
 ``(source, offset, count)`` in elements of the source's array, in the order of the result or of the operand.

@@ -11,7 +11,7 @@ import pytest
 
 import autograd as ag
 import collectives as cc
-from autograd.errors import ReplicaWarning, RingtapeError
+from autograd.errors import GradientWarning, ReplicaWarning, RingtapeError
 from autograd.nn import Module
 from parallel import verify
 
@@ -24,6 +24,7 @@ from .wrong_programs import (  # noqa: F401 - they register their programs
     communication,
     data_parallel,
     draw,
+    pipelines,
     serial,
     tensor_parallel,
     training,
@@ -31,7 +32,8 @@ from .wrong_programs import (  # noqa: F401 - they register their programs
 from .wrong_programs.silent import SILENT, Silent
 
 RANKS = 3
-for _topic in ("communication", "data_parallel", "tensor_parallel", "training"):  # they register their programs
+TOPICS = "communication", "data_parallel", "pipelines", "tensor_parallel", "training"
+for _topic in TOPICS:  # they register their programs
     import_module(f"tests.parallel.wrong_programs.{_topic}")
 
 
@@ -45,6 +47,7 @@ def outcome(program: Program, axes: dict[str, int]) -> tuple[str, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ReplicaWarning)
+            warnings.simplefilter("error", GradientWarning)
             results = cc.run(rank_main, int(numpy.prod(list(axes.values()))))
     except RingtapeError as error:
         return type(error).__name__, str(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
 from ...checks.sanitizer import Statement
-from ...job.activity import Channel
+from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
 from ..protocol import Array, Communicator, Pending, Request
 from ..request import shown
@@ -107,8 +107,15 @@ class MpiCommunicator(HostTransport):
             channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
             found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.index, self._groups)
             found.history = channel.history = None  # it carries messages only
-            found._tag = 1 + digest_of(purpose) % 32767  # MPI promises tags up to 32767
+            found._tag = _lane_tag(channel.key)
         return found
+
+    def _tag_of(self, number: int) -> int:
+        """The tag of a message that has a number: that of the lane, and the number in the higher digits.
+
+        MPI promises tags up to 32767, so the number is counted modulo 127 at least; MPI libraries allow millions.
+        """
+        return self._tag + _LANES * (1 + number % (_tag_limit() // _LANES - 1))
 
     # -- agreement ---------------------------------------------------------------------------------------------
     @property
@@ -184,9 +191,9 @@ class MpiCommunicator(HostTransport):
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
         call = request.call
         if call == "recv":
-            return self._start_recv(out, request.peer)
+            return self._start_recv(out, request.peer, *request.options)
         if call == "send" or call == "lend":
-            return self._start_send(x, request.peer, call == "lend")
+            return self._start_send(x, request.peer, call == "lend", *request.options)
         if call == "exchange":
             return Pending.done(self._exchanged(bytes(x)))
         if call in ("get", "accumulate"):
@@ -251,26 +258,40 @@ class MpiCommunicator(HostTransport):
         return [parts[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
 
     # -- messages ----------------------------------------------------------------------------------------------
-    def _start_send(self, x: Array, dst: int, is_lent: bool) -> Pending[None]:
+    def _start_send(
+        self, x: Array, dst: int, is_lent: bool, number: int | None = None, text: str = ""
+    ) -> Pending[None]:
         if self._comm is None:
             self._to_self.append(x.copy() if is_lent else x)
             return Pending.done(None)
-        sent, target = self._channel.sent, self.ranks[dst]
-        wait = (self._channel, "lend", sent.get(target, 0) + 1, target)
+        sent, target, tag = self._channel.sent, self.ranks[dst], self._tag
+        if number is None:
+            wait = (self._channel, "lend", sent.get(target, 0) + 1, target)
+        else:
+            wait, tag = (self._channel, "lend", number, target), self._tag_of(number)
         start = self._waits.start if is_lent else self._waits.send
-        waited = start(wait, self._comm.Isend, (x, KINDS[x.dtype].datatype), dst, self._tag)
-        sent[target] = wait[2]
+        waited = start(wait, self._comm.Isend, (x, KINDS[x.dtype].datatype), dst, tag)
+        if number is None:
+            sent[target] = wait[2]
+        else:
+            _noted(sent, target, number)
+        if text:
+            _described(self._channel, target).append((wait[2], text))
         return Pending.done(None) if waited is None else Pending(waited.test, waited.wait)
 
-    def _start_recv(self, buffer: Array, src: int) -> Pending[Array]:
+    def _start_recv(self, buffer: Array, src: int, number: int | None = None, text: str = "") -> Pending[Array]:
         if self._comm is None:
             return Pending(None, lambda: self._from_self(buffer))
         self._waits.reap()
-        received, source = self._channel.received, self.ranks[src]
-        received[source] = number = received.get(source, 0) + 1
+        received, source, tag = self._channel.received, self.ranks[src], self._tag
+        if number is None:
+            received[source] = number = received.get(source, 0) + 1
+        else:
+            _noted(received, source, number)
+            tag = self._tag_of(number)
         datatype = KINDS[buffer.dtype].datatype
-        wait = (self._channel, "recv", number, source)
-        waited = self._waits.start(wait, self._comm.Irecv, (buffer, datatype), src, self._tag)
+        wait = (self._channel, f"recv ({text})" if text else "recv", number, source)
+        waited = self._waits.start(wait, self._comm.Irecv, (buffer, datatype), src, tag)
 
         def finish() -> Array:
             waited.wait()
@@ -303,10 +324,37 @@ class MpiCommunicator(HostTransport):
 
 
 _AGREE = Request("all_reduce", op="max", mark=mark("a comparison of fingerprints", is_message=True))
+_LANES = 256  # tags below it are those of lanes
+_MOST_TEXTS = 64  # descriptions that are kept of the messages to a rank
 _BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
 _UNIFORM = frozenset(("all_reduce", "broadcast", "reduce", "scan"))  # their operands have one size on all ranks
 _COUNTED = frozenset(("all_gather", "reduce_scatter"))  # all ranks pass the same counts
+
+
+@cache
+def _lane_tag(key: str) -> int:
+    """The tag of the lane with this key: the path of its purposes after the key of the group."""
+    return 1 + digest_of(key.partition("/")[2]) % (_LANES - 1)
+
+
+@cache
+def _tag_limit() -> int:
+    limit: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(limit)
+
+
+def _noted(numbers: dict[int, Any], rank: int, number: int) -> None:
+    """Note the number of a message to or from a rank."""
+    known = numbers.get(rank)
+    if known is None:
+        known = numbers[rank] = Numbers()
+    known.note(number)
+
+
+def _described(channel: Channel, rank: int) -> deque[tuple[int, str]]:
+    """The descriptions of the latest messages to a rank."""
+    return channel.texts.setdefault(rank, deque(maxlen=_MOST_TEXTS))
 
 
 def _mark_of(request: Request, x: Any, out: Any) -> int:

@@ -12,6 +12,7 @@ ranks, wakes them and detects deadlocks.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
@@ -63,6 +64,20 @@ class LocalWorld(WaitingRanks):
                 channel = self._channels.setdefault(key, Channel(key[1], name))
             mine[key] = LocalCommunicator(self, channel, rank)
         return mine[key]
+
+
+    def unreceived(self) -> list[tuple[int, int, str]]:
+        """The messages of programs that no rank has received: source, destination and description."""
+        found = []
+        for channel in self._channels.values():
+            waiting = [(key, message) for key, message in channel.messages.items()]
+            waiting += [(key, message) for key, messages in channel.numbered.items() for message in messages]
+            found += [
+                (channel.ranks[source], channel.ranks[target], message.text)
+                for (source, target, _), message in waiting
+                if message.content is not None and message.text
+            ]
+        return found
 
 
 class LocalCommunicator(HostTransport):
@@ -130,9 +145,9 @@ class LocalCommunicator(HostTransport):
             if self._statement is not None:
                 self._compare_now()
             if request.call != "recv":
-                self._send(x if request.call == "send" else x.copy(), request.peer)
+                self._send(x if request.call == "send" else x.copy(), request.peer, *request.options)
                 return Pending.done(None)
-            message = self._next_message(request.peer)
+            message = self._next_message(request.peer, *request.options)
             return Pending(lambda: self._ready(message), lambda: self._receive(message, out))
         statement, self._statement = self._statement, None
         rendezvous = self._join(request, x, out, statement, short_site(*find_site()))
@@ -171,27 +186,39 @@ class LocalCommunicator(HostTransport):
             raise
 
     # -- messages ----------------------------------------------------------------------------------------------
-    def _message(self, src: int, dst: int, number: int) -> Message:
-        """The message of that number, created if the other rank has not done so. The caller holds the lock."""
-        messages, key = self._channel.messages, (src, dst, number)
-        message = messages.pop(key, None)
+    def _message(self, src: int, dst: int, counts: list[int], peer: int, number: int | None, text: str) -> Message:
+        """A message, created if the other rank has not done so. The caller holds the lock.
+
+        It is found by its number, if it has one, else by the order of the messages from `src` to `dst`.
+        """
+        channel = self._channel
+        if number is not None:
+            waiting = channel.numbered.setdefault((src, dst, number), deque())
+            if waiting and (waiting[0].content is None) == (src == self.index):
+                found = waiting.popleft()
+                if not waiting:
+                    del channel.numbered[src, dst, number]
+                return found
+            waiting.append(Message(channel, src, number, text))
+            return waiting[-1]
+        key = src, dst, counts[peer]
+        counts[peer] += 1
+        message = channel.messages.pop(key, None)
         if message is None:
-            message = messages[key] = Message(self._channel, src)
+            message = channel.messages[key] = Message(channel, src, None, text)
         return message
 
-    def _send(self, content: Array, dst: int) -> None:
+    def _send(self, content: Array, dst: int, number: int | None = None, text: str = "") -> None:
         self._world.check(self._world_rank, self.ranks[dst])
-        number, self._sent[dst] = self._sent[dst], self._sent[dst] + 1
         with self._world.lock:
-            message = self._message(self.index, dst, number)
+            message = self._message(self.index, dst, self._sent, dst, number, text)
             message.content = content
             self._world.release(message)
 
-    def _next_message(self, src: int) -> Message:
+    def _next_message(self, src: int, number: int | None = None, text: str = "") -> Message:
         """The message that the next receive from `src` waits for."""
-        number, self._received[src] = self._received[src], self._received[src] + 1
         with self._world.lock:
-            return self._message(src, self.index, number)
+            return self._message(src, self.index, self._received, src, number, text)
 
     def _receive(self, message: Message, buffer: Array) -> Array:
         if not message.done:

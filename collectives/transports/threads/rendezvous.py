@@ -7,6 +7,7 @@ found in the frames of its thread, and only when an error message needs it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -127,11 +128,13 @@ class Rendezvous:
 class Message:
     """One message between two ranks of a group. Only its receiver waits for it."""
 
-    __slots__ = ("content", "done", "group", "src", "waiters")
+    __slots__ = ("content", "done", "group", "number", "src", "text", "waiters")
 
-    def __init__(self, group: Channel, src: int):
+    def __init__(self, group: Channel, src: int, number: int | None, text: str):
         self.group = group
         self.src = src
+        self.number = number
+        self.text = text
         self.content: Array | None = None
         self.done = False
         self.waiters: list[int] = []
@@ -141,16 +144,18 @@ class Message:
         return self.group.ranks[self.src] == rank
 
     def wait_text(self, rank: int) -> str:
-        return f"recv from rank {self.group.ranks[self.src]} on '{self.group.name}'"
+        text = f"recv from rank {self.group.ranks[self.src]} on '{self.group.name}'"
+        return f"{text}: {self.text}" if self.text else text
 
 
 class Channel:
     """The state that the ranks of one group share: incomplete rendezvous, and unmatched messages."""
 
-    __slots__ = ("messages", "rendezvous", "name", "ranks")
+    __slots__ = ("messages", "numbered", "rendezvous", "name", "ranks")
 
     def __init__(self, ranks: tuple[int, ...], name: str):
         self.ranks = ranks
         self.name = name
         self.rendezvous: dict[int, Rendezvous] = {}
-        self.messages: dict[tuple[int, int, int], Message] = {}
+        self.messages: dict[tuple[int, int, int], Message] = {}  # by source, destination and order
+        self.numbered: dict[tuple[int, int, int], deque[Message]] = {}  # by source, destination and number

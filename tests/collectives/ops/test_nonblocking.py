@@ -86,7 +86,8 @@ def test_adjoints_in_the_order_of_arrival_are_caught(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(nonblocking.WAIT, "pull", _at_once)
     by_name = {program.__name__: program for program in PROGRAMS}
     assert max(cc.run(lambda: compare(by_name["each_its_own_order"], 3), 3)) > 0.1
-    assert max(cc.run(lambda: compare(by_name["around_the_ring"], 3), 3)) > 0.1
+    # messages from one rank to another have numbers, so that their order does not matter
+    assert max(cc.run(lambda: compare(by_name["around_the_ring"], 3), 3)) < 1e-12
     with pytest.raises((AssertionError, CollectiveMismatch)):  # a wrong value, or calls that do not go together
         for seed in range(4):
             assert max(cc.run(lambda: compare(random_program(seed), 3), 3)) < 1e-11  # noqa: B023 - called at once
