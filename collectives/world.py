@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autograd.engine.state import state
-from autograd.errors import CommunicationError, MeshError, RankFailed
+from autograd.errors import ArgumentError, CommunicationError, MeshError, RankFailed, call_site
 
 from .job.activity import forked_text
 from .job.failure import process
@@ -315,6 +315,12 @@ class World:
         """
         if self._local is None or self.is_closed:
             raise MeshError(f"`run` of {self!r}; needed: an open World('threads', ranks=...)")
+        if not callable(program):
+            raise ArgumentError(
+                f"run({program!r}) was given; needed: a function, which each rank calls\n"
+                "  fix: cc.run(program, ranks=4), without the parentheses of a call, or lambda: program(...)"
+                + call_site()
+            )
         local = self._local = self._new_local()
         results: list[Any] = [None] * self.size
         errors: dict[int, BaseException] = {}
