@@ -105,7 +105,8 @@ class Leaf(Tensor):
         name, shape, dtype = self.name or "a leaf", self.array.shape, self.array.dtype
         if g.array.shape != shape:
             raise ShapeError(
-                f"a gradient of shape {g.array.shape} was assigned to {name} of shape {shape}" + call_site()
+                f"a gradient of shape {g.array.shape} was assigned to {name} of shape {shape}\n"
+                f"  fix: zero_grad() to remove the gradient; otherwise an array of shape {shape}" + call_site()
             )
         if g.array.dtype != dtype:
             raise DtypeError(
