@@ -55,7 +55,7 @@ from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, relabel
-from autograd.errors import LayoutError, call_site
+from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.layouts.messages import about_origin, describe, fixes
 
@@ -87,6 +87,10 @@ def itself(x: Any, call: Call) -> Any:
 
 collectives: dict[str, Collective] = {}
 """Every collective by name. The tests run over all of them."""
+
+
+def _is_label(label: Any) -> bool:
+    return isinstance(label, Label) or (isinstance(label, type) and issubclass(label, Label))
 
 
 class Collective:
@@ -144,6 +148,11 @@ class Collective:
         resizes: Callable[[Call, list[Label]], Iterable[int]] | None = None,
         refuses: Mapping[Label | type[Label], Refusal] | None = None,
     ):
+        if not isinstance(name, str) or not isinstance(takes, tuple) or not all(map(_is_label, takes)):
+            raise ArgumentError(
+                f"Collective({name!r}, takes={takes!r}) was given; needed: a name, and a tuple of labels\n"
+                "  fix: cc.Collective('total', takes=(V,), gives=R)" + call_site()
+            )
         self.name = name
         self.takes = takes
         self.gives = gives
@@ -191,7 +200,22 @@ class Collective:
     def forward(self, function: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
         """Decorator: the forward direction on raw arrays, if it is not a single request."""
         self._asks, self._forward, self._asking = None, function, None
+        if self._adjoint is itself:  # the identity is the adjoint of the identity only
+            self._adjoint = self._missing
         return function
+
+    def _missing(self, *_: Any) -> Any:
+        """The adjoint of a collective for which none is declared."""
+        raise self._without_adjoint()
+
+    def _lacks_adjoint(self) -> bool:
+        return self._adjoint == self._missing
+
+    def _without_adjoint(self) -> NotDifferentiable:
+        return NotDifferentiable(
+            f"{self.name}: the collective has a forward direction and no adjoint\n  fix: @{self.name}.adjoint before a "
+            f"function of (ct, call) that is made of collectives; outside of a tape it runs without" + call_site()
+        )
 
     def adjoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: the adjoint, made of collectives. That of a nonlinear collective also receives x and y."""
@@ -212,8 +236,15 @@ class Collective:
         """
         if changes:
             call = call.variant(**changes)
-        if call.begin is not None:
-            return call.begin(self, x, call)
+        try:
+            begin = call.begin
+        except AttributeError:
+            raise ArgumentError(
+                f"{self.name}(x, {call!r}) was given; needed: a Call\n"
+                f"  fix: cc.apply({self.name}, x, 'dp'), or {self.name}(x, cc.call('dp')), for axis 'dp'" + call_site()
+            ) from None
+        if begin is not None:
+            return begin(self, x, call)
         if x.__class__ not in TENSORS:
             if self._forward is itself:
                 return x
@@ -234,6 +265,8 @@ class Collective:
         self, x: Any, layout: Layout | None, call: Call, name: str = "", operand: Tensor | None = None
     ) -> Prepared:
         """Check the labels and compute everything about a call that does not depend on the operand's values."""
+        if layout is not None and state.recording is not None and self._lacks_adjoint():
+            raise self._without_adjoint()
         try:
             out = None if layout is None else self.label(x, layout, call, name)
         except LayoutError as error:

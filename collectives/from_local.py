@@ -95,7 +95,10 @@ def from_local(
             + call_site()
         )
     if not isinstance(layout, Mapping):
-        raise ArgumentError(f"from_local: layout={layout!r} was given; needed: a label for every axis" + call_site())
+        raise ArgumentError(
+            f"from_local: layout={layout!r} was given; needed: a label for every axis\n"
+            f"  fix: cc.from_local(x, {{{', '.join(f'{axis!r}: Shard(0)' for axis in mesh.names)}}})" + call_site()
+        )
     missing = [axis for axis in mesh.names if axis not in layout]
     if missing:
         given = "{" + ", ".join(f"{a}: {x!r}" for a, x in layout.items()) + "}"

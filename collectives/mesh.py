@@ -238,7 +238,7 @@ class Mesh:
                 )
             self.grid.axis(name)
         if not named or len(set(named)) != len(named):
-            raise MeshError(f"axes {named} were given; needed: each axis once, and at least one")
+            raise MeshError(f"axes {named} were given; needed: each axis once, and at least one" + call_site())
         return tuple(n for n in self.names if n in named)
 
     def axis(self, axes: str | Sequence[str]) -> Axis:
@@ -468,7 +468,7 @@ def current_mesh() -> Mesh:
     if state.mesh is None:
         raise MeshError(
             "a collective was called and no mesh is current. Needed: a mesh with named axes. "
-            + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)")
+            + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)") + call_site()
         )
     mesh: Mesh = state.mesh
     return mesh

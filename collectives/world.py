@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autograd.engine.state import state
-from autograd.errors import CollectiveMismatch, CommunicationError, MeshError, RankFailed
+from autograd.errors import ArgumentError, CollectiveMismatch, CommunicationError, MeshError, RankFailed, call_site
 from autograd.random import State, set_state
 
 from .checks.modes import unreceived_text
@@ -324,6 +324,12 @@ class World:
         """
         if self._local is None or self.is_closed:
             raise MeshError(f"`run` of {self!r}; needed: an open World('threads', ranks=...)")
+        if not callable(program):
+            raise ArgumentError(
+                f"run({program!r}) was given; needed: a function, which each rank calls\n"
+                "  fix: cc.run(program, ranks=4), without the parentheses of a call, or lambda: program(...)"
+                + call_site()
+            )
         local = self._local = self._new_local()
         results: list[Any] = [None] * self.size
         errors: dict[int, BaseException] = {}

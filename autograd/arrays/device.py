@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError
+from ..errors import DtypeError, ShapeError, call_site
 from .read_only import Guarded
 from .shape_only import Shaped, shape_only
 
@@ -53,9 +53,17 @@ def as_array(x: Any, dtype: Any = None) -> Any:
             same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch compares them by identity
             return x.view(same) if x.dtype == same else x
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
-    result = np.asarray(x, dtype=dtype)
+    try:
+        result = np.asarray(x, dtype=dtype)
+    except ValueError as error:
+        raise ShapeError(
+            f"given {type(x).__name__}, of which NumPy makes no array: {error}; needed: lists of equal lengths"
+            + call_site()
+        ) from None
     if result.dtype.kind not in "biufc":
-        raise DtypeError(f"given {type(x).__name__}, which makes an array of {_named(result.dtype)}; needed: numbers")
+        raise DtypeError(
+            f"given {type(x).__name__}, which makes an array of {_named(result.dtype)}; needed: numbers" + call_site()
+        )
     return result
 
 

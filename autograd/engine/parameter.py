@@ -106,7 +106,8 @@ class Leaf(Tensor):
         name, shape, dtype = self.name or "a leaf", self.array.shape, self.array.dtype
         if g.array.shape != shape:
             raise ShapeError(
-                f"a gradient of shape {g.array.shape} was assigned to {name} of shape {shape}" + call_site()
+                f"a gradient of shape {g.array.shape} was assigned to {name} of shape {shape}\n"
+                f"  fix: zero_grad() to remove the gradient; otherwise an array of shape {shape}" + call_site()
             )
         if g.array.dtype != dtype:
             raise DtypeError(
@@ -267,20 +268,35 @@ class Parameter(Leaf):
             _declare("Parameter", self)
 
 
+def _update_by_hand(w: str) -> str:
+    return (
+        f"\n  fix: an optimizer of autograd.optim; or by hand, outside of the tape's block, "
+        f"{w}.data = {w}.numpy() - lr * {w}.grad.numpy()" + call_site()
+    )
+
+
 def _not_in_place(symbol: str) -> Any:
     def refuse(self: Parameter, other: Any) -> Any:
         w = self.name or "w"
         raise SavedArrayError(
             f"{w} {symbol} ... of a Parameter: a Tensor is not changed in place, so {w} would name a new Tensor, "
-            f"which is not learned\n  fix: an optimizer of autograd.optim; or by hand, outside of the tape's block, "
-            f"{w}.data = {w}.numpy() - lr * {w}.grad.numpy()" + call_site()
+            f"which is not learned" + _update_by_hand(w)
         )
 
     return refuse
 
 
+def _no_elements(self: Parameter, key: Any, value: Any) -> None:
+    w = self.name or "w"
+    raise SavedArrayError(
+        f"{w}[...] = ... of a Parameter of shape {self.array.shape}: a Tensor is not changed in place, because a tape "
+        f"may have saved its array" + _update_by_hand(w)
+    )
+
+
 for _name, _symbol in {"__iadd__": "+=", "__isub__": "-=", "__imul__": "*=", "__itruediv__": "/="}.items():
     setattr(Parameter, _name, _not_in_place(_symbol))
+Parameter.__setitem__ = _no_elements  # type: ignore[method-assign,assignment]
 
 
 class Constant(Leaf):

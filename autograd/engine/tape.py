@@ -385,7 +385,12 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
     """The cotangent of an output, as a Tensor of the dual layout; None where this rank holds no value."""
 
     if not isinstance(y, Tensor):
-        raise TapeError(f"backward needs Tensors; {type(y).__name__} was given")
+        raise TapeError(
+            f"backward needs Tensors; {type(y).__name__} was given\n  fix: give backward the result of operations on "
+            "Tensors; if only some ranks have a loss, as the last stage of a pipeline, every rank gives the one global "
+            "number: cc.broadcast(loss, axis, root, to=I), or cc.all_reduce(loss, axis, to=I) with 0.0 on the others"
+            + call_site()
+        )
     array = y.array
     if array.dtype.kind not in "fc":
         raise DtypeError(f"backward of a value of dtype {array.dtype}; needed: a floating or complex dtype")

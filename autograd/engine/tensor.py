@@ -72,6 +72,20 @@ class Tensor:
         """The accumulated gradient of a leaf; None for the result of an operation."""
         return None
 
+    def zero_grad(self) -> None:
+        """Refused: only a leaf accumulates a gradient.
+
+        Raises
+        ------
+        TapeError
+            Always; `Leaf.zero_grad` removes a gradient.
+        """
+        raise TapeError(
+            "zero_grad of the result of an operation, which has no gradient of its own; needed: a Parameter. An update "
+            "like w = w - lr * w.grad makes w the name of a result\n"
+            "  fix: w.data = w.numpy() - lr * w.grad.numpy()" + call_site()
+        )
+
     def labelled(self, grid: Grid) -> Layout:
         """Its layout under a mesh. A leaf without labels gets permanent labels when it first enters a mesh."""
         return self.layout if self.layout is not None else grid.uniform(V)

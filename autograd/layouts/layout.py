@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import MeshError
+from ..errors import MeshError, call_site
 
 __all__ = [
     "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Sum", "V", "dual_label",
@@ -267,7 +267,10 @@ class Grid:
         try:
             return self.index[name]
         except (KeyError, TypeError):
-            raise MeshError(f"axis {name!r} was given; this mesh has {', '.join(map(repr, self.names))}") from None
+            raise MeshError(
+                f"axis {name!r} was given; this mesh has {', '.join(map(repr, self.names))}; needed: one of them"
+                + call_site()
+            ) from None
 
     def __reduce__(self) -> Any:
         return Grid.of, (self.names, self.sizes, self.place)

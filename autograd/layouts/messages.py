@@ -176,6 +176,14 @@ _BROADCAST = [(R, "broadcast({x}, {a!r}, root={r}, to=R)", "a broadcast forward,
               (I, "broadcast({x}, {a!r}, root={r}, to=I)", "a broadcast forward, free in backward")]  # fmt: skip
 
 
+_INSTEAD = {  # further fixes for an operation that mixes along a sharded dimension
+    "getitem": "({x} * mask).sum(), if the index is a mask; halo_exchange({x}, {a!r}, 1), for the neighbours of a part",
+    "roll": "halo_exchange({x}, {a!r}, 1, periodic=True), for the neighbours of a part as in a stencil",
+    "put": "halo_exchange({x}, {a!r}, 1), for the neighbours of a part and zeros at the ends, as in a stencil",
+    "diff": "halo_exchange({x}, {a!r}, 1), for the neighbours of a part as in a stencil",
+}  # fmt: skip
+
+
 def fixes(label: Label) -> list[tuple[Label, str, str]]:
     """The calls that give an operand another label."""
     if type(label) is Rooted:
@@ -245,6 +253,13 @@ def explain(
     if word in ("spans", "unmatched"):
         j, d = (at[0], at[1]) if word == "spans" else (at[1], at[2])
         found = _part(names[j], labels[j], axis, d) or found
+    if word == "spans":
+        j, d, i = at
+        found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found
+        if labels[j] is V and shapes[j][d] == labels[i].extent and _has_default_label(operands[j], axis):
+            made = _labelled(operands[j], names[j], {axis: R}, grid.names)
+            whole = made if _is_plain(operands[j]) else names[j]
+            found = f"  fix: shard({whole}, {axis!r}, dim={d})" + ("" if whole == made else f", with {made}")
     # usually the operand that is D, I or P must change: try those first
     order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):
@@ -260,8 +275,20 @@ def explain(
                     continue
                 d = getattr(labels[i], "dim", 0)
                 found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}{condition}   ({cost})"
+    if word == "mixes" and op.name in _INSTEAD:
+        found = f"{found}\n  or:  {_INSTEAD[op.name].format(x=names[at[0]], a=axis)}" if found else None
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
+
+
+def _of_another_extent(name: str, size: int, extent: int | None, label: Label) -> str | None:
+    """The fix for a whole whose dimension does not fit that of the other whole: a reduction has lost a dimension."""
+    if extent is None or size in (1, extent) or (label is not R and label is not I):
+        return None
+    return (
+        f"  fix: keepdims=True where {name} is reduced, or {name}.reshape(...): it has {size} elements where the whole "
+        f"of the other operand has {extent}"
+    )
 
 
 def _part(name: str, label: Label, axis: str, dim: int) -> str | None:

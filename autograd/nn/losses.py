@@ -16,6 +16,7 @@ from ..engine.parameter import constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, LayoutError, ShapeError, call_site
+from ..ops.nn.cross_entropy import as_rows
 from ..ops.reductions import mean_loss
 from .module import Module
 
@@ -205,7 +206,7 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
     if len(array.shape) != 2 or raw.shape != array.shape[:1]:
         raise ShapeError(
             f"{name}: input of shape {array.shape}, labels of shape {raw.shape}; needed: [n, classes] and [n]"
-            + call_site()
+            f"{as_rows(array.shape, raw.shape)}" + call_site()
         )
     classes = array.shape[1]
     seen = raw != ignored

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine.primitive import registry
 from ..engine.tensor import TENSORS
-from ..errors import LayoutError, NotDifferentiable, RingtapeError, call_site
+from ..errors import LayoutError, NotDifferentiable, RingtapeError, SavedArrayError, call_site
 from ..layouts.layout import P
 from ..layouts.messages import describe
 from .arguments import followed, operand, refusal, run_plain
@@ -113,6 +113,12 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     name = ufunc.__name__
     out = options.get("out")
     if out is not None and any(target is not None for target in out):
+        if xs and out[0] is xs[0]:
+            raise SavedArrayError(
+                f"{name} of an array and a Tensor, in place: a value that a tape may follow would be written to it"
+                "\n  fix: w.data = w.numpy() - lr * w.grad.numpy(), for an update by hand; otherwise a = a - x, or "
+                "a -= x.numpy() where no gradient is wanted" + call_site()
+            )
         raise refusal(name, {"out": out})
     options = {k: v for k, v in options.items() if k != "out" and not (k == "where" and v is True)}
     ours = table().get(ufunc)

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import to_host
-from ..errors import RingtapeError
+from ..engine.parameter import tensor
+from ..engine.state import state
+from ..engine.tensor import TENSORS
+from ..errors import LayoutError, RingtapeError
+from ..layouts.layout import I
 from ..transforms import jvp, vjp
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
 from .probing import Function, arguments, gradients, pairing, random_like, raw, value
@@ -48,6 +52,8 @@ def check_grads(
         arguments small.
     *args : array_like
         Floating or complex, away from kinks. Derivatives in single precision are compared with differences in double.
+        Under a mesh, Parameters: if all are Invariant, the function gets Invariant values and returns one. Plain arrays
+        are Varying: the function uses the values of this rank only.
     order : int
         The highest order of derivatives to check.
     modes : sequence of str
@@ -94,12 +100,30 @@ def check_grads(
     if order < 1:
         raise RingtapeError(f"check_grads: order={order} was given; needed: at least 1")
     xs = arguments(args, "check_grads")
+    invariant = [i for i, x in enumerate(args) if x.__class__ in TENSORS and _is_invariant(x)]
     single = any(np.finfo(x.dtype).eps > 1e-10 for x in xs)
     options = _Options(
         tuple(modes), eps, (1e-3 if single else 1e-6) if rtol is None else rtol,
         (1e-4 if single else 1e-9) if atol is None else atol, np.random.default_rng(seed),
+        state.grid is not None and len(invariant) == len(args),
     )  # fmt: skip
-    _check(f, xs, order, options, "")
+    try:
+        _check(_Labelled(f, options), xs, order, options, "")
+    except LayoutError as error:
+        if state.grid is not None and not options.invariant:
+            error.args = (str(error) + _UNDER_A_MESH, *error.args[1:])
+        raise
+
+
+_UNDER_A_MESH = (
+    "\n  check_grads passes plain arrays to the function, which are Varying under a mesh, unless all are Invariant"
+    "\n  fix: check_grads(f, ag.Parameter(w), ...), where f takes w as a loss takes a Parameter (with cast, if the "
+    "data are distributed) and returns an Invariant value (all_reduce(..., to=I))"
+)
+
+
+def _is_invariant(x: Any) -> bool:
+    return state.grid is not None and all(label is I for label in x.labelled(state.grid).labels)
 
 
 @dataclass(frozen=True)
@@ -109,6 +133,24 @@ class _Options:
     rtol: float
     atol: float
     rng: np.random.Generator
+    invariant: bool  # under a mesh: whether the arguments are Invariant, and so all values
+
+    def given(self, x: Any) -> Any:
+        """An array as the function takes it: a Tensor if it has a label."""
+        if not self.invariant or x.__class__ in TENSORS:
+            return x
+        assert state.grid is not None
+        return tensor(x, dict.fromkeys(state.grid.names, I))
+
+
+class _Labelled:
+    """A function that gets its arguments as `_Options.given` labels them."""
+
+    def __init__(self, f: Function, options: _Options):
+        self.f, self.options = f, options
+
+    def __call__(self, *zs: Any) -> Any:
+        return self.f(*map(self.options.given, zs))
 
 
 def _check(f: Function, xs: list[np.ndarray], order: int, options: _Options, path: str, cancelled: float = 0.0) -> None:
@@ -123,11 +165,13 @@ def _check(f: Function, xs: list[np.ndarray], order: int, options: _Options, pat
     depth = len(path.split(" of ")) + 1 if path else 1
     title = f"order {depth}" + (f" (of the {path} derivative)" if path else "")
     point = _Point(f, xs, dxs, y, options, cancelled)
+    given = options.given
     if "reverse" in options.modes:
-        for i, (x, g) in enumerate(zip(xs, gradients(f, xs, ct), strict=True)):
+        found = gradients(f, [given(x) for x in xs], given(ct))
+        for i, (x, g) in enumerate(zip(xs, found, strict=True)):
             _check_reverse(point, i, ct, g, f"reverse mode, {title}, argument {i} of shape {x.shape}")
     if "forward" in options.modes:
-        dy = to_host(raw(jvp(f, tuple(xs), tuple(dxs))[1]))
+        dy = to_host(raw(jvp(f, tuple(map(given, xs)), tuple(map(given, dxs)))[1]))
         if dy.shape != y.shape:
             raise GradientMismatch(
                 f"forward mode, {title}: the tangent has shape {dy.shape}; needed: {y.shape}, as the value"
@@ -138,10 +182,14 @@ def _check(f: Function, xs: list[np.ndarray], order: int, options: _Options, pat
         for mode in options.modes:
             deeper = f"{mode} of {path}" if path else mode
             if mode == "forward":
-                _check(lambda *zs: jvp(f, zs, _with_dtypes(dxs, zs))[1], xs, order - 1, options, deeper, cancelled)
+                def tangent(*zs: Any) -> Any:
+                    return jvp(f, zs, [given(dx) for dx in _with_dtypes(dxs, zs)])[1]
+
+                _check(_Labelled(tangent, options), xs, order - 1, options, deeper, cancelled)
             else:
                 for i in range(len(xs)):
-                    _check(_gradient_function(f, i, ct), xs, order - 1, options, deeper, cancelled)
+                    gradient = _Labelled(_gradient_function(f, i, given(ct)), options)
+                    _check(gradient, xs, order - 1, options, deeper, cancelled)
 
 
 def _with_dtypes(dxs: Sequence[np.ndarray], zs: Sequence[Any]) -> list[np.ndarray]:
@@ -149,7 +197,7 @@ def _with_dtypes(dxs: Sequence[np.ndarray], zs: Sequence[Any]) -> list[np.ndarra
     return [dx.astype(z.dtype) for dx, z in zip(dxs, zs, strict=True)]
 
 
-def _gradient_function(f: Function, i: int, ct: np.ndarray) -> Function:
+def _gradient_function(f: Function, i: int, ct: Any) -> Function:
     """Return the function from the arguments to the cotangent of the i-th of them, for a fixed cotangent of `f`."""
 
     def gradient(*zs: Any) -> Any:

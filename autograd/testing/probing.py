@@ -53,7 +53,7 @@ def value(f: Function, xs: Sequence[Any]) -> np.ndarray:
     return y
 
 
-def gradients(f: Function, xs: Sequence[Any], ct: np.ndarray) -> list[np.ndarray]:
+def gradients(f: Function, xs: Sequence[Any], ct: Any) -> list[np.ndarray]:
     """Return the cotangents of all arguments by reverse mode, given the cotangent of the result.
 
     Raises

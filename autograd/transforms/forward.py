@@ -6,13 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.tensor import Tensor
-from ..errors import ShapeError, call_site
+from ..errors import ArgumentError, ShapeError, call_site
 from .basis import ones
 from .reverse import warn_if_constant
 from .traced import Function, Traced, zeros_like
 from .wrapping import Argnum, nary
 
 __all__ = ["deriv", "jvp", "make_jvp", "make_jvp_reversemode"]
+
+
+def check_tangents(name: str, args: Any, tangents: Any) -> None:
+    """Raise an error unless there are as many tangents as arguments, both in tuples or lists."""
+    for given in (args, tangents):
+        if not isinstance(given, tuple | list):
+            raise ArgumentError(
+                f"{name}: {type(given).__name__} was given in place of a tuple of arguments or of tangents\n"
+                f"  fix: {name}(f, (x,), (dx,))" + call_site()
+            )
+    if len(args) != len(tangents):
+        raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
 
 
 def jvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -47,8 +59,7 @@ def jvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
     >>> ag.jvp(np.sin, (np.array([0.0]),), (np.array([2.0]),))
     (array([0.]), array([2.]))
     """
-    if len(args) != len(tangents):
-        raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
+    check_tangents("jvp", args, tangents)
     traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments")
     dy = traced.push(traced.structure.match(tuple(tangents), "tangents"))
     return traced.value(), traced.out_structure.rebuild(dy)

@@ -13,6 +13,7 @@ from ..arrays.device import is_array
 from ..engine.parameter import constant
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, LayoutError, ShapeError, call_site
+from .forward import check_tangents
 from .jacobians import stacked
 from .reverse import gradient_at
 from .traced import Function, Traced
@@ -60,8 +61,7 @@ def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
     >>> ag.hvp(lambda x: np.sum(x**3), (np.array([1.0, 2.0]),), (np.array([1.0, 0.0]),))
     (array([ 3., 12.]), array([6., 0.]))
     """
-    if len(args) != len(tangents):
-        raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
+    check_tangents("hvp", args, tangents)
     traced = Traced(lambda xs: gradient_at(lambda zs: fun(*zs), xs), tuple(args), "arguments")
     product = traced.out_structure.rebuild(traced.push(traced.structure.match(tuple(tangents), "tangents")))
     gradient = traced.value()

@@ -107,9 +107,10 @@ class Traced:
             )
 
     def hinted(self, error: LayoutError) -> LayoutError:
-        """Return the error of a layout, with `hint` added to its text."""
+        """Return the error of a layout, with `hint` below the first line of its text."""
         if self.hint and self.hint not in str(error):
-            error.args = (str(error) + self.hint, *error.args[1:])
+            first, newline, rest = str(error).partition("\n")
+            error.args = (first + self.hint + newline + rest, *error.args[1:])
         return error
 
     @property

@@ -25,7 +25,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
-from autograd.errors import LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import require_same_number
 from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
@@ -63,8 +63,10 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     `resolve`, which is its ``__wrapped__``.
     """
 
+    declared = signature(resolve)
+
     @wraps(resolve)
-    def function(x: Any, axis: Any, *args: Any, **options: Any) -> Tensor:
+    def function(x: Any, axis: Any = None, *args: Any, **options: Any) -> Tensor:
         mesh = state.mesh
         key: Any = None
         if mesh is not None and x.__class__ in TENSORS:
@@ -82,7 +84,10 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
                 known = mesh.prepared.get(key) if _is_hashable(key) else None
             if known is not None:
                 return known.apply(x)
-        use = resolve(x, axis, *args, **options)
+        try:
+            use = resolve(x, axis, *args, **options)
+        except TypeError as error:
+            raise _as_typed(error, declared, resolve.__name__, (x, axis, *args), options) from error.__cause__
         if use.__class__ is not Use:
             return use  # type: ignore[return-value]
         known = use.collective.prepared(use.x, use.call)
@@ -90,10 +95,24 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
             keep(mesh.prepared, key, known)
         return known.apply(use.x)
 
-    declared = signature(resolve)
     function.__signature__ = declared.replace(return_annotation="Tensor")  # type: ignore[attr-defined]
     function.__annotations__ = {**resolve.__annotations__, "return": "Tensor"}
     return function  # type: ignore[return-value]
+
+
+def _as_typed(error: TypeError, declared: Any, name: str, args: Any, options: Any) -> TypeError:
+    """The error of a call whose arguments do not fit the signature as a typed one; any other error as it is."""
+    try:
+        declared.bind(*args, **options)
+    except TypeError as mismatch:
+        return ArgumentError(f"{name}: {mismatch}; needed: {name}{_shown(declared)}" + call_site())
+    return error
+
+
+def _shown(declared: Any) -> str:
+    """A signature without annotations."""
+    plain = [p.replace(annotation=p.empty) for p in declared.parameters.values()]
+    return str(declared.replace(parameters=plain, return_annotation=declared.empty))
 
 
 def _outline(value: Any) -> Any:
@@ -144,8 +163,8 @@ def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
     """Raise MeshError if `rank` is not the number of a rank of the axis, LayoutError for a root that differs on it."""
     if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < on.size:
         raise MeshError(
-            f"{name}: {what}={rank!r} was given; axis {'*'.join(on.names)!r} has ranks 0 to {on.size - 1}"
-            + call_site()
+            f"{name}: {what}={rank!r} was given; axis {'*'.join(on.names)!r} has ranks 0 to {on.size - 1}; needed: "
+            "one of them" + call_site()
         )
     if what == "root" and rank.__class__ is not int and rank_axes(rank) & {*on.names, EVERY_AXIS}:
         require_same_number(rank, f"{name}: root")

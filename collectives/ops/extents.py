@@ -9,7 +9,7 @@ import numpy as np
 
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
 from autograd.layouts.layout import Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import extents_of_parts, nested_parts, require_fit
@@ -27,7 +27,10 @@ __all__ = [
 def normal_dim(dim: int, shape: Sequence[int], name: str) -> int:
     """A dimension as a non-negative number."""
     if not isinstance(dim, int | np.integer) or not -len(shape) <= dim < len(shape):
-        raise ShapeError(f"{name}: dim={dim!r} was given for an array of shape {tuple(shape)}" + call_site())
+        needed = f"an integer from {-len(shape)} to {len(shape) - 1}" if shape else "an array with a dimension"
+        raise ShapeError(
+            f"{name}: dim={dim!r} was given for an array of shape {tuple(shape)}; needed: {needed}" + call_site()
+        )
     return int(dim) % len(shape)
 
 
@@ -91,7 +94,12 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
 
 def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
     """Check `counts`: one number per rank, which sum to the extent of the dimension."""
-    found = tuple(int(n) for n in counts)
+    try:
+        found = tuple(int(n) for n in counts)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"all_to_all: counts={counts!r} was given; needed: {axis.size} numbers, one for each rank" + call_site()
+        ) from None
     if len(found) != axis.size or min(found) < 0 or sum(found) != x.array.shape[dim]:
         raise ShapeError(
             f"all_to_all: counts={list(found)} was given for dimension {dim} of shape {tuple(x.array.shape)} and the "

@@ -14,7 +14,7 @@ sweep their tapes in different orders: every cotangent arrives at the message th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -170,6 +170,15 @@ def _keep_options(y: Tensor, options: tuple[int, str]) -> Tensor:
     return y
 
 
+def _as_pairs(given: Any, size: int) -> str:
+    """What to write for `pairs` in place of a shift, a dictionary or something else."""
+    if isinstance(given, Mapping):
+        return "list(pairs.items())"
+    shift = given if isinstance(given, int) and not isinstance(given, bool) else 1
+    ring = f"[(r, (r + {shift}) % n) for r in range(n)]".replace("+ -", "- ")
+    return f"{ring}, with n = {size}, to send to the rank {abs(shift)} {'below' if shift < 0 else 'above'}"
+
+
 # -- public functions ------------------------------------------------------------------------------------------
 
 
@@ -219,7 +228,8 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
         given = tuple((s, t) for s, t in pairs)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"permute: pairs={pairs!r} was given; needed: a list of pairs of ranks, (source, destination)" + call_site()
+            f"permute: pairs={pairs!r} was given; needed: a list of pairs of ranks, (source, destination)\n  fix: "
+            f"{_as_pairs(pairs, on.size)}" + call_site()
         ) from error
     for both in given:
         for rank in both:

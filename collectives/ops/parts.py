@@ -434,7 +434,7 @@ def all_to_all(
         joins, is_known = extents_received(x, on, split_dim, cuts), on.size == 1
     elif counts is not None:
         raise ShapeError(
-            f"all_to_all: counts={list(counts)} was given with split_dim={split_dim} and concat_dim={concat_dim}: what "
+            f"all_to_all: counts={counts!r} was given with split_dim={split_dim} and concat_dim={concat_dim}: what "
             "a rank receives must fit together along both. Needed: counts along one dimension, split_dim == concat_dim"
             + call_site()
         )

@@ -13,14 +13,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 import autograd as ag
-from autograd.errors import CommunicationError
+from autograd.errors import ArgumentError, CommunicationError, call_site
 from autograd.layouts.layout import C, I, Label, P, R, Rooted, Shard, V, dual_label
 
 from ..collective import Collective
@@ -102,7 +102,8 @@ def check_collective(
 
     Parameters
     ----------
-    collective : Collective, or the result of `wrap`
+    collective : Collective, the result of `wrap`, or a function
+        A function ``f(x, axis)`` made of collectives, whose operand has the labels `takes`.
     use : callable, optional
         ``use(x, axis)`` calls the collective on a Tensor. Default: ``apply(collective, x, axis, **fields)``.
     takes : sequence of Label, optional
@@ -121,6 +122,11 @@ def check_collective(
     **fields
         Further fields of the call, such as ``to`` or ``root``; see `call`.
 
+    Raises
+    ------
+    ArgumentError
+        `collective` is none of these, or a function without `takes`.
+
     Returns
     -------
     Report
@@ -133,7 +139,22 @@ def check_collective(
     >>> cc.testing.check(collectives["all_reduce"], takes=[cc.P], ranks=[1, 3], to=cc.R).ok
     True
     """
-    report = Report(collective.name)
+    name = getattr(collective, "name", "")
+    if not name or not hasattr(collective, "takes"):
+        if not callable(collective) or isinstance(collective, type):
+            raise ArgumentError(
+                f"check: {collective!r} was given; needed: a Collective, the result of wrap, or a function f(x, axis)\n"
+                "  fix: cc.testing.check(collective), or cc.testing.check(lambda x, axis: ..., takes=[V])" + call_site()
+            )
+        name = getattr(collective, "__name__", "function")
+        if takes is None:
+            raise ArgumentError(
+                f"check({name}): a function was given without the labels of its operand\n"
+                f"  fix: cc.testing.check({name}, takes=[V]), where {name}(x, axis) returns the result for a Tensor x "
+                "that is Varying; or R, I, P, Shard(0)" + call_site()
+            )
+        use = collective if use is None else use
+    report = Report(name)
     labels = list(takes) if takes is not None else _labels(collective)
     how = use if use is not None else getattr(collective, "use", None)
     if how is None:
@@ -148,7 +169,7 @@ def check_collective(
     for size in sizes:
         for label in labels:
             given = tuple((3, 2) for _ in range(size)) if shapes is None else tuple(shapes(size))
-            tested = _Tested(collective.name, how, label(size) if callable(label) else label, given, dtype)
+            tested = _Tested(name, how, label(size) if callable(label) else label, given, dtype)
             tested.run(size, everywhere, beside, forward, adjoint, report)
     return report
 
@@ -361,7 +382,7 @@ def check(work: Any, ranks: Any = (1, 2, 3, 4, 5), **options: Any) -> Any:
 
     Parameters
     ----------
-    work : Collective, or the result of `wrap`, or a sequence of (Case, Setting)
+    work : Collective, the result of `wrap`, a function, or a sequence of (Case, Setting)
         The mesh of every setting has `ranks` ranks.
     ranks : int or sequence of int
         The sizes of the worlds; one int for cases.
@@ -373,6 +394,7 @@ def check(work: Any, ranks: Any = (1, 2, 3, 4, 5), **options: Any) -> Any:
     Report or list of Failure
         The report of `check_collective` for a collective; the failures for cases.
     """
-    if isinstance(work, Collective) or hasattr(work, "needs_processes"):
+    cases = list(work) if isinstance(work, Iterable) and not isinstance(work, str) else None
+    if not cases or not all(isinstance(one, tuple) for one in cases):
         return check_collective(work, ranks=(ranks,) if isinstance(ranks, int) else ranks, **options)
-    return check_cases(work, ranks)
+    return check_cases(cases, ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,13 @@ Shape = tuple[int, ...]
 _ROW = Sum("row")
 _MIN_KERNEL_SIZE = 1 << 15
 """From this number of logits on the fused kernel is faster than the operations on whole arrays."""
+
+
+def as_rows(logits: Shape, labels: Shape) -> str:
+    """The line of an error about sequences of logits: how to make rows of them."""
+    if len(logits) < 3 or math.prod(logits[:-1]) != math.prod(labels):
+        return ""
+    return f"\n  fix: logits.reshape(-1, {logits[-1]}) and labels.reshape(-1)"
 
 
 def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -226,8 +234,8 @@ def cross_entropy(
         raise DtypeError(f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers")
     if len(array.shape) != 2 or indices.shape != array.shape[:1]:
         raise ShapeError(
-            f"logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: [n, classes] and "
-            "[n]"
+            f"cross_entropy: logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: "
+            f"[n, classes] and [n]{as_rows(array.shape, indices.shape)}" + call_site()
         )
     if ignore_index is None and not label_smoothing and array.size < _MIN_KERNEL_SIZE:
         if reduction == "none":

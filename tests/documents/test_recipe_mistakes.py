@@ -1,0 +1,131 @@
+"""Natural mistakes in the programs of docs/recipes.md: each is refused or exact, and the fix that is offered is exact.
+
+A mistake replaces one expression of a recipe by another. The text of its error contains the words given. With the fix,
+taken from the text literally, the program has the gradient of one process.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import pytest
+
+from autograd.errors import ReplicaWarning, RingtapeError
+
+from . import test_recipes
+from .test_recipes import RECIPES
+
+HAND, READ, MASKED, MODULE, TENSOR, STAGES, NORMS, HEAT, RING, TRANSFORMS, _, OWN = RECIPES
+UPDATE = "w.data = w.numpy() - 0.1 * w.grad.numpy()"
+OBJECTIVE = 'cc.all_reduce(((y - t) ** 2).sum(), "dp", to=I) / x.global_shape[0]'
+COUNT = 'cc.all_reduce(mask.sum(), "dp", to=I)'
+STENCIL = "u + 0.2 * (wide[:-2] - 2 * u + wide[2:])"
+
+
+class Mistake(NamedTuple):
+    """A mistake, words of the error (none: the program is exact), and the expression with the fix put in."""
+
+    title: str
+    right: str
+    wrong: str
+    says: str = ""
+    fixed: str = ""
+
+
+MISTAKES = [
+    Mistake(HAND, UPDATE, "w.data = w - 0.1 * w.grad"),
+    Mistake(HAND, UPDATE, "w.data = w.data - 0.1 * w.grad", "ag.constant(x)",
+            "w.data = ag.constant(w.data) - 0.1 * w.grad"),
+    Mistake(HAND, UPDATE, "w -= 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
+    Mistake(HAND, UPDATE, "w[...] = w - 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
+    Mistake(HAND, UPDATE, "w.data -= 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
+    Mistake(HAND, UPDATE, "w = w - 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
+    Mistake(HAND, UPDATE, "w.data -= 0.1 * w.grad.local"),
+    Mistake(HAND, "w.zero_grad()", "w.grad = 0", "fix: zero_grad()", "w.zero_grad()"),
+    Mistake(HAND, OBJECTIVE, "((y - t) ** 2).mean()", "x.sum() / (x.global_shape[0] * x.global_shape[1])",
+            "((y - t) ** 2).sum() / (x.global_shape[0] * x.global_shape[1]) * (x.global_shape[1])"),
+    Mistake(HAND, OBJECTIVE, 'cc.all_reduce(((y - t) ** 2).sum(), "dp") / x.global_shape[0]', "cast(loss, 'dp', to=I)",
+            'cc.cast(cc.all_reduce(((y - t) ** 2).sum(), "dp") / x.global_shape[0], "dp", to=I)'),
+    Mistake(READ, 'cc.from_local(rows, {"dp": Shard(0)})', 'cc.from_local(rows, "dp")',
+            "cc.from_local(x, {'dp': Shard(0)})", "cc.from_local(rows, {'dp': Shard(0)})"),
+    Mistake(READ, 'cc.from_local(rows, {"dp": Shard(0)})', 'ag.tensor(rows, {"dp": Shard(0)})',
+            "cc.from_local(x, {'dp': Shard(0)})", "cc.from_local(rows, {'dp': Shard(0)})"),
+    Mistake(READ, "/ x.global_shape[0]", "/ len(x)", "x.global_shape[0]", "/ x.global_shape[0]"),
+    Mistake(READ, "/ x.global_shape[0]", '/ cc.all_reduce(len(rows), "dp", to=I)'),
+    Mistake(READ, "/ x.global_shape[0]", "/ max(len(rows), 1)", "int(cc.all_reduce(n, 'dp'))",
+            "/ int(cc.all_reduce(len(rows), 'dp'))"),
+    Mistake(MASKED, f"/ {COUNT}", "/ mask.sum()", "all_reduce(y, 'dp', to=I)",
+            "/ cc.all_reduce(mask.sum(), 'dp', to=I)"),
+    Mistake(MASKED, f"/ {COUNT}", "/ M.sum()"),
+    Mistake(MASKED, "losses.sum()", "losses.sum() / mask.sum()", "all_reduce(y, 'dp', to=R)",
+            "losses.sum() / cc.all_reduce(mask.sum(), 'dp', to=R) * cc.all_reduce(mask.sum(), 'dp', to=R)"),
+    Mistake(MASKED, " * mask.reshape(-1)", "[mask.reshape(-1)]", "(x * mask).sum()", " * mask.reshape(-1)"),
+    Mistake(MASKED, "nn.cross_entropy(logits.reshape(-1, 7), target.reshape(-1)) * mask.reshape(-1)",
+            "nn.cross_entropy(logits, target) * mask", "logits.reshape(-1, 7) and labels.reshape(-1)",
+            "nn.cross_entropy(logits.reshape(-1, 7), target.reshape(-1)) * mask.reshape(-1)"),
+    Mistake(TENSOR, "to=I) + bias", "to=R) + bias", "cast(y, 'tp', to=R)",
+            "to=R) + cc.cast(bias, 'tp', to=R)\n        y = cc.cast(y, 'tp', to=I)"),
+    Mistake(TENSOR, "(h @ b, \"tp\", to=I) + bias", "(h @ b + bias, \"tp\", to=I)", "cast(y, 'tp', to=P)",
+            "(h @ b + cc.cast(bias, 'tp', to=cc.P), \"tp\", to=I)"),
+    Mistake(TENSOR, 'cc.all_reduce(h @ b, "tp", to=I)', 'cc.all_gather(h, "tp", dim=1) @ b', "shard(x, 'tp', dim=1)",
+            "cc.all_reduce(cc.shard(cc.all_gather(h, 'tp', dim=1), 'tp', dim=1) @ b, 'tp', to=I)"),
+    Mistake(TENSOR, "(y * y).sum() /", 'cc.all_reduce((y * y).sum(), "tp", to=I) /', "cast(x, 'tp', to=P)",
+            "cc.all_reduce(cc.cast((y * y).sum(), 'tp', to=cc.P), 'tp', to=I) /"),
+    Mistake(STAGES, 'loss = cc.broadcast(mine, "pp", last, to=I)', "loss = mine or 0.0",
+            "cc.broadcast(loss, axis, root, to=I)", 'loss = cc.broadcast(mine, "pp", last, to=I)'),
+    Mistake(STAGES, 'cc.broadcast(mine, "pp", last, to=I)', 'cc.broadcast(mine, "pp", last)', "cast(loss, 'pp', to=I)",
+            'cc.cast(cc.broadcast(mine, "pp", last), "pp", to=I)'),
+    Mistake(STAGES, "else None", "else 0.0"),
+    Mistake(NORMS, 'x.sum(1, keepdims=True), "tp"', 'x.sum(1), "tp"', "keepdims=True where y is reduced",
+            'x.sum(1, keepdims=True), "tp"'),
+    Mistake(NORMS, 'cc.all_reduce(x.sum(1, keepdims=True), "tp", to=R) / n', "x.mean(1, keepdims=True)",
+            "x.sum(1, keepdims=True) / x.global_shape[1]",
+            'cc.all_reduce(x.sum(1, keepdims=True) / x.global_shape[1], "tp", to=R)'),
+    Mistake(NORMS, 'cc.all_max(cc.cast(normal, "tp", to=V).max(1, keepdims=True), "tp")',
+            "normal.max(1, keepdims=True)",
+            "all_gather(x, 'tp', dim=1)", 'cc.all_gather(normal, "tp", dim=1).max(1, keepdims=True)'),
+    Mistake(HEAT, STENCIL, "u + 0.2 * (np.roll(u, 1) - 2 * u + np.roll(u, -1))", "halo_exchange(x, 'x', 1", STENCIL),
+    Mistake(HEAT, 'cc.halo_exchange(u, "x", 1)', "np.pad(u, 1)", "halo_exchange(x, 'x', 1)",
+            "cc.halo_exchange(u, 'x', 1)"),
+    Mistake(HEAT, "(u - goal)", "(u - target)", "shard(ag.tensor(y, layout={'x': R}), 'x', dim=0)",
+            "(u - cc.shard(ag.tensor(target, layout={'x': R}), 'x', dim=0))"),
+    Mistake(RING, "ring = [(r, (r + 1) % n) for r in range(n)]", "ring = 1", "[(r, (r + 1) % n) for r in range(n)]",
+            "ring = [(r, (r + 1) % n) for r in range(n)]"),
+    Mistake(TRANSFORMS, "w = ag.Parameter([0.5, -1.0, 2.0])", "w = numpy.array([0.5, -1.0, 2.0])",
+            "ag.tensor(x, layout={'dp': I})", "w = ag.tensor(numpy.array([0.5, -1.0, 2.0]), layout={'dp': I})"),
+    Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, (w,), (v,))",
+            "ag.tensor(tangent, layout={'dp': I})", "ag.jvp(loss, (w,), (ag.tensor(v, layout={'dp': I}),))"),
+    Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, w, ag.constant(v))",
+            "jvp(f, (x,), (dx,))", "ag.jvp(loss, (w,), (ag.constant(v),))"),
+    Mistake(OWN, "total.adjoint(lambda ct, call: total(ct, call))", "pass", "@total.adjoint",
+            "total.adjoint(lambda ct, call: total(ct, call))"),
+    Mistake(OWN, 'cc.apply(total, cc.cast(x, "dp", to=P), "dp")', 'total(cc.cast(x, "dp", to=P), "dp")',
+            "cc.apply(total, x, 'dp')", 'cc.apply(total, cc.cast(x, "dp", to=P), "dp")'),
+    Mistake(OWN, 'cc.apply(total, cc.cast(x, "dp", to=P), "dp")', 'cc.apply(total, x, "dp")',
+            "declare_partial(x, 'dp')",
+            'cc.apply(total, cc.declare_partial(x, "dp"), "dp")'),
+]  # fmt: skip
+
+
+def gradient_of(mistake: Mistake, now: str, patch: pytest.MonkeyPatch) -> None:
+    """Compare the program with another expression in place of the right one."""
+    line, text = RECIPES[mistake.title]
+    assert mistake.right in text
+    changed = text.replace(mistake.right, now)
+    changed = changed.replace("import numpy\n", "import numpy; import autograd.numpy as np\n", 1)
+    with patch.context() as here, warnings.catch_warnings():
+        warnings.simplefilter("error", ReplicaWarning)
+        here.setitem(RECIPES, mistake.title, (line, changed))
+        test_recipes.test_a_recipe_has_the_serial_gradient(mistake.title, 3)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.wrong[:40])
+def test_a_mistake_is_refused_or_exact_and_its_fix_is_exact(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not mistake.says:
+        gradient_of(mistake, mistake.wrong, monkeypatch)
+        return
+    with pytest.raises(RingtapeError) as caught:
+        gradient_of(mistake, mistake.wrong, monkeypatch)
+    assert mistake.says in str(caught.value), str(caught.value)
+    gradient_of(mistake, mistake.fixed, monkeypatch)
