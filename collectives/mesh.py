@@ -442,7 +442,7 @@ def _entered_elsewhere() -> str:
         f"{threading.current_thread().name!r}: mesh, tape and random state are per thread, so that a thread neither "
         "communicates in the order of another nor records on its tape\n"
         "  fix: call collectives, and operations that are to be differentiated, in the thread that entered the mesh; "
-        "give other threads plain arrays (x.numpy())" + call_site()
+        "give other threads plain arrays (x.numpy())"
     )
 
 
