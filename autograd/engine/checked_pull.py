@@ -98,7 +98,8 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
     """`check_rules`, with the arguments of the rules given as Tensors with layouts."""
     _, _, _, places, options, shapes, signature = node
     shapes = shapes if op.elementwise else None
-    active, state.recording = state.recording, None
+    active, inside = state.recording, state.in_rules
+    state.recording, state.in_rules = None, True
     try:
         ct, y, xs = _per_rank(signature, (ct, y, xs))
         for i, place in enumerate(places):
@@ -113,5 +114,5 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
                         f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"
                     )
     finally:
-        state.recording = active
+        state.recording, state.in_rules = active, inside
     signature.checked = not signature.apart

@@ -281,10 +281,9 @@ class Tape:
         done = not retain and start == 0 and end == len(nodes)
         over = done and active is not recording and not record  # then nothing more is recorded on it
         inside = False
-        on_tensors = record or recording.communicates  # else all rules compute with bare arrays
-        if on_tensors:
+        if record:  # rules compute with Tensors
             inside, state.in_rules = state.in_rules, True
-        if not record:
+        else:
             state.recording = None
         try:
             sweep.run(nodes if over else nodes[start:end], release=not retain and not over)
@@ -293,7 +292,7 @@ class Tape:
             raise
         finally:
             state.recording = active
-            if on_tensors:
+            if record:
                 state.in_rules = inside
         if done:
             recording.release()
