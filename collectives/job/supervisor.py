@@ -63,8 +63,8 @@ _LINE_BYTES = 8192  # no valid line is longer
 _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
 _CONNECTIONS = 3  # of one process
 CAUSES = """\
-  cause: a signal, os._exit, a crash, or the MPI library after an error. A message of MPI above tells more, and then this
-  rank may be innocent: 'truncated' means different calls of the ranks, which RINGTAPE_CHECK=always names"""
+  cause: a signal, os._exit, a crash, or the MPI library after an error. A message of MPI above tells more, and then
+  this rank may be innocent: 'truncated' means different calls of the ranks, which RINGTAPE_CHECK=always names"""
 _ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
 
