@@ -47,7 +47,7 @@ import struct
 import sys
 import time
 
-__all__ = ["ENDED", "FIRST", "LATER", "SAME", "WATCHED", "is_alive", "peer_of"]
+__all__ = ["CAUSES", "ENDED", "FIRST", "LATER", "SAME", "WATCHED", "is_alive", "peer_of"]
 
 ENDED = b"e"  # the notification that a rank of this host has died
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
@@ -62,6 +62,9 @@ _EXIT_S = 1.0  # how long the end of a process may take after its files have clo
 _LINE_BYTES = 8192  # no valid line is longer
 _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
 _CONNECTIONS = 3  # of one process
+CAUSES = """\
+  cause: a signal, os._exit, a crash, or the MPI library after an error. A message of MPI above tells more, and then
+  this rank may be innocent: 'truncated' means different calls of the ranks, which RINGTAPE_CHECK=always names"""
 _ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
 
@@ -370,6 +373,7 @@ class _Supervisor:
         who = " or ".join(f"rank {rank.rank} of {rank.size} (pid {rank.pid})" for rank in first)
         lines = [f"ringtape: {who} on host {socket.gethostname()} was killed or left by os._exit{self._when(since_ns)}"]
         lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
+        lines.append(CAUSES)
         try:
             os.write(2, ("\n".join(lines) + "\n").encode())
         except OSError:

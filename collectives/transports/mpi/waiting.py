@@ -41,10 +41,15 @@ class Waits:
         self.activity = activity
         # Requests own the copies that are being sent. They are kept here because a communicator may be dropped earlier.
         self.sends: deque[Any] = deque()
-        # Requests of started calls own their copies, too, and the program may never wait for them.
+        # Started calls keep their arrays, and the program may never wait for them.
         self.started: deque[Started] = deque()
         self._reaping = Lock()
-        self.abandoned: list[Any] = []  # requests whose wait has ended in an error; MPI may still write to their arrays
+        self.abandoned: list[Started] = []  # their wait has ended in an error; MPI may still write to their arrays
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether MPI may still use arrays of this rank."""
+        return bool(self.sends or self.started or self.abandoned)
 
     @property
     def is_polling(self) -> bool:
@@ -108,7 +113,7 @@ class Waits:
         if self.activity.is_alarmed:
             self.check(wait)
         self.activity.waiting.setdefault(get_ident())
-        started = Started(self, function(*args), wait)
+        started = Started(self, function(*args), wait, args)
         self.started.append(started)
         return started
 
@@ -136,14 +141,18 @@ class Started:
     request : mpi4py.MPI.Request
     wait : Wait
         The description of the wait, for the monitor.
+    kept : object
+        The arguments of the call. They are kept until it is complete, because MPI reads and writes their arrays:
+        mpi4py's requests of nonblocking collectives do not keep them.
     """
 
-    __slots__ = ("_is_done", "_lock", "_request", "_wait", "_waits", "status")
+    __slots__ = ("_is_done", "_kept", "_lock", "_request", "_wait", "_waits", "status")
 
-    def __init__(self, waits: Waits, request: Any, wait: Wait):
+    def __init__(self, waits: Waits, request: Any, wait: Wait, kept: Any):
         self._waits = waits
         self._request = request
         self._wait = wait
+        self._kept = kept
         self._lock = Lock()  # held by the thread that tests or waits: MPI allows one at a time
         self._is_done = False  # then the request is null, and another test would clear the status
         self.status = MPI.Status()
@@ -154,7 +163,8 @@ class Started:
             self._waits.check(self._wait)
         if not self._is_done and self._lock.acquire(blocking=False):
             try:
-                self._is_done = self._is_done or self._request.Test(self.status)
+                if self._is_done or self._request.Test(self.status):
+                    self._is_done, self._kept = True, None
             finally:
                 self._lock.release()
         return self._is_done
@@ -175,7 +185,7 @@ class Started:
             with self._lock:
                 if not self._is_done:
                     self._waits.block(self._wait, self._poll if self._waits.is_polling else self._yielding_wait)
-                    self._is_done = True
+                    self._is_done, self._kept = True, None
 
     def _yielding_wait(self) -> None:
         """Wait and yield the core, which another rank or the operating system may need. MPI's own wait keeps it."""
@@ -195,7 +205,7 @@ class Started:
         activity, polls = self._waits.activity, 0
         while not self._request.Test(self.status):
             if activity.is_alarmed and (error := activity.error(self._wait)) is not None:
-                self._waits.abandoned.append(self._request)
+                self._waits.abandoned.append(self)
                 raise error
             polls += 1
             if polls > _TESTS_BEFORE_YIELD:

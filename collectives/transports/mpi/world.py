@@ -61,6 +61,7 @@ class MpiWorld:
         if size == 1:
             self.communicator = MpiCommunicator(None, channel, 0, self._groups)
             return
+        _kept_until_finalize().append(self._waits)
         self._control = MpiControl(MPI.COMM_WORLD.Dup())
         hosts = self._groups.hosts = _hosts(self._control.comm)
         self.is_on_first_host = hosts[rank] == 0
@@ -122,6 +123,8 @@ class MpiWorld:
                 self._groups.free_all()
                 if self._monitor is not None:
                     self._control.comm.Free()
+                    if not self._waits.is_incomplete:
+                        _kept_until_finalize().remove(self._waits)
                 return True
             time.sleep(pause)
             pause = min(2 * pause, _LONG_PAUSE_S)
@@ -166,6 +169,17 @@ def _origin_ns(comm: Any, hosts: tuple[int, ...]) -> int:
         comm.Recv(answer, 0)
         origin = int(answer[0])
     return origin
+
+
+@cache
+def _kept_until_finalize() -> list[Waits]:
+    """Waits whose incomplete calls keep their arrays until MPI is finalized.
+
+    That is after the interpreter has deleted its modules, so a reference from Python alone would not be enough.
+    """
+    kept: list[Waits] = []
+    MPI.COMM_WORLD.Set_attr(MPI.Comm.Create_keyval(), kept)
+    return kept
 
 
 @cache

@@ -189,3 +189,11 @@ def test_mismatch_text_of_a_tie() -> None:
 def test_set_check_refuses_other_modes() -> None:
     with pytest.raises(ValueError, match="sometimes"):
         modes.set_check("sometimes")
+
+
+def test_an_error_that_ends_the_process_inside_mpi() -> None:
+    """MPICH ends a process whose message is truncated, without an error in Python; the report leaves the cause open."""
+    outcome = launch("truncates.py", 3, limit_s=60)
+    assert outcome.code != 0 and not outcome.is_late, outcome
+    is_named = "CollectiveMismatch" in outcome.err
+    assert is_named or re.search("cause: a signal, .* or the MPI library after an error", outcome.err), outcome

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from collectives.job import supervisor, supervisor_client
-from collectives.job.supervisor import FIRST, LATER, WATCHED
+from collectives.job.supervisor import CAUSES, FIRST, LATER, WATCHED
 
 from ..launch import program_path
 
@@ -96,7 +96,9 @@ def test_only_the_first_death_is_reported(job: Job, first: int) -> None:
     ranks[first].die()
     for rank in ranks:  # the launcher ends the others
         rank.die()
-    assert host.said() == f"{named(first, ranks[first].pid)}; the job ends\n"
+    first_line, *rest = host.said().splitlines()
+    assert first_line == f"{named(first, ranks[first].pid)}; the job ends"
+    assert rest == CAUSES.splitlines()
 
 
 def test_the_first_death_is_found_afterwards(job: Job) -> None:

@@ -47,3 +47,12 @@ def test_loop_for_a_rank_that_has_finished(what: str) -> None:
 
     with pytest.raises(cc.DeadlockError, match=r"rank 0 tests .*, and rank 1 of 2 has finished without it"):
         cc.run(program, 2)
+
+
+@pytest.mark.parametrize("on", ["here", pytest.param("openmpi", marks=pytest.mark.slow)])
+def test_arrays_of_dropped_calls_live_until_the_calls_are_complete(on: str) -> None:
+    """MPI used to write the results of dropped calls to freed memory."""
+    outcome = launch("drops_started_calls.py", 2, limit_s=100, on=on)
+    assert (outcome.code, outcome.is_late) == (0, False), outcome
+    assert f"kept {[True] * 6}" in outcome.out, outcome
+    assert all(f"freed by rank {rank}" in outcome.out for rank in range(2)), outcome
