@@ -21,7 +21,7 @@ from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
-from .checks import modes, numbers
+from .checks import declarations, modes, numbers
 from .replicas import compare_pending, compare_replicas, compare_step, is_due
 from .transports.protocol import Communicator
 from .world import world
@@ -412,3 +412,4 @@ def current_mesh() -> Mesh:
 
 
 events.constants.append(numbers.note)
+events.uses.append(declarations.examine)

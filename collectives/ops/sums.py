@@ -153,5 +153,6 @@ def _mean_of_addends(x: Tensor, axis: str, size: int) -> str:
     return (
         f"mean({name}: {describe(x, x.shape, x.layout)}, axis {axis!r})\n  axis {axis!r}: {name} is Partial, one value "
         f"that is the sum over the ranks; mean takes Varying, a value of each rank, and divides by {size}\n"
-        f"  fix: all_reduce({name}, {axis!r})   (the value; divide a sum over rows by their global number)" + call_site()
+        f"  fix: all_reduce({name}, {axis!r})   (the value; divide a sum over rows by their global number)"
+        + call_site()
     )
