@@ -35,8 +35,10 @@ def real(value: Any, what: str) -> float:
     """Convert to a float; raise DtypeError for anything else, LayoutError for one that differs between ranks."""
     require_same_number(value, what)
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DtypeError(f"{what} must be one real number, got {value!r}" + call_site()) from None
 
 
@@ -195,12 +197,19 @@ def next_key(name: str) -> Key:
     Key
         ``Key(seed, f"{name}.{ordinal}")``.
 
+    Raises
+    ------
+    DtypeError
+        If name is not a string.
+
     Examples
     --------
     >>> seed(0)
     >>> next_key("weight").name, next_key("dropout").name, next_key("weight").name
     ('weight.0', 'dropout.0', 'weight.1')
     """
+    if not isinstance(name, str):
+        raise DtypeError(f"next_key: name must be a string, got {name!r}")
     ordinal = _thread.ordinals.get(name, 0)
     key = Key(_thread.seed, f"{name}.{ordinal}")
     _thread.ordinals[name] = ordinal + 1
