@@ -34,7 +34,10 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable, Iterable
+from functools import wraps
 from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -45,6 +48,10 @@ __all__ = [
     "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
     "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class RingtapeError(Exception):
@@ -189,6 +196,51 @@ def typed(error: Exception, text: str, kinds: dict[type[Exception], type[Ringtap
     return ArgumentError(text)
 
 
+UNTYPED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NotImplementedError)
+"""The builtin errors that a wrong argument may cause inside a function."""
+
+
+def refused(error: Exception, name: str, args: Iterable[Any]) -> Exception:
+    """Return the typed error for a builtin one that the arguments of a function of ringtape have caused inside it."""
+    return typed(error, f"{name}({', '.join(map(_short, args))}): {error}" + call_site())
+
+
+def _short(x: Any) -> str:
+    """An argument as error messages show it: the dtype and shape of an array, and the beginning of other values."""
+    array = getattr(x, "array", x)
+    if isinstance(getattr(array, "shape", None), tuple) and array.shape and hasattr(array, "dtype"):
+        return f"{array.dtype}{list(array.shape)}"
+    text = repr(x)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def typed_errors(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Make a function raise a `RingtapeError` where its arguments cause a builtin error inside it.
+
+    Examples
+    --------
+    >>> @typed_errors
+    ... def half(x):
+    ...     return x / 2
+    >>> try:
+    ...     half("x")
+    ... except RingtapeError as error:
+    ...     print(type(error).__name__, "half('x')" in str(error), isinstance(error, TypeError))
+    ArgumentError True True
+    """
+
+    @wraps(function)
+    def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        try:
+            return function(*args, **options)
+        except UNTYPED as error:
+            if isinstance(error, RingtapeError):
+                raise
+            raise refused(error, function.__name__, (*args, *options.values())) from error
+
+    return call
+
+
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
@@ -197,6 +249,7 @@ _LIBRARY_FOLDERS = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     "<frozen ",
 )
+_NUMPY_FOLDER = os.path.dirname(np.__file__) + os.sep
 _user_files: dict[str, str] = {}  # the short name of a source file; "" for a library's
 
 
@@ -243,6 +296,19 @@ def short_site(file: str, line: int) -> str:
 def call_site() -> str:
     """Return the last line of an error message, like ``  at model.py:41``, for the present call site."""
     return f"\n  at {short_site(*find_site())}"
+
+
+def is_raised_inside(error: Exception, function: Callable[..., Any]) -> bool:
+    """Whether `function`, called where the error is caught, is ringtape's own, and no code but ringtape's and NumPy's
+    ran between it and the error."""
+    if not is_own_file(function.__code__.co_filename):
+        return False
+    trace = error.__traceback__
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith((*_OWN_FOLDERS, _NUMPY_FOLDER)):
+            return False
+        trace = trace.tb_next
+    return True
 
 
 def site_of_traceback(trace: TracebackType | None) -> str:

@@ -25,7 +25,7 @@ from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
-from .checks import modes, numbers
+from .checks import declarations, modes, numbers
 from .job.failure import process
 from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
@@ -475,3 +475,4 @@ def current_mesh() -> Mesh:
 
 
 events.constants.append(numbers.note)
+events.uses.append(declarations.examine)

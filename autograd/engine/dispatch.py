@@ -70,6 +70,14 @@ def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     return y
 
 
+def _without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """The result for operands none of which is a Tensor: plain values."""
+    try:
+        return (op.instead or op.function)(*xs, *options)
+    except REJECTED as error:
+        raise unfit(op, error, xs) from error
+
+
 # -- one operand -----------------------------------------------------------------------------------------------------
 def _call_one(op: Any) -> Callable[..., Any]:
     function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
@@ -81,7 +89,7 @@ def _call_one(op: Any) -> Callable[..., Any]:
         if x.__class__ not in TENSORS:
             if options and options.__class__ is not tuple:
                 raise _too_many(op, options)
-            return (instead or function)(x, *options)
+            return _without_tensors(op, (x,), options)
         a = x.array
         recording: Any = state.recording
         place = OUTSIDE
@@ -200,7 +208,7 @@ def _call_two(op: Any) -> Callable[..., Any]:
                 key = (0, x1.layout, 0, a1.shape, a1.dtype,
                        frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
         else:
-            return (instead or function)(x0, x1, *options)
+            return _without_tensors(op, (x0, x1), options)
         signature = layout = None
         if key is not None:
             signature = signatures.get(key) or op.sign(key, (x0, x1), (a0, a1), options)
@@ -419,7 +427,7 @@ def _call_many(op: Any) -> Callable[..., Any]:
                 arrays.append(x)
             places.append(place)
         if not tensors:
-            return (instead or function)(*xs, *options)
+            return _without_tensors(op, xs, options)
         if others or (differ and promotes and _mixed(xs, letters)):
             return op.call(*promoted(op, xs), options=options, announced=announced)
         signature = layout = None

@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Listener", "constants", "declarations", "emit", "listeners", "listening", "objectives", "repeated"]
+__all__ = [
+    "Listener", "constants", "declarations", "emit", "listeners", "listening", "objectives", "repeated", "uses",
+]  # fmt: skip
 
 Listener = Callable[[str, str, str], None]
 
@@ -34,6 +36,9 @@ with a norm that a function of the user has computed, and ``f("key", x)`` with t
 objectives: list[Callable[[Any, Any], None]] = []
 """Called as ``f(outputs, recording)`` before a sweep without given cotangents over a recording that communicates."""
 
+uses: list[Callable[[Any, Any, Any, Any], None]] = []
+"""Called as ``f(operation, layouts, arrays, options)`` at the first use of an operation of the user with operands of
+these layouts, shapes and dtypes under a mesh."""
 
 constants: list[Callable[[str, Any, Any], None]] = []
 """Called as ``f(name, layout, value)`` where a number or an array that should be constant is used: with the name of the

@@ -205,6 +205,7 @@ class Several(Primitive):
         """A signature whose `out` is a tuple of layouts, one per output."""
         shapes, real = shapes_and_kinds(arrays)
         outs = tuple(infer(view, layouts, shapes, real, options, arrays, xs) for view in self.views(arrays, options))
+        self.announce_use(layouts, arrays, options)
         signature = Signature(tuple(layouts), outs[0])
         signature.out = outs  # type: ignore[assignment]
         return signature

@@ -9,12 +9,13 @@ result's layout (`layouts.inference`), the checks of the rules' layouts (`checke
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import LayoutError
+from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site
 from ..layouts.inference import infer, layout_of, varying
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard
 from ..layouts.messages import REJECTED, unfit
@@ -35,6 +36,44 @@ Dims = Callable[[Sequence[tuple[int, ...]], Any], Any]
 
 registry: dict[str, Primitive] = {}
 """Every operation by name. The tests of operations run over it."""
+
+
+class Declared(NamedTuple):
+    """Where an operation is declared, and by which function."""
+
+    module: str
+    name: str
+    file: str
+    line: int
+    is_own: bool
+    function: Any
+
+    @classmethod
+    def by(cls, operation: Any, function: Any) -> Declared:
+        """The declaration of the operation whose ``__init__`` runs."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_locals.get("self") is operation:
+            frame = frame.f_back
+        file = frame.f_code.co_filename
+        module = str(frame.f_globals.get("__name__"))
+        name = str(getattr(function, "__qualname__", ""))
+        return cls(module, name, file, frame.f_lineno, is_own_file(file), function)
+
+    def repeats(self, other: Declared) -> bool:
+        """Whether this is the other declaration, executed again: the same function, or a new version of it.
+
+        Lambdas have one name. Those of one file are told apart by their lines; a cell of a notebook that is executed
+        again counts as another file.
+        """
+        if self.module != other.module:
+            return False
+        is_named = self.name != "" and not self.name.endswith("<lambda>")
+        return self.function is other.function or (
+            self.name == other.name and (is_named or self.file != other.file or self.line == other.line)
+        )
+
+    def __str__(self) -> str:
+        return short_site(self.file, self.line)
 
 
 class Signature:
@@ -105,13 +144,23 @@ class Primitive:
     of_parts : callable, optional
         ``of_parts(*names, *options)``: the expression that computes the same where the operation mixes along a sharded
         dimension. Error messages offer it.
+    replace : bool
+        Whether the operation may take the name of another one in the registry.
 
     Attributes
     ----------
+    declared : Declared
+        The file, line and module of the declaration.
     call : function
         ``call(*operands, options=())``. Calling the Primitive is calling this function.
     pull : function
         ``pull(node, ct, sweep)``, one step of a reverse sweep.
+
+    Raises
+    ------
+    OptionError
+        The name is taken by another operation. A declaration that is executed again, as by running the cell of a
+        notebook twice, replaces the earlier one.
     """
 
     __slots__ = ("__call__", "__dict__")  # a slot: calling an instance calls its own function directly
@@ -136,13 +185,22 @@ class Primitive:
         instead: Callable[..., Any] | None = None,
         neutral_zero: bool = False,
         of_parts: Callable[..., str] | None = None,
+        replace: bool = False,
     ):
+        self.declared = Declared.by(self, function)
+        known = registry.get(name)
+        if known is not None and not replace and not self.declared.repeats(known.declared):
+            raise OptionError(
+                f"op: the name {name!r} was given; it is the name of the operation that {known.declared} declares; "
+                "needed: a name of its own. Fix: another name, or replace=True" + call_site()
+            )
         self.name, self.function, self.keeping, self.instead = name, function, keeping, instead
         self.of_parts = of_parts
         self.words, self.variadic = word.rstrip("*").split(), word.endswith("*")
         self.adjoint, self.tangent = (adjoint,) if callable(adjoint) else tuple(adjoint), tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
+        self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
         self.promotes, self.ranked, self.neutral_zero = promotes, ranked, neutral_zero
         self.signatures: dict[Any, Signature] = {}
         self.call, self.pull = self.bind()
@@ -250,7 +308,14 @@ class Primitive:
             if self.instead is None or not isinstance(error, LayoutError):
                 raise
             out = None
+        self.announce_use(layouts, arrays, options)
         return Signature(tuple(layouts), out)
+
+    def announce_use(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> None:
+        """Call the functions in `events.uses` for the first use of a signature of a user's operation."""
+        if not self.declared.is_own:
+            for each in events.uses:
+                each(self, layouts, arrays, options)
 
     # -- forward mode ------------------------------------------------------------------------------------------------
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:

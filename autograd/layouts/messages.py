@@ -490,6 +490,13 @@ REJECTED = ValueError, TypeError, IndexError, OverflowError
 _UNFIT: dict[type[Exception], type[RingtapeError]] = {ValueError: ShapeError, TypeError: DtypeError}
 
 
+def _shape_of(x: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(x)
+    except ValueError:  # nested lists of different lengths
+        return ()
+
+
 def unfit(op: Any, error: Exception, xs: Sequence[Any]) -> Exception:
     """The error for operands that the function itself rejects: their names, shapes, layouts and the call site."""
     if isinstance(error, RingtapeError):
@@ -497,5 +504,5 @@ def unfit(op: Any, error: Exception, xs: Sequence[Any]) -> Exception:
     shown = []
     for i, x in enumerate(xs):
         array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
-        shown.append(f"{op.operand_name(i)}: {describe(array, np.shape(array), layout)}")
+        shown.append(f"{op.operand_name(i)}: {describe(array, _shape_of(array), layout)}")
     return typed(error, f"{op.name}({', '.join(shown)}): {error}" + call_site(), _UNFIT)

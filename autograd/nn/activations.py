@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
+from ..errors import OptionError, call_site
+from ..random.keys import integer
 from .module import Module
 
 __all__ = ["GELU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
@@ -55,6 +57,8 @@ class GELU(Module):
     """
 
     def __init__(self, approximate: str = "none"):
+        if approximate not in ("none", "tanh"):
+            raise OptionError(f"GELU: approximate={approximate!r} was given; needed: 'none' or 'tanh'" + call_site())
         self.approximate = approximate
 
     def forward(self, x: Any) -> Any:
@@ -71,7 +75,7 @@ class Softmax(Module):
     """
 
     def __init__(self, dim: int = -1):
-        self.dim = dim
+        self.dim = integer(dim, f"{type(self).__name__}: dim")
 
     def forward(self, x: Any) -> Any:
         return ops.softmax(x, self.dim)
@@ -87,7 +91,7 @@ class LogSoftmax(Module):
     """
 
     def __init__(self, dim: int = -1):
-        self.dim = dim
+        self.dim = integer(dim, f"{type(self).__name__}: dim")
 
     def forward(self, x: Any) -> Any:
         return ops.log_softmax(x, self.dim)

@@ -10,6 +10,7 @@ from .. import ops, random
 from ..engine.parameter import Parameter, constant
 from ..engine.state import state
 from ..errors import ShapeError, call_site
+from .arguments import count, number
 from .linear import Linear
 from .module import Module
 
@@ -60,7 +61,9 @@ class MultiheadAttention(Module):
         self, embed_dim: int, num_heads: int, bias: bool = True, *, rotary: bool | float = False,
         dtype: Any = np.float32, key: random.Key | None = None,
     ):  # fmt: skip
-        if num_heads < 1 or embed_dim % num_heads:
+        embed_dim = count(embed_dim, "MultiheadAttention: embed_dim", 1)
+        num_heads = count(num_heads, "MultiheadAttention: num_heads", 1)
+        if embed_dim % num_heads:
             raise ShapeError(
                 f"MultiheadAttention: embed_dim={embed_dim}, num_heads={num_heads}; needed: embed_dim a multiple of "
                 "num_heads"
@@ -71,7 +74,8 @@ class MultiheadAttention(Module):
             )
         key = random.next_key("MultiheadAttention") if key is None else key
         self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.rotary = (10000.0 if rotary is True else float(rotary)) if rotary else 0.0
+        base = 10000.0 if rotary is True else rotary
+        self.rotary = number(base, "MultiheadAttention: rotary", 0) if rotary else 0.0
         bound = (6.0 / (4 * embed_dim)) ** 0.5
         shape = (embed_dim, 3 * embed_dim)
         self.in_proj_weight = Parameter(
@@ -105,9 +109,7 @@ class MultiheadAttention(Module):
         if key is None and value is None and not self.rotary:
             qkv = self._project(query, 0, 3)
             *lead, tokens, _ = qkv.shape
-            y = ops.self_attention(
-                ops.reshape(qkv, (*lead, tokens, 3, self.num_heads, width)), mask, causal=is_causal
-            )
+            y = ops.self_attention(ops.reshape(qkv, (*lead, tokens, 3, self.num_heads, width)), mask, causal=is_causal)
             return self.out_proj(ops.reshape(y, (*lead, tokens, self.embed_dim)))
         if key is None and value is not None:
             raise ShapeError("MultiheadAttention: value was given without key; needed: key too" + call_site())

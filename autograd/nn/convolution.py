@@ -10,6 +10,7 @@ import numpy as np
 from .. import ops, random
 from ..errors import ShapeError
 from ..ops.nn.unfold import per_dimension
+from .arguments import count
 from .linear import uniform_parameter
 from .module import Module
 
@@ -58,7 +59,13 @@ class _Conv(Module):
         key: random.Key | None = None,
     ):  # fmt: skip
         name = type(self).__name__
-        if groups < 1 or in_channels % groups or out_channels % groups:
+        in_channels = count(in_channels, f"{name}: in_channels")
+        out_channels = count(out_channels, f"{name}: out_channels")
+        groups = count(groups, f"{name}: groups", 1)
+        for what, value, least in ("stride", stride, 1), ("dilation", dilation, 1), ("padding", padding, 0):
+            if not (what == "padding" and padding in ("valid", "same")):
+                per_dimension(value, self.ndim, f"{name}: {what}", least)
+        if in_channels % groups or out_channels % groups:
             raise ShapeError(
                 f"{name}: in_channels={in_channels}, out_channels={out_channels}, groups={groups}; needed: multiples "
                 "of groups"
@@ -84,6 +91,14 @@ class Conv2d(_Conv):
     ndim = 2
 
 
+def _check_windows(module: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any = 1) -> None:
+    """Raise ShapeError for sizes of windows that no input fits."""
+    given = ("kernel_size", kernel_size, 1), ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)
+    for what, value, least in given:
+        if not (what == "stride" and value is None):
+            per_dimension(value, module.ndim, f"{type(module).__name__}: {what}", least)
+
+
 class _MaxPool(Module):
     """Largest element of each window; see `ops.max_pool`.
 
@@ -100,6 +115,7 @@ class _MaxPool(Module):
     ndim = 0
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1):
+        _check_windows(self, kernel_size, stride, padding, dilation)
         self.kernel_size, self.stride = kernel_size, stride
         self.padding, self.dilation = padding, dilation
 
@@ -136,6 +152,7 @@ class _AvgPool(Module):
     ndim = 0
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, *, count_include_pad: bool = True):
+        _check_windows(self, kernel_size, stride, padding)
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.count_include_pad = count_include_pad
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import random
 from ..engine.parameter import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import RingtapeError
+from ..errors import DtypeError, call_site, typed_errors
 from ..random.keys import check_key
 from ..random.placement import of_tensor
+from .arguments import probability
 from .module import Module
 
 __all__ = ["Dropout", "dropout"]
 
 
+@typed_errors
 def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: bool = True) -> Any:
     """Set each element to zero with probability p and divide the others by 1 - p. Keeps the layout of x.
 
@@ -44,8 +48,10 @@ def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: boo
     LayoutError
         x is Varying on an axis that is not an axis of the key (`Key.along`): the ranks would use one mask for different
         values.
-    RingtapeError
+    OptionError
         p is not a probability.
+    DtypeError
+        p is not a number, or key is not a Key.
 
     Notes
     -----
@@ -60,8 +66,11 @@ def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: boo
     >>> sorted(set(y.tolist()))
     [0.0, 2.0]
     """
-    if not 0 <= p <= 1:
-        raise RingtapeError(f"dropout: p={p!r} was given; needed: a probability, 0 <= p <= 1")
+    p = probability(p, "dropout: p")
+    if key is not None and not isinstance(key, random.Key):
+        raise DtypeError(f"dropout: key={key!r} was given; needed: a random.Key, or None" + call_site())
+    if x.__class__ not in TENSORS and np.asarray(x).dtype.kind not in "biufc":
+        raise DtypeError(f"dropout: x={x!r} was given; needed: numbers" + call_site())
     if not training or p == 0:
         return x
     key = random.next_key("dropout") if key is None else key
@@ -94,7 +103,7 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, *, along: str | Sequence[str] = ()):
-        self.p = p
+        self.p = probability(p, "Dropout: p")
         self.along = (along,) if isinstance(along, str) else tuple(along)
 
     def forward(self, x: Any) -> Any:

@@ -19,8 +19,10 @@ from ..arrays.device import move
 from ..arrays.shape_only import is_absent
 from ..engine.parameter import Leaf
 from ..engine.tensor import TENSORS
-from ..errors import RingtapeError, SavedArrayError, ShapeError
+from ..errors import RingtapeError, SavedArrayError, ShapeError, typed_errors
+from ..random.keys import real
 from ..random.placement import of_tensor
+from .arguments import number
 
 __all__ = [
     "calculate_gain", "constant_", "fans", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "orthogonal_",
@@ -46,6 +48,7 @@ def _key(key: Key) -> random.Key:
     return random.next_key("init") if key is None else key
 
 
+@typed_errors
 def fans(p: Leaf) -> tuple[int, int]:
     """Return (fan_in, fan_out): the number of inputs of each output, and of outputs of each input.
 
@@ -71,6 +74,7 @@ def fans(p: Leaf) -> tuple[int, int]:
     return int(shape[1]) * kernel_size, int(shape[0]) * kernel_size
 
 
+@typed_errors
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the recommended gain of an activation, by which initialisers scale the standard deviation.
 
@@ -83,7 +87,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         The negative slope of "leaky_relu", 0.01 by default.
     """
     if nonlinearity == "leaky_relu":
-        return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
+        return math.sqrt(2.0 / (1 + (0.01 if param is None else number(param, "calculate_gain: param")) ** 2))
     table = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 3.0 / 4}
     for name in ("conv1d", "conv2d", "conv3d"):
         table[name] = 1.0
@@ -92,11 +96,13 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return table[nonlinearity]
 
 
+@typed_errors
 def uniform_(p: Leaf, a: float = 0.0, b: float = 1.0, key: Key = None) -> Leaf:
     """Fill with uniform values in [a, b)."""
     return _set(p, random.uniform(_key(key), p, low=a, high=b, dtype=p.array.dtype))
 
 
+@typed_errors
 def normal_(p: Leaf, mean: float = 0.0, std: float = 1.0, key: Key = None) -> Leaf:
     """Fill with normal values of the given mean and standard deviation.
 
@@ -110,6 +116,7 @@ def normal_(p: Leaf, mean: float = 0.0, std: float = 1.0, key: Key = None) -> Le
     return _set(p, random.normal(_key(key), p, mean=mean, std=std, dtype=p.array.dtype))
 
 
+@typed_errors
 def trunc_normal_(
     p: Leaf, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, key: Key = None
 ) -> Leaf:
@@ -120,21 +127,25 @@ def trunc_normal_(
     return _set(p, random.truncated_normal(_key(key), p, mean=mean, std=std, low=a, high=b, dtype=p.array.dtype))
 
 
+@typed_errors
 def constant_(p: Leaf, value: float) -> Leaf:
     """Fill with one value."""
-    return _set(p, np.full(p.array.shape, value, p.array.dtype))
+    return _set(p, np.full(p.array.shape, real(value, "constant_: value"), p.array.dtype))
 
 
+@typed_errors
 def zeros_(p: Leaf) -> Leaf:
     """Fill with zeros."""
     return constant_(p, 0.0)
 
 
+@typed_errors
 def ones_(p: Leaf) -> Leaf:
     """Fill with ones."""
     return constant_(p, 1.0)
 
 
+@typed_errors
 def xavier_uniform_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
     """Fill with uniform values in +-gain * sqrt(6 / (fan_in + fan_out)).
 
@@ -144,6 +155,7 @@ def xavier_uniform_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
     return uniform_(p, -bound, bound, key)
 
 
+@typed_errors
 def xavier_normal_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
     """Fill with normal values of standard deviation gain * sqrt(2 / (fan_in + fan_out)).
 
@@ -158,6 +170,7 @@ def _kaiming_std(p: Leaf, a: float, mode: str, nonlinearity: str) -> float:
     return calculate_gain(nonlinearity, a) / math.sqrt(fans(p)[mode == "fan_out"])
 
 
+@typed_errors
 def kaiming_uniform_(
     p: Leaf, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", key: Key = None
 ) -> Leaf:
@@ -182,6 +195,7 @@ def kaiming_uniform_(
     return uniform_(p, -bound, bound, key)
 
 
+@typed_errors
 def kaiming_normal_(
     p: Leaf, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", key: Key = None
 ) -> Leaf:
@@ -189,13 +203,14 @@ def kaiming_normal_(
     return normal_(p, 0.0, _kaiming_std(p, a, mode, nonlinearity), key)
 
 
+@typed_errors
 def orthogonal_(p: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
     """Fill with gain times a matrix that has orthonormal columns, or rows where there are fewer rows.
 
     Dimensions after the first are flattened into the columns. Each rank computes the whole matrix and keeps its part.
     The last bits depend on the LAPACK library of the machine. Source: Saxe et al. 2014.
     """
-    key = _key(key)
+    key, gain = _key(key), number(gain, "orthogonal_: gain")
     shape, box, _ = of_tensor(p, key.axes, "orthogonal_")
     if len(shape) < 2:
         raise ShapeError(f"orthogonal_: a parameter of shape {shape}; needed: at least two dimensions")

@@ -9,7 +9,9 @@ import numpy as np
 from .. import ops, random
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS
-from ..errors import DtypeError, ShapeError, call_site
+from ..errors import DtypeError, ShapeError, call_site, typed_errors
+from ..random.keys import integer
+from .arguments import count
 from .module import Module
 
 __all__ = ["Embedding", "Flatten", "Identity", "Linear"]
@@ -46,6 +48,8 @@ class Linear(Module):
         self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = np.float32,
         key: random.Key | None = None,
     ):  # fmt: skip
+        in_features = count(in_features, "Linear: in_features")
+        out_features = count(out_features, "Linear: out_features")
         key = random.next_key("Linear") if key is None else key
         bound = 1.0 / max(in_features, 1) ** 0.5
         self.weight = uniform_parameter(key.fold("weight"), (in_features, out_features), bound, dtype)
@@ -78,6 +82,8 @@ class Embedding(Module):
     def __init__(
         self, num_embeddings: int, embedding_dim: int, *, dtype: Any = np.float32, key: random.Key | None = None
     ):
+        num_embeddings = count(num_embeddings, "Embedding: num_embeddings")
+        embedding_dim = count(embedding_dim, "Embedding: embedding_dim")
         key = random.next_key("Embedding") if key is None else key
         self.weight = Parameter(random.normal(key.fold("weight"), (num_embeddings, embedding_dim), dtype=dtype))
 
@@ -85,6 +91,7 @@ class Embedding(Module):
         return embedding(index, self.weight)
 
 
+@typed_errors
 def embedding(index: Any, weight: Any) -> Any:
     """Return the rows ``weight[index]``.
 
@@ -116,7 +123,7 @@ def embedding(index: Any, weight: Any) -> Any:
         raise ShapeError(
             f"embedding: indices from {raw.min()} to {raw.max()} were given; needed: 0..{rows - 1}" + call_site()
         )
-    return ops.take_rows(weight, index)
+    return ops.take_rows(weight, index if index.__class__ in TENSORS else raw)
 
 
 class Identity(Module):
@@ -130,7 +137,9 @@ class Flatten(Module):
     """Flatten the dimensions from `start_dim` on into one."""
 
     def __init__(self, start_dim: int = 1):
-        self.start_dim = start_dim
+        self.start_dim = integer(start_dim, "Flatten: start_dim")
 
     def forward(self, x: Any) -> Any:
+        if not -len(x.shape) <= self.start_dim <= len(x.shape):
+            raise ShapeError(f"Flatten: start_dim={self.start_dim} was given for x of shape {x.shape}" + call_site())
         return ops.reshape(x, (*x.shape[: self.start_dim], -1))

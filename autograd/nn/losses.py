@@ -15,9 +15,11 @@ from .. import ops
 from ..engine.parameter import constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import DtypeError, LayoutError, ShapeError, call_site
+from ..errors import DtypeError, LayoutError, ShapeError, call_site, typed_errors
 from ..ops.nn.cross_entropy import as_rows
 from ..ops.reductions import mean_loss
+from ..random.keys import integer
+from .arguments import number
 from .module import Module
 
 __all__ = [
@@ -45,6 +47,7 @@ def _check_shapes(name: str, x: Any, target: Any) -> None:
         )
 
 
+@typed_errors
 def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Squared error, ``(input - target)^2``.
 
@@ -70,12 +73,14 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     return _reduce(d * d, reduction, "mse_loss")
 
 
+@typed_errors
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Absolute error, ``|input - target|``; its derivative at 0 is 0. The parameters are `mse_loss`'s."""
     _check_shapes("l1_loss", input, target)
     return _reduce(ops.absolute(input - target), reduction, "l1_loss")
 
 
+@typed_errors
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """Squared error near zero, absolute error beyond: ``d^2 / (2 beta)`` where ``|d| < beta``, else ``|d| - beta / 2``.
 
@@ -88,8 +93,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     beta : float
         Where the two pieces meet, at least 0. With 0 the loss is `l1_loss`.
     """
-    if beta < 0:
-        raise ShapeError(f"smooth_l1_loss: beta={beta} was given; needed: at least 0")
+    beta = number(beta, "smooth_l1_loss: beta", 0)
     _check_shapes("smooth_l1_loss", input, target)
     d = input - target
     size = ops.absolute(d)
@@ -99,6 +103,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     return _reduce(losses, reduction, "smooth_l1_loss")
 
 
+@typed_errors
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:
@@ -143,9 +148,8 @@ def _as_constant(weight: Any) -> Any:
     return weight if weight.__class__ in TENSORS or state.grid is None else constant(weight)
 
 
-def nll_loss(
-    input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
-) -> Any:
+@typed_errors
+def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> Any:
     """Negative log-likelihood, ``-weight[t] input[row, t]`` for the label t of each row.
 
     A mean is divided by the sum of the weights of the rows.
@@ -248,7 +252,8 @@ class CrossEntropyLoss(Module):
         self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
     ):
         self.weight = None if weight is None else np.asarray(weight)
-        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+        self.ignore_index, self.reduction = integer(ignore_index, "CrossEntropyLoss: ignore_index"), reduction
+        self.label_smoothing = number(label_smoothing, "CrossEntropyLoss: label_smoothing", 0, 1)
 
     def forward(self, input: Any, target: Any) -> Any:
         if self.weight is None:
@@ -266,7 +271,7 @@ class NLLLoss(Module):
 
     def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"):
         self.weight = None if weight is None else np.asarray(weight)
-        self.ignore_index, self.reduction = ignore_index, reduction
+        self.ignore_index, self.reduction = integer(ignore_index, "NLLLoss: ignore_index"), reduction
 
     def forward(self, input: Any, target: Any) -> Any:
         return nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
@@ -295,7 +300,7 @@ class SmoothL1Loss(Module):
     """`smooth_l1_loss` as a module."""
 
     def __init__(self, reduction: str = "mean", beta: float = 1.0):
-        self.reduction, self.beta = reduction, beta
+        self.reduction, self.beta = reduction, number(beta, "SmoothL1Loss: beta", 0)
 
     def forward(self, input: Any, target: Any) -> Any:
         return smooth_l1_loss(input, target, self.reduction, self.beta)

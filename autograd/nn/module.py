@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import wraps
 from operator import index
 from typing import Any, Self
 from uuid import uuid4
@@ -21,10 +23,37 @@ from ..engine.parameter import Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..engine.whole import part_of, sharded_axes, whole_of
-from ..errors import DtypeError, LayoutError, PositionError, RingtapeError, ShapeError, TapeError, call_site
+from ..errors import (
+    UNTYPED,
+    DtypeError,
+    LayoutError,
+    PositionError,
+    RingtapeError,
+    ShapeError,
+    TapeError,
+    call_site,
+    is_own_file,
+    is_raised_inside,
+    refused,
+)
 from ..layouts.layout import Layout, P, V
 
 __all__ = ["Module", "ModuleList", "Sequential", "load", "save"]
+
+
+def _typed_errors_of(made: Any) -> Any:
+    """The ``__init__`` of a module of ringtape, with typed errors."""
+
+    @wraps(made)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            made(self, *args, **kwargs)
+        except UNTYPED as error:
+            if isinstance(error, RingtapeError):
+                raise
+            raise refused(error, type(self).__name__, (*args, *kwargs.values())) from error
+
+    return call
 
 
 class Module:
@@ -51,8 +80,18 @@ class Module:
         """Compute the output of the module. Subclasses override this."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
+    def __init_subclass__(cls, **words: Any) -> None:
+        super().__init_subclass__(**words)
+        if is_own_file(sys.modules[cls.__module__].__file__ or "") and "__init__" in vars(cls):
+            cls.__init__ = _typed_errors_of(cls.__init__)  # type: ignore[method-assign]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except UNTYPED as error:
+            if isinstance(error, RingtapeError) or not is_raised_inside(error, type(self).forward):
+                raise
+            raise refused(error, type(self).__name__, (*args, *kwargs.values())) from error
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         """Iterate over (path, owner, attribute, Parameter), in order of assignment.

@@ -11,19 +11,21 @@ from .. import ops
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ShapeError, call_site
+from ..random.philox import floating
+from .arguments import count, number
 from .module import Module
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm", "RMSNorm"]
 
 
 def _feature_count(shape: int | Sequence[int], caller: str) -> int:
-    found = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    found = tuple(shape) if isinstance(shape, list | tuple) else (shape,)
     if len(found) != 1:
         raise ShapeError(
             f"{caller}: normalized_shape={shape!r} was given; needed: one number, the size of the last dimension. "
             "Fix: reshape the last dimensions into one"
         )
-    return int(found[0])
+    return count(found[0], f"{caller}: normalized_shape", 1)
 
 
 class LayerNorm(Module):
@@ -58,8 +60,8 @@ class LayerNorm(Module):
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
         bias: bool = True, *, dtype: Any = np.float32,
     ):  # fmt: skip
-        n = _feature_count(normalized_shape, "LayerNorm")
-        self.eps = eps
+        n, dtype = _feature_count(normalized_shape, "LayerNorm"), floating(dtype, "LayerNorm")
+        self.eps = number(eps, "LayerNorm: eps", 0)
         self.weight = Parameter(np.ones(n, dtype)) if elementwise_affine else None
         self.bias = Parameter(np.zeros(n, dtype)) if elementwise_affine and bias else None
 
@@ -89,8 +91,8 @@ class RMSNorm(Module):
         self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True, *,
         dtype: Any = np.float32,
     ):  # fmt: skip
-        self.eps = eps
-        n = _feature_count(normalized_shape, "RMSNorm")
+        self.eps = None if eps is None else number(eps, "RMSNorm: eps", 0)
+        n, dtype = _feature_count(normalized_shape, "RMSNorm"), floating(dtype, "RMSNorm")
         self.weight = Parameter(np.ones(n, dtype)) if elementwise_affine else None
 
     def forward(self, x: Any) -> Any:
@@ -137,7 +139,11 @@ class _BatchNorm(Module):
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
         track_running_stats: bool = True, *, dtype: Any = np.float32,
     ):  # fmt: skip
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        name = type(self).__name__
+        self.num_features = num_features = count(num_features, f"{name}: num_features")
+        self.eps = number(eps, f"{name}: eps", 0)
+        self.momentum = None if momentum is None else number(momentum, f"{name}: momentum", 0, 1)
+        dtype = floating(dtype, name)
         self.weight = Parameter(np.ones(num_features, dtype)) if affine else None
         self.bias = Parameter(np.zeros(num_features, dtype)) if affine else None
         tracked = track_running_stats

@@ -13,6 +13,7 @@ from .. import ops, random
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import RingtapeError
+from .arguments import count
 from .linear import uniform_parameter
 from .module import Module
 
@@ -28,7 +29,9 @@ class _Cell(Module):
         self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: Any = np.float32,
         key: random.Key | None = None,
     ):  # fmt: skip
-        key = random.next_key(type(self).__name__) if key is None else key
+        name = type(self).__name__
+        input_size, hidden_size = count(input_size, f"{name}: input_size"), count(hidden_size, f"{name}: hidden_size")
+        key = random.next_key(name) if key is None else key
         self.input_size, self.hidden_size = input_size, hidden_size
         wide, bound = self.gates * hidden_size, 1.0 / max(hidden_size, 1) ** 0.5
         self.weight_ih = uniform_parameter(key.fold("weight_ih"), (input_size, wide), bound, dtype)
@@ -83,9 +86,7 @@ class RNNCell(_Cell):
     (2, 4)
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", **words: Any
-    ):
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", **words: Any):
         if nonlinearity not in ("tanh", "relu"):
             raise RingtapeError(f"RNNCell: nonlinearity={nonlinearity!r} was given; needed: 'tanh' or 'relu'")
         super().__init__(input_size, hidden_size, bias, **words)

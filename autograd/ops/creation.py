@@ -101,10 +101,14 @@ def _at_least(n: int) -> Any:
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
 
 
+def _has_dims(x: Any, n: int) -> bool:
+    return x.__class__ in TENSORS and len(x.array.shape) >= n
+
+
 @instead_of(np.vstack, checked=1)
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the first dimension. One-dimensional operands are rows."""
-    return concatenate([atleast_2d(x) for x in tup], 0, dtype=dtype, casting=casting)
+    return concatenate([x if _has_dims(x, 2) else atleast_2d(x) for x in tup], 0, dtype=dtype, casting=casting)
 
 
 row_stack = vstack
@@ -113,14 +117,14 @@ row_stack = vstack
 @instead_of(np.hstack, checked=1)
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Return the arrays joined along the second dimension, or along the only one of one-dimensional operands."""
-    xs = [atleast_1d(x) for x in tup]
+    xs = [x if _has_dims(x, 1) else atleast_1d(x) for x in tup]
     return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @instead_of(np.dstack, checked=1)
 def dstack(tup: Any) -> Any:
     """Return the arrays joined along the third dimension."""
-    return concatenate([atleast_3d(x) for x in tup], 2)
+    return concatenate([x if _has_dims(x, 3) else atleast_3d(x) for x in tup], 2)
 
 
 @instead_of(np.column_stack)

@@ -198,15 +198,19 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
 @instead_of(np.array_split)
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     """Return the parts of an array along an axis: a number of nearly equal ones, or cut at given indices."""
-    axis = normal_axis(axis, ary.ndim)
+    return _parts(ary, indices_or_sections, normal_axis(axis, ary.ndim))
+
+
+def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
+    """`array_split` along an axis from 0 on."""
     n = int(raw(ary).shape[axis])
     indices_or_sections = option(indices_or_sections, "split", ary)
-    if np.ndim(indices_or_sections) == 0:
+    if indices_or_sections.__class__ is int or np.ndim(indices_or_sections) == 0:
         sections = int(indices_or_sections)
         if sections < 1:
             raise ShapeError(f"array_split into {sections} parts; needed: at least one")
         small, longer = divmod(n, sections)
-        cuts = np.cumsum([small + (i < longer) for i in range(sections)]).tolist()[:-1]
+        cuts = [i * small + min(i, longer) for i in range(1, sections)]
     else:
         cuts = [int(i) for i in np.asarray(raw(indices_or_sections))]
     ends = [0, *cuts, n]
@@ -223,10 +227,11 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     ShapeError
         The extent cannot be divided into that number of equal parts.
     """
-    n = int(raw(ary).shape[normal_axis(axis, ary.ndim)])
+    axis = normal_axis(axis, ary.ndim)
+    n = int(raw(ary).shape[axis])
     if isinstance(indices_or_sections, int | np.integer) and n % int(indices_or_sections):
         raise ShapeError(f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split")
-    return array_split(ary, indices_or_sections, axis)
+    return _parts(ary, indices_or_sections, axis)
 
 
 @instead_of(np.vsplit)
@@ -301,6 +306,10 @@ _make_diagonal_op: Primitive = op(
 @instead_of(np.diagonal, checked=1)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Return the diagonal of two dimensions as the last dimension. Adjoint: `make_diagonal`."""
+    return _diagonal(a, offset, axis1, axis2)
+
+
+def _diagonal(a: Any, offset: Any, axis1: Any, axis2: Any) -> Any:
     n = a.ndim
     shape = tuple(int(k) for k in raw(a).shape)
     axes = normal_axis(axis1, n, "axis1"), normal_axis(axis2, n, "axis2")
@@ -343,7 +352,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
 @instead_of(np.trace)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
     """Return the sum of a diagonal of two dimensions."""
-    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+    return sum(_diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
 def _triangle(name: str, function: Any) -> Primitive:

@@ -173,7 +173,9 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *,
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
-    return take_along_axis(a, argsort(a, axis, kind, stable=stable), axis)
+    axis = normal_axis(axis, a.ndim)
+    indices = _argsort_op(a, options=(axis, "stable" if stable else kind))
+    return _take_along_op(a, indices, options=(axis, tuple(map(int, raw(a).shape))))
 
 
 def msort(a: Any) -> Any:

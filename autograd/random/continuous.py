@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.tensor import Tensor
-from ..errors import RingtapeError
+from ..errors import RingtapeError, typed_errors
 from .keys import Key, real
 from .normal_quantile import cumulative, quantile, standard_normal
 from .philox import draw, floating
@@ -20,6 +20,7 @@ __all__ = ["normal", "truncated_normal", "uniform"]
 Array = np.ndarray[Any, Any]
 
 
+@typed_errors
 def uniform(
     key: Key,
     shape: int | Sequence[int] | Tensor,
@@ -85,6 +86,7 @@ def uniform(
     return draw(key, shape, part, dtype, transform, "uniform", numbers=(low, high))
 
 
+@typed_errors
 def normal(
     key: Key,
     shape: int | Sequence[int] | Tensor,
@@ -147,6 +149,7 @@ def normal(
     return draw(key, shape, part, dtype, transform, "normal", numbers=(mean, std))
 
 
+@typed_errors
 def truncated_normal(
     key: Key,
     shape: int | Sequence[int] | Tensor,

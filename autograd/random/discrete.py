@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.tensor import Tensor
-from ..errors import RingtapeError, ShapeError
+from ..errors import RingtapeError, ShapeError, typed_errors
 from .keys import Key, check_key, integer, real
 from .philox import draw, write_words
 from .placement import Part, of_shape
@@ -19,6 +19,7 @@ __all__ = ["bernoulli", "integers", "permutation"]
 Array = np.ndarray[Any, Any]
 
 
+@typed_errors
 def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int, part: Part | None = None) -> Any:
     """Draw integers uniformly from low, ..., high - 1.
 
@@ -70,6 +71,7 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
     return draw(key, shape, part, np.dtype(np.int64), transform, "integers", choices=True)
 
 
+@typed_errors
 def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Part | None = None) -> Any:
     """Draw booleans that are True with probability p.
 
@@ -113,6 +115,7 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     return draw(key, shape, part, np.dtype(bool), transform, "bernoulli", numbers=(p,))
 
 
+@typed_errors
 def permutation(key: Key, n: int) -> Array:
     """Return a random permutation of 0, ..., n - 1.
 

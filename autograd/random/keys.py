@@ -35,8 +35,10 @@ def real(value: Any, what: str) -> float:
     """Convert to a float; raise DtypeError for anything else, LayoutError for one that differs between ranks."""
     require_same_number(value, what)
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DtypeError(f"{what} must be one real number, got {value!r}" + call_site()) from None
 
 
@@ -202,6 +204,8 @@ def next_key(name: str) -> Key:
     OptionError
         In a thread that has set no seed, such as a worker of a ``ThreadPoolExecutor``: its keys would not depend on the
         seed of the thread that started it, and which task gets which key would depend on the timing.
+    DtypeError
+        If name is not a string.
 
     Examples
     --------
@@ -217,6 +221,8 @@ def next_key(name: str) -> Key:
             "give task i key.at(i), as in nn.dropout(x, p, key.at(i))\n"
             "  or:  random.seed(n) at the beginning of a thread that runs one fixed part of the program" + call_site()
         )
+    if not isinstance(name, str):
+        raise DtypeError(f"next_key: name must be a string, got {name!r}")
     ordinal = _thread.ordinals.get(name, 0)
     key = Key(_thread.seed, f"{name}.{ordinal}")
     _thread.ordinals[name] = ordinal + 1

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..transforms import jvp
+from .declaration import check_users_declarations
 from .probing import Function, arguments, gradients, norm, pairing, random_like, raw, value
 from .report import GradientMismatch, worst_elements
 
@@ -35,6 +36,9 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
     ------
     GradientMismatch
         The products differ. The message names the arguments, both products, and the elements that differ most.
+    DeclarationMismatch
+        An operation of yours that the function calls does not have a property that its declaration states; see
+        `check_declaration`.
     DtypeError
         An argument, or the result, is not floating or complex.
 
@@ -45,6 +49,7 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
     >>> check_adjoint(lambda a, b: np.tanh(a @ b), np.ones((2, 3)), np.ones((3, 2)))
     """
     xs = arguments(args, "check_adjoint")
+    check_users_declarations(f, xs, seed)
     rng = np.random.default_rng(seed)
     y = value(f, xs)
     ct = random_like(y, rng)

@@ -15,6 +15,7 @@ from ..engine.tensor import TENSORS
 from ..errors import LayoutError, RingtapeError
 from ..layouts.layout import I
 from ..transforms import jvp, vjp
+from .declaration import check_users_declarations
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
 from .probing import Function, arguments, gradients, pairing, random_like, raw, value
 from .report import GradientMismatch, compare, worst_elements
@@ -71,6 +72,9 @@ def check_grads(
     GradientMismatch
         A derivative is wrong: the message names mode, order, argument and elements. Or the differences do not converge
         at this point, so that the derivative can be neither confirmed nor refuted.
+    DeclarationMismatch
+        An operation of yours that the function calls does not have a property that its declaration states; see
+        `check_declaration`.
     DtypeError
         An argument, or the result, is not floating or complex.
     RingtapeError
@@ -101,6 +105,7 @@ def check_grads(
         raise RingtapeError(f"check_grads: order={order} was given; needed: at least 1")
     xs = arguments(args, "check_grads")
     invariant = [i for i, x in enumerate(args) if x.__class__ in TENSORS and _is_invariant(x)]
+    check_users_declarations(f, xs, seed)
     single = any(np.finfo(x.dtype).eps > 1e-10 for x in xs)
     options = _Options(
         tuple(modes), eps, (1e-3 if single else 1e-6) if rtol is None else rtol,

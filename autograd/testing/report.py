@@ -8,11 +8,15 @@ import numpy as np
 
 from ..errors import RingtapeError
 
-__all__ = ["GradientMismatch", "compare", "worst_elements"]
+__all__ = ["DeclarationMismatch", "GradientMismatch", "compare", "worst_elements"]
 
 
 class GradientMismatch(RingtapeError, AssertionError):
     """A derivative differs from its numerical estimate or from the other mode. The message lists the elements."""
+
+
+class DeclarationMismatch(RingtapeError, AssertionError):
+    """The function of an operation does not have a property that its declaration states."""
 
 
 def compare(where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol: float, error: Any = 0.0) -> None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from autograd.engine.tensor import Tensor
+from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, P, R, Shard, V
+from autograd.layouts.messages import describe
 
 from ..call import Call
 from ..collective import Asked, Collective, Refusal
-from ..mesh import current_mesh
 from ..staging import InShape, flat
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, check_to, group_of, operand, user_function
@@ -100,11 +101,12 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
 
 
 def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
-    """P (or V) -> R or I: the sum over the ranks divided by their number.
+    """V -> R or I: the sum over the ranks divided by their number.
 
     Formula: ``y = sum_r x_r / p``. Adjoint: that of `all_reduce`, divided by p, because the division is recorded. The
     result is the mean of the ranks' values. For *local means* it is the global mean only if all ranks average the same
-    number of items.
+    number of items. A Partial value is refused: it is one value, the sum over the ranks, and a division by p would make
+    it p times too small.
 
     Parameters
     ----------
@@ -123,7 +125,7 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     Raises
     ------
     LayoutError
-        `x` is R or I, as in `all_reduce`.
+        `x` is P: ``all_reduce(x, axis)`` is the value. Or `x` is R or I, as in `all_reduce`.
 
     Notes
     -----
@@ -138,4 +140,19 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     >>> cc.run(program, ranks=2)
     [0.5, 0.5]
     """
-    return all_reduce(x, axis, to) / current_mesh().axis(axis).size
+    x, on = operand(x, axis, "mean")
+    for one in on.names:
+        if x.layout[one] is P:
+            raise LayoutError(_mean_of_addends(x, one, on.size))
+    return all_reduce(x, axis, to) / on.size
+
+
+def _mean_of_addends(x: Tensor, axis: str, size: int) -> str:
+    """The text of the error for the mean of a Partial value."""
+    name = x.name or "x"
+    return (
+        f"mean({name}: {describe(x, x.shape, x.layout)}, axis {axis!r})\n  axis {axis!r}: {name} is Partial, one value "
+        f"that is the sum over the ranks; mean takes Varying, a value of each rank, and divides by {size}\n"
+        f"  fix: all_reduce({name}, {axis!r})   (the value; divide a sum over rows by their global number)"
+        + call_site()
+    )

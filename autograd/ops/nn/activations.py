@@ -9,7 +9,7 @@ import numpy as np
 
 from ...engine.broadcasting import broadcast
 from ...engine.primitive import op
-from ...errors import ShapeError, call_site
+from ...errors import ShapeError, call_site, typed_errors
 from ...kernels import normal
 from ..elementwise import exp, sigmoid, tanh
 from .fused import Fused
@@ -42,6 +42,7 @@ def _gelu_adjoint(ct: Any, y: Any, x: Any, form: str) -> Any:
 _gelu_op = Fused("gelu", "N", _gelu, (_gelu_adjoint,), saves="0", dims=broadcast, operands="x")
 
 
+@typed_errors
 def gelu(x: Any, approximate: str = "none") -> Any:
     """Return ``x P(x)``, where P is the standard normal distribution function, elementwise.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.tensor import TENSORS
-from ...errors import DtypeError, ShapeError, call_site
+from ...errors import DtypeError, ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import constant_like, raw, stack
 from ..elementwise import astype, equal, exp, stop_gradient, where
@@ -118,6 +118,7 @@ masked_attention_op = Fused(
 )  # fmt: skip
 
 
+@typed_errors
 def attention(
     q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
 ) -> Any:
@@ -235,6 +236,7 @@ masked_self_attention_op = Fused(
 )  # fmt: skip
 
 
+@typed_errors
 def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any:
     """Return the `attention` of queries, keys and values held in one array, the result of one projection.
 

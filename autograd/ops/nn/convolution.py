@@ -16,7 +16,7 @@ import numpy as np
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...engine.tensor import TENSORS
-from ...errors import ShapeError, call_site
+from ...errors import ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix, Sum
 from ..shape import reshape
 from .unfold import Windows, folded, unfolded, windows
@@ -123,6 +123,7 @@ convolution_weight: Primitive = op(
 )  # fmt: skip
 
 
+@typed_errors
 def convolution(
     x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ...engine.dispatch import ones
 from ...engine.primitive import op
 from ...engine.tensor import TENSORS
-from ...errors import DtypeError, LayoutError, ShapeError, call_site
+from ...errors import DtypeError, LayoutError, ShapeError, call_site, typed_errors
 from ...kernels import compiled
 from ...layouts.layout import Mix, Sum
 from ..arguments import labelled, raw
@@ -184,6 +185,7 @@ smoothed_cross_entropy_op = Fused(
 )  # fmt: skip
 
 
+@typed_errors
 def cross_entropy(
     logits: Any, labels: Any, reduction: str = "none", *, ignore_index: int | None = None, label_smoothing: float = 0.0
 ) -> Any:
@@ -237,7 +239,7 @@ def cross_entropy(
             f"cross_entropy: logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: "
             f"[n, classes] and [n]{as_rows(array.shape, indices.shape)}" + call_site()
         )
-    if ignore_index is None and not label_smoothing and array.size < _MIN_KERNEL_SIZE:
+    if ignore_index is None and label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE:
         if reduction == "none":
             return cross_entropy_op(logits, labels)
         if reduction == "mean":
@@ -245,6 +247,8 @@ def cross_entropy(
         if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
             return cross_entropy_sum(logits, labels)
         return cross_entropy_op(logits, labels).sum()
+    if ignore_index is not None:
+        ignore_index = index(ignore_index)
     if not 0 <= label_smoothing <= 1:
         raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1")
     if type(indices) is np.ndarray:

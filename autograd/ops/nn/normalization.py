@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from ...errors import ShapeError, call_site
+from ...errors import OptionError, ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import raw
 from ..elementwise import sqrt
@@ -66,6 +67,7 @@ layer_norm_op = Fused(
 )  # fmt: skip
 
 
+@typed_errors
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension.
 
@@ -94,7 +96,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     >>> ops.layer_norm(ag.tensor([[1.0, 3.0]]), eps=0.0).numpy()
     array([[-1.,  1.]])
     """
-    _check("layer_norm", x, weight=weight, bias=bias)
+    _check("layer_norm", x, eps, weight=weight, bias=bias)
     if weight is not None and bias is not None:
         return layer_norm_op(x, weight, bias, options=(float(eps),))
     y = normalize_op(x, options=(float(eps),))
@@ -127,6 +129,7 @@ rms_norm_op = Fused(
 )  # fmt: skip
 
 
+@typed_errors
 def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any:
     """Return ``x / sqrt(mean(x^2) + eps) * weight`` along the last dimension, which may not be sharded.
 
@@ -154,12 +157,14 @@ def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any:
     >>> ops.rms_norm(ag.tensor([[3.0, 4.0]]), ag.tensor([5.0, 5.0])).numpy().round(4)
     array([[4.2426, 5.6569]])
     """
-    _check("rms_norm", x, weight=weight)
+    _check("rms_norm", x, 0.0 if eps is None else eps, weight=weight)
     eps = float(np.finfo(raw(x).dtype).eps) if eps is None else float(eps)
     return x * _rms_scale(x, eps) if weight is None else rms_norm_op(x, weight, options=(eps,))
 
 
-def _check(name: str, x: Any, **given: Any) -> None:
+def _check(name: str, x: Any, eps: Any, **given: Any) -> None:
+    if not 0 <= eps < inf:
+        raise OptionError(f"{name}: eps={eps!r} was given; needed: a finite number, at least 0" + call_site())
     shape = raw(x).shape
     if not shape:
         raise ShapeError(f"{name}: a 0-dimensional value was given; needed: [..., n]" + call_site())

@@ -11,7 +11,7 @@ from ...arrays.shape_only import Shaped
 from ...engine.parameter import constant
 from ...engine.primitive import op
 from ...engine.tensor import TENSORS, Tensor
-from ...errors import ShapeError, call_site
+from ...errors import ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
 from ..reductions import sum
 from ..shape import expand_dims
@@ -47,6 +47,7 @@ max_pool_op = op(
 )  # fmt: skip
 
 
+@typed_errors
 def max_pool(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1) -> Any:
     """Return the maximum of every window of x, [n, channels, *spatial].
 
@@ -94,6 +95,7 @@ def _pooling_windows(caller: str, x: Any, kernel: Any, stride: Any, padding: Any
     return w
 
 
+@typed_errors
 def avg_pool(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
 ) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.primitive import op
+from ...errors import ArgumentError, call_site, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import normal_axes, raw
 from ..elementwise import exp
@@ -58,21 +59,25 @@ def _log_softmax(x: Any, axis: int) -> Any:
 
 _log_softmax_op = Fused(
     "log_softmax", "N", _log_softmax,
-    (lambda ct, y, x, axis: ct - softmax(x, axis) * ct.sum(axis=axis, keepdims=True),),
+    (lambda ct, y, x, axis: ct - _softmax_op(x, options=(axis,)) * ct.sum(axis=axis, keepdims=True),),
     saves="0", dims=mixed_axis_dims, operands="x",
-    tangent=(lambda dx, y, x, axis: dx - (softmax(x, axis) * dx).sum(axis=axis, keepdims=True),),
+    tangent=(lambda dx, y, x, axis: dx - (_softmax_op(x, options=(axis,)) * dx).sum(axis=axis, keepdims=True),),
 )  # fmt: skip
 
 
 def _axis(x: Any, axis: int) -> int:
+    if axis is None or isinstance(axis, list | tuple):
+        raise ArgumentError(f"softmax and logsumexp: axis={axis!r} was given; needed: one integer" + call_site())
     return normal_axes(axis, len(raw(x).shape))[0]
 
 
+@typed_errors
 def logsumexp(x: Any, axis: int = -1) -> Any:
     """Return ``log(sum(exp(x)))`` along an axis, computed without overflow. That dimension may not be sharded."""
     return _logsumexp_op(x, options=(_axis(x, axis),))
 
 
+@typed_errors
 def softmax(x: Any, axis: int = -1) -> Any:
     """Return ``exp(x) / sum(exp(x))`` along an axis, computed without overflow. That dimension may not be sharded.
 
@@ -81,6 +86,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     return _softmax_op(x, options=(_axis(x, axis),))
 
 
+@typed_errors
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """Return ``log(softmax(x))`` along an axis, computed without overflow. That dimension may not be sharded.
 

@@ -56,8 +56,8 @@ class Windows(NamedTuple):
 
 def per_dimension(value: Any, ndim: int, name: str, least: int) -> Shape:
     """Return one integer per spatial dimension, from one for all of them or a sequence; `least` is the smallest."""
-    found = (value,) * ndim if isinstance(value, int | np.integer) else tuple(value)
-    if len(found) != ndim or any(int(n) != n or n < least for n in found):
+    found = tuple(value) if isinstance(value, list | tuple) else (value,) * ndim
+    if len(found) != ndim or not all(isinstance(n, int | np.integer) and n >= least for n in found):
         raise ShapeError(
             f"{name}={value!r} was given; needed: an integer from {least} on, or {ndim} of them" + call_site()
         )

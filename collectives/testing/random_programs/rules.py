@@ -262,7 +262,7 @@ def _communication(
         if isinstance(one, Shard):
             equal_parts()
         else:
-            need(all_are(P, V), "neither Partial nor Varying")
+            need(all_are(V) or (operation == "all_reduce" and all_are(P, V)), "neither Partial nor Varying")
         return given(to)  # type: ignore[arg-type]
     if operation in ("all_gather", "gather"):
         may_concatenate(dim)

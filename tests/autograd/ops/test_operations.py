@@ -20,6 +20,7 @@ import autograd as ag
 import autograd.numpy as np
 from autograd import nn, ops
 from autograd.engine.primitive import registry
+from autograd.extend import Mix
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
 from autograd.testing import numeric_gradient as slopes
 from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case, apart
@@ -492,14 +493,14 @@ def test_the_checks_see_a_wrong_second_derivative() -> None:
 
 def test_the_dot_product_test_sees_an_adjoint_that_is_not_the_tangents() -> None:
     bad = wrong("bad", "a", lambda x: x[::-1].copy(), lambda ct, y, x: ct * 1.0,
-                dims=lambda shapes, options: [(ag.layout.Mix,)], operands="x")  # fmt: skip
+                dims=lambda shapes, options: [(Mix,)], operands="x")  # fmt: skip
     with pytest.raises(GradientMismatch, match="argument 0 of shape"):
         check_adjoint(bad, numpy.array([1.0, 2.0, 4.0]))
 
 
 def test_the_checks_see_a_wrong_dtype() -> None:
     bad = wrong("bad", "a", lambda x: x * 2, lambda ct, y, x: (ct * 2).astype("float64"),
-                dims=lambda shapes, options: [(ag.layout.Mix,)], operands="x")  # fmt: skip
+                dims=lambda shapes, options: [(Mix,)], operands="x")  # fmt: skip
     with pytest.raises(GradientMismatch, match="float64"):
         check_grads(bad, numpy.ones(2, numpy.float32), order=1)
 

@@ -89,7 +89,7 @@ def the_last_stage_calls_no_backward(mesh: Any) -> Any:
     return stages(mesh, total=lambda loss: loss, sweep=lambda rank, tape, loss: None if rank else tape.backward())
 
 
-@refused("GradientWarning", "pass the Tensor h and not h.numpy()", alone=False, pp=2)
+@refused("TapeError", "stop_gradient", alone=False, pp=2)
 def the_first_stage_sends_an_array(mesh: Any) -> Any:
     return stages(mesh, sent=lambda h: cc.send(h.numpy(), "pp", 1))
 
