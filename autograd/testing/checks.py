@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays.device import to_host
 from ..engine.parameter import tensor
 from ..engine.state import state
-from ..engine.tensor import TENSORS
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, RingtapeError
 from ..layouts.layout import I
 from ..transforms import jvp, vjp
@@ -105,7 +105,6 @@ def check_grads(
         raise RingtapeError(f"check_grads: order={order} was given; needed: at least 1")
     xs = arguments(args, "check_grads")
     invariant = [i for i, x in enumerate(args) if x.__class__ in TENSORS and _is_invariant(x)]
-    check_users_declarations(f, xs, seed)
     single = any(np.finfo(x.dtype).eps > 1e-10 for x in xs)
     options = _Options(
         tuple(modes), eps, (1e-3 if single else 1e-6) if rtol is None else rtol,
@@ -113,6 +112,7 @@ def check_grads(
         state.grid is not None and len(invariant) == len(args),
     )  # fmt: skip
     try:
+        check_users_declarations(f, xs, seed, options.given if options.invariant else Tensor)
         _check(_Labelled(f, options), xs, order, options, "")
     except LayoutError as error:
         if state.grid is not None and not options.invariant:

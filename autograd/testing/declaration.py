@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,14 +89,19 @@ class _Seen:
                 self.calls.append((operation, xs, options))
 
 
-def check_users_declarations(f: Function, xs: Sequence[np.ndarray], seed: int = 0) -> None:
-    """Call `f`, and test the declarations of the user's operations that it calls, with the operands that they get."""
+def check_users_declarations(
+    f: Function, xs: Sequence[np.ndarray], seed: int = 0, argument: Callable[[Any], Any] = Tensor
+) -> None:
+    """Call `f`, and test the declarations of the user's operations that it calls, with the operands that they get.
+
+    `argument` makes what `f` takes of an array.
+    """
     seen = _Seen()
     given = [x.copy() for x in xs]
     for x in given:
         x.flags.writeable = False  # an operation that changes its operand raises
     with events.listening(seen):
-        f(*[Tensor(x, None) for x in given])
+        f(*map(argument, given))
     for operation, operands, options in seen.calls:
         arrays = [x.array if x.__class__ in TENSORS else np.asarray(x) for x in operands]
         if is_testable(arrays):

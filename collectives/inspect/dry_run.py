@@ -132,7 +132,7 @@ def dry(
     >>> for t in run.traffic():
     ...     print(t.axis, t.direction, t.operation, t.ranks, t.calls, t.bytes)
     dp*tp forward all_reduce 16384 1 4
-    dp*tp forward exchange 16384 1 24
+    dp*tp forward exchange 16384 2 32
     dp backward all_reduce 2048 1 524288
     >>> float(loss)
     Traceback (most recent call last):
