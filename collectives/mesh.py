@@ -201,6 +201,7 @@ class Mesh:
         place.reverse()
         self.place = tuple(RankInt(at, (name,)) for name, at in zip(self.names, place, strict=True))
         self.ranks = ranks
+        self.is_alone = ranks.size == 1  # then there is nothing to compare
         self.grid = Grid.of(self.names, self.sizes, place)
         self._algorithms = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(self.names, algorithm)
         for name, chosen in self._algorithms.items():
@@ -369,7 +370,7 @@ class Mesh:
         ----------
         optimizer : Optimizer
         """
-        if self.ranks.size > 1 and modes.limit:
+        if modes.limit:
             if optimizer.has_new_numbers() and optimizer.calls > 1:
                 note_numbers(optimizer, self)
             if modes.watching or is_due(optimizer.calls, optimizer.digest_every):

@@ -152,7 +152,7 @@ class Optimizer:
                 refuse_unlabelled(type(self).__name__, self.parameters)
             elif self.lr.__class__ is not float:
                 refuse_rank_numbers(type(self).__name__, {"lr": self.lr}, self.parameters)
-            if self.digest_every:
+            if self.digest_every and not mesh.is_alone:
                 mesh.compare_step(self)
         self.steps += 1
         parameters = self.parameters

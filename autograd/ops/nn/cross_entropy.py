@@ -12,7 +12,7 @@ import numpy as np
 from ...engine.dispatch import ones
 from ...engine.primitive import op
 from ...engine.tensor import TENSORS
-from ...errors import DtypeError, LayoutError, ShapeError, call_site, typed_errors
+from ...errors import UNTYPED, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, refused
 from ...kernels import compiled
 from ...layouts.layout import Mix, Sum
 from ..arguments import labelled, raw
@@ -185,7 +185,6 @@ smoothed_cross_entropy_op = Fused(
 )  # fmt: skip
 
 
-@typed_errors
 def cross_entropy(
     logits: Any, labels: Any, reduction: str = "none", *, ignore_index: int | None = None, label_smoothing: float = 0.0
 ) -> Any:
@@ -229,44 +228,49 @@ def cross_entropy(
     >>> nn.cross_entropy(numpy.zeros((2, 4)), numpy.array([0, 3]), reduction="sum").round(4)
     np.float64(2.7726)
     """
-    if reduction not in ("none", "sum", "mean"):
-        raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
-    array, indices = raw(logits), raw(labels)
-    if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
-        raise DtypeError(f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers")
-    if len(array.shape) != 2 or indices.shape != array.shape[:1]:
-        raise ShapeError(
-            f"cross_entropy: logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: "
-            f"[n, classes] and [n]{as_rows(array.shape, indices.shape)}" + call_site()
-        )
-    if ignore_index is None and label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE:
+    try:
+        if reduction not in ("none", "sum", "mean"):
+            raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
+        array, indices = raw(logits), raw(labels)
+        if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
+            raise DtypeError(f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers")
+        if len(array.shape) != 2 or indices.shape != array.shape[:1]:
+            raise ShapeError(
+                f"cross_entropy: logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: "
+                f"[n, classes] and [n]{as_rows(array.shape, indices.shape)}" + call_site()
+            )
+        if ignore_index is None and label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE:
+            if reduction == "none":
+                return cross_entropy_op(logits, labels)
+            if reduction == "mean":
+                return mean_loss(cross_entropy_op(logits, labels), "cross_entropy", "logits")
+            if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
+                return cross_entropy_sum(logits, labels)
+            return cross_entropy_op(logits, labels).sum()
+        if ignore_index is not None:
+            ignore_index = index(ignore_index)
+        if not 0 <= label_smoothing <= 1:
+            raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1")
+        if type(indices) is np.ndarray:
+            _check_labels(indices if ignore_index is None else indices[indices != ignore_index], array.shape[1])
+        losses = smoothed_cross_entropy_op(logits, labels, options=(ignore_index, float(label_smoothing)))
         if reduction == "none":
-            return cross_entropy_op(logits, labels)
-        if reduction == "mean":
-            return mean_loss(cross_entropy_op(logits, labels), "cross_entropy", "logits")
-        if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
-            return cross_entropy_sum(logits, labels)
-        return cross_entropy_op(logits, labels).sum()
-    if ignore_index is not None:
-        ignore_index = index(ignore_index)
-    if not 0 <= label_smoothing <= 1:
-        raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1")
-    if type(indices) is np.ndarray:
-        _check_labels(indices if ignore_index is None else indices[indices != ignore_index], array.shape[1])
-    losses = smoothed_cross_entropy_op(logits, labels, options=(ignore_index, float(label_smoothing)))
-    if reduction == "none":
-        return losses
-    if reduction == "sum":
-        return total(losses)
-    if ignore_index is None:
-        return mean_loss(losses, "cross_entropy", "logits")
-    if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
-        raise LayoutError(
-            f"cross_entropy(reduction='mean') of sharded rows, {losses.layout!r}: each rank would divide by "
-            "its own count. Fix: reduction='sum', divided by the global count of rows that are not ignored"
-            + call_site()
-        )
-    return total(losses) / float(np.count_nonzero(indices != ignore_index))
+            return losses
+        if reduction == "sum":
+            return total(losses)
+        if ignore_index is None:
+            return mean_loss(losses, "cross_entropy", "logits")
+        if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
+            raise LayoutError(
+                f"cross_entropy(reduction='mean') of sharded rows, {losses.layout!r}: each rank would divide by "
+                "its own count. Fix: reduction='sum', divided by the global count of rows that are not ignored"
+                + call_site()
+            )
+        return total(losses) / float(np.count_nonzero(indices != ignore_index))
+    except UNTYPED as error:  # as `typed_errors` does, which costs a call
+        if isinstance(error, RingtapeError):
+            raise
+        raise refused(error, "cross_entropy", (logits, labels, reduction, ignore_index, label_smoothing)) from error
 
 
 __all__ = ["cross_entropy", "one_hot"]
