@@ -63,8 +63,10 @@ def run(name: str, victims: list[int], chosen: list[str] | None = None) -> dict[
 
 def connected(name: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_WAIT_S)
+    # Python's own time limit would make connect fail at once where the queue of the listener is full for a moment.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 10 * int(_WAIT_S + 1), 0))
     connection.connect(f"\0{name}")
+    connection.settimeout(_WAIT_S)
     return connection
 
 
