@@ -2,7 +2,7 @@
 
 The registry is the test plan: a collective without cases fails. See `testing.registry_cases` for the cases and
 `collectives.testing` for what is checked of each. By default meshes of two axes run a part that has every pair of
-layouts beside every other label, and worlds of 5 ranks are left to ``pytest -m slow``, which runs all. The last test
+layouts beside every other label, and worlds of 5, 6 and 8 ranks are left to ``pytest -m slow``, which runs all. The last test
 prints what ran and every skip's reason.
 """
 
@@ -70,7 +70,7 @@ def run_world(work: Work, ranks: int) -> None:
     assert not failures, f"{len(failures)} failures\n" + "\n".join(map(" | ".join, failures[:20]))
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.slow) if n == 5 else n for n in SIZES])
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.slow) if n in (5, 6, 8) else n for n in SIZES])
 def test_world(ranks: int) -> None:
     work, skips = work_and_skips(ranks)
     for skip, times in Counter(skips).items():
