@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import as_array
+from ..layouts.layout import R, Shard, may_relabel
 from .tape import Tape
 from .tensor import TENSORS, Tensor, relabel
 
@@ -29,10 +30,11 @@ def tangent(op: Any, node: Any, tangents: list[Any], y: Any, xs: tuple[Any, ...]
         if t is None or letters[i] in done:
             continue
         if i < len(op.tangent) and op.tangent[i] is not None:
-            dy = op.tangent[i](t, y, *xs, *options)
+            dy = _as_part(op.tangent[i](t, y, *xs, *options), node[6])
         elif op.elementwise:  # a diagonal Jacobian equals its transpose, so use the adjoint rule
             whole = t.shape if shapes is None else np.broadcast_shapes(*shapes)
             t = t if t.shape == whole else op.named("broadcast_to")(t, options=(whole, t.shape))
+            t = _as_part(t, node[6])
             dy = op.cotangent(i, t, y, xs, options)
         elif letters[i] != "N":  # linear in all operands of its letter together
             joint = [letter == letters[i] for letter in letters]
@@ -44,6 +46,17 @@ def tangent(op: Any, node: Any, tangents: list[Any], y: Any, xs: tuple[Any, ...]
             dy = _transposed(op, i, t, y, xs, options)
         total = dy if total is None else total + dy
     return total
+
+
+def _as_part(t: Any, signature: Any) -> Any:
+    """A tangent that was broadcast beside a sharded operand: its copies along the sharded dimension are parts, too."""
+    if t.__class__ not in TENSORS or t.layout is None or signature is None or t.layout is signature.out:
+        return t
+    out, layout = signature.out, t.layout
+    for name, have, label in zip(layout.grid.names, layout.labels, out.labels, strict=True):
+        if isinstance(label, Shard) and not isinstance(have, Shard) and may_relabel(have, R):
+            layout = layout.replace([name], label)
+    return relabel(t, layout)
 
 
 def _transposed(op: Any, i: int, t: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:

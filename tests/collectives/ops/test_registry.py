@@ -2,8 +2,8 @@
 
 The registry is the test plan: a collective without cases fails. See `testing.registry_cases` for the cases and
 `collectives.testing` for what is checked of each. By default meshes of two axes run a part that has every pair of
-layouts beside every other label, and worlds of 5, 6 and 8 ranks are left to ``pytest -m slow``, which runs all. The last test
-prints what ran and every skip's reason.
+layouts beside every other label, and worlds of 5, 6 and 8 ranks are left to ``pytest -m slow``, which runs all. The
+last test prints what ran and every skip's reason.
 """
 
 from __future__ import annotations
