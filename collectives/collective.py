@@ -381,7 +381,7 @@ class Collective:
         if self.nonlinear and (have is R or have is I or have is C):
             lines.append(f"  fix: leave {self.name} out, since {name} is the same on all ranks of the axis")
         elif own.instead:
-            lines.append(f"  fix: {own.instead.format(x=name, a=axis)}")
+            lines.append(f"  fix: {own.instead.format(x=name, a=axis, d=getattr(have, 'dim', 0))}")
         elif found:
             how, cost = found[0]
             lines.append(f"  fix: {how.format(x=name, a=axis, d=getattr(have, 'dim', 0))}   ({cost})")

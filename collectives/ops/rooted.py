@@ -48,6 +48,7 @@ from .arguments import (
 )
 from .extents import check_inner, check_outer, extents_along, normal_dim
 from .parts import counts_of, joined_dims, part_label, part_shape, whole_shape
+from .sums import PARTS
 
 __all__ = ["broadcast", "gather", "reduce", "scatter"]
 
@@ -68,7 +69,7 @@ def _elsewhere(shape: Sequence[int], dtype: Any, call: Call) -> Shaped:
 
 BROADCAST = Collective("broadcast", (Rooted, V), meets=True, rooted=True)
 KEEP_ROOT = Collective("keep on the root", (I, C), _root_label, silent=True, rooted=True)
-REDUCE = Collective("reduce", (P, V, Shard), _root_label, meets=True, rooted=True)
+REDUCE = Collective("reduce", (P, V), _root_label, meets=True, rooted=True, refuses={Shard: PARTS})
 SCATTER = Collective("scatter", (Rooted, V), part_label, shape=part_shape, meets=True, rooted=True)
 GATHER = Collective(
     "gather", (V, Shard), _root_label, shape=whole_shape, meets=True, rooted=True, resizes=joined_dims
@@ -346,7 +347,7 @@ def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = Non
     Raises
     ------
     LayoutError
-        `x` is R or I: equal copies would be counted once per rank.
+        `x` is R or I: equal copies would be counted once per rank. Or it is a Shard; see `all_reduce`.
     MeshError
         `root` is out of range.
 

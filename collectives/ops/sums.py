@@ -28,7 +28,13 @@ __all__ = ["all_reduce", "mean"]
 
 _COPIES = Refusal("the sum of equal copies over the ranks is the value times the number of ranks")
 
-ALL_REDUCE = Collective("all_reduce", (P, V, Shard), meets=True, refuses={R: _COPIES, I: _COPIES})
+PARTS = Refusal(
+    "its parts are different elements of one value, which are rarely added to each other",
+    "all_gather({x}, {a!r}, dim={d}) for the whole; or sum over dimension {d} first: {x}.sum({d}) is Partial\n"
+    "  or:  declare_partial({x}, {a!r}), if the parts themselves are to be added to each other",
+)
+
+ALL_REDUCE = Collective("all_reduce", (P, V), meets=True, refuses={R: _COPIES, I: _COPIES, Shard: PARTS})
 CAST_I_TO_R = Collective("cast I->R", (I, C), silent=True)
 
 
@@ -75,7 +81,8 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
     Raises
     ------
     LayoutError
-        `x` is R or I: the sum of equal copies is the value times the number of ranks.
+        `x` is R or I: the sum of equal copies is the value times the number of ranks. Or it is a Shard, whose parts are
+        different elements: `declare_partial` states that they are addends.
     MeshError
         `algorithm` is unknown.
 

@@ -259,10 +259,7 @@ def _communication(
     operation, dim, to = s.operation, s.dim, s.to
     if operation in ("all_reduce", "mean"):
         need(to is R or to is I, "to")
-        if isinstance(one, Shard):
-            equal_parts()
-        else:
-            need(all_are(V) or (operation == "all_reduce" and all_are(P, V)), "neither Partial nor Varying")
+        need(all_are(V) or (operation == "all_reduce" and all_are(P, V)), "neither Partial nor Varying")
         return given(to)  # type: ignore[arg-type]
     if operation in ("all_gather", "gather"):
         may_concatenate(dim)

@@ -102,7 +102,7 @@ def test_fields_of_the_call_shapes_and_our_own() -> None:
     assert told.ok and told.cases == 14, str(told)  # Rooted and V
     cut = cc.check_collective(collectives["shard"], use=cc.shard, takes=[R, I], ranks=[3], beside=False)
     assert cut.ok, str(cut)
-    assert cc.check_collective(collectives["reduce"], use=cc.reduce, takes=[P, Shard(0)], ranks=[3], beside=False).ok
+    assert cc.check_collective(collectives["reduce"], use=cc.reduce, takes=[P, V], ranks=[3], beside=False).ok
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

@@ -117,6 +117,17 @@ def a_third_of_the_bias_is_added_on_each_rank(mesh: Any) -> Any:
     return found(mesh, p)
 
 
+@refused("LayoutError", "all_gather(x, 'tp', dim=1)", tp=3)
+def the_columns_of_the_first_layer_are_summed(mesh: Any) -> Any:
+    p = divided(mesh)
+    with ag.Tape() as tape:
+        h = cc.all_reduce(np.tanh(cc.cast(rows(), "tp", to=R) @ p["W1"] + p["b1"]), "tp", to=I)
+        y = cc.all_reduce(cc.cast(h, "tp", to=R) @ p["W2"], "tp", to=I) + p["b2"]
+        loss = squares(y, targets()) / 7
+    tape.backward(loss)
+    return found(mesh, p)
+
+
 @refused("LayoutError", "Invariant", "cast(", tp=3)
 def the_input_is_not_cast(mesh: Any) -> Any:
     p = divided(mesh)
