@@ -212,7 +212,7 @@ class _Finisher:
         y = self.started.wait()
         recording, call = self.recording, self.call
         if recording is None:
-            return y, self.out, self.place
+            return y, self.out, min(self.place, OUTSIDE)  # received integers have the place of their start
         if recording.released(self.place):
             raise TapeError(
                 f"{self.what}, started at {self.site}, is waited for after a backward pass over the tape that recorded "
