@@ -414,12 +414,17 @@ def place_off_tape(array: Any, operands: Sequence[Any], letters: Sequence[str] |
     It is UNRECORDED where a gradient would flow to an operand, if a tape recorded: outside of `no_grad`, and not for an
     operand whose letter in the declaration is S.
     """
-    if not state.no_grad and array.dtype.kind in "fc":
-        for i, x in enumerate(operands):
-            if x.__class__ in TENSORS and may_need_gradient(x):
-                if letters is None or letters[i] != "S":
-                    return UNRECORDED
-    return OUTSIDE
+    for x in operands:
+        if x.__class__ in TENSORS and (x.tape is not None or x._requires_grad or x.node == UNRECORDED):
+            break
+    else:
+        return OUTSIDE
+    if state.no_grad or array.dtype.kind not in "fc":
+        return OUTSIDE
+    if letters is not None and "S" in letters:
+        followed = [x for x, letter in zip(operands, letters, strict=True) if letter != "S"]
+        return place_off_tape(array, followed)
+    return UNRECORDED
 
 
 def relabel(x: Tensor, layout: Any) -> Tensor:
