@@ -51,10 +51,10 @@ from numpy import ndarray
 from autograd.arrays.shape_only import DRY, Shaped, is_absent
 from autograd.engine import events
 from autograd.engine.events import listeners
-from autograd.engine.recording import Node, Recording
+from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
-from autograd.engine.tensor import TENSORS, Tensor, relabel
+from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
 from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.layouts.messages import about_origin, describe, fixes
@@ -503,7 +503,9 @@ class Prepared:
         array: Any = None if x is None else x.array
         recording, collective = state.recording, self.collective
         if recording is None or not self._is_inexact:
-            return Tensor(self.run(array, False, x), self.out)
+            y = self.run(array, False, x)
+            place = OUTSIDE if recording is not None or x is None else place_off_tape(y, (x,))
+            return Tensor(y, self.out, None, place)
         # `run` returns the operand of an identity that is not compared; this saves its call
         if self._is_uncompared_identity and not listeners and collective._forward is self._rule:
             y = array

@@ -25,7 +25,7 @@ from ..engine.pytree import Structure, flatten
 from ..engine.recording import FREE, Node, Recording
 from ..engine.state import state
 from ..engine.tape import Sweep
-from ..engine.tensor import TENSORS, Tensor, relabel
+from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.inference import infer, layout_of
 from ..layouts.layout import C, Layout
@@ -99,7 +99,7 @@ class Call:
         """Enter the operands on a tape, and drop the Tensors. Returns whether an operand requires a gradient."""
         for i in self.operands:
             x = self.found[i]
-            if (x.tape is not None or x.requires_grad) and is_inexact(x.array.dtype):
+            if may_need_gradient(x) and is_inexact(x.array.dtype):
                 self.places[i] = x.node if x.tape is recording else recording.enter(x)
             if self.places[i] < 0:
                 recording.lock(x.array)
@@ -175,8 +175,11 @@ class Extension:
         call.layout = self._layout(call)
         call.ans = [_value(y) if _is_value(y) else y for y in ys]
         if recording is None or not call.enter(recording) or not any(map(_differentiable, call.ans)):
-            free = -1 if recording is None else FREE
-            tensors = [Tensor(a, call.layout, None, free) if _is_value(a) else a for a in call.ans]
+            xs = call.found
+            tensors = [
+                Tensor(a, call.layout, None, FREE if recording is not None else place_off_tape(a, xs))
+                if _is_value(a) else a for a in call.ans
+            ]  # fmt: skip
             return call.ans_structure.rebuild(tensors)
         if not (events.listeners and events.repeated()):
             self._require_rule(call)

@@ -32,7 +32,7 @@ from .events import listeners
 from .promotion import mixed, promoted
 from .recording import FREE, OUTSIDE
 from .state import state
-from .tensor import TENSORS, Tensor
+from .tensor import TENSORS, Tensor, place_off_tape
 
 __all__ = ["announce", "bind", "identity", "ones", "unbroadcast"]
 
@@ -119,7 +119,7 @@ def _call_one(op: Any) -> Callable[..., Any]:
         z.layout = layout
         if place < 0 or not (y.dtype is a.dtype or y.dtype.kind in "fc"):
             z.tape = None
-            z.node = OUTSIDE if recording is None else FREE
+            z.node = FREE if recording is not None else place_off_tape(y, (x,), op.words)
             return z
         z.tape = recording
         nodes = recording.nodes
@@ -234,7 +234,7 @@ def _call_two(op: Any) -> Callable[..., Any]:
             dtype is None and y.__class__ in _SCALARS or y.dtype is dtype or y.dtype.kind in "fc"
         ):
             z.tape = None
-            z.node = OUTSIDE if recording is None else FREE
+            z.node = FREE if recording is not None else place_off_tape(y, (x0, x1), op.words)
             return z
         if lock0:
             recording.lock(a0)
@@ -331,7 +331,7 @@ def _call_three(op: Any) -> Callable[..., Any]:
         z.layout = layout
         if place0 < 0 and place1 < 0 and place2 < 0 or not (y.dtype is dtype or y.dtype.kind in "fc"):
             z.tape = None
-            z.node = OUTSIDE if recording is None else FREE
+            z.node = FREE if recording is not None else place_off_tape(y, (x0, x1, x2), op.words)
             return z
         shapes = None
         if elementwise and not a0.shape == a1.shape == a2.shape:
@@ -458,7 +458,7 @@ def _call_many(op: Any) -> Callable[..., Any]:
         z.layout = layout
         if not followed or not (y.dtype is dtype or y.dtype.kind in "fc"):
             z.tape = None
-            z.node = OUTSIDE if recording is None else FREE
+            z.node = FREE if recording is not None else place_off_tape(y, xs, letters)
             return z
         shapes = None
         if elementwise:

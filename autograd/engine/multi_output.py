@@ -34,7 +34,7 @@ from .promotion import mixed, promoted
 from .recording import FREE, Node, Recording
 from .state import state
 from .tape import Sweep
-from .tensor import TENSORS, Tensor, relabel
+from .tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
 
 __all__ = ["OUTPUT", "Cotangents", "Several", "append_output", "append_outputs", "find_outputs"]
 
@@ -172,12 +172,16 @@ class Several(Primitive):
         if recording is not None:
             places = tuple(
                 (x.node if x.tape is recording else recording.enter(x))
-                if x.__class__ in TENSORS and letter != "S" and x.requires_grad and is_inexact(x.array.dtype) else -1
+                if x.__class__ in TENSORS and letter != "S" and may_need_gradient(x) and is_inexact(x.array.dtype)
+                else -1
                 for x, letter in zip(xs, self.letters(len(xs)), strict=True)
             )  # fmt: skip
         if recording is None or max(places, default=-1) < 0:
-            free = -1 if recording is None else FREE
-            return kind([Tensor(y, layout, None, free) for y, layout in zip(ys, layouts, strict=True)])
+            letters = self.letters(len(xs))
+            return kind([
+                Tensor(y, layout, None, FREE if recording is not None else place_off_tape(y, xs, letters))
+                for y, layout in zip(ys, layouts, strict=True)
+            ])  # fmt: skip
         kept = tuple(a if keep else None for a, keep in zip(arrays, map(self.keeps, range(len(xs))), strict=True))
         for a, place in zip(kept, places, strict=True):
             if place < 0 and a is not None:

@@ -24,9 +24,10 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import TapeError, call_site
+from ..layouts.messages import describe
 from . import events
 
-__all__ = ["EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "Node", "Recording", "Step"]
+__all__ = ["EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "UNRECORDED", "Node", "Recording", "Step"]
 
 Node = tuple[Any, ...]
 
@@ -34,6 +35,8 @@ OUTSIDE = -1
 """The place of a leaf, and of a value that was computed while nothing was recorded."""
 FREE = -2
 """The place of a value that was computed under a tape but depends on nothing that requires a gradient."""
+UNRECORDED = -3
+"""The place of a value that was computed from one that requires a gradient while nothing was recorded."""
 
 
 class Step:
@@ -157,10 +160,14 @@ class Recording:
         True in a boolean context if a collective was recorded. It may be the last one, for the layers above.
     lanes : dict
         The places of started (nonblocking) communications, by channel, in order.
+    takes_unrecorded : bool
+        Whether values that were computed from leaves while nothing was recorded may enter, as data. A tape of a
+        transform takes them: it differentiates with respect to its arguments only.
     """
 
     __slots__ = (
-        "__weakref__", "_held", "_locked", "_tape", "communicates", "lanes", "leaves", "nodes", "pending", "thread"
+        "__weakref__", "_held", "_locked", "_tape", "communicates", "lanes", "leaves", "nodes", "pending",
+        "takes_unrecorded", "thread",
     )  # fmt: skip
 
     def __init__(self, tape: Callable[[Recording], Any]) -> None:
@@ -173,6 +180,7 @@ class Recording:
         self.thread = threading.get_ident()
         self.communicates: Any = False
         self.lanes: dict[Any, list[int]] = {}
+        self.takes_unrecorded = False
 
     def append(self, node: Node) -> int:
         """Append a node; returns its place."""
@@ -195,6 +203,8 @@ class Recording:
             if x.layout is None:
                 x.enter_mesh()
             if not x._requires_grad:
+                if x.node == UNRECORDED and not self.takes_unrecorded:
+                    _refuse_unrecorded(x)
                 self.lock(x.array)
                 return OUTSIDE
             self.hold(x)
@@ -295,4 +305,16 @@ def _refuse_operand(recording: Recording, x: Any) -> NoReturn:
     raise TapeError(
         f"an operand of shape {x.array.shape} belongs to a tape that backward has released. Fix: "
         "stop_gradient(x) to use its value only, or backward(..., retain=True)" + call_site()
+    )
+
+
+def _refuse_unrecorded(x: Any) -> NoReturn:
+    """Raise TapeError for a value that was computed from a leaf while nothing was recorded, and is used on a tape."""
+    raise TapeError(
+        f"an operand, {describe(x.array, x.array.shape, x.layout)}, was computed from a value that requires a gradient "
+        "while no tape recorded it: before the tape's block, after one, or in another thread. Used here, it would be a "
+        "constant, and the gradient through it would be silently missing. Needed: values that this tape records\n"
+        "  fix: compute it inside the tape's block\n"
+        "  or:  stop_gradient(x), or compute it under `with ag.no_grad():`, if it is meant without its gradient"
+        + call_site()
     )

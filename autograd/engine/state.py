@@ -36,6 +36,8 @@ class State(threading.local):
     """By axis: the name, dtype, shape and layout of the last leaf with labels for other axes but none for this one."""
     in_rules: bool = False
     """Whether a sweep runs. The numbers in the rules of operations are not compared between the ranks."""
+    no_grad: bool = False
+    """Whether a `no_grad` block is active: values computed outside of a tape in it are meant without a gradient."""
     dry: bool = False
     """Whether this thread runs a dry world, where every leaf has a shape only."""
 
@@ -45,9 +47,14 @@ state = State()
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Record nothing inside the block, communications included: on every rank of a group or on none."""
-    before, state.recording = state.recording, None
+    """Record nothing inside the block, communications included: on every rank of a group or on none.
+
+    Its results are data on every tape. A value that is computed from a Parameter outside of a tape and of `no_grad` is
+    refused on a tape.
+    """
+    before = state.recording, state.no_grad
+    state.recording, state.no_grad = None, True
     try:
         yield
     finally:
-        state.recording = before
+        state.recording, state.no_grad = before

@@ -23,7 +23,7 @@ from ..layouts.rank_values import LocalCount, plain, rank_axes
 from . import events
 from .deferred import refuse_pending
 from .events import listeners, objectives
-from .recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, Node, Recording
+from .recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, UNRECORDED, Node, Recording
 from .saved_arrays import refuse_write
 from .state import state
 from .tensor import WATCH, Tensor, relabel
@@ -348,6 +348,7 @@ def _place_of(x: Any, recording: Recording) -> int:
 
 
 # -- the start of a sweep --------------------------------------------------------------------------------------------
+_OFF_TAPE = OUTSIDE, UNRECORDED
 _ONE: dict[type, Any] = {kind: kind(1) for kind in (np.float64, np.float32)}
 
 
@@ -369,7 +370,9 @@ def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) 
     found = []
     for y, ct in zip(outputs, cotangents, strict=True):
         ct = _seed(y, ct)
-        if y.tape is None and recording.communicates and (y.node != OUTSIDE or y.__class__ is not Tensor):
+        if y.tape is None and recording.communicates and (
+            y.node not in _OFF_TAPE or y.__class__ is not Tensor
+        ):
             if y.__class__ is Tensor and y.layout is not None and all(label is I for label in y.layout.labels):
                 _refuse_output(recording, y)  # the same on all ranks, so it depends on no leaf on any of them
             continue  # this rank's part depends on no leaf, but its communications must run
@@ -462,7 +465,9 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
 
 def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
     """Raise a TapeError with the reason why `y` is not an output of this tape."""
-    if y.tape is None and y.__class__ is Tensor and y.node == OUTSIDE and recording.communicates:
+    if y.tape is None and (
+        y.node == UNRECORDED or (y.__class__ is Tensor and y.node == OUTSIDE and recording.communicates)
+    ):
         raise TapeError(
             f"backward of a value of shape {y.array.shape} that was computed outside the tape's block, so it "
             "was not recorded. Fix: compute it inside `with Tape():`" + call_site()

@@ -9,6 +9,7 @@ Operators and methods are operations under another name. The table `ops.tensor_m
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -21,11 +22,13 @@ from ..layouts.layout import Grid, Layout, P, V
 from ..layouts.messages import addend, describe
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
-from .recording import OUTSIDE, Node, Recording, Step
+from .recording import OUTSIDE, UNRECORDED, Node, Recording, Step
 from .saved_arrays import guarded
 from .state import state
 
-__all__ = ["TENSORS", "WATCH", "Given", "Tensor", "interior", "is_followed", "relabel"]
+__all__ = [
+    "TENSORS", "WATCH", "Given", "Tensor", "interior", "is_followed", "may_need_gradient", "place_off_tape", "relabel",
+]  # fmt: skip
 
 TENSORS: set[Any] = set()
 """Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
@@ -400,10 +403,34 @@ def is_followed(x: Tensor) -> bool:
     return False
 
 
+def may_need_gradient(x: Tensor) -> bool:
+    """Whether `x` is recorded, requires a gradient, or was computed from such a value while nothing was recorded."""
+    return x.tape is not None or x._requires_grad or x.node == UNRECORDED
+
+
+def place_off_tape(array: Any, operands: Sequence[Any], letters: Sequence[str] | None = None) -> int:
+    """The place of a result that was computed while nothing was recorded.
+
+    It is UNRECORDED where a gradient would flow to an operand, if a tape recorded: outside of `no_grad`, and not for an
+    operand whose letter in the declaration is S.
+    """
+    for x in operands:
+        if x.__class__ in TENSORS and (x.tape is not None or x._requires_grad or x.node == UNRECORDED):
+            break
+    else:
+        return OUTSIDE
+    if state.no_grad or array.dtype.kind not in "fc":
+        return OUTSIDE
+    if letters is not None and "S" in letters:
+        followed = [x for x, letter in zip(operands, letters, strict=True) if letter != "S"]
+        return place_off_tape(array, followed)
+    return UNRECORDED
+
+
 def relabel(x: Tensor, layout: Any) -> Tensor:
     """`x` with another layout that needs no communication; recorded as the identity."""
     if x.layout is layout:
         return x
     if x.tape is None:
-        return Tensor(x.array, layout)
+        return Tensor(x.array, layout, None, x.node)
     return Tensor(x.array, layout, x.tape, x.tape.append((WATCH, None, (), (x.node,), (x.layout,), None, None)))

@@ -109,6 +109,8 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
             raise Refused("rooted", labels.index(rooted[0]), i)
         if any(x != rooted[0] for x in rooted):
             raise Refused("roots")
+        if V in labels:
+            raise Refused("rooted", labels.index(rooted[0]), labels.index(V))
         return rooted[0]
     return shard or (V if V in labels else R if R in labels else D if drawn else C)
 

@@ -127,10 +127,14 @@ def _drawn(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
 
 
 def _rooted(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
-    return (
-        f"{op.operand_name(i)} is on rank {labels[i].root} only (Rooted), and {op.operand_name(j)} is sharded: the "
-        "parts of the other ranks would be left out"
-    )
+    root, other = labels[i].root, op.operand_name(j)
+    text = f"{op.operand_name(i)} is on rank {root} only (Rooted), and {other} is "
+    if labels[j] is V:
+        return (
+            f"{text}Varying: the values of the other ranks would be left out   (if the value of rank {root} is meant: "
+            f"broadcast of {other} from it, to=R)"
+        )
+    return f"{text}sharded: the parts of the other ranks would be left out"
 
 
 _REASONS: dict[str, Callable[..., str]] = {

@@ -20,7 +20,7 @@ from ..engine.primitive import op
 from ..engine.promotion import given
 from ..engine.recording import FREE, OUTSIDE
 from ..engine.state import state
-from ..engine.tensor import TENSORS, Given, Tensor, relabel
+from ..engine.tensor import TENSORS, Given, Tensor, may_need_gradient, relabel
 from ..errors import (
     ArgumentError,
     AxisError,
@@ -389,11 +389,14 @@ _UNEXPECTED = ValueError, TypeError, IndexError, KeyError, AttributeError, Arith
 
 
 def is_free(xs: Iterable[Any]) -> bool:
-    """Return whether all Tensors among `xs` are host arrays without layout that no tape follows."""
+    """Return whether all Tensors among `xs` are host arrays without layout and without a gradient."""
+    has_no_gradient = state.recording is None and state.no_grad
     for x in xs:
         kind = x.__class__
         if kind in TENSORS:
-            if x.layout is not None or followed(x) or type(x.array) is Shaped or _is_on_device(x.array):
+            if x.layout is not None or type(x.array) is Shaped or _is_on_device(x.array):
+                return False
+            if not has_no_gradient and may_need_gradient(x):
                 return False
         elif (kind is list or kind is tuple) and not is_free(x):
             return False

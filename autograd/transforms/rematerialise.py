@@ -124,6 +124,7 @@ class Segment:
             state.recording = None
         try:
             with self._state_of_first_run(), Tape() as tape:
+                tape.recording.takes_unrecorded |= not record  # as the first run did
                 outputs, _ = self.run(operands)
         finally:
             state.recording, state.in_rules = active, inside
@@ -173,9 +174,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             recording.hold(x)  # a leaf is not an operand: the second run itself accumulates its gradient
         elif x.__class__ in TENSORS:
             array, layout = x.array, x.layout  # reading .array waits if it is still being communicated
-            place = -1 if x.tape is None else x.node if x.tape is recording else recording.enter(x)
-            if place < 0:
-                recording.lock(array)
+            place = x.node if x.tape is recording else recording.enter(x)
             arrays.append(array)
             places.append(place)
             segment.operands.append((i, layout))
@@ -188,6 +187,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     state.recording = None
     try:
         with Tape() as tape:
+            tape.recording.takes_unrecorded = recording.takes_unrecorded
             outputs, out_structure = segment.run(operands)
     finally:
         state.recording = recording

@@ -19,7 +19,7 @@ from ..engine.parameter import Constant, Leaf, tensor
 from ..engine.pytree import flatten
 from ..engine.state import state
 from ..engine.tape import Tape
-from ..engine.tensor import TENSORS, Tensor, relabel
+from ..engine.tensor import TENSORS, Tensor, place_off_tape, relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
 from ..layouts.layout import C, I, P, V, may_relabel
 from ..layouts.messages import describe, drawn_leaf
@@ -58,7 +58,9 @@ class Traced:
         self.inputs, self.outputs = inputs, outputs
         self.hint, self.is_reached = "", True
         what = what or getattr(function, "what", "argument 0")
+        is_outermost = state.recording is None
         with Tape() as self.tape:
+            self.tape.recording.takes_unrecorded |= is_outermost  # the gradients of the arguments alone are asked for
             for i, x in enumerate(leaves):
                 if x.__class__ in TENSORS:
                     self.raw = False
@@ -132,6 +134,8 @@ class Traced:
         """Return a result as the caller expects it: the plain array if `raw` is set and no outer tape records it."""
         if x.__class__ in TENSORS and self.raw and (x.tape is None or state.recording is None):
             return x.array
+        if x.__class__ in TENSORS and x.tape is not None and state.recording is None:  # no sweep will follow its tape
+            return Tensor(x.array, x.layout, None, place_off_tape(x.array, (x,)))
         return x
 
     # -- the sweeps ------------------------------------------------------------------------------------------------

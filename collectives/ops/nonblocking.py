@@ -29,10 +29,10 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.deferred import Deferred
 from autograd.engine.events import listeners
-from autograd.engine.recording import Node, Recording
+from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
-from autograd.engine.tensor import TENSORS, Tensor
+from autograd.engine.tensor import TENSORS, Tensor, place_off_tape
 from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site
 from autograd.layouts.layout import Layout, V
 
@@ -212,7 +212,7 @@ class _Finisher:
         y = self.started.wait()
         recording, call = self.recording, self.call
         if recording is None:
-            return y, self.out, -1
+            return y, self.out, min(self.place, OUTSIDE)  # received integers have the place of their start
         if recording.released(self.place):
             raise TapeError(
                 f"{self.what}, started at {self.site}, is waited for after a backward pass over the tape that recorded "
@@ -260,7 +260,9 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
         call = call.but(like=np.empty_like(array, shape=(0,)))
     shape = list(call.shape or array.shape)
     shape = shape if collective.shape is None else collective.shape(shape, call)
-    recording, place, lane = _record(collective, x, layout, call) if recorded else (None, -1, [])
+    recording, place, lane = _record(collective, x, layout, call) if recorded else (None, OUTSIDE, [])
+    if state.recording is None:
+        place = place_off_tape(array, (x,))
     what = f"{collective.name} of {array.dtype}{list(array.shape)} on axis {'*'.join(call.axes)!r}"
     maker = _Finisher(what, _start_array(collective, array, call), collective, call, out, recording, place, lane)
     return Deferred(maker, Shaped(shape, array.dtype), out, recording)

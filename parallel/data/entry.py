@@ -18,7 +18,7 @@ from autograd.engine.parameter import Parameter
 from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
-from autograd.engine.tensor import TENSORS, Tensor, interior
+from autograd.engine.tensor import TENSORS, Tensor, interior, place_off_tape
 from autograd.errors import ArgumentError, LayoutError, call_site
 from autograd.layouts.layout import C, I, Layout, R
 from autograd.layouts.messages import describe
@@ -214,7 +214,10 @@ def record_entry(parameters: Sequence[Tensor], plan: EntryPlan) -> list[Tensor]:
                 sanitizer.witness("parameter entry", p)
         on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
     if recording is None:
-        return [Tensor(p.array, out) for p, out in zip(parameters, layouts, strict=True)]
+        return [
+            Tensor(p.array, out, None, place_off_tape(p.array, (p,)))
+            for p, out in zip(parameters, layouts, strict=True)
+        ]
     all_leaves = _PARAMETERS.issuperset(map(type, parameters)) and all(map(_requires_grad, parameters))
     if all_leaves:
         places = [_LEAF] * len(parameters)

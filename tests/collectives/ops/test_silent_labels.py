@@ -5,6 +5,7 @@ Each is compared with one process, or refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -298,6 +299,67 @@ def test_the_fix_for_a_value_on_one_rank_has_the_serial_gradient(name: str, fix:
         return leaf.grad.numpy()  # type: ignore[union-attr]
 
     assert numpy.allclose(numpy.concatenate(on_ranks(3, body)), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in ROOTED if name != "a contraction"])
+def test_a_value_on_one_rank_is_not_combined_with_varying_values(name: str) -> None:
+    """The result was Rooted, with the root's values only: those of the other ranks had a gradient of zero."""
+
+    def body(mesh: Any) -> None:
+        c = rooted(2.0, mesh)
+        for x in (cc.cast(replicated(numpy.arange(7.0)), "tp", to=V), numpy.arange(7.0)):
+            with pytest.raises(ag.LayoutError, match="the values of the other ranks would be left out|Rooted"):
+                ROOTED[name](x, c)
+
+    on_ranks(3, body)
+
+
+VARYING_FIXES: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "the values of all ranks": ("broadcast(x, 'tp', root=0, to=R)", lambda c, x: cc.broadcast(c, "tp", 0, to=R) * x),
+    "that of the root": ("broadcast of y from it, to=R", lambda c, x: c * cc.broadcast(x, "tp", root=0, to=R)),
+}
+
+
+@pytest.mark.parametrize("name", VARYING_FIXES)
+def test_the_fixes_for_varying_values_have_the_serial_gradient(name: str) -> None:
+    says, fixed = VARYING_FIXES[name]
+    values = _rng.standard_normal((3, 4))
+    used = values if name == "the values of all ranks" else values[:1]
+    of_c, of_x = ag.grad(lambda c, x: np.sum((c * x) ** 3), (0, 1))(numpy.array(2.0), used)
+
+    def body(mesh: Any) -> Any:
+        x, w = ag.Parameter(values[int(mesh.axis("tp").rank)], {"tp": V}), ag.Parameter(2.0)
+        with ag.Tape() as tape:
+            c = cc.reduce(cc.cast(w, "tp", to=P), "tp", root=0)
+            with pytest.raises(ag.LayoutError) as error:
+                c * x
+            assert says in str(error.value), str(error.value)
+            loss = (fixed(c, x) ** 3).sum()
+            loss = cc.all_reduce(loss, "tp", to=I) if loss.layout["tp"] is V else loss
+        tape.backward(loss)
+        return w.grad.numpy(), x.grad.numpy()  # type: ignore[union-attr]
+
+    found = on_ranks(3, body)
+    assert all(numpy.allclose(w, of_c) for w, _ in found)
+    expected = numpy.zeros((3, 4))
+    expected[: len(used)] = of_x
+    assert numpy.allclose(numpy.stack([x for _, x in found]), expected)
+
+
+def test_the_fix_for_a_plain_array_beside_a_value_on_one_rank() -> None:
+    target = _rng.standard_normal(4)
+
+    def body(mesh: Any) -> Any:
+        w = ag.Parameter(numpy.ones(4))
+        with ag.Tape() as tape:
+            c = cc.reduce(cc.cast(w, "tp", to=P), "tp", root=0)
+            with pytest.raises(ag.LayoutError, match=r"The same on all ranks\? ag.constant\(y\)"):
+                c - target
+            loss = ((c - ag.constant(target)) ** 2).sum()
+        tape.backward(loss)
+        return w.grad.numpy()  # type: ignore[union-attr]
+
+    assert all(numpy.allclose(g, 2 * (1 - target)) for g in on_ranks(3, body))
 
 
 def test_compress_by_a_sharded_condition() -> None:

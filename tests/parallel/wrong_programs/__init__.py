@@ -24,6 +24,7 @@ from collectives import I, P, R, Rooted, Shard, V
 __all__ = [
     "I", "P", "PROGRAMS", "Program", "R", "Rooted", "SHAPES", "Shard", "T", "V", "X", "ag", "cc", "draw", "entered",
     "exact", "gradients", "model", "np", "numpy", "parameters", "refused", "row_slice", "serial", "sharded",
+    "squares",
 ]  # fmt: skip
 
 SHAPES = {"W1": (4, 6), "b1": (6,), "W2": (6, 3), "b2": (3,)}
@@ -35,6 +36,11 @@ def draw(name: str, *shape: int) -> Any:
 
 
 X, T = draw("rows", 7, 4), draw("targets", 7, 3)
+
+
+def squares(y: Any, t: Any) -> Any:
+    """The sum of the squared errors of the rows that the ranks hold."""
+    return ((y - t) ** 2).sum()
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,10 @@ from . import (
     row_slice,
     serial,
     sharded,
+    squares,
 )
 
 U = draw("temperature", 12)
-
-
-def squares(y: Any, t: Any) -> Any:
-    return ((y - t) ** 2).sum()
 
 
 def rod() -> Any:

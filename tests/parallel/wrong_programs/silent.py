@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import I, R, T, ag, cc, entered, model, np, numpy
+from . import I, R, T, ag, cc, entered, model, np, numpy, squares
 
 __all__ = ["SILENT", "Silent"]
 
@@ -24,10 +24,6 @@ class Silent(NamedTuple):
 
 
 SILENT: dict[str, Silent] = {}
-
-
-def squares(y: Any, t: Any) -> Any:
-    return ((y - t) ** 2).sum()
 
 
 def mean_squares(p: dict[str, Any], x: Any, t: Any) -> Any:

@@ -25,11 +25,8 @@ from . import (
     parameters,
     refused,
     serial,
+    squares,
 )
-
-
-def squares(y: Any, t: Any) -> Any:
-    return ((y - t) ** 2).sum()
 
 
 def units(mesh: Any) -> slice:
