@@ -34,7 +34,7 @@ from ..errors import (
 from ..layouts.inference import axes_in, layout_of, varying
 from ..layouts.layout import C, D, Grid, I, P, R, V
 from ..layouts.messages import describe
-from ..layouts.rank_values import RANK_NUMBERS, RankBool, plain, rank_axes, rank_number
+from ..layouts.rank_values import RANK_NUMBERS, RankBool, has_local_count, plain, rank_axes, rank_number
 from .indexing import getitem
 
 __all__ = [
@@ -382,7 +382,8 @@ def _varying_by_rank(name: str, args: Any, words: Any) -> tuple[Any, Any]:
 def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     """Call a NumPy function without a Tensor. A number computed from numbers that differ between ranks does so, too."""
     y = theirs(*args, **words)
-    return rank_number(y, rank_axes((*args, *words.values())), is_count=True)
+    given = (*args, *words.values())
+    return rank_number(y, rank_axes(given), has_local_count(given))
 
 
 _UNEXPECTED = ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError

@@ -13,7 +13,7 @@ from ..engine.tensor import TENSORS
 from ..errors import ShapeError
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, Shard, V
-from ..layouts.rank_values import INTEGERS, plain, rank_axes, rank_number
+from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
     constant_like,
     instead_of,
@@ -281,7 +281,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
         if np.ndim(start) or np.ndim(stop):
             return y
         by = start, stop, num
-        return (_made(y[0], *by), rank_number(y[1], rank_axes(by))) if retstep else _made(y, *by)
+        return (_made(y[0], *by), rank_number(y[1], rank_axes(by), has_local_count(by))) if retstep else _made(y, *by)
     make = _linspace if state.grid is None else _linspace.__wrapped__
     return make(start, stop, num, endpoint, retstep, dtype, axis)
 
