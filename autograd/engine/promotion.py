@@ -85,7 +85,8 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
                 continue
             why = "the result would differ between the ranks, as a mean over the local count does"
             if type(have) is Shard:
-                why = "each rank would treat its part with a number of its own"
+                how = "scale its part by a factor" if op.name in _SCALING else "shift its part by a number"
+                why = f"each rank would {how} of its own"
             of = "a local extent" if is_count else "a rank"
             fix = "the global extent, like x.global_shape[1] of the sharded x" if is_count else (
                 "a number that is the same on all ranks, like x.global_shape[0]"

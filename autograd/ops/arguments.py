@@ -275,6 +275,11 @@ def normal_axes(axes: Any, ndim: int) -> Axes:
     return tuple(sorted(axes_in_order(axes, ndim)))
 
 
+def axes_of_number(axis: Any) -> Axes:
+    """Return the axes of a reduction of a number, which are none: NumPy takes the axes 0 and -1 of a number there."""
+    return normal_axes(axis, 0) if axis is None or axis.__class__ is tuple else (normal_axis(axis, 1),)[:0]
+
+
 # -- NumPy as the reference ------------------------------------------------------------------------------------------
 def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator for the differentiable form of the NumPy function `theirs`.
