@@ -253,9 +253,9 @@ def explain(
     if word in ("spans", "unmatched"):
         j, d = (at[0], at[1]) if word == "spans" else (at[1], at[2])
         found = _part(names[j], labels[j], axis, d) or found
-    if word == "unmatched" and (whole := _labelled_whole(operands, names, labels, shapes, axis, grid, *at)):
-        lines[-1] += f". {whole[0]}"
-        found = whole[1]
+    if word == "unmatched" and (marked := _labelled_whole(operands, names, labels, shapes, axis, grid, *at)):
+        lines[-1] += f". {marked[0]}"
+        found = marked[1]
     if word == "spans":
         j, d, i = at
         found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found

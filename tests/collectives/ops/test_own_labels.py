@@ -127,3 +127,9 @@ def test_a_name_belongs_to_one_declaration() -> None:
     assert collectives["again (test)"] is own
     other = cc.Collective("again (test)", takes=(P,), replace=True)
     assert collectives["again (test)"] is other
+
+
+def test_the_refusal_of_a_label_by_default_names_the_label_to_state() -> None:
+    own = declared(Lie(I, Adjoint(I, R, kept), False, takes=R, rule=kept))
+    with cc.Mesh(dp=1), pytest.raises(ag.LayoutError, match=r"layout=\{'dp': R\}"):
+        cc.apply(own, np.ones(3), "dp")
