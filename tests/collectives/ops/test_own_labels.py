@@ -133,3 +133,10 @@ def test_the_refusal_of_a_label_by_default_names_the_label_to_state() -> None:
     own = declared(Lie(I, Adjoint(I, R, kept), False, takes=R, rule=kept))
     with cc.Mesh(dp=1), pytest.raises(ag.LayoutError, match=r"layout=\{'dp': R\}"):
         cc.apply(own, np.ones(3), "dp")
+
+
+def test_a_collective_without_an_adjoint_is_refused_when_it_is_recorded() -> None:
+    own = cc.Collective("without adjoint (test)", takes=(V,), gives=V)
+    own.forward(kept)
+    with cc.Mesh(dp=1), ag.Tape(), pytest.raises(ag.NotDifferentiable, match="no adjoint"):
+        cc.apply(own, np.ones(3), "dp")
