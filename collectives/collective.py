@@ -44,6 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy import ndarray
@@ -51,12 +52,13 @@ from numpy import ndarray
 from autograd.arrays.shape_only import DRY, Shaped, is_absent
 from autograd.engine import events
 from autograd.engine.events import listeners
+from autograd.engine.primitive import Declared
 from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
-from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, call_site
-from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
+from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, OptionError, call_site
+from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
 from autograd.layouts.messages import about_origin, describe, fixes
 
 from .call import Call, keep
@@ -128,6 +130,18 @@ class Collective:
         ``resizes(call, labels)``: dimensions of the result whose extents no label describes.
     refuses : mapping from Label or class of labels to Refusal
         Reasons and fixes for labels that are not taken, where they differ from the usual ones.
+    replace : bool
+        Whether the collective may take the name of another one.
+    registered : bool
+        Whether the collective is entered in the registry under its name, which then must be its own.
+
+    Raises
+    ------
+    ArgumentError
+        The name is no text, or `takes` no tuple of labels.
+    OptionError
+        The name is taken by another collective. A declaration that is executed again, as by running the cell of a
+        notebook twice, replaces the earlier one.
     """
 
     def __init__(
@@ -147,12 +161,23 @@ class Collective:
         sends: Callable[[Any, Call], Iterable[Request]] | None = None,
         resizes: Callable[[Call, list[Label]], Iterable[int]] | None = None,
         refuses: Mapping[Label | type[Label], Refusal] | None = None,
+        replace: bool = False,
+        registered: bool = True,
     ):
         if not isinstance(name, str) or not isinstance(takes, tuple) or not all(map(_is_label, takes)):
             raise ArgumentError(
                 f"Collective({name!r}, takes={takes!r}) was given; needed: a name, and a tuple of labels\n"
                 "  fix: cc.Collective('total', takes=(V,), gives=R)" + call_site()
             )
+        self.declared = Declared.by(self, self)
+        known = collectives.get(name) if registered else None
+        if known is not None and not replace and not self.declared.repeats(known.declared):
+            raise OptionError(
+                f"Collective: the name {name!r} was given; it is the name of the collective that {known.declared} "
+                "declares; needed: a name of its own. Fix: another name, or replace=True" + call_site()
+            )
+        self.unchecked = not self.declared.is_own  # whether the adjoint's labels are compared at first use
+        self._checked: WeakKeyDictionary[Communicator, set[Any]] = WeakKeyDictionary()
         self.name = name
         self.takes = takes
         self.gives = gives
@@ -173,7 +198,8 @@ class Collective:
         self._asking: Callable[..., Any] | None = None  # the forward direction that `asks` builds
         self._adjoint: Callable[..., Any] = itself
         self._derivative: Callable[..., Any] | None = None
-        collectives[name] = self
+        if registered:
+            collectives[name] = self
 
     def __repr__(self) -> str:
         return f"<collective {self.name}>"
@@ -395,7 +421,9 @@ class Collective:
         made: Prepared = node[4]
         if ct is None or sweep.record:
             ct = arrived(ct, made.out, made.result, made.call, sweep)
-        if self.nonlinear:
+        if self.unchecked and not sweep.record and self._is_first(made):
+            g = self._checked_adjoint(ct, node, made)
+        elif self.nonlinear:
             g = self._adjoint(ct, made.call, *self.saved(node, sweep.record, sweep.recording, sweep.place))
         elif made.is_identity_alone and self._adjoint is made.adjoint and not (sweep.record or listeners):
             g = ct  # the adjoint of the identity
@@ -406,6 +434,49 @@ class Collective:
             sweep.add(place, g)
         else:
             self.hand_on(g, place, made.layout, made.operand, made.call, sweep)
+
+    def _is_first(self, made: Prepared) -> bool:
+        """Whether this is the first sweep through a call of its kind: the same answer on all ranks of the group."""
+        if made.layout is None or self.between_two:
+            return False
+        seen = self._checked.setdefault(made.group, set())
+        if made.call.to in seen:
+            return False
+        seen.add(made.call.to)
+        return True
+
+    def _checked_adjoint(self, ct: Any, node: Node, made: Prepared) -> Any:
+        """Run the adjoint on a Tensor with labels; LayoutError if they do not fit those of the declaration.
+
+        The adjoint communicates, so it does not run twice.
+        """
+        assert made.layout is not None and made.out is not None
+        given, needed = made.out.dual, made.layout.dual
+        active, inside = state.recording, state.in_rules
+        state.recording, state.in_rules = None, True
+        try:
+            g = self._adjoint(Tensor(ct, given), made.call, *self.saved(node, True))
+        except LayoutError as error:
+            raise self._unfit_adjoint(made, f"its adjoint refuses the cotangent, which is {given}", error) from error
+        finally:
+            state.recording, state.in_rules = active, inside
+        if g.__class__ not in TENSORS:
+            return g
+        for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
+            if not may_relabel(have, need):
+                raise self._unfit_adjoint(made, f"axis {axis!r}: its adjoint gives {have.word}; needed: {need.word}")
+        if made.operand is not None and g.shape != made.operand[0] and not is_absent(g.array):
+            raise self._unfit_adjoint(made, f"its adjoint gives the shape {g.shape}; needed: {made.operand[0]}")
+        return g.array
+
+    def _unfit_adjoint(self, made: Prepared, why: str, cause: Exception | str = "") -> LayoutError:
+        details = "".join(f"\n    {line}" for line in str(cause).splitlines())
+        return LayoutError(
+            f"{self.name}, declared by {self.declared}: {made.layout} -> {made.out}\n  {why}{details}\n"
+            f"  fix: the labels of the declaration (takes, gives), or an adjoint that maps the dual of the result's "
+            f"label to the dual of the operand's: {made.out and made.out.dual} -> {made.layout and made.layout.dual}; "
+            f"cc.testing.check({self.name}) tests it" + call_site()
+        )
 
     def hand_on(self, g: Any, place: int, layout: Layout | None, operand: Any, call: Call, sweep: Sweep) -> None:
         """Add the adjoint's result to the operand's cotangent."""

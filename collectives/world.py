@@ -14,7 +14,15 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autograd.engine.state import state
-from autograd.errors import ArgumentError, CollectiveMismatch, CommunicationError, MeshError, RankFailed, call_site
+from autograd.errors import (
+    ArgumentError,
+    CollectiveMismatch,
+    CommunicationError,
+    MeshError,
+    OptionError,
+    RankFailed,
+    call_site,
+)
 from autograd.random import State, set_state
 
 from .checks.modes import unreceived_text
@@ -97,7 +105,7 @@ class World:
 
     Raises
     ------
-    ValueError
+    OptionError
         An unknown kind or policy.
     MeshError
         The number of ranks is not possible for the kind; or, for ``mpi``, another world over MPI is open, a rank has
@@ -164,7 +172,7 @@ class World:
         if kind not in KINDS or policy not in POLICIES:
             wrong = f"kind={kind!r}" if kind not in KINDS else f"policy={policy!r}"
             needed = KINDS if kind not in KINDS else POLICIES
-            raise ValueError(f"World({wrong}) was given; needed: one of {', '.join(needed)}")
+            raise OptionError(f"World({wrong}) was given; needed: one of {', '.join(needed)}" + call_site())
         self.kind = kind
         self.policy = policy
         self.raises = policy == "raise"

@@ -87,7 +87,7 @@ def _call_one(op: Any) -> Callable[..., Any]:
         if listeners and not announced:
             return announce(op, (x,), options)
         if x.__class__ not in TENSORS:
-            if options and options.__class__ is not tuple:
+            if options.__class__ is not tuple:
                 raise _too_many(op, options)
             return _without_tensors(op, (x,), options)
         a = x.array
@@ -113,6 +113,8 @@ def _call_one(op: Any) -> Callable[..., Any]:
                 if y is NotImplemented and instead is not None:
                     return instead(x)
         except REJECTED as error:
+            if options.__class__ is not tuple:
+                raise _too_many(op, options) from error
             raise unfit(op, error, (x,)) from error
         z = _new(Tensor)
         z.array = y

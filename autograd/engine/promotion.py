@@ -10,9 +10,9 @@ import numpy as np
 from ..arrays.device import as_array, is_array, is_inexact
 from ..errors import ArgumentError, DtypeError, LayoutError, call_site
 from ..layouts.inference import axes_in, layout_of
-from ..layouts.layout import Shard
+from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
-from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
+from ..layouts.rank_values import RANK_NUMBERS, has_local_count, plain, rank_axes
 from .state import state
 from .tensor import TENSORS, Given
 
@@ -55,29 +55,48 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
         elif x.__class__ is not int and x.__class__ is not float:
-            if grid is not None and op.name in _SCALING and isinstance(x, RANK_NUMBERS):
-                _refuse_scaled_parts(op, xs, x, grid)
+            if grid is not None and op.name in _ARITHMETIC and isinstance(x, RANK_NUMBERS):
+                _refuse_local_numbers(op, xs, x, grid)
             x = given(x, grid, None if dtype is None or letter == "S" else dtype)
         found.append(x)
     return found
 
 
 _SCALING = frozenset(("multiply", "divide"))
+_ARITHMETIC = _SCALING | {"add", "subtract"}
 
 
-def _refuse_scaled_parts(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) -> None:
-    """Raise LayoutError if a number that differs between ranks would scale the parts of a sharded value."""
+def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) -> None:
+    """Raise LayoutError if a number that differs between ranks meets a value that is one value for all of them.
+
+    A local count is refused beside every label but V: what it normalizes belongs to all ranks. A rank number is refused
+    where it would scale the parts of a sharded value. In sums, integers are offsets, and the logarithm of a count is a
+    count.
+    """
+    is_count = has_local_count(number)
+    if op.name not in _SCALING and not (is_count and isinstance(number, float)):
+        return
     for axis in axes_in(grid, rank_axes(number)):
         for x in xs:
-            if x.__class__ in TENSORS and type(x.labelled(grid)[axis]) is Shard:
-                shown = f"{x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}"
-                raise LayoutError(
-                    f"{op.name}({shown}, {plain(number)!r})\n  axis {axis!r}: the number differs between the ranks (a "
-                    f"local extent or a rank, or computed from one), and {x.name or 'x'} is {x.layout[axis]!r}: each "
-                    "rank would scale its part by a factor of its own\n  fix: a number that is the same on all ranks, "
-                    "like x.global_shape[0]\n  or:  float(number), if each part is meant to have its own factor"
-                    + call_site()
-                )
+            if x.__class__ not in TENSORS:
+                continue
+            have, name = x.labelled(grid)[axis], x.name or "x"
+            if have is V or not (is_count or type(have) is Shard):
+                continue
+            why = "the result would differ between the ranks, as a mean over the local count does"
+            if type(have) is Shard:
+                how = "scale its part by a factor" if op.name in _SCALING else "shift its part by a number"
+                why = f"each rank would {how} of its own"
+            shown = repr(have) if type(have) is Shard else have.word
+            of = "a local extent" if is_count else "a rank"
+            fix = "the global extent, like x.global_shape[1] of the sharded x" if is_count else (
+                "a number that is the same on all ranks, like x.global_shape[0]"
+            )
+            raise LayoutError(
+                f"{op.name}({name}: {describe(x.array, x.array.shape, x.layout)}, {plain(number)!r})\n  axis {axis!r}: "
+                f"the number is Varying ({of}, or computed from one), and {name} is {shown}: {why}\n"
+                f"  fix: {fix}\n  or:  float(number), if each rank is meant to have its own number" + call_site()
+            )
 
 
 def given(x: Any, grid: Any, dtype: Any = None) -> Given:

@@ -257,6 +257,9 @@ def explain(
     if word in ("spans", "unmatched"):
         j, d = (at[0], at[1]) if word == "spans" else (at[1], at[2])
         found = _part(names[j], labels[j], axis, d) or found
+    if word == "unmatched" and (marked := _labelled_whole(operands, names, labels, shapes, axis, grid, *at)):
+        lines[-1] += f". {marked[0]}"
+        found = marked[1]
     if word == "spans":
         j, d, i = at
         found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found
@@ -283,6 +286,25 @@ def explain(
         found = f"{found}\n  or:  {_INSTEAD[op.name].format(x=names[at[0]], a=axis)}" if found else None
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
+
+
+def _labelled_whole(
+    operands: Sequence[Any], names: Sequence[str], labels: Sequence[Label], shapes: Sequence[Any], axis: str,
+    grid: Any, i: int, j: int, d: int,
+) -> tuple[str, str] | None:  # fmt: skip
+    """The reason and the fix for a leaf that is labelled as a part, and has the extent of the whole."""
+    label = labels[i]
+    is_leaf = hasattr(operands[i], "unstated") and not _is_plain(operands[i])
+    if not is_leaf or type(label) is not Shard or label.extent is not None or label.dim >= len(shapes[i]):
+        return None
+    if grid.sizes[grid.names.index(axis)] == 1 or int(shapes[i][label.dim]) != int(shapes[j][d]):
+        return None
+    maker = "ag.Parameter({})" if type(operands[i]).__name__ == "Parameter" else "{}"
+    made = maker.format(f"cc.shard(ag.tensor(A, layout={{{axis!r}: R}}), {axis!r}, dim={label.dim})")
+    return (
+        f"{names[i]} looks like the whole: on this rank it has all {int(shapes[j][d])} elements along the dimension",
+        f"  fix: {names[i]} = {made}, where A is the whole   (this rank's part of it)",
+    )
 
 
 def _of_another_extent(name: str, size: int, extent: int | None, label: Label) -> str | None:

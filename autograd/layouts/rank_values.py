@@ -72,17 +72,21 @@ class RankBool(RankInt):
 
 
 class RankFloat(float):
-    """A float that differs between the ranks of some axes, such as the quotient of two `RankInt`s."""
+    """A float that differs between the ranks of some axes, such as the quotient of two `RankInt`s.
+
+    `is_count` is whether a local extent is among the numbers that it is computed from.
+    """
 
     axes: frozenset[str]
+    is_count: bool
 
-    def __new__(cls, value: Any, axes: Iterable[str]) -> RankFloat:
+    def __new__(cls, value: Any, axes: Iterable[str], is_count: bool = False) -> RankFloat:
         self = super().__new__(cls, value)
-        self.axes = frozenset(axes)
+        self.axes, self.is_count = frozenset(axes), is_count
         return self
 
     def __reduce__(self) -> Any:
-        return type(self), (float(self), self.axes)
+        return type(self), (float(self), self.axes, self.is_count)
 
     def item(self) -> float:
         """The plain float."""
@@ -144,7 +148,7 @@ def plain(x: Any) -> Any:
 def rank_number(value: Any, axes: frozenset[str], is_count: bool = False) -> Any:
     """A number, or a tuple of numbers, that differs between the ranks of `axes`. Arrays are returned as they are.
 
-    With `is_count` an integer becomes a `LocalCount`.
+    With `is_count` it is computed from a local extent: an integer becomes a `LocalCount`.
     """
     if not axes:
         return value
@@ -154,12 +158,19 @@ def rank_number(value: Any, axes: frozenset[str], is_count: bool = False) -> Any
         return RankBool(value, axes)
     if isinstance(value, int | np.integer):
         return LocalCount(value, axes) if is_count else RankInt(value, axes)
-    return RankFloat(value, axes) if isinstance(value, float | np.floating) else value
+    return RankFloat(value, axes, is_count) if isinstance(value, float | np.floating) else value
+
+
+def has_local_count(options: Any) -> bool:
+    """Whether a number among options is a local extent of a sharded dimension, or computed from one."""
+    if isinstance(options, tuple | list):
+        return any(map(has_local_count, options))
+    return isinstance(options, LocalCount) or (isinstance(options, RankFloat) and options.is_count)
 
 
 def _keeping_axes(value: Any, *of: Any) -> Any:
-    """The result of a function of rank numbers. Integers computed from floats are counts: a float may hide one."""
-    return rank_number(value, rank_axes(of), any(isinstance(x, LocalCount | RankFloat) for x in of))
+    """The result of a function of rank numbers."""
+    return rank_number(value, rank_axes(of), has_local_count(of))
 
 
 _OPERANDS = (int, float, complex, LocalCount, np.generic)
@@ -183,7 +194,7 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *xs: Any, **options: Any) -
     """A NumPy function of rank numbers gives one. With an array it gives an array, which is V in an operation."""
     if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _NUMPY) for x in xs):
         return NotImplemented  # a Tensor's turn
-    return rank_number(getattr(ufunc, method)(*map(plain, xs), **options), rank_axes(xs))
+    return _keeping_axes(getattr(ufunc, method)(*map(plain, xs), **options), *xs)
 
 
 _NUMPY = (np.ndarray, np.generic, *RANK_NUMBERS)

@@ -34,7 +34,7 @@ from ..errors import (
 from ..layouts.inference import axes_in, layout_of, varying
 from ..layouts.layout import C, D, Grid, I, P, R, V
 from ..layouts.messages import describe
-from ..layouts.rank_values import RANK_NUMBERS, RankBool, plain, rank_axes, rank_number
+from ..layouts.rank_values import RANK_NUMBERS, RankBool, has_local_count, plain, rank_axes, rank_number
 from .indexing import getitem
 
 __all__ = [
@@ -275,6 +275,11 @@ def normal_axes(axes: Any, ndim: int) -> Axes:
     return tuple(sorted(axes_in_order(axes, ndim)))
 
 
+def axes_of_number(axis: Any) -> Axes:
+    """Return the axes of a reduction of a number, which are none: NumPy takes the axes 0 and -1 of a number there."""
+    return normal_axes(axis, 0) if axis is None or axis.__class__ is tuple else (normal_axis(axis, 1),)[:0]
+
+
 # -- NumPy as the reference ------------------------------------------------------------------------------------------
 def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator for the differentiable form of the NumPy function `theirs`.
@@ -382,7 +387,8 @@ def _varying_by_rank(name: str, args: Any, words: Any) -> tuple[Any, Any]:
 def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     """Call a NumPy function without a Tensor. A number computed from numbers that differ between ranks does so, too."""
     y = theirs(*args, **words)
-    return rank_number(y, rank_axes((*args, *words.values())), is_count=True)
+    given = (*args, *words.values())
+    return rank_number(y, rank_axes(given), has_local_count(given))
 
 
 _UNEXPECTED = ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import wraps
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,13 @@ from ..engine.tensor import TENSORS
 from ..errors import ShapeError
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, Shard, V
-from ..layouts.rank_values import INTEGERS, plain, rank_axes, rank_number
+from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
     constant_like,
     instead_of,
     normal_axis,
     of_rank_numbers,
+    on_values,
     operand,
     operands,
     raw,
@@ -28,6 +31,7 @@ from .arguments import (
 )
 from .elementwise import power
 from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, swapaxes
+from .ufuncs import floor
 
 
 # -- array() ---------------------------------------------------------------------------------------------------------
@@ -199,8 +203,7 @@ zeros, ones, eye, identity, tri, arange = map(_maker, _THEIRS)
 def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **words: Any) -> Any:
     """Return an array filled with a value. Adjoint: the sum of the cotangent. A plain number gives a constant."""
     if not tensors_in((fill_value,)):
-        theirs: Any = np.full
-        filled = theirs(shape, plain(fill_value), dtype, order, **words)
+        filled = run_plain(np.full, (shape, plain(fill_value), dtype, order), words)
         return _made(filled, shape, fill_value) if np.shape(fill_value) == () else filled
     return (_full if state.grid is None else _full.__wrapped__)(shape, fill_value, dtype, order, **words)
 
@@ -281,7 +284,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
         if np.ndim(start) or np.ndim(stop):
             return y
         by = start, stop, num
-        return (_made(y[0], *by), rank_number(y[1], rank_axes(by))) if retstep else _made(y, *by)
+        return (_made(y[0], *by), rank_number(y[1], rank_axes(by), has_local_count(by))) if retstep else _made(y, *by)
     make = _linspace if state.grid is None else _linspace.__wrapped__
     return make(start, stop, num, endpoint, retstep, dtype, axis)
 
@@ -290,8 +293,14 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
 def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dtype: Any, axis: int) -> Any:
     if num < 0:
         raise ShapeError(f"linspace: num={num} was given; needed: at least 0")
-    start, stop = operands(start, stop)
-    parts = (num - 1 if endpoint else num) or 1
+    start, stop, num = *operands(start, stop), index(num)
+    is_whole = dtype is not None and np.dtype(dtype).kind in "iu"
+    parts = num - 1 if endpoint else num
+    step = (stop - start) / parts if retstep and parts > 0 else math.nan
+    if is_whole and state.grid is None:
+        y = on_values(np.linspace, (start, stop, num, endpoint), {"dtype": dtype, "axis": axis})
+        return (y, step) if retstep else y
+    parts = parts or 1
     at = np.arange(num) / parts
     ndim = max((start.ndim, stop.ndim))
     axis = normal_axis(axis, ndim + 1)
@@ -300,8 +309,9 @@ def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dt
     along = constant_like(at.reshape((-1,) + (1,) * ndim).astype(kind), like)
     y = expand_dims(start, 0) * (1 - along) + expand_dims(stop, 0) * along
     y = moveaxis(y, 0, axis) if axis else y
+    y = floor(y) if is_whole else y
     y = y if dtype is None else y.astype(dtype)
-    return (y, (stop - start) / parts) if retstep else y
+    return (y, step) if retstep else y
 
 
 @instead_of(np.logspace)

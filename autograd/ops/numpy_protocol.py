@@ -40,6 +40,9 @@ _OF_SHAPES = frozenset((
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
             "logical_or": "any"}  # fmt: skip
+_OPTIONS = {"vecdot": {"axis"}}
+"""Options of ufuncs that our functions take, too."""
+
 _ACCUMULATED = {"add": "cumsum", "multiply": "cumprod"}
 _ours: dict[Any, Any] = {}
 _namespaces: list[tuple[dict[str, Any], Any]] = []
@@ -124,8 +127,8 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     ours = table().get(ufunc)
     if ours is None and name in registry and registry[name].function is ufunc:
         ours = registry[name]
-    if method == "__call__" and ours is not None and not options:
-        return ours(*xs)
+    if method == "__call__" and ours is not None and not options.keys() - _OPTIONS.get(name, set()):
+        return ours(*xs, **options)
     if method == "reduce" and name in _REDUCED and not options.keys() - {"axis", "keepdims", "dtype"}:
         options = {k: v for k, v in options.items() if v is not None or k == "axis"}
         return table()[getattr(np, _REDUCED[name])](*xs, **{"axis": 0, **options})

@@ -21,6 +21,7 @@ from ..layouts.messages import describe
 from .arguments import (
     Axes,
     ask,
+    axes_of_number,
     is_discrete,
     is_free,
     normal_axes,
@@ -213,16 +214,24 @@ def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any
     if discrete and x.dtype.kind in "fc" and x.layout is None:
         return on_values(plain, (x,), words)
     x = x if dtype is None else x.astype(dtype)
-    return primitive(x, options=(normal_axes(axis, len(x.array.shape)), bool(keepdims), x.array.shape))
+    shape = x.array.shape
+    axes = normal_axes(axis, len(shape)) if shape or primitive is _mean_op else axes_of_number(axis)
+    return primitive(x, options=(axes, bool(keepdims), shape))
 
 
 def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
+    def of_number(axis: Any) -> Any:
+        return normal_axes(axis, 0) if primitive is _mean_op else axes_of_number(axis)
+
     def reduction(
         a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any
     ) -> Any:
         if a.__class__ in TENSORS and dtype is None and out is None and not words and keepdims.__class__ is bool:
             shape = a.array.shape
-            axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
+            axes = (
+                _ALL_AXES[len(shape)] if axis is None
+                else normal_axes(axis, len(shape)) if shape else of_number(axis)
+            )  # fmt: skip
             return primitive(a, options=(axes, keepdims, shape))
         return _reduce_general(primitive, plain, a, axis, keepdims, dtype, {**words, "out": out})
 
@@ -233,7 +242,10 @@ def _without_dtype_argument(primitive: Any, plain: Any) -> Any:
     def reduction(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
         if a.__class__ in TENSORS and out is None and not words and keepdims.__class__ is bool:
             shape = a.array.shape
-            axes = _ALL_AXES[len(shape)] if axis is None else normal_axes(axis, len(shape))
+            axes = (
+                _ALL_AXES[len(shape)] if axis is None
+                else normal_axes(axis, len(shape)) if shape else axes_of_number(axis)
+            )  # fmt: skip
             return primitive(a, options=(axes, keepdims, shape))
         return _reduce_general(primitive, plain, a, axis, keepdims, None, {**words, "out": out})
 
@@ -264,7 +276,7 @@ def _index_reduction(primitive: Any, plain: Any) -> Any:
         if axis is None or axis.__class__ is bool:
             axes = normal_axes(axis, ndim)
         else:
-            axes = (normal_axis(axis, ndim or 1),)[:ndim]  # NumPy takes an axis of a number
+            axes = (normal_axis(axis, ndim),) if ndim else axes_of_number(axis)
         return primitive(a, options=(axes, bool(keepdims), None))
 
     return reduction

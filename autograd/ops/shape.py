@@ -15,7 +15,7 @@ from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, OptionError, ShapeError, call_site
 from ..layouts.layout import Mix, Shard
 from ..layouts.rank_values import INTEGERS, RANK_NUMBERS, LocalCount, RankInt
-from .arguments import ask, axes_in_order, normal_axes, normal_axis, operand, raw, refusal, tensors_in
+from .arguments import ask, axes_in_order, axes_of_number, normal_axes, normal_axis, operand, raw, refusal, tensors_in
 from .indexing import getitem
 
 Shape = tuple[int, ...]
@@ -294,7 +294,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
         parts = _sharded_extents(x)  # a part of extent 1 is no dimension of extent 1
         axes = tuple(i for i, n in enumerate(shape) if parts.get(i, n) == 1)
     else:
-        axes = normal_axes(axis, len(shape))
+        axes = normal_axes(axis, len(shape)) if shape else axes_of_number(axis)
     if any(shape[i] != 1 for i in axes):
         raise ShapeError(f"squeeze of axis {axis} of {shape}; needed: extent 1")
     return _squeeze(x, options=(axes,)) if axes else x

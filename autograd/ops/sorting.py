@@ -14,7 +14,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, call_site
-from ..layouts.rank_values import RANK_NUMBERS, RankInt, plain, rank_axes, rank_number
+from ..layouts.rank_values import RANK_NUMBERS, RankInt, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
     axes_in_order,
     constant_like,
@@ -55,8 +55,8 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         if not tensors_in((condition, x, y)):
             chosen = np.where(plain(condition), plain(x), plain(y))
             numbers = isinstance(condition, bool | RankInt) and x.__class__ in _NUMBERS and y.__class__ in _NUMBERS
-            axes = rank_axes((condition, x, y))
-            return rank_number(chosen.item(), axes, True) if numbers or axes and not chosen.shape else chosen
+            axes, is_count = rank_axes((condition, x, y)), has_local_count((condition, x, y))
+            return rank_number(chosen.item(), axes, is_count) if numbers or axes and not chosen.shape else chosen
     given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
     condition = given[0]
     if condition.__class__ in TENSORS or hasattr(condition, "dtype"):

@@ -296,7 +296,10 @@ def nanvar(
         _cast_for_variance(filled, dtype)
     total = sum(square, axis, dtype, keepdims=keepdims)
     freedom = _count_present(missing, total, axis, keepdims) - ddof
-    return where(freedom > 0, total / freedom, np.nan)
+    ratio = total / freedom
+    if ratio.dtype.kind == "c" and total.dtype.kind != "c":  # of a complex ddof; NumPy drops the imaginary part
+        ratio = real(ratio).astype(total.dtype)
+    return where(freedom > 0, ratio, np.nan)
 
 
 @instead_of(np.nanstd)

@@ -38,7 +38,7 @@ def _astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok
 
 def _dot(x: Any, b: Any, out: None = None) -> Any:
     """Return ``numpy.dot(x, b)``."""
-    return einsum.dot(x, b)
+    return einsum.dot(x, b) if out is None else einsum.dot(x, b, out)
 
 
 def _nonzero(x: Any) -> Any:

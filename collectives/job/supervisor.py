@@ -282,8 +282,12 @@ class _Supervisor:
             raise ValueError(line)
         connection.has_spoken = True
         self._stop_listening()
-        if rank.doing and rank.rank >= 0:
+        if rank.rank < 0 or word not in ("hello", "doing"):
+            return
+        if rank.doing:
             self._doing[rank.rank] = rank.doing
+        else:  # its wait is over
+            self._doing.pop(rank.rank, None)
 
     def _reply_to_errors(self, now: float) -> None:
         """Tell the first rank of each error for which ranks it prints, once the others have had time to raise it."""

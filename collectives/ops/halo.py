@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.arrays.device import as_array
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
@@ -210,7 +211,7 @@ def halo_exchange(
             f"halo_exchange: {len(names)} axes, {len(wanted)} widths and {len(wraps)} periodic for {len(cuts)} dims "
             f"{tuple(cuts)}; needed: one of each per dimension" + call_site()
         )
-    shape = np.shape(x.array if isinstance(x, Tensor) else x)
+    shape = (x.array if isinstance(x, Tensor) else as_array(x)).shape
     at = [normal_dim(d, shape, "halo_exchange") for d in cuts]
     if len(set(at)) < len(at):
         raise ShapeError(f"halo_exchange: dims={tuple(cuts)} names a dimension twice; needed: each once" + call_site())

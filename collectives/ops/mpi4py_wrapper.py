@@ -84,8 +84,9 @@ class Wrapped:
         self.name = name
         self.takes = (takes,)
         self._labels = (takes, gives)
-        there = Collective(name, (takes,), lambda *_: gives)
-        back = Collective(f"adjoint of {name}", (dual_label(gives),), lambda *_: dual_label(takes))
+        duals = dual_label(takes), dual_label(gives)
+        there = Collective(name, (takes,), lambda *_: gives, registered=False)
+        back = Collective(f"adjoint of {name}", (duals[1],), lambda *_: duals[0], registered=False)
         there.forward(lambda x, call: _run(name, forward, x, call))
         back.forward(lambda ct, call: _run_adjoint(f"adjoint of {name}", adjoint, ct, call))
         there.adjoint(lambda ct, call: back(ct, call))

@@ -13,7 +13,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from autograd.layouts.rank_values import LocalCount, RankBool, RankFloat, RankInt, rank_axes
+from autograd.layouts.rank_values import LocalCount, RankBool, RankFloat, RankInt, has_local_count, rank_axes
 from collectives import I, P, R, Shard, V
 
 
@@ -47,10 +47,15 @@ def test_a_number_that_differs_between_ranks_stays_one(mesh: cc.Mesh, expression
     value = eval(expression, {**words, "math": math, "cc": cc})
     assert rank_axes(value), f"{expression} is the plain {type(value).__name__} {value}"
     r, i = ag.tensor(numpy.ones(2), {"dp": R}), ag.tensor(numpy.ones(2), {"dp": I})
-    assert (r * value).layout == (value * r).layout == {"dp": V}
-    assert numpy.multiply(value, r).layout == {"dp": V}
     with pytest.raises(ag.LayoutError, match="axis 'dp'"):
         i * value
+    if has_local_count(value):
+        for use in (lambda: r * value, lambda: value * r, lambda: numpy.multiply(value, r), lambda: r / value):
+            with pytest.raises(ag.LayoutError, match=r"local extent.*r? is R"):
+                use()
+        return
+    assert (r * value).layout == (value * r).layout == {"dp": V}
+    assert numpy.multiply(value, r).layout == {"dp": V}
     with pytest.raises(ag.LayoutError, match="same on every rank"):
         ag.tensor(1.0, {"dp": P}) / value
 

@@ -171,3 +171,40 @@ def test_the_period_of_interp_and_the_start_of_a_cumulative_sum_are_used() -> No
         with ag.Tape():
             y = function(ag.tensor(x, requires_grad=True), np)
         assert y.numpy().tolist() == pytest.approx(function(x, numpy).tolist())
+
+
+NUMBER = numpy.array(2.0)
+SAME: dict[str, Any] = {
+    "squeeze of a number": lambda np, x: np.squeeze(x(NUMBER), axis=0),
+    "max of a number": lambda np, x: np.max(x(NUMBER), axis=-1),
+    "sum of a number": lambda np, x: np.sum(x(NUMBER), axis=0),
+    "method of a number": lambda np, x: x(NUMBER).min(axis=0),
+    "nanvar of a number": lambda np, x: np.nanvar(x(NUMBER), axis=0),
+    "nanvar, complex ddof": lambda np, x: np.nanvar(x(numpy.ones(3, "f")), ddof=2 + 1j),
+    "linspace without a step": lambda np, x: np.linspace(x(numpy.ones(2)), 3.0, 0, retstep=True)[1],
+    "linspace of integers": lambda np, x: np.linspace(x(numpy.array([-1.5, 2.5])), 1.0, 4, dtype=int),
+    "linspace, step": lambda np, x: np.linspace(x(numpy.ones(2, "f")), 3, numpy.int64(3), retstep=True)[1],
+    "vecdot, axis": lambda _, x: numpy.vecdot(x(numpy.ones((3, 2))), numpy.ones((3, 2)), axis=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_these_calls_agree_with_numpy_while_a_tape_records(name: str) -> None:
+    want = SAME[name](numpy, lambda a: a)
+    with ag.Tape():
+        found = SAME[name](np, lambda a: ag.Parameter(a.copy()))
+    found = found.array if isinstance(found, ag.Tensor) else found
+    numpy.testing.assert_array_equal(found, want)
+    assert numpy.asarray(found).dtype == numpy.asarray(want).dtype
+
+
+def test_these_calls_are_refused_as_in_numpy() -> None:
+    x = ag.tensor(numpy.ones(3))
+    with pytest.raises(ag.ArgumentError, match="'out' must be an array"):
+        x.dot(x, ())
+    with pytest.raises(ValueError, match="axis 0 was given for an array of 0 dimensions") as caught:
+        np.mean(ag.tensor(2.0), axis=0)
+    assert isinstance(caught.value, ag.RingtapeError)
+    for extents, options in (((2,), {"dtype": 2 + 1j}), (None, {}), ((2,), {"order": "x"})):
+        with pytest.raises(ag.RingtapeError):
+            np.full(extents, 1.0, **options)

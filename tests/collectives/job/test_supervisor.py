@@ -236,6 +236,16 @@ def test_control_characters_are_not_printed(job: Job) -> None:
     assert line == "  rank 0 was ?]0;owned? ?[2J ? waiting\n"
 
 
+def test_a_wait_that_is_over_is_not_reported(job: Job) -> None:
+    host, ranks = job
+    for rank, line in ((0, "doing waiting in send"), (2, "doing waiting in recv"), (0, "doing ")):
+        ranks[rank].tell("raw " + f"{line}\n".encode().hex())
+    time.sleep(0.2)
+    ranks[1].die()
+    host.line()
+    assert host.line() == "  rank 2 was waiting in recv\n"
+
+
 def test_the_name_depends_on_what_only_its_user_can_read() -> None:
     launcher = subprocess.Popen(["sleep", "60"])
     other = subprocess.Popen(["sleep", "60"])

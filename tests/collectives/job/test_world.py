@@ -113,7 +113,7 @@ def test_a_closed_world_is_refused() -> None:
     ],
 )
 def test_unknown_words_are_refused(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ag.OptionError, match=text):
         cc.World(**arguments)
 
 

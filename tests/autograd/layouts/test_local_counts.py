@@ -1,0 +1,70 @@
+"""Local counts of a sharded dimension: refused where they meet a value that belongs to all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+import collectives as cc
+from collectives import I, P, R, Shard, V
+
+A = numpy.arange(1.0, 13.0).reshape(2, 6)
+
+USES: dict[str, Callable[[Any, Any], Any]] = {
+    "divide": lambda s, n: s / n,
+    "reciprocal": lambda s, n: s * (1 / n),
+    "reflected": lambda s, n: n * s,
+    "square root": lambda s, n: s * n**-0.5,
+    "numpy": lambda s, n: np.true_divide(s, n),
+    "numpy's number": lambda s, n: s / numpy.sqrt(n),
+    "logarithm": lambda s, n: np.log(s) - np.log(n),
+    "where": lambda s, n: s / np.where(n > 2, n, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+def test_a_local_count_is_refused_beside_every_label_but_varying(use: Callable[[Any, Any], Any]) -> None:
+    with cc.Mesh(tp=1):
+        x = ag.tensor(A, {"tp": Shard(1)}, global_shape=A.shape)
+        for label in (R, I, P, Shard(0)):
+            if label is P and use is USES["logarithm"]:
+                continue  # the logarithm refuses it
+            with pytest.raises(ag.LayoutError, match="local extent") as caught:
+                use(ag.tensor(A[0], {"tp": label}), x.shape[1])
+            assert "x.global_shape[1]" in str(caught.value) and "float(number)" in str(caught.value)
+        with pytest.raises(ag.LayoutError, match="local extent"):
+            use(ag.constant(A[0]), x.shape[1])
+        assert use(ag.tensor(A[0], {"tp": V}), x.shape[1]).layout == {"tp": V}
+        assert use(ag.tensor(A[0], {"tp": R}), float(x.shape[1])).layout == {"tp": R}
+
+
+def test_rank_numbers_and_offsets_stay_legal() -> None:
+    with cc.Mesh(tp=1) as mesh:
+        n, rank = ag.tensor(A, {"tp": Shard(1)}).shape[1], mesh.axis("tp").rank
+        ids, s = ag.tensor(numpy.arange(4), {"tp": R}), ag.tensor(A[0], {"tp": R})
+        assert (ids - rank * n).layout == (s + rank * n).layout == {"tp": V}
+        assert (s * rank).layout == (s * (rank / 2)).layout == (s * np.maximum(rank, 1)).layout == {"tp": V}
+        assert (s * int(numpy.add(rank, 1))).layout == {"tp": R}
+        with pytest.raises(ag.LayoutError, match="a rank, or"):
+            ag.tensor(A, {"tp": Shard(1)}) * (rank + 1)
+
+
+def test_the_offered_fix_has_the_serial_gradient() -> None:
+    def program() -> Any:
+        with cc.Mesh(tp=2), ag.Tape() as tape:
+            w = ag.Parameter(A[0], layout={"tp": R}, name="w")
+            x = cc.shard(ag.tensor(A, layout={"tp": R}), "tp", dim=1)
+            y = cc.shard(w, "tp", dim=0) * x
+            mean = cc.all_reduce(y.sum(1, keepdims=True), "tp", to=R) / x.global_shape[1]
+            loss = cc.cast((mean**2).sum(), "tp", to=P)
+            tape.backward(cc.all_reduce(loss, "tp", to=I))
+            return cc.all_reduce(w.grad, "tp", to=R).numpy() if w.grad.layout["tp"] is P else w.grad.numpy()
+
+    serial = ag.grad(lambda w: (np.mean(w * A, axis=1) ** 2).sum())(A[0])
+    for found in cc.run(program, 2):
+        numpy.testing.assert_allclose(found, serial, rtol=1e-12)
