@@ -89,12 +89,13 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
                 why = f"each rank would {how} of its own"
             shown = repr(have) if type(have) is Shard else have.word
             of = "a local extent" if is_count else "a rank"
-            fix = "the global extent, like x.global_shape[1] of the sharded x" if is_count else (
-                "a number that is the same on all ranks, like x.global_shape[0]"
-            )
+            fix = "a number that is the same on all ranks, like x.global_shape[0]"
+            if is_count:
+                d = have.dim if isinstance(have, Shard) else 1
+                fix = f"the global extent, like x.global_shape[{d}] of an x that is Shard({d})"
             raise LayoutError(
                 f"{op.name}({name}: {describe(x.array, x.array.shape, x.layout)}, {plain(number)!r})\n  axis {axis!r}: "
-                f"the number is Varying ({of}, or computed from one), and {name} is {shown}: {why}\n"
+                f"the number differs between the ranks ({of}, or computed from one), and {name} is {shown}: {why}\n"
                 f"  fix: {fix}\n  or:  float(number), if each rank is meant to have its own number" + call_site()
             )
 

@@ -294,6 +294,8 @@ def _labelled_whole(
 ) -> tuple[str, str] | None:  # fmt: skip
     """The reason and the fix for a leaf that is labelled as a part, and has the extent of the whole."""
     label = labels[i]
+    if i >= len(operands):  # a trial without values
+        return None
     is_leaf = hasattr(operands[i], "unstated") and not _is_plain(operands[i])
     if not is_leaf or type(label) is not Shard or label.extent is not None or label.dim >= len(shapes[i]):
         return None

@@ -36,7 +36,7 @@ def test_a_local_count_is_refused_beside_every_label_but_varying(use: Callable[[
                 continue  # the logarithm refuses it
             with pytest.raises(ag.LayoutError, match="local extent") as caught:
                 use(ag.tensor(A[0], {"tp": label}), x.shape[1])
-            assert "x.global_shape[1]" in str(caught.value) and "float(number)" in str(caught.value)
+            assert "x.global_shape[" in str(caught.value) and "float(number)" in str(caught.value)
         with pytest.raises(ag.LayoutError, match="local extent"):
             use(ag.constant(A[0]), x.shape[1])
         assert use(ag.tensor(A[0], {"tp": V}), x.shape[1]).layout == {"tp": V}
