@@ -95,7 +95,8 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
                 fix = f"the global extent, like x.global_shape[{d}] of an x that is Shard({d})"
             raise LayoutError(
                 f"{op.name}({name}: {describe(x.array, x.array.shape, x.layout)}, {plain(number)!r})\n  axis {axis!r}: "
-                f"the number is Varying: it differs between the ranks ({of}, or computed from one), and {name} is {shown}: {why}\n"
+                f"the number is Varying: it differs between the ranks ({of}, or computed from one), and {name} is "
+                f"{shown}: {why}\n"
                 f"  fix: {fix}\n  or:  float(number), if each rank is meant to have its own number" + call_site()
             )
 
