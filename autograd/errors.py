@@ -265,6 +265,11 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def caller() -> FrameType | None:
+    """Return the innermost frame of this thread that is not in ringtape's own code."""
+    return _user_frame(sys._getframe(1))
+
+
 def find_site() -> tuple[str, int]:
     """Return file and line of the innermost frame of this thread that is not in ringtape's own code."""
     frame = _user_frame(sys._getframe(1))

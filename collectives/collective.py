@@ -60,6 +60,7 @@ from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
 from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, OptionError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
 from autograd.layouts.messages import about_origin, describe, fixes
+from autograd.layouts.names import name_of
 
 from .call import Call, keep
 from .checks import modes, sanitizer
@@ -76,10 +77,14 @@ Asked = tuple[Request | None, Callable[[Any, Any, Call], Any]]
 
 
 class Refusal(NamedTuple):
-    """Why a collective does not take a label, and a fix, if it differs from the usual fix for that label."""
+    """Why a collective does not take a label, and a fix, if it differs from the usual fix for that label.
+
+    `of_gradient` is the fix for the gradient of a parameter.
+    """
 
     why: str
     instead: str = ""
+    of_gradient: str = ""
 
 
 def itself(x: Any, call: Call) -> Any:
@@ -298,7 +303,8 @@ class Collective:
         except LayoutError as error:
             if operand is None:
                 raise
-            raise LayoutError(self._about_origin(str(error), operand, call.axes)) from None
+            text = self._with_name_of(operand, x, layout, call, name) or str(error)
+            raise LayoutError(self._about_origin(text, operand, call.axes)) from None
         made = Prepared(self, call, layout, out, outline(x))
         if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
@@ -361,7 +367,7 @@ class Collective:
         assert x.layout is not None
         for axis in on.names:
             if not self.takes_label(x.layout[axis]):
-                text = self._refusal(x.array, x.layout, axis, x.name)
+                text = self._refusal(x.array, x.layout, axis, name_of(x))
                 raise LayoutError(self._about_origin(text, x, on.names))
 
     def label(self, x: Any, layout: Layout, call: Call, name: str = "") -> Layout:
@@ -381,9 +387,19 @@ class Collective:
             result = result.replace(stale, V) if stale else result
         return result
 
+    def _with_name_of(self, operand: Tensor, x: Any, layout: Any, call: Call, name: str) -> str:
+        """The text of the error with the name of the caller's variable, which is looked up for an error only."""
+        found = name_of(operand)
+        try:
+            if found != name:
+                self.label(x, layout, call, found)
+        except LayoutError as error:
+            return str(error)
+        return ""
+
     def _about_origin(self, text: str, x: Tensor, axes: tuple[str, ...]) -> str:
         """The text of an error about the operand; if it is V by default, with the label that says it is not."""
-        return about_origin(text, x, x.name or "x", axes, self.takes_label)
+        return about_origin(text, x, name_of(x), axes, self.takes_label)
 
     def _refuse_addends(self, x: Any, layout: Layout, name: str) -> None:
         for axis, have in layout.items():
@@ -406,6 +422,8 @@ class Collective:
         found = [(how, cost) for label, how, cost in fixes(have) if any(label is t for t in self.takes)]
         if self.nonlinear and (have is R or have is I or have is C):
             lines.append(f"  fix: leave {self.name} out, since {name} is the same on all ranks of the axis")
+        elif own.of_gradient and name.endswith(".grad"):
+            lines.append(f"  fix: {own.of_gradient.format(x=name)}")
         elif own.instead:
             lines.append(f"  fix: {own.instead.format(x=name, a=axis, d=getattr(have, 'dim', 0))}")
         elif found:

@@ -20,6 +20,7 @@ from ..arrays.shape_only import Shaped, is_absent
 from ..errors import LayoutError, NotDifferentiable, OptionError, SavedArrayError, TapeError, call_site, typed
 from ..layouts.layout import Grid, Layout, P, V
 from ..layouts.messages import addend, describe
+from ..layouts.names import name_of
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
 from .recording import OUTSIDE, UNRECORDED, Node, Recording, Step
@@ -227,13 +228,14 @@ class Tensor:
         """Raise TapeError for a conversion to plain data, on an active tape that can still differentiate the value."""
         if not is_followed(self):
             return
-        name = self.name or "x"
+        name = name_of(self)
+        sent = f"\n  or:  {name} itself, to send it: cc.send({name}, ...)" if "numpy" in call and self.ndim else ""
         raise TapeError(
             f"{call.format(x=name)}, where {name} is {describe(self.array, self.array.shape, self.layout)}, which the "
             "active tape follows: no gradient flows through plain data, so the gradient of what is computed from it "
             "would be silently wrong. Needed: operations on the Tensor, such as those of autograd.numpy (np.exp for "
             f"math.exp)\n  fix: {fix.format(x=name)}, if the value is meant without its gradient   "
-            "(to print it: print, or a format such as f\"{x:.3f}\")" + call_site()
+            "(to print it: print, or a format such as f\"{x:.3f}\")" + sent + call_site()
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
+from .names import name_of, owner_of
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -34,6 +35,20 @@ def describe(array: Any, shape: Any, layout: Any) -> str:
     kind = {"f": "f", "c": "c", "i": "i", "u": "u", "b": "bool"}.get(getattr(dtype, "kind", ""), "")
     short = "bool" if kind == "bool" else f"{kind}{dtype.itemsize * 8}" if kind and dtype is not None else "number"
     return f"{short}[{','.join(str(int(n)) for n in shape)}]{where}"
+
+
+class _Named:
+    """An operation whose operands have the names that the caller's program gives them."""
+
+    def __init__(self, op: Any, n: int, operands: Sequence[Any]):
+        letters = [op.operand_name(i) for i in range(n)]
+        found = [name_of(x, letter) for x, letter in zip(operands, letters, strict=False)]
+        one = dict(zip(found, operands, strict=False))
+        is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
+        self.name, self.names = op.name, found if is_clear else letters
+
+    def operand_name(self, i: int) -> str:
+        return self.names[i]
 
 
 class Refused(Exception):
@@ -188,6 +203,9 @@ _INSTEAD = {  # further fixes for an operation that mixes along a sharded dimens
 }  # fmt: skip
 
 
+_OF_EACH_ROW = "numpy.take_along_axis({x}, columns.reshape(-1, 1), 1), for one element of each row"
+
+
 def fixes(label: Label) -> list[tuple[Label, str, str]]:
     """The calls that give an operand another label."""
     if type(label) is Rooted:
@@ -213,9 +231,12 @@ def explain(
     If an operand is Varying only because no label was given for the axis, the text asks whether it is the same on all
     ranks, and says how to state that.
     """
-    names = [op.operand_name(i) for i in range(len(layouts))]
+    named = _Named(op, len(layouts), operands)
+    names = named.names
     shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     word, *at = refused.args
+    if by_hand := _update_by_hand(op, arrays, operands):
+        return f"{op.name}({shown})\n  axis {axis!r}: {_mix(names, labels)}\n  fix: {by_hand}" + call_site()
     size = layouts[0].grid.sizes[layouts[0].grid.axis(axis)]
 
     def passes(trial: Sequence[Label]) -> bool:
@@ -235,7 +256,7 @@ def explain(
         if labels[i] is V and shapes[i] != () and _has_default_label(x, axis)
         for how in _as_equal(x, names[i], axis, grid.names, partial(with_label, i))
     ]
-    lines = [f"{op.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](op, labels, *at)}"]
+    lines = [f"{op.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](named, labels, *at)}"]
     condition = f", if the ranks of {axis!r} have different data" if questions else ""
     found = None
     if word == "mixes" and getattr(op, "of_parts", None) is not None:
@@ -257,6 +278,9 @@ def explain(
     if word in ("spans", "unmatched"):
         j, d = (at[0], at[1]) if word == "spans" else (at[1], at[2])
         found = _part(names[j], labels[j], axis, d) or found
+    if word == "unmatched" and isinstance(labels[j], Shard):
+        found = (f"  fix: shard {names[j]} along dimension {d} where it is made, to sum over the parts   "
+                 "(row parallel: the result is Partial)")  # fmt: skip
     if word == "unmatched" and (marked := _labelled_whole(operands, names, labels, shapes, axis, grid, *at)):
         lines[-1] += f". {marked[0]}"
         found = marked[1]
@@ -283,7 +307,10 @@ def explain(
                 d = getattr(labels[i], "dim", 0)
                 found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}{condition}   ({cost})"
     if word == "mixes" and op.name in _INSTEAD:
-        found = f"{found}\n  or:  {_INSTEAD[op.name].format(x=names[at[0]], a=axis)}" if found else None
+        instead = _INSTEAD[op.name] if not _takes_of_rows(op, options) else _OF_EACH_ROW
+        found = f"{found}\n  or:  {instead.format(x=names[at[0]], a=axis)}" if found else None
+    if word == "invariant" and found and operands and type(operands[at[0]]).__name__ == "Parameter":
+        found += _of_parameter(names[at[0]], labels[at[1]], axis)
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
 
@@ -307,6 +334,38 @@ def _labelled_whole(
         f"{names[i]} looks like the whole: on this rank it has all {int(shapes[j][d])} elements along the dimension",
         f"  fix: {names[i]} = {made}, where A is the whole   (this rank's part of it)",
     )
+
+
+def _mix(names: Sequence[str], labels: Sequence[Label]) -> str:
+    """The reason without a word on gradients, which an update by hand does not need."""
+    return " does not mix with ".join(f"{x.word} ({name})" for name, x in zip(names, labels, strict=True))
+
+
+def _update_by_hand(op: Any, arrays: Sequence[Any], operands: Sequence[Any]) -> str | None:
+    """The fix for ``p.data - lr * p.grad``."""
+    if op.name in ("subtract", "add"):
+        for x, array in zip(operands, arrays, strict=False):
+            if _is_plain(x) and (name := owner_of(array)):
+                return f"{name}.data = {name}.numpy() - lr * {name}.grad.numpy()   (an update by hand)"
+    return None
+
+
+def _takes_of_rows(op: Any, options: Sequence[Any]) -> bool:
+    """Whether an index takes one element of each row: it has an array for the rows and one for the columns."""
+    key = options[0] if options else None
+    return op.name == "getitem" and type(key) is tuple and sum(np.ndim(k) > 0 for k in key if k is not None) > 1
+
+
+def _of_parameter(name: str, other: Label, axis: str) -> str:
+    """More fixes for a parameter that meets different data: it may belong to a module, or to this rank alone."""
+    text = ""
+    if "." in name:
+        text = f"\n  or:  call the model through DataParallel(model, {axis!r}), which makes the casts"
+        text += f", if the ranks of {axis!r} have different data" if other is V else ""
+    if other is V:
+        text += (f"\n  or:  {name} = ag.Parameter({name}.numpy(), {{{axis!r}: V}}), if it belongs to this rank alone, "
+                 "as in a stage of a pipeline")  # fmt: skip
+    return text
 
 
 def _of_another_extent(name: str, size: int, extent: int | None, label: Label) -> str | None:
@@ -463,7 +522,10 @@ def unagreed(caller: str, layout: Layout, shape: Sequence[int], axis: str, label
         f"on the extents of its parts along dimension {label.dim}, so the shape of the whole is not known\n"
         f"  fix: cc.from_local(x, {labels}) where x is made   (any extents; one small message)\n"
         f"  or:  global_shape=({along}{',' if len(shape) == 1 else ''}) where x is made   (the parts are those of "
-        f"numpy.array_split)\n  or:  cast(x, {axis!r}, to=y.layout[{axis!r}]), if x is computed and y is divided alike"
+        f"numpy.array_split)\n  or:  cast(x, {axis!r}, to=y.layout[{axis!r}]), if x is computed and y is divided "
+        "alike\n"
+        f"  or:  cc.shard(ag.tensor(whole, layout={{{axis!r}: R}}), {axis!r}, dim={label.dim}), if every rank has the "
+        "whole"
     )
 
 
@@ -506,8 +568,9 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
             raise LayoutError(
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is {label.word}: "
                 f"{size} different numbers, and no single one to differentiate. Needed: Invariant, Partial or Rooted\n"
-                f"{question}  {fix}all_reduce(loss, {axis!r}, to=I){condition}   (the sum over the ranks)\n"
-                f"  or:  mean(loss, {axis!r}, to=I){condition}   (their mean)\n"
+                f"{question}  {fix}all_reduce(loss, {axis!r}, to=I){condition}   (if each rank holds a part "
+                f"of the loss)\n"
+                f"  or:  broadcast(loss, {axis!r}, 0, to=I)   (if the loss is the same on all ranks)\n"
                 f"  If all ranks compute the same number, label the data: ag.constant(a) for a plain array a, "
                 f"layout={{{axis!r}: R}} for a tensor without a label" + call_site()
             )

@@ -177,7 +177,7 @@ class Optimizer:
             f"{type(self).__name__}.step(): none of the {len(self.parameters)} parameters has a gradient on this rank, "
             "so the step changes nothing\n"
             "  fix: call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), "
-            "pass the Tensor h and not h.numpy()",
+            "pass the Tensor h, and not h.numpy() or stop_gradient(h)",
             GradientWarning, *find_site(),
         )  # fmt: skip
 

@@ -116,15 +116,25 @@ def check_grads(
         _check(_Labelled(f, options), xs, order, options, "")
     except LayoutError as error:
         if state.grid is not None and not options.invariant:
-            error.args = (str(error) + _UNDER_A_MESH, *error.args[1:])
+            error.args = (str(error) + _under_a_mesh(args, invariant), *error.args[1:])
         raise
 
 
-_UNDER_A_MESH = (
-    "\n  check_grads passes plain arrays to the function, which are Varying under a mesh, unless all are Invariant"
-    "\n  fix: check_grads(f, ag.Parameter(w), ...), where f takes w as a loss takes a Parameter (with cast, if the "
-    "data are distributed) and returns an Invariant value (all_reduce(..., to=I))"
-)
+def _under_a_mesh(args: tuple[Any, ...], invariant: list[int]) -> str:
+    """What an error adds if not all arguments are Invariant: which, and how to make other labels of Invariant ones."""
+    others = [f"argument {i} is {_origin(x)}" for i, x in enumerate(args) if i not in invariant]
+    return (
+        f"\n  check_grads: {', '.join(others)}; under a mesh it checks Invariant arguments, if all are\n"
+        "  fix: check_grads(f, ag.Parameter(w), ...), where f returns an Invariant value (all_reduce(..., to=I)) and "
+        "makes of w the label that it needs: cast(w, axis, to=R), shard(w, axis) for Shard(0), or "
+        "cast(shard(w, axis), axis, to=V)"
+    )
+
+
+def _origin(x: Any) -> str:
+    if x.__class__ not in TENSORS or state.grid is None:
+        return "a plain array"
+    return repr(x.labelled(state.grid))
 
 
 def _is_invariant(x: Any) -> bool:

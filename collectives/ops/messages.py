@@ -150,8 +150,9 @@ def warn_of_no_influence(text: str) -> None:
     """Warn of a value that was received and does not reach the objective."""
     warnings.warn_explicit(
         f"{text}, has no influence on the objective of this backward pass, so its sender gets a cotangent of zeros\n"
-        "  fix, if it should have: compute with the Tensor that recv returns; what is computed from its .numpy() has "
-        "no gradient",
+        "  fix, if it should have: compute with the Tensor that recv returns; what is computed from its .numpy(), or "
+        "from stop_gradient of it, has no gradient\n"
+        "  or:  add the losses of several microbatches, total = total + loss; one that is overwritten has no influence",
         GradientWarning, *find_site(),
     )  # fmt: skip
 

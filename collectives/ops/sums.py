@@ -17,6 +17,7 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, P, R, Shard, V
 from autograd.layouts.messages import describe
+from autograd.layouts.names import name_of
 
 from ..call import Call
 from ..collective import Asked, Collective, Refusal
@@ -26,7 +27,10 @@ from .arguments import AxisName, Use, check_to, group_of, operand, user_function
 
 __all__ = ["all_reduce", "mean"]
 
-_COPIES = Refusal("the sum of equal copies over the ranks is the value times the number of ranks")
+_COPIES = Refusal(
+    "the sum of equal copies over the ranks is the value times the number of ranks",
+    of_gradient="leave all_reduce out: {x} is the sum over the ranks already",
+)
 
 PARTS = Refusal(
     "its parts are different elements of one value, which are rarely added to each other",
@@ -151,12 +155,26 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     for one in on.names:
         if x.layout[one] is P:
             raise LayoutError(_mean_of_addends(x, one, on.size))
+        if x.layout[one] is I or x.layout[one] is R:
+            raise LayoutError(_mean_of_copies(x, one))
     return all_reduce(x, axis, to) / on.size
+
+
+def _mean_of_copies(x: Tensor, axis: str) -> str:
+    """The text of the error for the mean of a value that is the same on all ranks."""
+    assert x.layout is not None
+    name = name_of(x)
+    more = ": it is the sum over the ranks already; divide the loss by the global number of rows"
+    return (
+        f"mean({name}: {describe(x, x.shape, x.layout)}, axis {axis!r})\n  axis {axis!r}: {name} is "
+        f"{x.layout[axis].word}, the same on all ranks; mean takes Varying, a value of each rank\n"
+        f"  fix: leave mean out{more if name.endswith('.grad') else f', since the mean is {name} itself'}" + call_site()
+    )
 
 
 def _mean_of_addends(x: Tensor, axis: str, size: int) -> str:
     """The text of the error for the mean of a Partial value."""
-    name = x.name or "x"
+    name = name_of(x)
     return (
         f"mean({name}: {describe(x, x.shape, x.layout)}, axis {axis!r})\n  axis {axis!r}: {name} is Partial, one value "
         f"that is the sum over the ranks; mean takes Varying, a value of each rank, and divides by {size}\n"

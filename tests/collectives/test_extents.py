@@ -311,7 +311,7 @@ def test_parts_that_are_divided_differently_do_not_mix() -> None:
         x, y = (cc.from_local(part(X, n, mesh.place[0]), {"dp": Shard(0)}) for n in ((4, 4, 4), (4, 3, 5)))
         return (cc.all_gather(x, "dp", dim=0) + cc.all_gather(y, "dp", dim=0)).numpy()
 
-    assert "fix: all_gather(x, 'dp', dim=0) and all_gather(y, 'dp', dim=0)" in first[0]
+    assert "fix: all_gather(a, 'dp', dim=0) and all_gather(b, 'dp', dim=0)" in first[0]
     for both in on(3, gathered):
         numpy.testing.assert_array_equal(both, 2 * X)
 

@@ -16,7 +16,7 @@ from autograd.errors import ReplicaWarning, RingtapeError
 from . import test_recipes
 from .test_recipes import RECIPES
 
-HAND, READ, MASKED, MODULE, TENSOR, STAGES, NORMS, HEAT, RING, TRANSFORMS, _, OWN = RECIPES
+HAND, READ, MASKED, MODULE, TENSOR, STAGES, MODULES, NORMS, HEAT, RING, TRANSFORMS, CHECK, OWN = RECIPES
 UPDATE = "w.data = w.numpy() - 0.1 * w.grad.numpy()"
 OBJECTIVE = 'cc.all_reduce(((y - t) ** 2).sum(), "dp", to=I) / x.global_shape[0]'
 COUNT = 'cc.all_reduce(mask.sum(), "dp", to=I)'
@@ -35,8 +35,7 @@ class Mistake(NamedTuple):
 
 MISTAKES = [
     Mistake(HAND, UPDATE, "w.data = w - 0.1 * w.grad"),
-    Mistake(HAND, UPDATE, "w.data = w.data - 0.1 * w.grad", "ag.constant(x)",
-            "w.data = ag.constant(w.data) - 0.1 * w.grad"),
+    Mistake(HAND, UPDATE, "w.data = w.data - 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
     Mistake(HAND, UPDATE, "w -= 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
     Mistake(HAND, UPDATE, "w[...] = w - 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
     Mistake(HAND, UPDATE, "w.data -= 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
@@ -47,6 +46,13 @@ MISTAKES = [
             "((y - t) ** 2).sum() / (x.global_shape[0] * x.global_shape[1]) * (x.global_shape[1])"),
     Mistake(HAND, OBJECTIVE, 'cc.all_reduce(((y - t) ** 2).sum(), "dp") / x.global_shape[0]', "cast(loss, 'dp', to=I)",
             'cc.cast(cc.all_reduce(((y - t) ** 2).sum(), "dp") / x.global_shape[0], "dp", to=I)'),
+    Mistake(HAND, UPDATE, "w.data = w.numpy() - 0.1 * cc.all_reduce(w.grad, 'dp', to=I).numpy()",
+            "fix: leave all_reduce out: w.grad is the sum over the ranks", UPDATE),
+    Mistake(HAND, UPDATE, "w.data = w.numpy() - 0.1 * cc.mean(w.grad, 'dp').numpy()",
+            "mean(w.grad: f64[3,5] {dp: I}, axis 'dp')", UPDATE),
+    Mistake(HAND, 'cc.shard(ag.tensor(a, {"dp": R}), "dp")', 'ag.tensor(a, {"dp": cc.Shard(0)})',
+            "cc.shard(ag.tensor(whole, layout={'dp': R}), 'dp', dim=0), if every rank has the whole",
+            "cc.shard(ag.tensor(a, layout={'dp': R}), 'dp', dim=0)"),
     Mistake(READ, 'cc.from_local(rows, {"dp": Shard(0)})', 'cc.from_local(rows, "dp")',
             "cc.from_local(x, {'dp': Shard(0)})", "cc.from_local(rows, {'dp': Shard(0)})"),
     Mistake(READ, 'cc.from_local(rows, {"dp": Shard(0)})', 'ag.tensor(rows, {"dp": Shard(0)})',
@@ -64,9 +70,18 @@ MISTAKES = [
     Mistake(MASKED, "nn.cross_entropy(logits.reshape(-1, 7), target.reshape(-1)) * mask.reshape(-1)",
             "nn.cross_entropy(logits, target) * mask", "logits.reshape(-1, 7) and labels.reshape(-1)",
             "nn.cross_entropy(logits.reshape(-1, 7), target.reshape(-1)) * mask.reshape(-1)"),
-    Mistake(TENSOR, "to=I) + bias", "to=R) + bias", "cast(y, 'tp', to=R)",
+    Mistake(MASKED, "nn.cross_entropy(logits.reshape(-1, 7), target.reshape(-1)) * mask",
+            "-(q := nn.log_softmax(logits.reshape(-1, 7)))[numpy.arange(q.shape[0]), target.reshape(-1)] * mask",
+            "numpy.take_along_axis(q, columns.reshape(-1, 1), 1)",
+            "-numpy.take_along_axis(nn.log_softmax(logits.reshape(-1, 7)), target.reshape(-1, 1), 1).reshape(-1) "
+            "* mask"),
+    Mistake(MODULE, "model(x) ** 2", "net(x) ** 2", "call the model through DataParallel(model, 'dp')",
+            "model(x) ** 2"),
+    Mistake(TENSOR, 'cc.shard(b, "tp", dim=0)', 'cc.shard(b, "tp", dim=1)', "fix: shard b along dimension 0",
+            'cc.shard(b, "tp", dim=0)'),
+    Mistake(TENSOR, "to=I) + bias", "to=R) + bias", "cast(bias, 'tp', to=R)",
             "to=R) + cc.cast(bias, 'tp', to=R)\n        y = cc.cast(y, 'tp', to=I)"),
-    Mistake(TENSOR, "(h @ b, \"tp\", to=I) + bias", "(h @ b + bias, \"tp\", to=I)", "cast(y, 'tp', to=P)",
+    Mistake(TENSOR, "(h @ b, \"tp\", to=I) + bias", "(h @ b + bias, \"tp\", to=I)", "cast(bias, 'tp', to=P)",
             "(h @ b + cc.cast(bias, 'tp', to=cc.P), \"tp\", to=I)"),
     Mistake(TENSOR, 'cc.all_reduce(h @ b, "tp", to=I)', 'cc.all_gather(h, "tp", dim=1) @ b', "shard(x, 'tp', dim=1)",
             "cc.all_reduce(cc.shard(cc.all_gather(h, 'tp', dim=1), 'tp', dim=1) @ b, 'tp', to=I)"),
@@ -76,6 +91,9 @@ MISTAKES = [
             "cc.broadcast(loss, axis, root, to=I)", 'loss = cc.broadcast(mine, "pp", last, to=I)'),
     Mistake(STAGES, 'cc.broadcast(mine, "pp", last, to=I)', 'cc.broadcast(mine, "pp", last)', "cast(loss, 'pp', to=I)",
             'cc.cast(cc.broadcast(mine, "pp", last), "pp", to=I)'),
+    Mistake(STAGES, "cc.send(h,", "cc.send(h.numpy(),", "cc.send(h, ...)", "cc.send(h,"),
+    Mistake(MODULES, 'ag.Parameter(a, {"pp": V}) for', "ag.Parameter(a) for",
+            "net.weight = ag.Parameter(net.weight.numpy(), {'pp': V})", 'ag.Parameter(a, {"pp": V}) for'),
     Mistake(STAGES, "else None", "else 0.0"),
     Mistake(NORMS, 'x.sum(1, keepdims=True), "tp"', 'x.sum(1), "tp"', "keepdims=True where y is reduced",
             'x.sum(1, keepdims=True), "tp"'),
@@ -84,14 +102,22 @@ MISTAKES = [
             'cc.all_reduce(x.sum(1, keepdims=True) / x.global_shape[1], "tp", to=R)'),
     Mistake(NORMS, 'cc.all_max(cc.cast(normal, "tp", to=V).max(1, keepdims=True), "tp")',
             "normal.max(1, keepdims=True)",
-            "all_gather(x, 'tp', dim=1)", 'cc.all_gather(normal, "tp", dim=1).max(1, keepdims=True)'),
+            "all_gather(normal, 'tp', dim=1)", 'cc.all_gather(normal, "tp", dim=1).max(1, keepdims=True)'),
     Mistake(HEAT, STENCIL, "u + 0.2 * (np.roll(u, 1) - 2 * u + np.roll(u, -1))", "halo_exchange(x, 'x', 1", STENCIL),
-    Mistake(HEAT, 'cc.halo_exchange(u, "x", 1)', "np.pad(u, 1)", "halo_exchange(x, 'x', 1)",
+    Mistake(HEAT, 'cc.halo_exchange(u, "x", 1)', "np.pad(u, 1)", "halo_exchange(u, 'x', 1)",
             "cc.halo_exchange(u, 'x', 1)"),
-    Mistake(HEAT, "(u - goal)", "(u - target)", "shard(ag.tensor(y, layout={'x': R}), 'x', dim=0)",
+    Mistake(HEAT, "(u - goal)", "(u - target)", "shard(ag.tensor(target, layout={'x': R}), 'x', dim=0)",
             "(u - cc.shard(ag.tensor(target, layout={'x': R}), 'x', dim=0))"),
     Mistake(RING, "ring = [(r, (r + 1) % n) for r in range(n)]", "ring = 1", "[(r, (r + 1) % n) for r in range(n)]",
             "ring = [(r, (r + 1) % n) for r in range(n)]"),
+    Mistake(RING, 'loss = (cc.broadcast(total, "dp", 0, to=I) ** 2).sum()', "loss = (total**2).sum()",
+            "broadcast(loss, 'dp', 0, to=I)   (if the loss is the same on all ranks)",
+            'loss = cc.broadcast((total**2).sum(), "dp", 0, to=I)'),
+    Mistake(CHECK, "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))",
+            "check_grads(lambda v: cc.all_reduce((v**3).sum(), 'dp', to=I), ag.Parameter(numpy.ones(4), {'dp': cc.V}))",
+            "argument 0 is {dp: V}",
+            "check_grads(lambda w: cc.all_reduce((cc.cast(cc.shard(w, 'dp'), 'dp', to=cc.V) ** 3).sum(), 'dp', to=I), "
+            "ag.Parameter(numpy.ones(4)))"),
     Mistake(TRANSFORMS, "w = ag.Parameter([0.5, -1.0, 2.0])", "w = numpy.array([0.5, -1.0, 2.0])",
             "ag.tensor(x, layout={'dp': I})", "w = ag.tensor(numpy.array([0.5, -1.0, 2.0]), layout={'dp': I})"),
     Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, (w,), (v,))",

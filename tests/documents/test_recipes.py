@@ -17,7 +17,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from autograd import nn, random
+from autograd import nn, optim, random
 from collectives import Shard, V
 
 from ..collectives.launch import ROOT, launch_command
@@ -130,6 +130,25 @@ def _(names: Names) -> Names:
     return {"w.grad": ag.grad(loss)(names["W"])[: names["last"] + 1]}
 
 
+@reference("Pipeline of modules")
+def _(names: Names) -> Names:
+    n = names["last"] + 1
+    weights = [ag.Parameter(w) for w in names["W"][:n]]
+    biases = [ag.Parameter(numpy.zeros(3)) for _ in range(n)]
+    optimizer = optim.Adam(weights + biases, lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            h = names["X"]
+            for w, b in zip(weights, biases, strict=True):
+                h = np.tanh(h @ w + b)
+            loss = np.sum(h * h) / 6
+        tape.backward(loss)
+        optimizer.step()
+    learned = {"net.weight": weights, "net.bias": biases}
+    return {name: numpy.stack([p.numpy() for p in found]) for name, found in learned.items()}
+
+
 @reference("Softmax and norms over a divided dimension")
 def _(names: Names) -> Names:
     def loss(x: Any) -> Any:
@@ -197,6 +216,7 @@ def test_a_recipe_has_the_serial_gradient(title: str, ranks: int) -> None:
     ("title", "old", "new"),
     [
         ("Pipeline", "np.tanh(h @ w)", "h @ w"),
+        ("Pipeline of modules", "total + (h", "(h"),
         ("Heat equation", "0.2 *", "0.1 *"),
         ("Masked tokens", " * mask.reshape(-1)", ""),
         ("Ring all-reduce", "range(n - 1)", "range(n)"),

@@ -84,9 +84,9 @@ class Row01(Bug):
     Each rank's gradient of that weight covers its own tokens only; nobody sums them, and the copies drift apart.
     """
 
-    says = ["multiply(x: f64[", "{tp: Shard(0)}", "y: f64[4] {tp: I}", "axis 'tp'",
-            "Invariant (y) does not mix with Shard (x)", "y's gradient would miss the sum",
-            "fix: cast(y, 'tp', to=R)", "test_bugs.py:"]  # fmt: skip
+    says = ["multiply(x: f64[", "{tp: Shard(0)}", "w: f64[4] {tp: I}", "axis 'tp'",
+            "Invariant (w) does not mix with Shard (x)", "w's gradient would miss the sum",
+            "fix: cast(w, 'tp', to=R)", "test_bugs.py:"]  # fmt: skip
 
     @staticmethod
     def norm(x: Any) -> Any:
@@ -123,8 +123,8 @@ class Row01(Bug):
 class Row02(Bug):
     """Megatron-LM#619. The router of a mixture of experts: one weight on each rank's tokens, again without a sum."""
 
-    says = ["matmul(x: f64[", "{tp: V}", "w: f64[4,3] {tp: I}", "axis 'tp'",
-            "Invariant (w) does not mix with Varying (x)", "fix: cast(w, 'tp', to=R)"]  # fmt: skip
+    says = ["matmul(x: f64[", "{tp: V}", "w_router: f64[4,3] {tp: I}", "axis 'tp'",
+            "Invariant (w_router) does not mix with Varying (x)", "fix: cast(w_router, 'tp', to=R)"]  # fmt: skip
 
     def data(self, mesh: cc.Mesh) -> tuple[Any, Any]:
         return ag.tensor(draw("tokens", 7, 4)[mine(mesh, "tp", 7)]), ag.Parameter(draw("router", 4, 3), name="w_router")
@@ -200,8 +200,8 @@ class Row06(Bug):
     """
 
     axes = {"dp": 2, "tp": 2}
-    says = ["multiply(x: f64[", "y: f64[6] {dp: R, tp: I}", "axis 'tp'", "Invariant (y) does not mix with Varying (x)",
-            "fix: cast(y, 'tp', to=R)"]  # fmt: skip
+    says = ["multiply(x: f64[", "u: f64[6] {dp: R, tp: I}", "axis 'tp'", "Invariant (u) does not mix with Varying (x)",
+            "fix: cast(u, 'tp', to=R)"]  # fmt: skip
 
     def data(self, mesh: cc.Mesh) -> tuple[Any, Any]:
         rows = mine(mesh, "dp", 4)
@@ -243,8 +243,9 @@ class Row08(Bug):
     """
 
     axes = {"ep": 3}
-    says = ["matmul(x: f64[7,4] {ep: I}", "w: f64[4,4] {ep: V}", "axis 'ep'",
-            "Invariant (x) does not mix with Varying (w)", "fix: cast(x, 'ep', to=R)"]  # fmt: skip
+    says = ["matmul(everything: f64[7,4] {ep: I}", "expert: f64[4,4] {ep: V}", "axis 'ep'",
+            "Invariant (everything) does not mix with Varying (expert)",
+            "fix: cast(everything, 'ep', to=R)"]  # fmt: skip
 
     def data(self, mesh: cc.Mesh) -> tuple[Any, Any]:
         rows = draw("x", 7, 4)[mine(mesh, "ep", 7)]
@@ -369,8 +370,8 @@ class Row14(Bug):
     z = y * v with v different on every rank: y's gradient differs too, and must be summed before it goes back.
     """
 
-    says = ["multiply(x: f64[2,3] {tp: I}", "y: f64[2,3] {tp: V}", "axis 'tp'",
-            "Invariant (x) does not mix with Varying (y)", "fix: cast(x, 'tp', to=R)"]  # fmt: skip
+    says = ["multiply(y: f64[2,3] {tp: I}", "v: f64[2,3] {tp: V}", "axis 'tp'",
+            "Invariant (y) does not mix with Varying (v)", "fix: cast(y, 'tp', to=R)"]  # fmt: skip
 
     def parts(self, mesh: cc.Mesh) -> tuple[Any, Any, Any]:
         k = mine(mesh, "tp", 6)
@@ -408,8 +409,8 @@ class Row14(Bug):
 class Row15(Bug):
     """pytorch#163193. s is a sum over a sharded dimension, so Partial; r = s + 10 adds 10 once per rank."""
 
-    says = ["add(x: f64[] {tp: P}, y: number", "{tp: C}", "axis 'tp'", "Partial (x) does not mix with Constant (y)",
-            "added once per rank", "fix: all_reduce(x, 'tp', to=R)"]  # fmt: skip
+    says = ["add(s: f64[] {tp: P}, y: number", "{tp: C}", "axis 'tp'", "Partial (s) does not mix with Constant (y)",
+            "added once per rank", "fix: all_reduce(s, 'tp', to=R)"]  # fmt: skip
 
     def data(self, mesh: cc.Mesh) -> Any:
         return ag.Parameter(draw("x", 7)[mine(mesh, "tp", 7)], {"tp": Shard(0)}, global_shape=(7,), name="x")
@@ -622,9 +623,9 @@ class Row34(Bug):
     """transformers#31412. Every rank has the same seed, and so drops the same elements of its own part of the data."""
 
     axes = {"dp": 3}
-    says = ["multiply(x: f64[", "{dp: V}", "y: bool[", "{dp: D}", "axis 'dp'",
-            "y holds the same random numbers on every rank (Drawn), and x has different values on each rank (Varying)",
-            "fix: draw y from key.along('dp')", "test_bugs.py:"]  # fmt: skip
+    says = ["multiply(h: f64[", "{dp: V}", "keep: bool[", "{dp: D}", "axis 'dp'",
+            "keep holds the same random numbers on every rank (Drawn), and h has different values on each rank",
+            "fix: draw keep from key.along('dp')", "test_bugs.py:"]  # fmt: skip
     key = random.Key(3, "dropout")
 
     def wrong(self, mesh: cc.Mesh) -> None:

@@ -99,6 +99,9 @@ def fix_of(text: str, is_same: bool, operands: dict[str, Any]) -> tuple[str | No
         leaf = MADE.search(text)
         assert leaf is not None, text
         return getattr(operands.get(leaf["name"]), "name", leaf["name"]) or leaf["name"], "", labels[1]
+    for name, x in operands.items():  # the text has the name of a Tensor that has one
+        if own := getattr(x, "name", ""):
+            how = re.sub(rf"\b{own}\b(?=[,)])", name, how)
     how = how.replace("dim=...", "dim=0").removesuffix(" first").split(", or ")[0].split(" and ")[0]
     if how.partition("(")[0] in LOSSES:
         return None, "", how.replace("(...", f"({', '.join(operands)}")
@@ -172,16 +175,16 @@ def of_rows(place: str, operation: Any, **operands: str) -> Any:
 
 
 for _name, _operation, _says in [
-    ("mean", lambda d: np.mean(d**2), "x.sum() / (x.global_shape[0] * x.global_shape[1])"),
-    ("mean_of_rows", lambda d: np.mean(d, 0), "x.sum(0) / x.global_shape[0]"),
-    ("mean_with_kept_dimensions", lambda d: np.mean(d, 0, keepdims=True), "keepdims=True"),
-    ("average", lambda d: np.average(d, 0), "x.sum(0) / x.global_shape[0]"),
-    ("standard_deviation", lambda d: np.std(d, 0), "all_gather(x, 'dp', dim=0)"),
-    ("variance", lambda d: np.var(d), "all_gather(x, 'dp', dim=0)"),
-    ("softmax_over_rows", lambda d: nn.softmax(d, 0) ** 2, "all_gather(x, 'dp', dim=0)"),
-    ("cumulative_sum", lambda d: np.cumsum(d, 0), "all_gather(x, 'dp', dim=0)"),
-    ("maximum", lambda d: np.max(d, 0), "all_gather(x, 'dp', dim=0)"),
-    ("reversed", lambda d: d[::-1] * ag.constant(numpy.arange(1.0, 4)), "all_gather(x, 'dp', dim=0)"),
+    ("mean", lambda x: np.mean(x**2), "x.sum() / (x.global_shape[0] * x.global_shape[1])"),
+    ("mean_of_rows", lambda x: np.mean(x, 0), "x.sum(0) / x.global_shape[0]"),
+    ("mean_with_kept_dimensions", lambda x: np.mean(x, 0, keepdims=True), "keepdims=True"),
+    ("average", lambda x: np.average(x, 0), "x.sum(0) / x.global_shape[0]"),
+    ("standard_deviation", lambda x: np.std(x, 0), "all_gather(x, 'dp', dim=0)"),
+    ("variance", lambda x: np.var(x), "all_gather(x, 'dp', dim=0)"),
+    ("softmax_over_rows", lambda x: nn.softmax(x, 0) ** 2, "all_gather(x, 'dp', dim=0)"),
+    ("cumulative_sum", lambda x: np.cumsum(x, 0), "all_gather(x, 'dp', dim=0)"),
+    ("maximum", lambda x: np.max(x, 0), "all_gather(x, 'dp', dim=0)"),
+    ("reversed", lambda x: x[::-1] * ag.constant(numpy.arange(1.0, 4)), "all_gather(x, 'dp', dim=0)"),
 ]:
     if _name == "mean":
         _operation = np.mean
@@ -250,7 +253,7 @@ def a_plain_target_of_all_ranks(run: Run) -> Any:
         return finish(run, tape, ag.tensor(X, {"tp": I}), run.parameter("w", W), T)
 
 
-@program(squares, is_same=True, says="ag.constant(y)", tp=3)
+@program(squares, is_same=True, says="ag.constant(t)", tp=3)
 def a_target_without_a_label(run: Run) -> Any:
     with ag.Tape() as tape:
         return finish(run, tape, ag.tensor(X, {"tp": I}), run.parameter("w", W), run.leaf("t", T))

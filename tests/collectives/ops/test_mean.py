@@ -36,7 +36,7 @@ def gradient(objective: Any) -> Any:
 
 @pytest.mark.parametrize("to", [R, I])
 def test_the_mean_of_a_partial_value_is_refused_and_the_offered_sum_is_the_serial_one(to: Any) -> None:
-    text = r"Partial, one value that is the sum[^\n]*divides by 3\n  fix: all_reduce\(x, 'dp'\)"
+    text = r"Partial, one value that is the sum[^\n]*divides by 3\n  fix: all_reduce\(total, 'dp'\)"
     with pytest.raises(LayoutError, match=text):
         gradient(lambda total: cc.mean(total, "dp", to=to) / 7)
     for found in gradient(lambda total: cc.all_reduce(total, "dp", to=I) / 7):

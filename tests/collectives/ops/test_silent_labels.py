@@ -277,7 +277,7 @@ def test_a_value_on_one_rank_is_not_combined_with_parts(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "fix"), [
-    ("multiply", "all_gather(x, 'tp', dim=0)"), ("reflected", "broadcast(x, 'tp', root=0, to=R)"),
+    ("multiply", "all_gather(x, 'tp', dim=0)"), ("reflected", "broadcast(c, 'tp', root=0, to=R)"),
 ])  # fmt: skip
 def test_the_fix_for_a_value_on_one_rank_has_the_serial_gradient(name: str, fix: str) -> None:
     x = _rng.standard_normal(7)

@@ -42,7 +42,7 @@ def no_cast_at_all(mesh: Any) -> Any:
     return gradients(p)
 
 
-@refused("LayoutError", "Invariant", "cast(y, 'dp', to=R)")
+@refused("LayoutError", "Invariant", "cast(b1, 'dp', to=R)")
 def weights_are_cast_and_biases_are_not(mesh: Any) -> Any:
     x, t = sharded(mesh)
     p = parameters()

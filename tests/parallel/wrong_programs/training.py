@@ -335,7 +335,7 @@ def hidden_values_become_data(mesh: Any) -> Any:
     return gradients(p)
 
 
-@refused("TapeError", "fix: x.item()", alone=True)
+@refused("TapeError", "fix: loss.item()", alone=True)
 def the_loss_is_weighted_by_a_python_number_of_itself(mesh: Any) -> Any:
     x, t = sharded(mesh)
     p = parameters()

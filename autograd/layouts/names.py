@@ -1,0 +1,72 @@
+"""The names of values in error messages, as the user's program writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..errors import caller
+
+__all__ = ["name_of", "owner_of"]
+
+_MOST = 64  # elements of a list, attributes of an object
+
+
+def name_of(x: Any, default: str = "x") -> str:
+    """The name of a value, or the variable of the caller that holds it, like ``W1``, ``params[1]`` or ``self.w``.
+
+    The name of a parameter within its module, like ``0.weight``, is used only if no variable is found.
+
+    Parameters
+    ----------
+    x : Tensor
+        An operand that was given as a plain array is looked for, too.
+    default : str
+        The name of a value that no variable holds and that has no name of its own.
+    """
+    own: str = getattr(x, "name", "")
+    array = getattr(x, "array", None) if type(x).__name__ == "Given" else None
+    if array is None or np.shape(array) != ():  # equal numbers may be one object
+        for text, value in _variables():
+            if value is x or (array is not None and value is array):
+                return own if own.isidentifier() and not text.endswith(f".{own}") else text
+            if x is not None and getattr(value, "_grad", None) is x:
+                return f"{text}.grad"
+        if owner := owner_of(array):
+            return f"{owner}.data"
+    return own or default
+
+
+def owner_of(array: Any) -> str:
+    """The variable of the caller whose ``.data`` a plain array is, or ""."""
+    if not isinstance(array, np.ndarray) or not array.shape:
+        return ""
+    for text, value in _variables():
+        own = getattr(value, "array", None) if hasattr(value, "_grad") else None
+        if isinstance(own, np.ndarray) and own.shape == array.shape and np.may_share_memory(own, array):
+            return text
+    return ""
+
+
+def _variables() -> Iterator[tuple[str, Any]]:
+    """The variables of the caller: its names first, then the elements and the attributes of their values."""
+    frame = caller()
+    if frame is None:
+        return
+    own = _named(frame.f_locals)[::-1]  # the latest first
+    yield from own
+    if frame.f_globals is not frame.f_locals:
+        yield from _named(frame.f_globals)
+    for name, value in own:
+        if type(value) in (list, tuple):
+            yield from ((f"{name}[{i}]", x) for i, x in enumerate(value[:_MOST]))
+        elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type | ModuleType):
+            yield from ((f"{name}.{key}", x) for key, x in islice(_named(value.__dict__), _MOST))
+
+
+def _named(values: Any) -> list[tuple[str, Any]]:
+    return [(name, x) for name, x in dict(values).items() if name.isidentifier() and not name.startswith("_")]
