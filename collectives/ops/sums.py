@@ -28,7 +28,7 @@ __all__ = ["all_reduce", "mean"]
 
 _COPIES = Refusal("the sum of equal copies over the ranks is the value times the number of ranks")
 
-ALL_REDUCE = Collective("all_reduce", (P, V, Shard), meets=True, refuses={R: _COPIES, I: _COPIES})
+ALL_REDUCE = Collective("all_reduce", (P, V, Shard), meets=True, adds=True, refuses={R: _COPIES, I: _COPIES})
 CAST_I_TO_R = Collective("cast I->R", (I, C), silent=True)
 
 
@@ -144,7 +144,8 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     for one in on.names:
         if x.layout[one] is P:
             raise LayoutError(_mean_of_addends(x, one, on.size))
-    return all_reduce(x, axis, to) / on.size
+    check_to(to, (R, I), "all_reduce")
+    return ALL_REDUCE(x, on.call(group_of(on, None, "all_reduce"), to=to)) / on.size
 
 
 def _mean_of_addends(x: Tensor, axis: str, size: int) -> str:
