@@ -474,8 +474,8 @@ class Prepared:
 
     __slots__ = (
         "_addend", "_again", "_history", "_is_compared", "_is_flat", "_is_identity", "_is_inexact",
-        "_is_uncompared_identity", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "adjoint", "call", "collective",
-        "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
+        "_is_uncompared_identity", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "adjoint",
+        "call", "collective", "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
     )  # fmt: skip
 
     def __init__(self, collective: Collective, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
