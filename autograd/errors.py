@@ -26,7 +26,7 @@
         +-- RankFailed           another rank raised, exited early or was killed
         +-- ReplicaMismatch      copies of one value differ between ranks
     +-- GradientWarning      a warning: gradients that are missing or zero on a rank, as after `.numpy()`
-    +-- ReplicaWarning       a warning: parameters that are declared as different are equal on all ranks
+    +-- ReplicaWarning       a warning: values that are declared as different are equal on all ranks
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ class GradientWarning(RingtapeError, UserWarning):
 
 
 class ReplicaWarning(RingtapeError, UserWarning):
-    """A parameter that is declared as different on the ranks (Varying, Shard) is equal on all of them."""
+    """A value that is declared as different on the ranks (Varying, Shard) is equal on all of them.
+
+    It is a parameter, or the operand of a sum over the ranks.
+    """
 
 
 _TYPED: tuple[tuple[type[Exception], type[RingtapeError]], ...] = (

@@ -64,6 +64,8 @@ from autograd.layouts.names import name_of
 
 from .call import Call, keep
 from .checks import modes, sanitizer
+from .checks.addends import addend_of, warn_if_equal
+from .checks.sanitizer import Addend
 from .job.history import mark
 from .staging import InShape
 from .transports.protocol import Communicator, Pending, Request
@@ -118,6 +120,8 @@ class Collective:
     meets : bool
         It begins with one transport call that all ranks of the group make, so a transport may combine the comparison of
         fingerprints with that call.
+    adds : bool
+        It sums its operand over the ranks, so equal operands are probably a mistake: see `checks.addends`.
     rooted : bool
         One rank, ``call.root``, has a special role.
     between_two : bool
@@ -158,6 +162,7 @@ class Collective:
         silent: bool = False,
         free: bool = False,
         meets: bool = False,
+        adds: bool = False,
         rooted: bool = False,
         between_two: bool = False,
         shape: Callable[[list[int], Call], Any] | None = None,
@@ -190,6 +195,7 @@ class Collective:
         self.free = free
         self.communicates = not free
         self.meets = meets
+        self.adds = adds
         self.rooted = rooted
         self.between_two = between_two
         self.shape = shape
@@ -549,14 +555,16 @@ class Prepared:
         Facts of the arrays. `operand` is None without an operand, `result` is None before the first result.
     is_identity_alone : bool
         Whether the collective is the identity because the group has one rank. Then its adjoint is the identity too.
+    sums : int
+        The number of the program's next sum of Varying values, counted from 1; 0 for other calls.
     adjoint : callable
         The collective's adjoint, unless a test has replaced it since.
     """
 
     __slots__ = (
-        "_again", "_history", "_is_compared", "_is_flat", "_is_identity", "_is_inexact", "_is_uncompared_identity",
-        "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "adjoint", "call", "collective",
-        "group", "is_identity_alone", "layout", "operand", "out", "result",
+        "_addend", "_again", "_history", "_is_compared", "_is_flat", "_is_identity", "_is_inexact",
+        "_is_uncompared_identity", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "adjoint",
+        "call", "collective", "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
     )  # fmt: skip
 
     def __init__(self, collective: Collective, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
@@ -577,6 +585,9 @@ class Prepared:
         self.is_identity_alone = self._is_identity and call.group.size == 1
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
+        is_sum = collective.adds and layout is not None and self._is_compared and self._is_inexact
+        self.sums = int(is_sum and all(layout[name] is V for name in call.axes))  # type: ignore[index]
+        self._addend: Addend | None = None  # of a call that is examined
         # A silent call has no place in the history: it harms nobody until its adjoint communicates.
         is_silent = collective.silent or collective.free
         self._history = None if is_silent or not self._is_compared else call.group.history
@@ -619,6 +630,20 @@ class Prepared:
         else:
             nodes.append((collective, None, (), (place,), prepared, None, None))
         return made
+
+    def apply_examined(self, x: Tensor) -> Tensor:
+        """`apply` for a sum whose addends the ranks compare; see `checks.addends`."""
+        addend = self._addend = self.addend(x)
+        try:
+            y = self.apply(x)
+        finally:
+            self._addend = None
+        warn_if_equal(addend, self.collective.name, x, self.call.axes, self.group)
+        return y
+
+    def addend(self, x: Tensor) -> Addend | None:
+        """The addend to compare, if this group still compares calls."""
+        return addend_of(x) if self.group.checking else None
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
         """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.
@@ -685,7 +710,10 @@ class Prepared:
             return
         text = self._texts.get(recorded) or self._text(x, recorded)
         compare = self.group.announce if collective.meets else self.group.agree
-        compare(text, layout, collective.rooted)
+        if self._addend is None:
+            compare(text, layout, collective.rooted)
+        else:
+            compare(text, layout, collective.rooted, self._addend)
 
     def _text(self, x: Any, recorded: bool | None) -> str:
         if recorded not in self._texts:

@@ -48,7 +48,8 @@ class Axis:
     """
 
     __slots__ = (
-        "_channel", "_groups", "calls", "declared", "ends", "group", "kept", "names", "objectives", "rank", "size"
+        "_channel", "_groups", "calls", "declared", "ends", "group", "kept", "leaves", "names", "objectives", "rank",
+        "size",
     )  # fmt: skip
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str = "native"):
@@ -62,6 +63,7 @@ class Axis:
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
         self.declared: dict[Any, int] = {}  # how often each line has labelled a tensor R or I, see `checks.sanitizer`
         self.objectives = 0  # the number of Invariant objectives of which backward was called, see `replicas`
+        self.leaves: dict[int, Any] = {}  # weak references to the leaves of these that are compared at the block's end
         self.ends = 0  # the number of blocks of the mesh that ended since the first objective or optimizer
 
     def __repr__(self) -> str:

@@ -11,7 +11,8 @@ but ``off``:
   because they have no label, of which all ranks hold the same values (`ReplicaWarning`).
 
 - The end of a mesh's block compares, along the axes of such objectives and optimizers, the constants that no call has
-  compared yet, and the hyperparameters and the R or I parameters of the optimizers. It does not do so if the block ends
+  compared yet, the hyperparameters and the R or I parameters of the optimizers, and the R or I leaves with a gradient
+  that a compared backward has seen, as a program may update them by hand. It does not do so if the block ends
   by an exception, or in a world whose policy is ``raise``, where ranks go on without those that have failed.
 
 They happen the 1st, 2nd, 4th, 8th, ... time, and `step` also every `digest_every` steps. A step that changes a
@@ -23,6 +24,7 @@ that are not yet compared (see `checks.sanitizer`). All ranks of the axis make t
 from __future__ import annotations
 
 import warnings
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -142,6 +144,8 @@ def compare_objective(outputs: Any, recording: Any) -> None:
         nth[name] = nth.get(name, 0) + 1
         place = name if nth[name] == 1 else f"{name} ({nth[name]})"
         copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter"))
+    seen = {i: each for i, each in axis.leaves.items() if each() is not None}
+    axis.leaves = seen | {id(leaf): weakref.ref(leaf) for leaf in same if leaf.requires_grad}
     own = _own(leaves, axis) if axis.objectives == 1 else []
     _warn(settle(axis.group, called, [*copies, *objectives], [part for part, _ in own]), own, axis)
 
@@ -227,8 +231,9 @@ def compare_end(mesh: Any) -> None:
         is_numbered = len(axis.names) == 1 and axis.names[0] in mesh.numbered
         if is_numbered or axis.objectives:
             axis.ends += 1
-            if is_due(axis.ends):
-                settle(axis.group, call, _left(mesh, axis.names[0]) if is_numbered else ())
+            if is_due(axis.ends) or modes.watching:
+                left = _left(mesh, axis.names[0]) if is_numbered else []
+                settle(axis.group, call, left + _last_leaves(mesh, axis))
                 continue
         if modes.watching:
             compare_pending(axis.group, call)
@@ -246,6 +251,21 @@ def _left(mesh: Any, name: str) -> list[Copy]:
                     if _is_any(p.layout.labels[k], _SAME):
                         shown = p.name or f"parameter {i}"
                         copies.append(Copy(f"{shown} of {kind}", _shown(p, shown), _digest_of(p.array), "parameter"))
+    return copies
+
+
+def _last_leaves(mesh: Any, axis: Any) -> list[Copy]:
+    """The copies of the leaves that the compared backwards along an axis have seen, except those of optimizers."""
+    held = {id(p) for optimizer, names in mesh.optimizers.items() if names.issuperset(axis.names)
+            for p in optimizer.parameters}  # fmt: skip
+    copies = []
+    for each in axis.leaves.values():
+        x = each()
+        if x is not None and id(x) not in held and x.layout is not None and x.layout.grid is mesh.grid:
+            if not is_absent(x.array) and all(_is_any(x.layout[name], _SAME) for name in axis.names):
+                name = x.name or f"leaf of shape {x.array.shape}"
+                shown = _shown(x, x.name or "x")
+                copies.append(Copy(f"{name} after backward", shown, _digest_of(x.array), "parameter"))
     return copies
 
 
@@ -292,13 +312,13 @@ def _own(leaves: Sequence[Any], axis: Any) -> list[tuple[Copy, Any]]:
 def _warn(equal: Sequence[Copy], own: Sequence[tuple[Copy, Any]], axis: Any) -> None:
     """Warn, on the first rank of an axis, of parameters of which all ranks hold the same values.
 
-    One number repeated, such as a bias of zeros, is the same legally if the label was given.
+    Zeros or ones, such as a bias and a scale at their start, are the same legally if the label was given.
     """
     if not equal or axis.group.rank or axis.group.dry:
         return
     found = [
         part for part, x in own
-        if part in equal and (_is_unlabelled(x, axis) or not _is_one_number(to_host(x.array)))
+        if part in equal and (_is_unlabelled(x, axis) or not _is_neutral(to_host(x.array)))
     ]  # fmt: skip
     if found:
         names, shown = ", ".join(part.place for part in found), "".join(f"  {part.text}\n" for part in found)
@@ -319,8 +339,8 @@ def _is_unlabelled(x: Any, axis: Any) -> bool:
     return any(name in x.unstated for name in axis.names)
 
 
-def _is_one_number(host: Any) -> bool:
-    return host.size == 0 or bool((host == host.reshape(-1)[0]).all())
+def _is_neutral(host: Any) -> bool:
+    return bool((host == 0).all() or (host == 1).all())
 
 
 def _digest_of(array: Any) -> int:

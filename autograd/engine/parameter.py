@@ -43,7 +43,7 @@ __all__ = ["Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unl
 class Leaf(Tensor):
     """A Tensor that the user made. With `requires_grad`, backward adds its gradient to `grad`."""
 
-    __slots__ = ("_grad", "_requires_grad", "name", "unstated", "uses")
+    __slots__ = ("__weakref__", "_grad", "_requires_grad", "name", "unstated", "uses")
     __deepcopy__: Any = None  # the default: a leaf of its own, which has no history to lose
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):

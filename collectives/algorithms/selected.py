@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from ..checks.sanitizer import Addend
 from ..transports.protocol import Communicator, Pending, Request, Wrapper
 from ..transports.staged import HostTransport
 from .fit import Fit, measure
@@ -141,14 +142,14 @@ class Selected(Wrapper, HostTransport):
         return f"Selected({self.base!r}, {self.algorithm!r})"
 
     # -- agreement and selection -----------------------------------------------------------------------------------
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """Compare the call with those of the other ranks, including the algorithm."""
-        self.base.agree(f"{call} algorithm={self.algorithm}", layout, is_rooted)
+        self.base.agree(f"{call} algorithm={self.algorithm}", layout, is_rooted, addend)
 
-    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+    def announce(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """As `agree`. Only the transport's own collectives can combine the comparison with the next call."""
         compare = self.base.announce if self.algorithm == "native" else self.base.agree
-        compare(f"{call} algorithm={self.algorithm}", layout, is_rooted)
+        compare(f"{call} algorithm={self.algorithm}", layout, is_rooted, addend)
 
     def duplicate(self, purpose: str) -> Communicator:
         return Selected(Channel(self.base.duplicate(purpose), self.channel), self.algorithm)

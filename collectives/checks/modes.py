@@ -21,7 +21,8 @@ In every mode but ``off``, backward and the optimizer's step compare values that
 
 In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I, P
 or Shard since the last comparison: see `numbers`. With them they compare the arrays that ``ag.tensor`` labels R or I:
-of each line of the program the 1st, 2nd, 4th, 8th, ... array.
+of each line of the program the 1st, 2nd, 4th, 8th, ... array. So many sums of Varying values are examined, too: see
+`addends`.
 
 A *fingerprint* is one line of text: the collective, the axis, shape, dtype, root, extents, the label of the result, and
 whether the call is recorded. On threads ``first`` compares every call, as ``always`` does, because the comparison is

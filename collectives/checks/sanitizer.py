@@ -41,11 +41,26 @@ from autograd.layouts.messages import describe
 from . import modes
 from .modes import rank_list
 
-__all__ = ["Copy", "Statement", "compare", "digest_of", "statement", "witness"]
+__all__ = ["Addend", "Copy", "Statement", "compare", "digest_of", "statement", "witness"]
 
 _EQUAL = frozenset((R, I, C, D))  # labels of values that are the same on all ranks
 MOST = 4096
 """Limit on the copies kept for an axis without calls."""
+
+
+class Addend:
+    """One rank's addend in a call that is compared: its digest, and whether those of all ranks were found equal."""
+
+    __slots__ = ("digest", "is_equal")
+
+    def __init__(self, digest: int):
+        self.digest = digest
+        self.is_equal = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Addend) and other.digest == self.digest
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Copy(NamedTuple):
@@ -71,6 +86,7 @@ class Statement(NamedTuple):
     is_full: bool = False  # whether the rank was in ``ranks`` mode
     compares_site: bool = False
     callers: str = ""  # the call sites around `site`, innermost first
+    addend: Addend | None = None  # on threads, where a statement is compared with the call that it announces
 
     def encode(self) -> bytes:
         """The statement as bytes, for the transports. A call site that is not yet known is looked up here."""

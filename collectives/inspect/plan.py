@@ -284,7 +284,8 @@ class Plan:
     >>> import autograd as ag, collectives as cc, numpy
     >>> def program():
     ...     with cc.Mesh(dp=2) as mesh:
-    ...         w, x = ag.Parameter(numpy.ones(3), name="w"), ag.tensor(numpy.ones(3))
+    ...         w = ag.Parameter(numpy.ones(3), name="w")
+    ...         x = ag.tensor(numpy.ones(3) * (1 + mesh.axis("dp").rank))
     ...         with ag.Tape() as tape:
     ...             loss = cc.all_reduce((cc.cast(w, "dp", to=cc.R) * x).sum(), "dp", to=cc.I)
     ...         return tape.plan()

@@ -38,6 +38,8 @@ from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
 from ..call import Call
+from ..checks.addends import warn_if_equal
+from ..checks.modes import is_due
 from ..collective import Collective, absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
@@ -251,7 +253,15 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
         call = call.but(elsewhere=True)
     if agree:
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
-            call.group.agree("start of " + collective.fingerprint(array, call, recorded))
+            text = "start of " + collective.fingerprint(array, call, recorded)
+            nth = prepared.sums
+            prepared.sums = nth + 1 if nth else 0
+            if nth and is_due(nth):
+                addend = prepared.addend(x)
+                call.group.agree(text, addend=addend)
+                warn_if_equal(addend, collective.name, x, call.axes, call.group)
+            else:
+                call.group.agree(text)
         prepared.note_start(array, recorded)
         call = call.variant(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
         if call.group.size == 1 and type(array) is not Shaped:

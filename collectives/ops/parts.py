@@ -86,7 +86,7 @@ ALL_GATHER = Collective(
     refuses={P: Refusal("the ranks hold addends, not parts")},
 )  # fmt: skip
 REDUCE_SCATTER = Collective(
-    "reduce_scatter", (P, V), part_label, shape=part_shape, meets=True,
+    "reduce_scatter", (P, V), part_label, shape=part_shape, meets=True, adds=True,
     refuses={Shard: Refusal("the ranks hold parts already", "leave reduce_scatter out; or cast({x}, {a!r}, to=V), if "
                             "the parts are addends of one sum")},
 )  # fmt: skip

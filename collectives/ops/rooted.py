@@ -69,7 +69,7 @@ def _elsewhere(shape: Sequence[int], dtype: Any, call: Call) -> Shaped:
 
 BROADCAST = Collective("broadcast", (Rooted, V), meets=True, rooted=True)
 KEEP_ROOT = Collective("keep on the root", (I, C), _root_label, silent=True, rooted=True)
-REDUCE = Collective("reduce", (P, V), _root_label, meets=True, rooted=True, refuses={Shard: PARTS})
+REDUCE = Collective("reduce", (P, V), _root_label, meets=True, adds=True, rooted=True, refuses={Shard: PARTS})
 SCATTER = Collective("scatter", (Rooted, V), part_label, shape=part_shape, meets=True, rooted=True)
 GATHER = Collective(
     "gather", (V, Shard), _root_label, shape=whole_shape, meets=True, rooted=True, resizes=joined_dims

@@ -38,7 +38,7 @@ PARTS = Refusal(
     "  or:  declare_partial({x}, {a!r}), if the parts themselves are to be added to each other",
 )
 
-ALL_REDUCE = Collective("all_reduce", (P, V), meets=True, refuses={R: _COPIES, I: _COPIES, Shard: PARTS})
+ALL_REDUCE = Collective("all_reduce", (P, V), meets=True, adds=True, refuses={R: _COPIES, I: _COPIES, Shard: PARTS})
 CAST_I_TO_R = Collective("cast I->R", (I, C), silent=True)
 
 
@@ -157,7 +157,8 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
             raise LayoutError(_mean_of_addends(x, one, on.size))
         if x.layout[one] is I or x.layout[one] is R:
             raise LayoutError(_mean_of_copies(x, one))
-    return all_reduce(x, axis, to) / on.size
+    check_to(to, (R, I), "all_reduce")
+    return ALL_REDUCE(x, on.call(group_of(on, None, "all_reduce"), to=to)) / on.size
 
 
 def _mean_of_copies(x: Tensor, axis: str) -> str:

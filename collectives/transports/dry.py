@@ -21,6 +21,7 @@ import numpy as np
 
 from autograd.arrays.shape_only import DRY, Shaped
 
+from ..checks.sanitizer import Addend
 from .protocol import Communicator, Request
 from .request import answer
 from .traffic import Traffic
@@ -70,7 +71,7 @@ class DryCommunicator(Communicator):
     def duplicate(self, purpose: str) -> DryCommunicator:
         return DryCommunicator(self.index, self.ranks, f"{self.name}/{purpose}", self._note, self.dry)
 
-    def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
+    def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
         """Do nothing: there is only one rank."""
 
     def _empty(self, count: int, dtype: np.dtype[Any]) -> Any:

@@ -21,7 +21,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.errors import DtypeError
 from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
-from ..checks.sanitizer import Copy
+from ..checks.sanitizer import Addend, Copy
 from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
 from .traffic import Traffic
 
@@ -202,11 +202,11 @@ class Communicator:
         """Whether the next `agree` compares fingerprints. The same on all ranks of the group."""
         raise NotImplementedError
 
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """Compare a fingerprint (one line of text) with those of the other ranks, while checking is on.
 
         ``ranks`` mode also compares the `layout`, the `copies` and, unless the call `is_rooted`, the call sites: see
-        `sanitizer`.
+        `sanitizer`. The ranks set whether their values of `addend` are equal.
 
         Raises
         ------
@@ -216,16 +216,16 @@ class Communicator:
             On every rank, under ``ranks`` mode, if copies that should be equal differ.
         """
         if observers:
-            _observed(self, Request("agree", call), False, lambda: self._agree(call, layout, is_rooted))
+            _observed(self, Request("agree", call), False, lambda: self._agree(call, layout, is_rooted, addend))
         else:
-            self._agree(call, layout, is_rooted)
+            self._agree(call, layout, is_rooted, addend)
 
-    def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
+    def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
         raise NotImplementedError
 
-    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+    def announce(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """`agree` before a call of this communicator that follows immediately; a transport can combine the two."""
-        self.agree(call, layout, is_rooted)
+        self.agree(call, layout, is_rooted, addend)
 
     # -- the data method ---------------------------------------------------------------------------------------
     def run(self, request: Request) -> Any:
@@ -436,5 +436,5 @@ class Wrapper(Communicator):
     def lane(self, purpose: str) -> Communicator:
         return self.base.lane(purpose)
 
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
-        self.base.agree(call, layout, is_rooted)
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
+        self.base.agree(call, layout, is_rooted, addend)

@@ -17,7 +17,7 @@ import numpy as np
 from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
-from ...checks.sanitizer import Statement
+from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
 from ..protocol import Array, Communicator, Pending, Request
@@ -124,7 +124,7 @@ class MpiCommunicator(HostTransport):
 
     announce = Communicator.agree  # no MPI call could carry an agreement
 
-    def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
+    def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
         if self._agreed >= modes.limit or self.size == 1:
             return
         self._agreed += 1
@@ -136,13 +136,18 @@ class MpiCommunicator(HostTransport):
             if self.copies:  # plain numbers that were used since the last comparison
                 mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
             digests = _digest_and_complement(call if mine is None else repr(mine))
+        if addend is not None:  # in the lower half, so that the upper one tells whether the calls are the same
+            digests = digests ^ np.uint64(addend.digest)
         largest = digests.copy()
         # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
         # order, and every call directly follows its agreement on all ranks, so an agreement is always matched with an
         # agreement, even if the ranks make different calls. A communicator for control alone would double the number
         # of communicators, which MPI libraries limit to about 2,000.
         self._run(_AGREE, digests, largest, call)
-        if largest[0] != ~largest[1]:
+        if largest[0] == ~largest[1]:
+            if addend is not None:
+                addend.is_equal = True
+        elif largest[0] >> _HALF != ~largest[1] >> _HALF:
             mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies) if mine is None else mine
             statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
             error = sanitizer.compare(self.name, self.ranks, statements)
@@ -376,6 +381,9 @@ def _mark(call: str, op: str, root: int, dtype: Any, size: int | None, counts: A
     options = f" exclusive={counts[0]} backwards={counts[1]}" if call == "scan" else ""
     root_text = f" root={root}" if call in _ROOTED else ""
     return mark(f"{shown(Request(call, op=op))}{given}{root_text}{options}", is_message=True)
+
+
+_HALF = np.uint64(32)
 
 
 @lru_cache(maxsize=4096)

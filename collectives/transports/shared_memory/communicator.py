@@ -26,6 +26,7 @@ import numpy as np
 
 from autograd.errors import ShapeError
 
+from ...checks.sanitizer import Addend
 from ..protocol import Array, Communicator, Request, Wrapper, observers
 from ..request import check
 from ..staged import HostTransport
@@ -191,9 +192,9 @@ class SharedMemory(Wrapper, HostTransport):
         self.is_plain = True
 
     # -- agreement -----------------------------------------------------------------------------------------------------
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+    def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """Compare the call with those of the other ranks, including the algorithm."""
-        self.base.agree(f"{call} algorithm=shared", layout, is_rooted)
+        self.base.agree(f"{call} algorithm=shared", layout, is_rooted, addend)
 
     def _compare(self, call: str) -> None:
         if self.size > 1 and self.checking:

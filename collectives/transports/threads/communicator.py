@@ -20,7 +20,7 @@ from typing import Any
 from autograd.errors import CollectiveMismatch, CommunicationError, find_site, short_site
 
 from ...checks import modes, sanitizer
-from ...checks.sanitizer import Statement
+from ...checks.sanitizer import Addend, Statement
 from ..protocol import Array, Pending, Request
 from ..staged import HostTransport
 from ..traffic import Traffic
@@ -111,15 +111,16 @@ class LocalCommunicator(HostTransport):
     def checking(self) -> bool:
         return modes.limit > 0
 
-    def _agree(self, call: str, layout: str, is_rooted: bool) -> None:
-        self.announce(call, layout, is_rooted)
+    def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
+        self.announce(call, layout, is_rooted, addend)
         self._compare_now()
 
-    def announce(self, call: str, layout: str = "", is_rooted: bool = False) -> None:
+    def announce(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """Store a statement about the next call. It is compared in that call's rendezvous."""
         if self._statement is not None:  # the call that was announced before did not communicate
             self._compare_now()
-        self._statement = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
+        statement = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
+        self._statement = statement if addend is None else statement._replace(addend=addend)
 
     def _compare_now(self) -> None:
         statement, self._statement = self._statement, None

@@ -63,6 +63,9 @@ class Rendezvous:
         call, statement = self.calls[0], self.statements[0]
         if any(other != statement for other in self.statements):
             self.error = self._compare_statements()
+        elif statement is not None and statement.addend is not None:
+            for each in self.statements:
+                each.addend.is_equal = True  # type: ignore[union-attr]  # all statements are equal
         if self.error is None and any(other != call for other in self.calls):
             self.error = CollectiveMismatch(self._difference())
         if self.error is None:

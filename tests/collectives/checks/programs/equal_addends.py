@@ -1,0 +1,18 @@
+"""Sums of values that differ, and of three that are equal on all ranks."""
+
+import warnings
+
+import numpy
+
+import autograd as ag
+import collectives as cc
+
+warnings.simplefilter("always")
+with cc.Mesh(dp=-1) as mesh:
+    rank = mesh.axis("dp").rank
+    for _ in range(9):
+        cc.all_reduce(ag.tensor(numpy.array([0.5 + rank])), "dp")
+    cc.all_reduce(ag.tensor(numpy.array([0.5, 0.25])), "dp")
+    cc.all_reduce_async(ag.tensor(numpy.array([0.5, 0.25, 1.0])), "dp").wait()
+    cc.all_reduce(ag.tensor(numpy.array([0.5, 0.25, 1.0, rank])), "dp")
+    cc.all_reduce(ag.tensor(numpy.ones((2, 3)) / 3), "dp", algorithm="ring")
