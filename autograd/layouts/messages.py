@@ -278,12 +278,13 @@ def explain(
     if word in ("spans", "unmatched"):
         j, d = (at[0], at[1]) if word == "spans" else (at[1], at[2])
         found = _part(names[j], labels[j], axis, d) or found
+    by_rows = None
     if word == "unmatched" and isinstance(labels[j], Shard):
-        found = (f"  fix: shard {names[j]} along dimension {d} where it is made, to sum over the parts   "
-                 "(row parallel: the result is Partial)")  # fmt: skip
+        by_rows = (f"  fix: shard {names[j]} along dimension {d} where it is made, to sum over the parts   "
+                   "(row parallel: the result is Partial)")  # fmt: skip
     if word == "unmatched" and (marked := _labelled_whole(operands, names, labels, shapes, axis, grid, *at)):
         lines[-1] += f". {marked[0]}"
-        found = marked[1]
+        found, by_rows = marked[1], None
     if word == "spans":
         j, d, i = at
         found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found
@@ -306,6 +307,8 @@ def explain(
                     continue
                 d = getattr(labels[i], "dim", 0)
                 found = found or f"  fix: {how.format(x=names[i], a=axis, d=d)}{condition}   ({cost})"
+    if by_rows is not None:
+        found = by_rows if found is None else by_rows + "\n" + found.replace("  fix:", "  or: ", 1)
     if word == "mixes" and op.name in _INSTEAD:
         instead = _INSTEAD[op.name] if not _takes_of_rows(op, options) else _OF_EACH_ROW
         found = f"{found}\n  or:  {instead.format(x=names[at[0]], a=axis)}" if found else None

@@ -26,6 +26,9 @@ from .sanitizer import Addend, digest_of
 __all__ = ["addend_of", "warn_if_equal"]
 
 
+_told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
+
+
 def addend_of(x: Tensor) -> Addend | None:
     """The addend to compare; None for zeros, infinities, and whole numbers outside of a tape, such as counts."""
     if type(x.array) is Shaped:
@@ -57,5 +60,5 @@ def warn_if_equal(addend: Addend | None, name: str, x: Tensor, axes: tuple[str, 
         "Have all ranks read the same rows, or is it one value that all ranks have computed?\n"
         f"  fix: divide the rows: rows = cc.shard(ag.tensor(rows, layout={{{rows}}}), {axis})\n"
         f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}, for one value that all ranks have computed",
-        ReplicaWarning, file, line,
+        ReplicaWarning, file, line, registry=_told,
     )  # fmt: skip

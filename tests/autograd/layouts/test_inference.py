@@ -46,7 +46,7 @@ def value(label: Label, shape: tuple[int, ...] = (4, 4), dtype: Any = float, req
     return ag.tensor(array, {"tp": label}, requires_grad=requires_grad and array.dtype.kind == "f", global_shape=whole)
 
 
-FIX = re.compile(r"fix: (\w+)\((\w+|operand \d+), (.*?)\)(?:   \(|$)", re.MULTILINE)
+FIX = re.compile(r"(?:fix: |or:  )(\w+)\((\w+|operand \d+), (.*?)\)(?:   \(|$)", re.MULTILINE)
 
 
 def follow(text: str, operands: list[Any], names: list[str]) -> list[Any]:
@@ -308,10 +308,11 @@ def test_the_error_reads_like_the_design_says() -> None:
     w = ag.Parameter(numpy.ones(64, numpy.float32))
     with pytest.raises(ag.LayoutError) as error:
         x * w
-    first, second, third, last = str(error.value).splitlines()
+    first, second, third, fourth, last = str(error.value).splitlines()
     assert first == "multiply(x: f32[8,64] {tp: V}, y: f32[64] {tp: I})"
     assert second.startswith("  axis 'tp': Invariant (y) does not mix with Varying (x); y's gradient would miss")
     assert third == "  fix: cast(y, 'tp', to=R)   (free forward, all-reduce in backward)"
+    assert fourth.startswith("  or:  y = ag.Parameter(y.numpy(), {'tp': V}), if it belongs to this rank alone")
     assert re.fullmatch(r"  at test_inference\.py:\d+", last)
 
 

@@ -32,8 +32,8 @@ def test_a_whole_that_is_labelled_as_a_part_is_named() -> None:
     with pytest.raises(ag.LayoutError) as caught:
         cc.run(lambda: gradient(lambda: ag.Parameter(A, {"tp": Shard(1)})), 2)
     text = str(caught.value)
-    assert "x looks like the whole: on this rank it has all 4 elements" in text
-    fix = re.search(r"fix: x = (.*), where A is the whole", text)
+    assert "w looks like the whole: on this rank it has all 4 elements" in text
+    fix = re.search(r"fix: w = (.*), where A is the whole", text)
     assert fix is not None
     made = eval(f"lambda: {fix[1]}", {"ag": ag, "cc": cc, "A": A, "R": R})
     serial = ag.grad(lambda a: ((a @ X) ** 2).sum())(A)

@@ -104,7 +104,7 @@ def test_a_convolution_of_invariant_weights_and_parts_is_refused() -> None:
     with cc.Mesh(dp=1):
         layer = nn.Conv1d(2, 3, 2, **F)
         x = ag.tensor(numpy.ones((4, 2, 5)), {"dp": Shard(0)})
-        with pytest.raises(LayoutError, match=r"cast\(weight, 'dp', to=R\)"):
+        with pytest.raises(LayoutError, match=r"cast\(layer.weight, 'dp', to=R\)"):
             layer(x)
 
 

@@ -234,7 +234,7 @@ def test_a_plain_array_beside_addends_or_in_a_collective() -> None:
             (lambda: p + y, "cast(ag.constant(y), 'dp', to=P)"),
             (lambda: p * y, "ag.constant(y)"),
             (lambda: cc.cast(y, "dp", to=R), "ag.tensor(x, layout={'dp': R})"),
-            (lambda: cc.shard(y, "dp"), "ag.tensor(x, layout={'dp': R})"),
+            (lambda: cc.shard(y, "dp"), "ag.tensor(y, layout={'dp': R})"),
         ):
             with pytest.raises(ag.LayoutError) as error:
                 wrong()
@@ -257,7 +257,7 @@ def test_the_constant_that_the_message_offers_has_the_serial_gradient(mode: str)
         assert w.grad is not None
         return w.grad.numpy()
 
-    with pytest.raises(ag.LayoutError, match=r"ag.constant\(y\)"):
+    with pytest.raises(ag.LayoutError, match=r"ag.constant\(scale\)"):
         on_ranks(lambda rank: program(rank, False))
     for gradient in on_ranks(lambda rank: program(rank, True)):
         assert numpy.allclose(gradient, 6 * 2 * scale**2 * w0, rtol=1e-12)

@@ -315,8 +315,8 @@ def test_a_value_on_one_rank_is_not_combined_with_varying_values(name: str) -> N
 
 
 VARYING_FIXES: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
-    "the values of all ranks": ("broadcast(x, 'tp', root=0, to=R)", lambda c, x: cc.broadcast(c, "tp", 0, to=R) * x),
-    "that of the root": ("broadcast of y from it, to=R", lambda c, x: c * cc.broadcast(x, "tp", root=0, to=R)),
+    "the values of all ranks": ("broadcast(c, 'tp', root=0, to=R)", lambda c, x: cc.broadcast(c, "tp", 0, to=R) * x),
+    "that of the root": ("broadcast of x from it, to=R", lambda c, x: c * cc.broadcast(x, "tp", root=0, to=R)),
 }
 
 
@@ -353,7 +353,7 @@ def test_the_fix_for_a_plain_array_beside_a_value_on_one_rank() -> None:
         w = ag.Parameter(numpy.ones(4))
         with ag.Tape() as tape:
             c = cc.reduce(cc.cast(w, "tp", to=P), "tp", root=0)
-            with pytest.raises(ag.LayoutError, match=r"The same on all ranks\? ag.constant\(y\)"):
+            with pytest.raises(ag.LayoutError, match=r"The same on all ranks\? ag.constant\(target\)"):
                 c - target
             loss = ((c - ag.constant(target)) ** 2).sum()
         tape.backward(loss)
