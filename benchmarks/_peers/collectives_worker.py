@@ -170,7 +170,7 @@ class Operations:
         ring = [(rank, (rank + 1) % size) for rank in range(size)]
         table: dict[str, tuple[Any, Callable[[Any], Any], Any]] = {
             "all_reduce": (cc.P, lambda x: cc.all_reduce(x, "dp"), cc.P),
-            "all_reduce_async": (cc.P, lambda x: cc.all_reduce_async(x, "dp").numpy(), None),
+            "all_reduce_async": (cc.P, lambda x: cc.all_reduce_async(x, "dp").wait(), None),
             "all_gather": (cc.V, lambda x: cc.all_gather(x, "dp"), cc.P),
             "reduce_scatter": (cc.P, lambda x: cc.reduce_scatter(x, "dp"), cc.Shard(0)),
             "broadcast": (cc.Rooted(0), lambda x: cc.broadcast(x, "dp"), cc.P),
