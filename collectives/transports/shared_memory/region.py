@@ -52,6 +52,7 @@ class Region:
     """
 
     def __init__(self, host: Host, rank: int, size: int):
+        rank = int(rank)  # plain numbers: flags are read at each synchronization, and rank numbers are slow
         self.host = host
         self.small: dict[Any, Any] = {}
         self.known: dict[int, Any] = {}
