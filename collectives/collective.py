@@ -585,8 +585,8 @@ class Prepared:
         self.is_identity_alone = self._is_identity and call.group.size == 1
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
-        is_sum = collective.adds and layout is not None and self._is_compared and self._is_inexact
-        self.sums = int(is_sum and all(layout[name] is V for name in call.axes))  # type: ignore[index]
+        is_sum = collective.adds and self._is_compared and self._is_inexact
+        self.sums = int(is_sum and layout is not None and all(layout[name] is V for name in call.axes))
         self._addend: Addend | None = None  # of a call that is examined
         # A silent call has no place in the history: it harms nobody until its adjoint communicates.
         is_silent = collective.silent or collective.free

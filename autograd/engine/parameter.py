@@ -294,9 +294,9 @@ def _no_elements(self: Parameter, key: Any, value: Any) -> None:
     )
 
 
-for _name, _symbol in {"__iadd__": "+=", "__isub__": "-=", "__imul__": "*=", "__itruediv__": "/="}.items():
-    setattr(Parameter, _name, _not_in_place(_symbol))
-Parameter.__setitem__ = _no_elements  # type: ignore[method-assign,assignment]
+_IN_PLACE = {"__iadd__": "+=", "__isub__": "-=", "__imul__": "*=", "__itruediv__": "/="}
+for _name, _method in {**{n: _not_in_place(s) for n, s in _IN_PLACE.items()}, "__setitem__": _no_elements}.items():
+    setattr(Parameter, _name, _method)
 
 
 class Constant(Leaf):

@@ -125,7 +125,7 @@ def _outputs(op: Any, arrays: Sequence[Any], options: tuple[Any, ...]) -> list[n
     """The results of the function; None if it does not take these operands, which it then refuses in a call too."""
     try:
         y = op.function(*arrays, *options)
-    except Exception:
+    except Exception:  # a user's function may raise anything for operands that it does not take
         return None
     if y is NotImplemented:
         return None

@@ -83,7 +83,7 @@ class Module:
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
         if is_own_file(sys.modules[cls.__module__].__file__ or "") and "__init__" in vars(cls):
-            cls.__init__ = _typed_errors_of(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _typed_errors_of(cls.__init__)  # type: ignore[method-assign]  # the same signature, wrapped
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:

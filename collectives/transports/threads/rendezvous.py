@@ -65,7 +65,8 @@ class Rendezvous:
             self.error = self._compare_statements()
         elif statement is not None and statement.addend is not None:
             for each in self.statements:
-                each.addend.is_equal = True  # type: ignore[union-attr]  # all statements are equal
+                if each is not None and each.addend is not None:
+                    each.addend.is_equal = True
         if self.error is None and any(other != call for other in self.calls):
             self.error = CollectiveMismatch(self._difference())
         if self.error is None:
