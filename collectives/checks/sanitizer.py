@@ -60,8 +60,6 @@ class Addend:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Addend) and other.digest == self.digest
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class Copy(NamedTuple):
     """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest.
