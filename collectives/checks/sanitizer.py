@@ -60,6 +60,9 @@ class Addend:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Addend) and other.digest == self.digest
 
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
 
 class Copy(NamedTuple):
     """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest.
