@@ -556,7 +556,8 @@ class Prepared:
     is_identity_alone : bool
         Whether the collective is the identity because the group has one rank. Then its adjoint is the identity too.
     sums : int
-        The number of the program's next sum of Varying values, counted from 1; 0 for other calls.
+        The number of the program's next sum of Varying values, counted from 1; 0 for other calls, and once nothing is
+        compared any more.
     adjoint : callable
         The collective's adjoint, unless a test has replaced it since.
     """
@@ -631,8 +632,10 @@ class Prepared:
             nodes.append((collective, None, (), (place,), prepared, None, None))
         return made
 
-    def apply_examined(self, x: Tensor) -> Tensor:
-        """`apply` for a sum whose addends the ranks compare; see `checks.addends`."""
+    def apply_counted(self, x: Tensor) -> Tensor:
+        """`apply` for a sum whose addends the ranks compare the 1st, 2nd, 4th, ... time: see `checks.addends`."""
+        if not self.is_examined():
+            return self.apply(x)
         addend = self._addend = self.addend(x)
         try:
             y = self.apply(x)
@@ -640,6 +643,14 @@ class Prepared:
             self._addend = None
         warn_if_equal(addend, self.collective.name, x, self.call.axes, self.group)
         return y
+
+    def is_examined(self) -> bool:
+        """Count a sum, and whether its addends are compared. The count ends with the comparison of calls."""
+        nth = self.sums
+        if not nth:
+            return False
+        self.sums = nth + 1 if nth < modes.FIRST_CALLS or self.group.checking else 0
+        return not nth & (nth - 1)
 
     def addend(self, x: Tensor) -> Addend | None:
         """The addend to compare, if this group still compares calls."""

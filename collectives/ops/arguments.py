@@ -31,6 +31,7 @@ from autograd.layouts.messages import require_same_number
 from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
 
 from ..call import Call, keep
+from ..checks import modes
 from ..collective import Collective
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
@@ -71,24 +72,23 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         key: Any = None
         if mesh is not None and x.__class__ in TENSORS:
             array = x.array
-            key = (resolve, axis, x.layout, array.__class__, array.shape, array.dtype)
-            if args or options:
-                values = (*args, *options.values())
-                if "like" in options:
-                    values = tuple(map(_outline, values))
-                key = (*key, *options, *values, *map(type, values))
+            values: Any = (*args, *options.values())
+            if "like" in options:
+                values = tuple(map(_outline, values))
+            key = (
+                resolve, axis, x.layout, array.__class__, array.shape, array.dtype, *options, *values,
+                *map(type, values),
+            )  # fmt: skip
             try:
                 known = mesh.prepared.get(key)
             except TypeError:
                 key = tuple([tuple(k) if k.__class__ is list else k for k in key])
-                known = mesh.prepared.get(key) if _is_hashable(key) else None
+                try:
+                    known = mesh.prepared.get(key)
+                except TypeError:
+                    known = None
             if known is not None:
-                nth = known.sums
-                if nth:
-                    known.sums = nth + 1
-                    if not nth & (nth - 1):
-                        return known.apply_examined(x)
-                return known.apply(x)
+                return known.apply_counted(x) if known.sums and modes.limit else known.apply(x)
         try:
             use = resolve(x, axis, *args, **options)
         except TypeError as error:
@@ -98,12 +98,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         known = use.collective.prepared(use.x, use.call)
         if key is not None and use.repeats and use.x is x and _can_be_kept(key):
             keep(mesh.prepared, key, known)
-        nth = known.sums
-        if nth:
-            known.sums = nth + 1
-            if not nth & (nth - 1):
-                return known.apply_examined(use.x)
-        return known.apply(use.x)
+        return known.apply_counted(use.x) if known.sums and modes.limit else known.apply(use.x)
 
     function.__signature__ = declared.replace(return_annotation="Tensor")  # type: ignore[attr-defined]
     function.__annotations__ = {**resolve.__annotations__, "return": "Tensor"}

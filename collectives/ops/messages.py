@@ -39,7 +39,17 @@ __all__ = ["permute", "recv", "send"]
 
 def _leaving(x: Any, call: Call) -> list[Request]:
     me = call.group.index
-    return [Request("send", flat(x), peer=to) for source, to in call.pairs if source == me != to]
+    for source, to in call.pairs:
+        if source == me:
+            return [] if to == me else [Request("send", flat(x), peer=to)]
+    return []
+
+
+def _source(me: int, call: Call) -> int | None:
+    for source, to in call.pairs:
+        if to == me:
+            return source
+    return None
 
 
 PERMUTE = Collective("permute", (V, Shard), V, alone=None, sends=_leaving)
@@ -48,7 +58,7 @@ PERMUTE = Collective("permute", (V, Shard), V, alone=None, sends=_leaving)
 @PERMUTE.asks
 def _(x: Any, call: Call) -> Asked:
     me = call.group.index
-    source = next((s for s, to in call.pairs if to == me), None)
+    source = _source(me, call)
     if source is None:
         return None, lambda _, x, call: zeros_like(x)
     if source == me:

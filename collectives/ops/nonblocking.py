@@ -39,7 +39,6 @@ from autograd.layouts.layout import Layout, V
 from ..algorithms.table import OPERATIONS
 from ..call import Call
 from ..checks.addends import warn_if_equal
-from ..checks.modes import is_due
 from ..collective import Collective, absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
@@ -254,9 +253,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     if agree:
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             text = "start of " + collective.fingerprint(array, call, recorded)
-            nth = prepared.sums
-            prepared.sums = nth + 1 if nth else 0
-            if nth and is_due(nth):
+            if prepared.is_examined():
                 addend = prepared.addend(x)
                 call.group.agree(text, addend=addend)
                 warn_if_equal(addend, collective.name, x, call.axes, call.group)

@@ -55,7 +55,8 @@ def run(name: str, victims: list[int], chosen: list[str] | None = None) -> dict[
     os.close(writing)
     with open(reading, "rb") as file:
         text = file.read()
-    os.waitpid(child, 0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, f"the attacker ended with status {status}"
     found = json.loads(text)
     assert isinstance(found, dict)
     return found
