@@ -14,13 +14,14 @@ the gradients of the parameters are summed over the ranks.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads this when it is imported; the ranks share the cores
 
 import numpy as np
-from sklearn.datasets import load_digits
 from tqdm import tqdm
 
 import autograd as ag
@@ -40,6 +41,18 @@ parser.add_argument("--dtype", choices=["float32", "float64"], help="float32, bu
 parser.add_argument("--verify", action="store_true", help="compare every gradient with one rank's in float64")
 parser.add_argument("--plot", nargs="?", const="digits.png", metavar="FILE", help="draw the loss curve as a PNG")
 parser.add_argument("--losses", metavar="FILE", help="write the loss of every step as JSON")
+
+
+def load_digits() -> tuple[np.ndarray, np.ndarray]:
+    """The 8x8 pixels of each image, flat, and its digit: scikit-learn's data, without importing scikit-learn.
+
+    The import takes over a second in each process, longer than a rank needs to start and to read the file.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise SystemExit('02_digits.py needs the data of scikit-learn: pip install "ringtape[examples]"')
+    rows = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    return rows[:, :-1], rows[:, -1].astype(int)
 
 
 def share(rows: np.ndarray) -> ag.Tensor:
@@ -62,7 +75,7 @@ def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
 def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
     dtype = np.dtype(options.dtype or ("float64" if options.verify else "float32"))
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = load_digits()
     pixels = (pixels / 16).astype(dtype)
     test, train = np.split(random.permutation(random.Key(options.seed, "split"), len(digits)), [360])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -26,6 +27,12 @@ def _bytecode() -> Iterator[None]:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", os.path.join(folder, "cache"))
         yield
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip the thousands of collected tests; some tests call it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

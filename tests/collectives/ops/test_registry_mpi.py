@@ -1,7 +1,7 @@
 """The cases of `test_registry` on real processes: one mpiexec run for each world size, every call checked.
 
-By default worlds of 3 ranks run all cases. Others, and further launchers, run every so many cases of each pair of
-layouts only, as ranks that share a core are slow; ``pytest -m slow`` runs all of them. See `launch` for the launchers.
+By default these worlds run every so many cases of each pair of layouts only, as ranks that share a core are slow, and
+`test_registry` runs all cases on threads; ``pytest -m slow`` runs all of them. See `launch` for the launchers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run_world(on: str, ranks: int, every: int, limit_s: float) -> None:
     summary.count(f"registry under {NAMES[on]}, cases", f"(of {found[2]}) on {ranks} ranks", int(found[1]))
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 4), (3, 1), (4, 10)])
+@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 4), (3, 3), (4, 20)])
 def test_world(ranks: int, every: int) -> None:
     run_world("here", ranks, every, 110)
 
@@ -41,13 +41,13 @@ def test_world_on_open_mpi(ranks: int, every: int) -> None:
 
 
 def test_world_on_two_hosts() -> None:
-    run_world("hosts", 4, 100, 110)
+    run_world("hosts", 4, 200, 110)
 
 
 @SLOW
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize(
-    ("on", "ranks"), [("here", 2), ("here", 4), ("here", 6), ("openmpi", 2), ("openmpi", 3), ("hosts", 4)]
+    ("on", "ranks"), [("here", 2), ("here", 3), ("here", 4), ("here", 6), ("openmpi", 2), ("openmpi", 3), ("hosts", 4)]
 )
 def test_whole_world(on: str, ranks: int) -> None:
     run_world(on, ranks, 1, 600)
