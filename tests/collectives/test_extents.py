@@ -470,3 +470,38 @@ def test_processes() -> None:
     assert done.code == 0 and done.out.count("done") == 3, done.out + done.err
     done = launch("extents_program.py", 3, "differ", limit_s=60)
     assert done.code != 0 and "the global shapes of rank 1 differ" in done.out + done.err
+
+
+# -- reshape of parts that are empty on a rank -------------------------------------------------------------------------
+def test_an_empty_part_is_flattened_like_the_others() -> None:
+    """``x.reshape(x.shape[0], -1)``, which NumPy refuses for an array without rows."""
+    whole = numpy.arange(12.0).reshape(2, 3, 2)
+
+    def program() -> tuple[Any, Any]:
+        with cc.Mesh(dp=3):
+            x = cc.shard(ag.tensor(whole, {"dp": R}), "dp")
+            w = ag.Parameter(numpy.arange(6.0))
+            with ag.Tape() as tape:
+                y = x.reshape(x.shape[0], -1)
+                loss = cc.all_reduce(((y @ cc.cast(w, "dp", to=R)) ** 2).sum(), "dp", to=I)
+            tape.backward(loss)
+            return y.global_shape, w.grad.numpy()
+
+    rows = whole.reshape(2, 6)
+    for shape, gradient in cc.run(program, 3):
+        assert shape == (2, 6)
+        numpy.testing.assert_allclose(gradient, 2 * rows.T @ (rows @ numpy.arange(6.0)))
+
+
+def test_an_empty_part_has_no_rows_to_give_an_extent() -> None:
+    def program() -> str:
+        with cc.Mesh(dp=3):
+            x = cc.shard(ag.tensor(numpy.ones((2, 3)), {"dp": R}), "dp")
+            try:
+                return str(tuple(map(int, x.reshape(3, -1).shape)))
+            except ShapeError as error:
+                return str(error)
+
+    found = cc.run(program, 3)
+    assert found[:2] == ["(3, 1)", "(3, 1)"]
+    assert "this rank's part is empty along dimension 0" in found[2] and "x.shape[0]" in found[2]
