@@ -46,14 +46,14 @@ from .losses import (
     nll_loss,
     smooth_l1_loss,
 )
-from .module import Module, ModuleList, Sequential, load, save
+from .module import Module, ModuleDict, ModuleList, Sequential, load, save
 from .norms import BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm
 from .recurrent import GRUCell, LSTMCell, RNNCell
 
 __all__ = [
     "AvgPool1d", "AvgPool2d", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d",
     "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GELU", "GRUCell", "Identity", "L1Loss", "LSTMCell",
-    "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Module", "ModuleList",
+    "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
     "MultiheadAttention", "NLLLoss", "RMSNorm", "RNNCell", "ReLU", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss",
     "Softmax", "Softplus", "Tanh", "avg_pool", "binary_cross_entropy_with_logits", "convolution", "cross_entropy",
     "dropout", "embedding", "gelu", "init", "l1_loss", "layer_norm", "load", "log_softmax", "max_pool", "mse_loss",
