@@ -282,7 +282,15 @@ OPTIMIZERS: dict[str, Any] = {
     "Adam, everything": (torch.optim.Adam, {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
     "AdamW": (torch.optim.AdamW, {"lr": 0.05}),
     "AdamW, everything": (torch.optim.AdamW, {"lr": 0.05, "betas": (0.7, 0.9), "eps": 1e-4, "weight_decay": 0.3}),
-}
+    "Adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
+    "Adagrad, everything": (torch.optim.Adagrad, {
+        "lr": 0.1, "lr_decay": 0.2, "weight_decay": 0.05, "initial_accumulator_value": 0.3, "eps": 1e-3,
+    }),
+    "RMSprop": (torch.optim.RMSprop, {"lr": 0.02}),
+    "RMSprop, momentum": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.9, "momentum": 0.8, "weight_decay": 0.1}),
+    "RMSprop, centered": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.8, "centered": True, "eps": 1e-3}),
+    "RMSprop, everything": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.7, "centered": True, "momentum": 0.5}),
+}  # fmt: skip
 SCHEDULES: dict[str, Any] = {
     "step_lr": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5),
     "multi_step_lr": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 5, 5, 9], 0.5),
@@ -292,7 +300,17 @@ SCHEDULES: dict[str, Any] = {
     "sequential_lr": lambda o: torch.optim.lr_scheduler.SequentialLR(
         o, [torch.optim.lr_scheduler.LinearLR(o, 0.1, 1.0, 4), torch.optim.lr_scheduler.CosineAnnealingLR(o, 8)], [4]
     ),
-}
+    "chained_lr": lambda o: torch.optim.lr_scheduler.ChainedScheduler(
+        [torch.optim.lr_scheduler.LinearLR(o, 0.1, 1.0, 4), torch.optim.lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+    "cosine_annealing_warm_restarts": lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2, 0.01),
+    "lambda_lr": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
+    "one_cycle_lr": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.4, 12, cycle_momentum=False),
+    "one_cycle_lr, linear": lambda o: torch.optim.lr_scheduler.OneCycleLR(
+        o, 0.4, 12, pct_start=0.4, anneal_strategy="linear", cycle_momentum=False, div_factor=10.0,
+        final_div_factor=100.0,
+    ),
+}  # fmt: skip
 
 
 def optimizers() -> None:
@@ -315,10 +333,11 @@ def optimizers() -> None:
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.4)
         schedule = make(optimizer)
         rates = []
-        for _ in range(12):
+        for step in range(12):
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
-            schedule.step()
+            if step < 11:  # OneCycleLR ends with the cycle
+                schedule.step()
         FOUND[f"schedule/{name}"] = np.array(rates)
     for norm in (1.0, 2.0, math.inf):
         for limit in (0.5, 100.0):
