@@ -65,6 +65,27 @@ def layers() -> None:
     entry("Linear", nn.Linear(5, 3), (4, 5))
     entry("Linear, no bias", nn.Linear(5, 3, bias=False), (2, 4, 5))
     entry("Embedding", nn.Embedding(7, 4), rng("index").integers(0, 7, (3, 5)))
+    entry("Embedding, padding", nn.Embedding(7, 4, padding_idx=2), np.array([[0, 2, 2], [6, 1, 2]]))
+    entry("GroupNorm", nn.GroupNorm(2, 6), (3, 6, 4, 5))
+    entry("GroupNorm, plain", nn.GroupNorm(3, 6, eps=0.1, affine=False), (2, 6))
+    entry("LeakyReLU", nn.LeakyReLU(), (3, 4))
+    entry("LeakyReLU, slope", nn.LeakyReLU(0.3), (3, 4))
+    for name, words in (
+        ("", {}), (", two", {"num_layers": 2}), (", plain", {"bias": False}),
+        (", both ways", {"num_layers": 2, "bidirectional": True}),
+    ):  # fmt: skip
+        class Flat(nn.Module):
+            def __init__(self, words: Any = words) -> None:
+                super().__init__()
+                self.inner = nn.LSTM(4, 3, batch_first=True, **words)
+
+            def forward(self, x: Any, *hc: Any) -> Any:
+                y, (h, c) = self.inner(x, hc or None)
+                return y, h, c
+
+        layers = words.get("num_layers", 1) * (2 if "bidirectional" in words else 1)
+        entry(f"LSTM{name}", Flat(), (2, 5, 4))
+        entry(f"LSTM{name}, state", Flat(), (2, 5, 4), (layers, 2, 3), (layers, 2, 3))
     entry("LayerNorm", nn.LayerNorm(6), (2, 3, 6))
     entry("LayerNorm, plain", nn.LayerNorm(6, elementwise_affine=False), (2, 6))
     entry("LayerNorm, no bias", nn.LayerNorm(6, bias=False, eps=1e-3), (2, 6))
@@ -169,6 +190,30 @@ def attentions() -> None:
     FOUND["attention, mask/mask"] = seen
     entry("attention, mask", Attend(8, 2), (2, 5, 8), hidden=torch.tensor(~seen))
     entry("attention, rotary", RotaryAttention(8, 2), (2, 5, 8))
+    padding = rng("padding").random((2, 5)) < 0.4
+    padding[:, 0] = False
+    hidden = np.triu(np.ones((5, 5), bool), 1)
+    added = rng("added").standard_normal((4, 5, 5))
+    FOUND["attention masks/padding"], FOUND["attention masks/hidden"], FOUND["attention masks/added"] = (
+        padding, hidden, added,
+    )  # fmt: skip
+    masks = {"key_padding_mask": torch.tensor(padding), "attn_mask": torch.tensor(hidden)}
+    for name, words in (
+        ("padding", {"key_padding_mask": masks["key_padding_mask"]}), ("hidden", {"attn_mask": masks["attn_mask"]}),
+        ("both", masks), ("added", {"attn_mask": torch.tensor(added)}),
+        ("added and padding", {"attn_mask": torch.tensor(added),
+                               "key_padding_mask": torch.where(masks["key_padding_mask"], -torch.inf, 0.0)}),
+    ):  # fmt: skip
+        class Masked(Attend):
+            def forward(self, x: Any, words: Any = words) -> Any:
+                return self.inner(x, x, x, average_attn_weights=False, **words)
+
+        entry(f"attention, {name}", Masked(8, 2), (2, 5, 8))
+    first = {"norm_first": True, "activation": "gelu"}
+    for name, words in (("", {}), (", first", first), (", plain", {"bias": False})):
+        layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True, **words)
+        entry(f"TransformerEncoderLayer{name}", layer, (2, 5, 8), src_mask=masks["attn_mask"],
+              src_key_padding_mask=masks["key_padding_mask"])  # fmt: skip
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
