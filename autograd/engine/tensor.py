@@ -18,7 +18,7 @@ import numpy as np
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
 from ..errors import LayoutError, NotDifferentiable, OptionError, SavedArrayError, TapeError, call_site, typed
-from ..layouts.layout import Grid, Layout, P, V
+from ..layouts.layout import Grid, Layout, P, Shard, V
 from ..layouts.messages import addend, describe
 from ..layouts.names import name_of
 from ..layouts.partition import global_shape, local_shape
@@ -35,6 +35,9 @@ TENSORS: set[Any] = set()
 """Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
 
 _installed: Any = None  # filled in by `ops.tensor_methods`
+
+_SHOWN_BY_ELEMENTS = frozenset(map(np.dtype, ("float64", "int64", "bool", "complex128")))
+"""The dtypes that the elements of an array show when they are printed."""
 
 
 class Tensor:
@@ -316,16 +319,24 @@ class Tensor:
         )
 
     def __repr__(self) -> str:
-        kind = type(self).__name__
-        where = "" if self.layout is None else f", layout={self.layout!r}"
-        if type(self.array) is Shaped:
-            absent = "absent" if self.array.absent else "dry"
-            return f"{kind}({absent}, shape={self.array.shape}, dtype={self.array.dtype}{where})"
-        if self.layout is not None and P in self.layout.labels:
-            kind = f"{kind}(this rank's addend: "
-            return f"{kind}{np.array2string(to_host(self.array), separator=', ', prefix=kind, threshold=20)}{where})"
-        body = np.array2string(to_host(self.array), separator=", ", prefix=f"{kind}(", threshold=20)
-        return f"{kind}({body}{where})"
+        """Its class, this rank's elements, and what they do not show: name, dtype, layout, shape of the whole value."""
+        kind, array = type(self).__name__, self.array
+        facts = f", name={self.name!r}" if self.name else ""
+        if type(array) is Shaped:
+            facts += f", shape={array.shape}, dtype={array.dtype}"
+        elif array.dtype not in _SHOWN_BY_ELEMENTS:
+            facts += f", dtype={array.dtype}"
+        if self.layout is not None:
+            facts += f", layout={self.layout!r}"
+            if self.layout.special and V not in self.layout.labels and all(
+                label.is_agreed for label in self.layout.labels if isinstance(label, Shard)
+            ):
+                facts += f", global_shape={tuple(map(int, self.global_shape))}"
+        if type(array) is Shaped:
+            return f"{kind}({'absent' if array.absent else 'dry'}{facts})"
+        is_addend = self.layout is not None and P in self.layout.labels
+        start = f"{kind}(" + ("this rank's addend: " if is_addend else "")
+        return f"{start}{np.array2string(to_host(array), separator=', ', prefix=start, threshold=20)}{facts})"
 
 
 def _converted(kind: Any, array: Any) -> Any:
