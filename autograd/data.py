@@ -185,7 +185,7 @@ def random_crop(x: Any, size: int | Sequence[int], key: random.Key, padding: int
 
     Parameters
     ----------
-    x : Tensor or array, [examples, ..., *spatial]
+    x : Tensor or array, ``[examples, ..., *spatial]``
         The examples may be sharded, the spatial dimensions must not be.
     size : int or sequence of int
         Size of the window in each of the last dimensions. One number means the last two dimensions.
@@ -196,7 +196,7 @@ def random_crop(x: Any, size: int | Sequence[int], key: random.Key, padding: int
 
     Returns
     -------
-    Tensor or array, [examples, ..., *size]
+    Tensor or array, ``[examples, ..., *size]``
         With the layout of x.
 
     Raises

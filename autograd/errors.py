@@ -1,5 +1,7 @@
 """The exceptions that ringtape raises, all derived from `RingtapeError`, and call sites for their messages.
 
+Each class below its base::
+
     RingtapeError
     +-- LayoutError          layouts that cannot be combined, or an objective that is not one global number
     +-- TapeError            invalid use of a tape: it is released, belongs elsewhere, or has recorded nothing
@@ -25,7 +27,7 @@
         +-- DeadlockError        ranks wait for each other
         +-- RankFailed           another rank raised, exited early or was killed
         +-- ReplicaMismatch      copies of one value differ between ranks
-    +-- GradientWarning      a warning: gradients that are missing or zero on a rank, as after `.numpy()`
+    +-- GradientWarning      a warning: gradients that are missing or zero on a rank, as after ``numpy()``
     +-- ReplicaWarning       a warning: values that are declared as different are equal on all ranks
 """
 

@@ -30,7 +30,7 @@ from ..ops import (
 from . import init
 from .activations import GELU, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from .attention import MultiheadAttention
-from .convolution import AvgPool1d, AvgPool2d, Conv1d, Conv2d, MaxPool1d, MaxPool2d
+from .convolution_layers import AvgPool1d, AvgPool2d, Conv1d, Conv2d, MaxPool1d, MaxPool2d
 from .dropout import Dropout, dropout
 from .linear import Embedding, Flatten, Identity, Linear, embedding
 from .losses import (

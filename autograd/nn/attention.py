@@ -22,7 +22,7 @@ __all__ = ["MultiheadAttention"]
 class MultiheadAttention(Module):
     """Multi-head scaled dot-product attention with input and output projections: ``out_proj(concat(heads))``.
 
-    Weights are stored [in, out], the transpose of torch's: ``in_proj_weight`` has shape [embed_dim, 3 * embed_dim]
+    Weights are stored [in, out], the transpose of torch's: ``in_proj_weight`` has shape ``[embed_dim, 3 * embed_dim]``
     (queries, keys and values side by side), ``out_proj.weight`` has shape [embed_dim, embed_dim]. Inputs are batch
     first.
 
@@ -109,7 +109,7 @@ class MultiheadAttention(Module):
             not compute them.
         attn_mask : array, [tokens, keys], or broadcastable to [..., num_heads, tokens, keys], optional
             Booleans, True where a query does not attend to a key, or numbers that are added to the scores. Torch's
-            [batch * num_heads, tokens, keys] is taken too.
+            ``[batch * num_heads, tokens, keys]`` is taken too.
         average_attn_weights : bool
             Whether the weights are averaged over the heads.
         is_causal : bool

@@ -4,7 +4,7 @@ Random values come from `random`, with a key that is given or the thread's next 
 of ranks: a sharded parameter gets its part of one logical draw.
 
 Shapes are read as this package stores them: a matrix is [in, out], a parameter of more dimensions is a convolution's
-[out, in, *kernel].
+``[out, in, *kernel]``.
 """
 
 from __future__ import annotations

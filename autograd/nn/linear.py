@@ -120,7 +120,7 @@ def embedding(index: Any, weight: Any) -> Any:
 
     Returns
     -------
-    Tensor or array, [*index.shape, width]
+    Tensor or array, ``[*index.shape, width]``
 
     Raises
     ------

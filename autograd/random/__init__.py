@@ -7,17 +7,23 @@ get.
 
 Parameters and results that `uniform`, `normal`, `truncated_normal`, `integers` and `bernoulli` have in common:
 
-key      The stream. Use each key for one draw only: two draws with one key use the same random words. `Key.fold` and
-         `Key.at` derive other keys.
-shape    The shape of the logical tensor, the same on all ranks; or a Tensor, whose shape and layout the draw takes.
-part     The part to generate: one slice per dimension, with start and stop and without a step. By default everything.
-         Not allowed together with a Tensor, whose layout determines the part.
-dtype    float64, float32 or float16. Numbers are generated in float64 and then rounded.
-returns  The part, bitwise equal to the slice ``[part]`` of the whole draw: an array, or, inside a mesh and without
-         `part`, a Tensor with a layout.
-raises   ShapeError if `shape` is not a shape or `part` is not inside it. LayoutError if `shape` is a Tensor that is
-         Varying on an axis that is not an axis of the key, or a Shard whose extents the ranks have not agreed on, or
-         if it contains the extent of a rank's part. DtypeError if `dtype` is not supported.
+key
+    The stream. Use each key for one draw only: two draws with one key use the same random words. `Key.fold` and
+    `Key.at` derive other keys.
+shape
+    The shape of the logical tensor, the same on all ranks; or a Tensor, whose shape and layout the draw takes.
+part
+    The part to generate: one slice per dimension, with start and stop and without a step. By default everything.
+    Not allowed together with a Tensor, whose layout determines the part.
+dtype
+    float64, float32 or float16. Numbers are generated in float64 and then rounded.
+returns
+    The part, bitwise equal to the slice ``[part]`` of the whole draw: an array, or, inside a mesh and without
+    `part`, a Tensor with a layout.
+raises
+    ShapeError if `shape` is not a shape or `part` is not inside it. LayoutError if `shape` is a Tensor that is
+    Varying on an axis that is not an axis of the key, or a Shard whose extents the ranks have not agreed on, or if
+    it contains the extent of a rank's part. DtypeError if `dtype` is not supported.
 
 Layouts. A draw for a Tensor follows the Tensor's layout: a rank of a Shard generates its own part, and ranks with equal
 copies generate equal numbers. Ranks of a Varying value have no position in a logical tensor, and with one key they

@@ -1,4 +1,4 @@
-"""The Python of every page in docs runs, as it stands, in order; and its links lead somewhere."""
+"""The Python of every page in docs and below it runs, as it stands, in order; and its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ..collectives.launch import launch_command
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)
 
 
 def blocks(text: str) -> list[tuple[int, str]]:
@@ -36,6 +38,16 @@ def run(page: Path, text: str) -> subprocess.CompletedProcess[str]:
 def test_the_code_of_a_page_runs(page: Path) -> None:
     done = run(page, page.read_text())
     assert done.returncode == 0, done.stderr
+
+
+def test_the_program_for_a_cluster_runs_under_mpiexec(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(program((ROOT / "docs" / "guides" / "cluster.md").read_text()))
+    shown = []
+    for ranks in (1, 3):
+        done = launch_command([str(tmp_path / "train.py")], ranks, limit_s=60)
+        assert done.code == 0 and done.out.startswith(f"{ranks} ranks: loss "), done.err
+        shown.append(done.out.partition(":")[2])
+    assert shown[0] == shown[1]
 
 
 def test_a_page_whose_code_is_wrong_is_seen() -> None:

@@ -131,8 +131,8 @@ def convolution(
 
     Parameters
     ----------
-    x : [n, channels, *spatial]
-    weight : [outputs, channels / groups, *kernel]
+    x : ``[n, channels, *spatial]``
+    weight : ``[outputs, channels / groups, *kernel]``
     bias : [outputs], optional
     stride, dilation : int or one per spatial dimension
     padding : int or one per spatial dimension, "valid" or "same"
@@ -142,7 +142,7 @@ def convolution(
 
     Returns
     -------
-    [n, outputs, *windows]
+    ``[n, outputs, *windows]``
         Examples may be sharded (the cotangent of weight is then Partial); channels and outputs too where there is
         one group. Spatial dimensions may not.
 

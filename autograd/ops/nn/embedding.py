@@ -54,7 +54,7 @@ take_rows: Primitive = op(
 )  # fmt: skip
 """Return the rows ``x[index]``. Where `index` is sharded, so is the result, and the cotangent of x is Partial.
 
-x is [rows, ...], index an array of integers of any shape; the result is [*index.shape, ...]. Adjoint: `add_rows`.
+x is [rows, ...], index an array of integers of any shape; the result is ``[*index.shape, ...]``. Adjoint: `add_rows`.
 """
 
 __all__ = ["add_rows", "take_rows"]

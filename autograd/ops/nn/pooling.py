@@ -49,7 +49,7 @@ max_pool_op = op(
 
 @typed_errors
 def max_pool(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1) -> Any:
-    """Return the maximum of every window of x, [n, channels, *spatial].
+    """Return the maximum of every window of x, ``[n, channels, *spatial]``.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def max_pool(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dil
 
     Returns
     -------
-    [n, channels, *windows]
+    ``[n, channels, *windows]``
         The first two dimensions may be sharded.
 
     Raises
@@ -99,7 +99,7 @@ def _pooling_windows(caller: str, x: Any, kernel: Any, stride: Any, padding: Any
 def avg_pool(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
 ) -> Any:
-    """Return the mean of every window of x, [n, channels, *spatial].
+    """Return the mean of every window of x, ``[n, channels, *spatial]``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Convolution and pooling layers for inputs [n, channels, *spatial]. Weights have torch's shapes."""
+"""Convolution and pooling layers for inputs ``[n, channels, *spatial]``. Weights have torch's shapes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["AvgPool1d", "AvgPool2d", "Conv1d", "Conv2d", "MaxPool1d", "MaxPool2d
 
 
 class _Conv(Module):
-    """Convolution of [n, in_channels, *spatial]; see `ops.convolution`.
+    """Convolution of ``[n, in_channels, *spatial]``; see `ops.convolution`.
 
-    The weight has shape [out_channels, in_channels / groups, *kernel_size]. Weight and bias are initialised uniformly
-    in +-1 / sqrt(in_channels / groups * prod(kernel_size)), as in torch.
+    The weight has shape ``[out_channels, in_channels / groups, *kernel_size]``. Weight and bias are initialised
+    uniformly in +-1 / sqrt(in_channels / groups * prod(kernel_size)), as in torch.
 
     Parameters
     ----------
