@@ -28,6 +28,8 @@ numpydoc_show_class_members = False  # autodoc lists them
 python_maximum_signature_line_length = 100
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = "ringtape"
 html_copy_source = False
 html_show_sphinx = False

@@ -52,9 +52,10 @@ def load(module: str) -> Any:
 
 
 def names(module: str) -> dict[str, Any]:
-    """The public names of a module and their objects, in alphabetical order, without modules."""
+    """The public names of a module and their objects, in alphabetical order, without modules that have a page."""
     found = {name: getattr(load(module), name) for name in load(module).__all__}
-    chosen = {name: x for name, x in found.items() if not isinstance(x, types.ModuleType)}
+    pages = [load(other) for other in MODULES]
+    chosen = {name: x for name, x in found.items() if not (isinstance(x, types.ModuleType) and x in pages)}
     return dict(sorted(chosen.items(), key=lambda item: item[0].lower()))
 
 
@@ -120,6 +121,8 @@ class PublicNames(SphinxDirective):
             found = {name: x for name, x in found.items() if not hasattr(load(NUMPY[module]), name)}
         here = {name: x for name, x in found.items() if home(module, name, x) == f"{module}.{name}"}
         lines = [*self.table(module, here), ""]
+        if load(module).__name__ != module:  # an attribute: autodoc knows the module by the name of its file
+            lines = [f".. py:module:: {module}", "", *lines]
         for name, value in here.items():
             lines += [*self.entry(module, name, value), ""]
         elsewhere = {name: home(module, name, x) for name, x in found.items() if name not in here}
@@ -179,15 +182,15 @@ class NumpyNames(SphinxDirective):
         shared = {name: x for name, x in names(module).items() if hasattr(numpy, name)}
         own = {name: x for name, x in shared.items() if x is not getattr(numpy, name)}
         same = {name: x for name, x in shared.items() if name not in own}
-        found: list[nodes.Node] = [self.table(module, ["name", "word", "adjoint", "what it does"], own, self.facts)]
+        found: list[nodes.Node] = [self.table(module, ["name", "word", "adjoint", "summary"], own, self.facts)]
         if same:
             found += [nodes.paragraph(text="These names are NumPy's own objects:"),
                       self.table(module, ["name", "kind"], same, self.kind)]  # fmt: skip
         return found
 
     def facts(self, value: Any) -> list[nodes.Node]:
-        if not isinstance(value, Primitive):
-            return [nodes.Text("-"), nodes.Text("of what it is made of"), self.text(summary(value))]
+        if not isinstance(value, Primitive):  # a function made of operations
+            return [nodes.Text("-"), nodes.Text("that of its operations"), self.text(summary(value))]
         facts = row(value.name)
         reason = facts["without_derivative"]
         rules = "; ".join(f"{operand}: {' '.join(rule.split())}" for operand, rule in facts["adjoint"].items())
@@ -195,7 +198,9 @@ class NumpyNames(SphinxDirective):
         return [nodes.literal(text=facts["word"]), nodes.Text(reason) if reason else shown, self.text(summary(value))]
 
     def kind(self, value: Any) -> list[nodes.Node]:
-        return [nodes.Text("class" if isinstance(value, type) else "function" if callable(value) else "constant")]
+        kinds = {types.ModuleType: "module", type: "class"}
+        other = "function" if callable(value) else "constant"
+        return [nodes.Text(next((name for kind, name in kinds.items() if isinstance(value, kind)), other))]
 
     def text(self, line: str) -> nodes.Node:
         found = nodes.inline()

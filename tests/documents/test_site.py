@@ -114,7 +114,7 @@ def test_all_that_is_public_exists() -> None:
 
 
 @needs_docs
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600)  # it takes half a minute on an idle core
 def test_the_site_has_every_name_and_no_dead_link(tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode == 0, done.stderr
