@@ -96,11 +96,15 @@ def label_text(label: Label) -> str:
 
 
 def declaration(value: Primitive) -> list[str]:
-    """Word, saved values and adjoint of an operation, as lines of reStructuredText."""
+    """Word, saved values, layouts and adjoint of an operation, as lines of reStructuredText."""
     facts = row(value.name)
     lines = [f":Word: ``{facts['word']}``, for the operands {', '.join(f'``{x}``' for x in facts['operands'])}"]
     if facts["saves"]:
         lines.append(f":Saves: {', '.join(f'``{x}``' for x in facts['saves'])}")
+    found = {key.split()[0]: label for key, label in facts["layouts"].items() if len(set(key.split())) == 1}
+    if found:
+        texts = [f"{key} -> {label}" if label else f"{key} is refused" for key, label in found.items()]
+        lines.append(f":Layouts: {', '.join(texts)}; all operands have the label on the left")
     for operand, rule in facts["adjoint"].items():
         lines += [f":Adjoint of {operand}:", "   ::", "", *(f"      {line}" for line in rule.splitlines()), ""]
     return lines

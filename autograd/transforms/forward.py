@@ -71,6 +71,26 @@ def make_jvp(fun: Function, argnum: Argnum = 0) -> Function:
 
     `fun` runs once; each tangent replays its tape. See `jvp`.
 
+    Parameters
+    ----------
+    fun : callable
+        Returns arrays or nested containers of them.
+    argnum : int or sequence of int
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns a function of a tangent, which has the nesting, shape, dtype
+        and layout of the argument.
+
+    Raises
+    ------
+    DtypeError
+        In a call: an argument is an integer or a boolean.
+    ShapeError, LayoutError
+        For a tangent that does not fit the argument, as in `jvp`.
+
     Examples
     --------
     >>> import autograd as ag, autograd.numpy as np
@@ -84,6 +104,23 @@ def make_jvp(fun: Function, argnum: Argnum = 0) -> Function:
 def deriv(fun: Function, argnum: Argnum = 0) -> Function:
     """
     Returns a function which computes the tangent of the output for a tangent of ones: f'(x) for a number x.
+
+    Parameters
+    ----------
+    fun : callable
+        Returns arrays or nested containers of them.
+    argnum : int or sequence of int
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns a container like the output, in the layouts of the output.
+
+    Raises
+    ------
+    DtypeError
+        In a call: an argument is an integer or a boolean.
 
     Notes
     -----
@@ -102,6 +139,22 @@ def deriv(fun: Function, argnum: Argnum = 0) -> Function:
 def make_jvp_reversemode(fun: Function, argnum: Argnum = 0) -> Function:
     """
     Returns a function which computes, at a point, the function from a tangent of x to that of fun(x), in reverse mode.
+
+    Parameters
+    ----------
+    fun, argnum
+        As in `make_jvp`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns a function from a tangent of the argument to that of the
+        output.
+
+    Raises
+    ------
+    DtypeError, ShapeError, LayoutError
+        As in `make_jvp`.
 
     Notes
     -----

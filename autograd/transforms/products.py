@@ -75,6 +75,22 @@ def make_hvp(fun: Function, argnum: Argnum = 0) -> Function:
     The gradient is recorded once; each product is one reverse sweep over that record. Under a mesh v has the layout of
     the argument, because it is the cotangent of the gradient.
 
+    Parameters
+    ----------
+    fun, argnum
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns the product, a function of a vector like the argument, and the
+        gradient.
+
+    Raises
+    ------
+    ObjectiveError, DtypeError, LayoutError
+        In a call, as in `grad`.
+
     Examples
     --------
     >>> import autograd as ag, autograd.numpy as np
@@ -88,6 +104,22 @@ def make_hvp(fun: Function, argnum: Argnum = 0) -> Function:
 def hessian_tensor_product(fun: Function, argnum: Argnum = 0) -> Function:
     """
     Returns a function of ``(*args, tensor)`` which computes the Hessian contracted with a tensor like the argument.
+
+    Parameters
+    ----------
+    fun, argnum
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun` and a tensor, which has the shape and layout of the argument. It returns a
+        container like the argument.
+
+    Raises
+    ------
+    ObjectiveError, DtypeError, LayoutError
+        In a call, as in `grad`.
 
     Notes
     -----
@@ -111,6 +143,18 @@ def tensor_jacobian_product(fun: Function, argnum: Argnum = 0) -> Function:
 
     The shape of the tensor is that of the first dimensions of the output. The remaining dimensions of the output come
     first in the result.
+
+    Parameters
+    ----------
+    fun : callable
+        Returns one array.
+    argnum : int or sequence of int
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun` and the tensor.
 
     Raises
     ------
@@ -182,6 +226,25 @@ def make_ggnvp(f: Function, g: Function = half_squares, f_argnum: Argnum = 0) ->
     Returns a function which computes, at a point, the function from v to the Gauss-Newton matrix times v.
 
     `f` is the model and `g` the loss of its output; see `ggnvp`. The model runs once, each product replays it.
+
+    Parameters
+    ----------
+    f : callable
+        The model; it returns one array.
+    g : callable
+        From the output of the model to one number; by default half the sum of squares.
+    f_argnum : int or sequence of int
+        The positional argument(s) of `f`, as in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `f`. It returns a function of a vector like the argument.
+
+    Raises
+    ------
+    DtypeError
+        In a call: an argument is an integer or a boolean.
 
     Examples
     --------

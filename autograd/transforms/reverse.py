@@ -74,6 +74,21 @@ def value_and_grad(fun: Function, argnum: Argnum = 0) -> Function:
     """
     Returns a function which computes ``(fun(x), gradient at x)`` at the cost of the gradient; see `grad`.
 
+    Parameters
+    ----------
+    fun, argnum
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns the pair of its value and its gradient.
+
+    Raises
+    ------
+    ObjectiveError, DtypeError, LayoutError
+        In a call, as in `grad`.
+
     Examples
     --------
     >>> import autograd as ag
@@ -89,6 +104,25 @@ def grad_and_aux(fun: Function, argnum: Argnum = 0) -> Function:
     Returns a function which computes ``(gradient of the first output, second output)`` of a function of two outputs.
 
     The second output may be anything. It is returned as it is and does not contribute to the gradient. See `grad`.
+
+    Parameters
+    ----------
+    fun : callable
+        Returns a pair: one real number, as in `grad`, and any other value.
+    argnum : int or sequence of int
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns the pair of the gradient and the other value.
+
+    Raises
+    ------
+    ArgumentError
+        In a call: `fun` did not return a pair.
+    ObjectiveError, DtypeError, LayoutError
+        In a call, as in `grad`.
 
     Examples
     --------
@@ -142,6 +176,25 @@ def holomorphic_grad(fun: Function, argnum: Argnum = 0) -> Function:
 
     Whether `fun` is holomorphic is not checked. A real argument gives a warning.
 
+    Parameters
+    ----------
+    fun : callable
+        Returns one number, real or complex.
+    argnum : int or sequence of int
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns the derivative, a container like the argument.
+
+    Raises
+    ------
+    ObjectiveError
+        In a call: `fun` did not return one number.
+    DtypeError, LayoutError
+        In a call, as in `grad`.
+
     Notes
     -----
     It is the gradient of Re f, which equals f' by the Cauchy-Riemann equations, as the pairing has no conjugate.
@@ -159,6 +212,23 @@ def grad_named(fun: Function, argname: str) -> Function:
     """
     Returns a function which computes the gradient with respect to the parameter `argname`, passed by position.
 
+    Parameters
+    ----------
+    fun : callable
+        As in `grad`.
+    argname : str
+        The name of a parameter of `fun`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`, which returns the gradient.
+
+    Raises
+    ------
+    ObjectiveError, DtypeError, LayoutError
+        In a call, as in `grad`.
+
     Examples
     --------
     >>> import autograd as ag
@@ -174,6 +244,21 @@ def multigrad_dict(fun: Function) -> Function:
 
     Parameters that are not passed have their default values and are differentiated too. The gradients of ``*args`` are
     a tuple under its name, those of ``**kwargs`` a dict under its name.
+
+    Parameters
+    ----------
+    fun : callable
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns the gradient of each parameter by name.
+
+    Raises
+    ------
+    ObjectiveError, DtypeError, LayoutError
+        In a call, as in `grad`.
 
     Examples
     --------
@@ -206,6 +291,26 @@ def make_vjp(fun: Function, argnum: Argnum = 0) -> Function:
 
     The pullback takes a cotangent of the output, a container like it, and returns a container like the argument. It
     may be called any number of times.
+
+    Parameters
+    ----------
+    fun : callable
+        Returns arrays or nested containers of them.
+    argnum : int or sequence of int
+        As in `grad`.
+
+    Returns
+    -------
+    callable
+        A function of the arguments of `fun`. It returns the pullback and the value. Under a mesh the cotangent has the
+        dual layout of the value.
+
+    Raises
+    ------
+    ArgumentError
+        In the pullback: the cotangent is not nested like the output.
+    DtypeError
+        In a call: an argument is an integer or a boolean.
 
     Examples
     --------

@@ -82,6 +82,32 @@ def softmax(x: Any, axis: int = -1) -> Any:
     """Return ``exp(x) / sum(exp(x))`` along an axis, computed without overflow. That dimension may not be sharded.
 
     Adjoint: ``ct * y - y * sum(ct * y)``.
+
+    Parameters
+    ----------
+    x : Tensor or array
+        R, I, V, or Shard of another dimension than `axis`; a Partial value is refused.
+    axis : int
+        The dimension along which the results add up to 1.
+
+    Returns
+    -------
+    Tensor or array
+        The shape, dtype and layout of `x`.
+
+    Raises
+    ------
+    LayoutError
+        `x` is Partial, or sharded along `axis`.
+    AxisError
+        `x` has no dimension `axis`.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> nn.softmax(numpy.zeros((1, 4))).tolist()
+    [[0.25, 0.25, 0.25, 0.25]]
     """
     return _softmax_op(x, options=(_axis(x, axis),))
 
@@ -91,6 +117,28 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     """Return ``log(softmax(x))`` along an axis, computed without overflow. That dimension may not be sharded.
 
     Adjoint: ``ct - softmax(x) * sum(ct)``.
+
+    Parameters
+    ----------
+    x, axis
+        As in `softmax`.
+
+    Returns
+    -------
+    Tensor or array
+        The shape, dtype and layout of `x`.
+
+    Raises
+    ------
+    LayoutError, AxisError
+        As in `softmax`.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> nn.log_softmax(numpy.zeros((1, 4))).round(4).tolist()
+    [[-1.3863, -1.3863, -1.3863, -1.3863]]
     """
     return _log_softmax_op(x, options=(_axis(x, axis),))
 
