@@ -506,13 +506,15 @@ def drawn_leaf(caller: str, x: Any) -> str:
     )
 
 
-def addend(caller: str, x: Any) -> str:
-    """The text of the error for a Partial value of which a Python number is to be made."""
-    axis = next(name for name, label in x.layout.items() if label is P)
+def addend(caller: str, x: Any, name: str) -> str:
+    """The text of the error for a Partial value of which plain data are to be made."""
+    axis = next(axis for axis, label in x.layout.items() if label is P)
+    then = "" if caller not in ("numpy", "data") else f".{caller}{'()' * (caller == 'numpy')}"
     return (
-        f"{caller}({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {x.name or 'x'} is "
-        "Partial: this rank holds an addend of the value, not the value\n  fix: all_reduce("
-        f"{x.name or 'x'}, {axis!r}, to=I) first   (the sum)\n  or:  {x.name or 'x'}.numpy()   (this rank's addend)"
+        f"{caller}({name}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {name} is Partial: this "
+        "rank holds an addend of the value, not the value\n"
+        f"  fix: all_reduce({name}, {axis!r}, to=I){then}   (the sum)\n"
+        f"  or:  {name}.local   (this rank's addend)"
     )
 
 
