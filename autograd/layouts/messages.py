@@ -460,8 +460,8 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
     return (
         f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x "
         f"is {label.word}, and each rank would use it in another way. Needed: Replicated or Varying\n  fix: "
-        f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is an "
-        "array that is the same on all ranks" + call_site()
+        f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is a "
+        "plain array, which is Varying by default, and the same on all ranks" + call_site()
     )
 
 
