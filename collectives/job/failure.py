@@ -37,7 +37,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from autograd.errors import MeshError, site_of_traceback
@@ -207,9 +207,9 @@ class RankProcess:
         if self._supervisor is not None:
             self._supervisor.report_ending()
 
-    def report(self, text: str) -> bool:
+    def report(self, text: str, calls: Callable[[], Iterable[str]]) -> bool:
         """Send the supervisor, if there is one, a description of this rank's waits; see `SupervisorClient.report`."""
-        return self._supervisor is not None and self._supervisor.report(text)
+        return self._supervisor is not None and self._supervisor.report(text, calls)
 
     # -- the end of the job ------------------------------------------------------------------------------------
     def end_job(self, text: str, code: int = 1, is_printed_once: bool = False) -> None:
