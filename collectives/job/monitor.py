@@ -26,6 +26,7 @@ __all__ = ["Monitor"]
 
 _PERIOD_S = 0.25
 _BUSY_PERIOD_S = 0.02  # while deadlock detection exchanges messages
+_STOP_S = 2.0  # how long the thread may take to stop
 _BLOCKED_S = 1.0  # how long a rank may take to raise an error before it counts as blocked inside the transport
 
 
@@ -62,7 +63,7 @@ class Monitor:
         self._shutdown = Shutdown(control, activity)
         self._deadlock = DeadlockDetection(control, activity, end_job)
         self._comparison = Comparison(control, activity, end_job)
-        self._stop = threading.Event()
+        self._stop, self._has_stopped, self._has_left = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._waits: dict[int, Wait] = {}  # those of the last period
         self._endless: dict[int, tuple[Wait, float]] = {}  # waits that must raise an error, and since when
@@ -83,6 +84,9 @@ class Monitor:
             if self._activity.departed:
                 for thread, wait in self._activity.waits().items():
                     self._check(thread, wait)
+        self._has_stopped.set()
+        while not self._has_left.wait(_PERIOD_S):  # MPI may end the process while its main thread leaves
+            self._report_waits()
 
     def _report_waits(self) -> None:
         """Tell the supervisor what this rank waits for, for its report if a rank is killed, and what it asks for."""
@@ -125,16 +129,14 @@ class Monitor:
             self._shutdown.send_departures(why)
 
     def leave(self, why: str, progress: Callable[[], None]) -> Iterator[None]:
-        """Stop the thread and wait until all ranks leave: a generator, see `Shutdown.leave`."""
+        """Wait until all ranks leave: a generator, see `Shutdown.leave`. The thread makes no further call of MPI."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(2.0)
-            self._thread = None
+            self._has_stopped.wait(_STOP_S)
         self._deadlock.left = why
         self._comparison.finish()
 
         def advance(number: int) -> bool:
-            self._report_waits()
             self._deadlock.receive()
             self._ending.receive()
             self._comparison.receive()
@@ -144,7 +146,13 @@ class Monitor:
                 self._deadlock.step()
             return self._deadlock.has_sent() and self._comparison.is_quiet()
 
-        return self._shutdown.leave(advance)
+        return self._leave(advance)
+
+    def _leave(self, advance: Callable[[int], bool]) -> Iterator[None]:
+        yield from self._shutdown.leave(advance)
+        self._has_left.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
 
 
 def _described(thread: int, wait: Wait) -> str:

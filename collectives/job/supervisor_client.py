@@ -123,7 +123,7 @@ class SupervisorClient:
             The waits.
         calls : callable
             Returns lines with the latest calls of this rank. They are sent if the supervisor asks for them, and if a
-            library ends this process.
+            library ends this process. In that case `report` does not return.
 
         Returns
         -------
@@ -137,10 +137,13 @@ class SupervisorClient:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            is_ended = self._exit is not None and self._exit.has_begun()
-            if self._status is None or not (is_ended or _is_readable(self._status)):
+            if self._exit is not None and self._exit.has_begun():
+                for each in calls():
+                    self._tell(each)
+                threading.Event().wait()  # an error of MPI in this thread would end the process at once
+            if self._status is None or not _is_readable(self._status):
                 return False
-            notice = CALLS if is_ended else _received(self._status)
+            notice = _received(self._status)
             if notice == CALLS:
                 for each in calls():
                     self._tell(each)
