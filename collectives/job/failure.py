@@ -20,6 +20,8 @@ What importing the package does to a process that a launcher started as one of s
 - the first rank of a host starts one child process, the supervisor, and every rank keeps three sockets to it;
 - under a launcher that does not set the number of ranks, MPI is initialised to ask it.
 
+The first world over MPI registers two exit handlers of the C library; see `library_exit`.
+
 No signal handler, timer or working directory is changed. ``RINGTAPE_GUARD=0`` turns all but the exit handler and the
 question to MPI off. Then a rank that raises is reported to the others as one that exited early, and only once it has
 made a world; a rank that is killed is not named; a rank that fails before it makes a world may leave the others

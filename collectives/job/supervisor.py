@@ -35,7 +35,8 @@ that it prints for. The others print nothing.
 
 When the job has ended, the supervisor ends what the launcher has left running: the other ranks, and the child processes
 of ranks, which may keep the launcher waiting. It finds them by the process group that the launcher has made for the
-rank.
+rank. At last it removes the shared memory of MPICH that the ranks had mapped, which MPICH removes only where MPI is
+finalized. The kernel tells it the files.
 
 This file is the supervisor's program. It is started by its path and imports only the standard library. The code of the
 ranks is `supervisor_client`.
