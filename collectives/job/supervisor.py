@@ -96,15 +96,20 @@ class _Rank:
         self.is_ended = False  # the supervisor has ended it and its child processes
         self.exits = False  # a library ends it
         self.group, self.descriptor = 0, -1
+        self.is_gone = False  # it had died before it was known: the process id may be another one's
         try:
-            self.group = os.getpgid(pid)
             self.descriptor = os.pidfd_open(pid)
-        except OSError:  # it has died already; or a kernel before Linux 5.3, which has no pidfd
-            pass
+            group = os.getpgid(pid)
+            signal.pidfd_send_signal(self.descriptor, 0)  # as long as this finds it, the process id is its own
+            self.group = group
+        except ProcessLookupError:
+            self.is_gone = self.descriptor < 0
+        except OSError:  # a kernel before Linux 5.3, which has no pidfd
+            self.group = _group_of(pid)
 
     def is_dead(self) -> bool:
         if self.descriptor < 0:
-            return not is_alive(self.pid)
+            return self.is_gone or not is_alive(self.pid)
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         return bool(poll.poll(0))
@@ -113,7 +118,7 @@ class _Rank:
         try:
             if self.descriptor >= 0:
                 signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
-            else:
+            elif not self.is_gone:
                 os.kill(self.pid, signal.SIGKILL)
         except OSError:
             pass
@@ -498,18 +503,23 @@ def is_alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
+    except (FileNotFoundError, ProcessLookupError, IndexError):
         return False
+    except OSError:  # too many open files, for example: not known to be dead
+        return True
 
 
 def _groups_of(launcher: int) -> set[int]:
     """The process groups that contain more than one rank and its child processes."""
-    found = {0, 1, os.getpgid(0)}
+    return {0, 1, os.getpgid(0), _group_of(launcher)}
+
+
+def _group_of(pid: int) -> int:
+    """The process group of a process; 0 if there is no such process."""
     try:
-        found.add(os.getpgid(launcher))
+        return os.getpgid(pid)
     except OSError:
-        pass
-    return found
+        return 0
 
 
 def _shared_memory_of(pid: int) -> dict[str, int]:

@@ -286,3 +286,16 @@ def test_the_name_depends_on_what_only_its_user_can_read() -> None:
         other.kill()
         launcher.wait()
         other.wait()
+
+
+def test_a_process_that_has_died_before_it_is_known_is_not_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process id may be another one's by then."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    rank = supervisor._Rank(gone.pid)
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr(supervisor, "is_alive", lambda pid: True)  # another process has its id
+    assert rank.is_dead()
+    rank.kill()
+    assert (killed, rank.group) == ([], 0)
