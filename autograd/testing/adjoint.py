@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import to_host
-from ..transforms import jvp
+from .coordinates import Function, OnAllRanks
 from .declaration import check_users_declarations
-from .probing import Function, arguments, gradients, norm, pairing, random_like, raw, value
+from .probing import norm, pairing, random_like
 from .report import GradientMismatch, worst_elements
 
 __all__ = ["check_adjoint"]
@@ -48,27 +47,28 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
     >>> from autograd.testing import check_adjoint
     >>> check_adjoint(lambda a, b: np.tanh(a @ b), np.ones((2, 3)), np.ones((3, 2)))
     """
-    xs = arguments(args, "check_adjoint")
-    check_users_declarations(f, xs, seed)
+    tested, xs = OnAllRanks.at(f, args, "check_adjoint")
+    check_users_declarations(f, tested.spread(xs), seed)
     rng = np.random.default_rng(seed)
-    y = value(f, xs)
+    y = tested.value(xs)
     ct = random_like(y, rng)
     dxs = [random_like(x, rng) for x in xs]
     precision = max((float(np.finfo(x.dtype).eps) for x in xs), default=2.2e-16)
     rtol = (1e-4 if precision > 1e-10 else 1e-10) if rtol is None else rtol
-    gs = gradients(f, xs, ct)
+    gs = tested.gradients(xs, ct)
     bad = []
     for i, (g, dx) in enumerate(zip(gs, dxs, strict=True)):
         alone = [d if j == i else np.zeros_like(d) for j, d in enumerate(dxs)]
-        dy = to_host(raw(jvp(f, tuple(xs), tuple(alone))[1]))
+        dy = tested.tangent(xs, alone, f"forward mode: the tangent of the result along argument {i}")
         left, right = pairing(ct, dy), pairing(g, dx)
         scale = norm(ct) * norm(dy) + norm(g) * norm(dx)
         # where terms cancel, the rounding error is relative to these terms: to the result's, as in x / x, ...
         floor = 64 * precision * norm(ct) * norm(y) * norm(dx) / max(1.0, norm(xs[i]))
         floor += 4 * precision * norm(ct) * norm(dx)  # ... or to the cotangent's, as in log_softmax of one element
         if not abs(left - right) <= rtol * scale + floor:
-            bad.append(f"  argument {i} of shape {dx.shape}: <ct, J dx> = {left!r}, <J* ct, dx> = {right!r}" +
-                       _differing_elements(f, xs, i, ct, g, rtol))  # fmt: skip
+            shown = f"argument {i} of shape {dx.shape}{tested.arguments[i].title}"
+            bad.append(f"  {shown}: <ct, J dx> = {left!r}, <J* ct, dx> = {right!r}" +
+                       _differing_elements(tested, xs, i, ct, g, rtol))  # fmt: skip
     if bad:
         raise GradientMismatch("\n".join([f"reverse mode is not the adjoint of forward mode (rtol={rtol:g})", *bad]))
 
@@ -77,7 +77,9 @@ _MAX_ELEMENTS = 200
 """Number of elements of a wrong argument that are compared one by one for the message."""
 
 
-def _differing_elements(f: Function, xs: list[np.ndarray], i: int, ct: np.ndarray, got: np.ndarray, rtol: float) -> str:
+def _differing_elements(
+    tested: OnAllRanks, xs: list[np.ndarray], i: int, ct: np.ndarray, got: np.ndarray, rtol: float
+) -> str:
     """List the elements of argument i whose gradient `got` differs from forward mode along that element alone."""
     expected = got.copy()
     zeros = [np.zeros_like(x) for x in xs]
@@ -86,7 +88,7 @@ def _differing_elements(f: Function, xs: list[np.ndarray], i: int, ct: np.ndarra
             dxs = list(zeros)
             dxs[i] = zeros[i].copy()
             dxs[i][at] = unit
-            product = pairing(ct, to_host(raw(jvp(f, tuple(xs), tuple(dxs))[1])))
+            product = pairing(ct, tested.tangent(xs, dxs))
             expected[at] = product if unit == 1 else expected[at] - 1j * product
     difference = np.abs(expected - got)
     wrong = difference > rtol * np.max(np.abs(expected) + np.abs(got))

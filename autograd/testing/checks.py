@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import to_host
-from ..engine.parameter import tensor
 from ..engine.state import state
-from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, RingtapeError
-from ..layouts.layout import I
-from ..transforms import jvp, vjp
+from ..engine.tensor import TENSORS
+from ..errors import CommunicationError, LayoutError, RingtapeError
+from .coordinates import Function, OnAllRanks
 from .declaration import check_users_declarations
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
-from .probing import Function, arguments, gradients, pairing, random_like, raw, value
+from .probing import pairing, random_like, value
 from .report import GradientMismatch, compare, worst_elements
 
 __all__ = ["check_grads"]
@@ -103,42 +100,29 @@ def check_grads(
         raise RingtapeError(f"check_grads: modes={list(modes)} was given; needed: one or both of {', '.join(_MODES)}")
     if order < 1:
         raise RingtapeError(f"check_grads: order={order} was given; needed: at least 1")
-    xs = arguments(args, "check_grads")
-    invariant = [i for i, x in enumerate(args) if x.__class__ in TENSORS and _is_invariant(x)]
+    tested, xs = OnAllRanks.at(f, args, "check_grads")
     single = any(np.finfo(x.dtype).eps > 1e-10 for x in xs)
     options = _Options(
         tuple(modes), eps, (1e-3 if single else 1e-6) if rtol is None else rtol,
         (1e-4 if single else 1e-9) if atol is None else atol, np.random.default_rng(seed),
-        state.grid is not None and len(invariant) == len(args),
     )  # fmt: skip
     try:
-        check_users_declarations(f, xs, seed, options.given if options.invariant else Tensor)
-        _check(_Labelled(f, options), xs, order, options, "")
+        check_users_declarations(f, tested.spread(xs), seed)
+        _check(tested, xs, order, options, "")
     except LayoutError as error:
-        if state.grid is not None and not options.invariant:
-            error.args = (str(error) + _under_a_mesh(args, invariant), *error.args[1:])
+        plain = [f"argument {i}" for i, x in enumerate(args) if x.__class__ not in TENSORS]
+        if state.grid is not None and plain:
+            error.args = (str(error) + _about_plain_arrays(plain, state.grid.names[0]), *error.args[1:])
         raise
 
 
-def _under_a_mesh(args: tuple[Any, ...], invariant: list[int]) -> str:
-    """What an error adds if not all arguments are Invariant: which, and how to make other labels of Invariant ones."""
-    others = [f"argument {i} is {_origin(x)}" for i, x in enumerate(args) if i not in invariant]
+def _about_plain_arrays(plain: list[str], axis: str) -> str:
+    """What an error adds if arguments were plain arrays under a mesh."""
     return (
-        f"\n  check_grads: {', '.join(others)}; under a mesh it checks Invariant arguments, if all are\n"
-        "  fix: check_grads(f, ag.Parameter(w), ...), where f returns an Invariant value (all_reduce(..., to=I)) and "
-        "makes of w the label that it needs: cast(w, axis, to=R), shard(w, axis) for Shard(0), or "
-        "cast(shard(w, axis), axis, to=V)"
+        f"\n  check_grads: {', '.join(plain)}: a plain array, which is Varying: a separate value on each rank\n"
+        "  fix: check_grads(f, ag.Parameter(w), ...), which is Invariant, if it is the same on all ranks\n"
+        f"  or:  ag.tensor(w, layout={{{axis!r}: R}}), or the label that f needs"
     )
-
-
-def _origin(x: Any) -> str:
-    if x.__class__ not in TENSORS or state.grid is None:
-        return "a plain array"
-    return repr(x.labelled(state.grid))
-
-
-def _is_invariant(x: Any) -> bool:
-    return state.grid is not None and all(label is I for label in x.labelled(state.grid).labels)
 
 
 @dataclass(frozen=True)
@@ -148,78 +132,42 @@ class _Options:
     rtol: float
     atol: float
     rng: np.random.Generator
-    invariant: bool  # under a mesh: whether the arguments are Invariant, and so all values
-
-    def given(self, x: Any) -> Any:
-        """An array as the function takes it: a Tensor if it has a label."""
-        if not self.invariant or x.__class__ in TENSORS:
-            return x
-        assert state.grid is not None
-        return tensor(x, dict.fromkeys(state.grid.names, I))
 
 
-class _Labelled:
-    """A function that gets its arguments as `_Options.given` labels them."""
-
-    def __init__(self, f: Function, options: _Options):
-        self.f, self.options = f, options
-
-    def __call__(self, *zs: Any) -> Any:
-        return self.f(*map(self.options.given, zs))
-
-
-def _check(f: Function, xs: list[np.ndarray], order: int, options: _Options, path: str, cancelled: float = 0.0) -> None:
+def _check(
+    f: OnAllRanks, xs: list[np.ndarray], order: int, options: _Options, path: str, cancelled: float = 0.0
+) -> None:
     """Check one order and those above it.
 
     `path` names the derivative that `f` is, like "forward of reverse". `cancelled` is the size of terms that may have
     cancelled in the values of `f`.
     """
-    y = value(f, xs)
+    y = f.value(xs)
     ct = random_like(y, options.rng)
     dxs = [random_like(x, options.rng) for x in xs]
     depth = len(path.split(" of ")) + 1 if path else 1
     title = f"order {depth}" + (f" (of the {path} derivative)" if path else "")
     point = _Point(f, xs, dxs, y, options, cancelled)
-    given = options.given
     if "reverse" in options.modes:
-        found = gradients(f, [given(x) for x in xs], given(ct))
+        found = f.gradients(xs, ct)
         for i, (x, g) in enumerate(zip(xs, found, strict=True)):
-            _check_reverse(point, i, ct, g, f"reverse mode, {title}, argument {i} of shape {x.shape}")
+            shown = f"argument {i} of shape {x.shape}{f.arguments[i].title}"
+            _check_reverse(point, i, ct, g, f"reverse mode, {title}, {shown}")
     if "forward" in options.modes:
-        dy = to_host(raw(jvp(f, tuple(map(given, xs)), tuple(map(given, dxs)))[1]))
+        where = f"forward mode, {title}"
+        dy = f.tangent(xs, dxs, f"{where}: the tangent of the result")
         if dy.shape != y.shape:
-            raise GradientMismatch(
-                f"forward mode, {title}: the tangent has shape {dy.shape}; needed: {y.shape}, as the value"
-            )
-        _check_forward(point, dy, f"forward mode, {title}, the value of shape {y.shape}")
+            raise GradientMismatch(f"{where}: the tangent has shape {dy.shape}; needed: {y.shape}, as the value")
+        _check_forward(point, dy, f"{where}, the value of shape {y.shape}")
     if order > 1:
         cancelled = max(cancelled, float(np.max(np.abs(y), initial=0.0)))
         for mode in options.modes:
             deeper = f"{mode} of {path}" if path else mode
             if mode == "forward":
-                def tangent(*zs: Any) -> Any:
-                    return jvp(f, zs, [given(dx) for dx in _with_dtypes(dxs, zs)])[1]
-
-                _check(_Labelled(tangent, options), xs, order - 1, options, deeper, cancelled)
+                _check(f.tangent_function(dxs), xs, order - 1, options, deeper, cancelled)
             else:
                 for i in range(len(xs)):
-                    gradient = _Labelled(_gradient_function(f, i, given(ct)), options)
-                    _check(gradient, xs, order - 1, options, deeper, cancelled)
-
-
-def _with_dtypes(dxs: Sequence[np.ndarray], zs: Sequence[Any]) -> list[np.ndarray]:
-    """Convert tangents to the dtypes of the arguments, which the check may have widened."""
-    return [dx.astype(z.dtype) for dx, z in zip(dxs, zs, strict=True)]
-
-
-def _gradient_function(f: Function, i: int, ct: Any) -> Function:
-    """Return the function from the arguments to the cotangent of the i-th of them, for a fixed cotangent of `f`."""
-
-    def gradient(*zs: Any) -> Any:
-        found = vjp(f, *zs)[1](ct)
-        return found if len(zs) == 1 else found[i]
-
-    return gradient
+                    _check(f.gradient_function(i, ct), xs, order - 1, options, deeper, cancelled)
 
 
 class _Point:
@@ -251,6 +199,8 @@ class _Point:
         if any(a.dtype != b.dtype for a, b in zip(self.xs, xs, strict=True)):
             try:
                 self.y = value(f, self.xs)
+            except CommunicationError:
+                raise
             except Exception:  # the function accepts single precision only
                 self.xs = xs
         self.dxs = [dx.astype(x.dtype) for dx, x in zip(dxs, self.xs, strict=True)]
