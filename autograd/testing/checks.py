@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..engine.state import state
-from ..engine.tensor import TENSORS
-from ..errors import CommunicationError, LayoutError, RingtapeError
-from .coordinates import Function, OnAllRanks
+from ..errors import CommunicationError, RingtapeError
+from .coordinates import Function, OnAllRanks, plain_arrays_named
 from .declaration import check_users_declarations
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
 from .probing import pairing, random_like, value
@@ -46,12 +45,11 @@ def check_grads(
     Parameters
     ----------
     f : callable
-        Takes the arrays that are given and returns one array. It is called at least twice per element, so keep the
-        arguments small.
+        Takes the arrays that are given and returns one array. It is called at least twice per element, of all ranks
+        together, so keep the arguments small.
     *args : array_like
         Floating or complex, away from kinks. Derivatives in single precision are compared with differences in double.
-        Under a mesh, Parameters: if all are Invariant, the function gets Invariant values and returns one. Plain arrays
-        are Varying: the function uses the values of this rank only.
+        Under a mesh, Tensors of any labels; a plain array is Varying.
     order : int
         The highest order of derivatives to check.
     modes : sequence of str
@@ -79,6 +77,12 @@ def check_grads(
 
     Notes
     -----
+    Under a mesh all its ranks call it together, and `f` takes and returns values with labels. Arguments and result may
+    have any labels. The pairing is the sum over the ranks of local dot products, counted once along axes on which the
+    value is Invariant. Each element that can change by itself is tested: that of a copy together with the other copies
+    (R, I), and that of a part or addend on each rank (V, Shard, P). The cotangents have the dual labels. Copies of
+    Invariant values must be equal. If a derivative is wrong on one rank, all ranks raise.
+
     Complex values: the pairing is bilinear, so the gradient of a real L at ``z = x + iy`` is ``dL/dx - i dL/dy``.
 
     Examples
@@ -106,23 +110,9 @@ def check_grads(
         tuple(modes), eps, (1e-3 if single else 1e-6) if rtol is None else rtol,
         (1e-4 if single else 1e-9) if atol is None else atol, np.random.default_rng(seed),
     )  # fmt: skip
-    try:
+    with plain_arrays_named(args, "check_grads"):
         check_users_declarations(f, tested.spread(xs), seed)
         _check(tested, xs, order, options, "")
-    except LayoutError as error:
-        plain = [f"argument {i}" for i, x in enumerate(args) if x.__class__ not in TENSORS]
-        if state.grid is not None and plain:
-            error.args = (str(error) + _about_plain_arrays(plain, state.grid.names[0]), *error.args[1:])
-        raise
-
-
-def _about_plain_arrays(plain: list[str], axis: str) -> str:
-    """What an error adds if arguments were plain arrays under a mesh."""
-    return (
-        f"\n  check_grads: {', '.join(plain)}: a plain array, which is Varying: a separate value on each rank\n"
-        "  fix: check_grads(f, ag.Parameter(w), ...), which is Invariant, if it is the same on all ranks\n"
-        f"  or:  ag.tensor(w, layout={{{axis!r}: R}}), or the label that f needs"
-    )
 
 
 @dataclass(frozen=True)
@@ -223,6 +213,10 @@ class _Point:
         return self._analytic
 
 
+_WORST = 5
+"""Number of elements of a distributed argument that are examined before the others."""
+
+
 def _check_reverse(point: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) -> None:
     """Compare the gradient of one argument with numerical derivatives, element by element."""
     f, x, options = point.f, point.xs[i], point.options
@@ -235,7 +229,15 @@ def _check_reverse(point: _Point, i: int, ct: np.ndarray, got: np.ndarray, where
     scale = np.maximum(1.0, np.abs(x))
     floor = np.asarray(64 * point.own_eps * (sizes + point.cancelled) / scale)  # rounding error of a correct derivative
     error = np.asarray(floor + 4 * point.eps * sizes / (point.step * scale))
-    for at in _unconfirmed(expected, got, error, options):
+    unconfirmed = _unconfirmed(expected, got, error, options)
+    if state.grid is not None:  # evaluations communicate: stop at the worst elements if they are wrong
+        unconfirmed.sort(key=lambda at: -np.nan_to_num(abs(expected[at] - got[at]), nan=np.inf))
+    for n, at in enumerate(unconfirmed):
+        if n == _WORST and state.grid is not None:
+            alone = np.full(error.shape, np.inf)
+            for done in unconfirmed[:n]:
+                alone[done] = error[done]
+            compare(f"{where}, of which {n} were compared", expected, got, options.rtol, options.atol, alone)
         base = float(abs(x[at]))
         size = max(float(np.sum(rounded_size(at_element(f, zs, i, at, ct, unit), base, eps)))
                    for zs, eps in ((point.xs, point.eps), (point.given, point.own_eps))

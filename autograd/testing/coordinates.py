@@ -9,7 +9,8 @@ compute with coordinates alone, so all ranks compare the same numbers and come t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,12 @@ from ..arrays.shape_only import is_absent
 from ..engine.parameter import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import AbsentError, DtypeError, ShapeError, call_site
+from ..errors import AbsentError, DtypeError, LayoutError, ShapeError, call_site
 from ..layouts.layout import C, D, I, Layout, R
 from ..transforms import jvp, vjp
 from .report import GradientMismatch
 
-__all__ = ["Coordinates", "Function", "OnAllRanks", "from_any_rank", "raw"]
+__all__ = ["Coordinates", "Function", "OnAllRanks", "from_any_rank", "plain_arrays_named", "raw"]
 
 Function = Callable[..., Any]
 
@@ -55,6 +56,24 @@ def from_any_rank(fault: str) -> str:
     faults = [str(text) for text in _gathered(np.array(fault))]
     rank = next((r for r, text in enumerate(faults) if text), None)
     return "" if rank is None else faults[rank] + (f"\n  on rank {rank}" if len(faults) > 1 else "")
+
+
+@contextmanager
+def plain_arrays_named(args: Sequence[Any], name: str) -> Iterator[None]:
+    """Under a mesh, let a LayoutError in the block say which arguments of the check `name` were plain arrays."""
+    try:
+        yield
+    except LayoutError as error:
+        plain = [f"argument {i}" for i, x in enumerate(args) if x.__class__ not in TENSORS]
+        if state.grid is not None and plain:
+            text = (
+                f"\n  {name}: {', '.join(plain)}: a plain array, which is Varying: a separate value on each rank\n"
+                f"  fix: {name}(f, ag.Parameter(w), ...), which is Invariant, if it is the same on all ranks\n"
+                f"  or:  {name}(f, ag.tensor(w, layout={{{state.grid.names[0]!r}: R}}), ...), or with the label that f "
+                "needs"
+            )
+            error.args = (str(error) + text, *error.args[1:])
+        raise
 
 
 class Coordinates:
@@ -141,8 +160,8 @@ class Coordinates:
         tolerance = 1e4 * float(np.finfo(x.dtype).eps) * float(np.max(np.abs(x), initial=0.0))
         if x.shape != y.shape or not np.allclose(x, y, rtol=0, atol=tolerance, equal_nan=True):
             raise GradientMismatch(
-                f"{what} is {self._layout} and differs between ranks {first} and {rank}: {x.ravel()[:4]!s} and "
-                f"{y.ravel()[:4]!s}; needed: equal copies along the axes on which it is Invariant"
+                f"{what} differs between ranks {first} and {rank}: {x.ravel()[:4]!s} and {y.ravel()[:4]!s}; needed: "
+                "equal copies along the axes on which it is Invariant"
             )
 
 
