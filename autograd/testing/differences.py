@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..engine.state import state
-from ..errors import CommunicationError
+from ..errors import CommunicationError, MeshError, call_site
 from .probing import Function, value
 
 __all__ = ["along", "at_element", "complex_step", "first_slopes", "numeric_gradient", "numeric_tangent",
@@ -227,7 +227,17 @@ def numeric_gradient(f: Function, xs: Sequence[np.ndarray], i: int, ct: np.ndarr
         The cotangent of the result.
     eps : float
         The step, relative to ``max(1, |x|)`` of each element x.
+
+    Raises
+    ------
+    MeshError
+        Under a mesh of several ranks, which would each move an element at the same time.
     """
+    if state.grid is not None and max(state.grid.sizes) > 1:
+        raise MeshError(
+            "numeric_gradient was called under a mesh of several ranks; each of them would move an element of its own "
+            "at the same time\n  fix: check_grads(f, ...), which moves one at a time" + call_site()
+        )
     return first_slopes(f, xs, i, ct, eps)[0]
 
 

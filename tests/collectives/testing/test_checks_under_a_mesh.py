@@ -218,3 +218,21 @@ def test_a_dry_run_has_nothing_to_check() -> None:
     for check in CHECKS:
         with cc.dry(4), cc.Mesh(dp=-1), pytest.raises(ag.AbsentError, match="outside of the dry run"):
             check(np.sin, ag.Parameter([1.0]))
+
+
+def test_checks_of_one_rank_are_refused_under_a_mesh() -> None:
+    from autograd import test_util
+    from autograd.testing import numeric_gradient
+
+    def rank_main() -> None:
+        with cc.Mesh(dp=-1):
+            x = X[0, 0]
+            for check in (lambda: test_util.check_vjp(np.sin, x), lambda: test_util.check_jvp(np.sin, x),
+                          lambda: test_util.check_grads(np.sin)(x)):  # fmt: skip
+                with pytest.raises(ag.MeshError, match="fix: autograd.testing.check_grads"):
+                    check()
+            with pytest.raises(ag.MeshError, match=r"fix: check_grads\(f"):
+                numeric_gradient(np.sin, [x], 0, numpy.ones(3), 1e-6)
+            check_grads(np.sin, x)
+
+    cc.run(rank_main, 2)
