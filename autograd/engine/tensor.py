@@ -37,7 +37,8 @@ TENSORS: set[Any] = set()
 
 FROM_A_GRADIENT = (
     "\n  If it was computed from a gradient, such as w.grad: backward did not record the sweep, so that gradient has "
-    "no history\n  fix: tape.backward(loss, record=True) inside the tape's block, and w.zero_grad() before this backward, which adds to w.grad"
+    "no history\n  fix: tape.backward(loss, record=True) inside the tape's block, and w.zero_grad() before this "
+    "backward, which adds to w.grad"
 )
 """What errors say of a value without history that may have been computed from gradients."""
 
