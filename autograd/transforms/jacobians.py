@@ -103,7 +103,8 @@ def hessian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Fu
     callable
         A function of the arguments of `fun`. The shape of the result is that of the output, followed by that of the
         argument twice. Under a mesh its layout is that of the `jacobian` of the gradient: in reverse mode rows are
-        whole and columns are the part of this rank.
+        whole and columns are the part of this rank. The gradient of an argument that is R is P, and so is its Hessian:
+        each rank has an addend, and ``all_reduce(hessian, axis, to=I)`` sums them.
 
     Raises
     ------
