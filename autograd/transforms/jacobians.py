@@ -20,7 +20,7 @@ from ..layouts.layout import Layout, Shard
 from .basis import Basis, is_copied
 from .reverse import warn_if_constant
 from .traced import Function, Traced
-from .wrapping import Argnum, nary
+from .wrapping import Argnum, like, nary
 
 __all__ = ["hessian", "jacobian"]
 
@@ -135,7 +135,7 @@ def _check_mode(name: str, mode: str | None, known: Sequence[str]) -> None:
 
 
 def _hessian(f: Function, x: Any, outer: str | None, inner: str | None) -> Any:
-    return _jacobian(lambda z: _jacobian(f, z, inner, warn=False), x, outer, warn=False)
+    return _jacobian(like(f, lambda z: _jacobian(f, z, inner, warn=False)), x, outer, warn=False)
 
 
 def _jacobian(f: Function, x: Any, mode: str | None, *, warn: bool = True) -> Any:

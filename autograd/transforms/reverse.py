@@ -249,7 +249,7 @@ def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     >>> pullback(np.array([1.0, 0.0]))
     array([1., 0.])
     """
-    traced = Traced(lambda xs: fun(*xs), args, "arguments")
+    traced = Traced(lambda xs: fun(*xs), args, "arguments", "vjp")
 
     def pullback(ct: Any) -> Any:
         found = traced.gradient(traced.out_structure.match(ct, "the cotangent"))

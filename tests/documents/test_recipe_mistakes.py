@@ -119,7 +119,7 @@ MISTAKES = [
     Mistake(CHECK, "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))", "check_grads(loss, [0.5, -1.0, 2.0])",
             "check_grads(f, ag.Parameter(w), ...)", "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))"),
     Mistake(TRANSFORMS, "w = ag.Parameter([0.5, -1.0, 2.0])", "w = numpy.array([0.5, -1.0, 2.0])",
-            "ag.tensor(x, layout={'dp': I})", "w = ag.tensor(numpy.array([0.5, -1.0, 2.0]), layout={'dp': I})"),
+            "ag.tensor(argument, layout={'dp': I})", "w = ag.tensor(numpy.array([0.5, -1.0, 2.0]), layout={'dp': I})"),
     Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, (w,), (v,))",
             "ag.tensor(tangent, layout={'dp': I})", "ag.jvp(loss, (w,), (ag.tensor(v, layout={'dp': I}),))"),
     Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, w, ag.constant(v))",
