@@ -40,6 +40,8 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
         `check_declaration`.
     DtypeError
         An argument, or the result, is not floating or complex.
+    ReplicaMismatch
+        Under a mesh: the copies of an argument that is R or I differ between ranks.
 
     Notes
     -----

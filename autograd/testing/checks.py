@@ -72,6 +72,8 @@ def check_grads(
         `check_declaration`.
     DtypeError
         An argument, or the result, is not floating or complex.
+    ReplicaMismatch
+        Under a mesh: the copies of an argument that is R or I differ between ranks.
     RingtapeError
         `order` or `modes` is not valid.
 

@@ -20,7 +20,7 @@ from ..arrays.shape_only import is_absent
 from ..engine.parameter import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import AbsentError, DtypeError, LayoutError, ShapeError, call_site
+from ..errors import AbsentError, DtypeError, LayoutError, ReplicaMismatch, RingtapeError, ShapeError, call_site
 from ..layouts.layout import C, D, I, Layout, R
 from ..transforms import jvp, vjp
 from .report import GradientMismatch
@@ -141,28 +141,51 @@ class Coordinates:
         GradientMismatch
             `what` is given, and the copies of an Invariant value differ.
         """
-        local = _host(x)
         if self._layout is None:
-            return np.asarray(local)
-        parts, found = _gathered(local), []
+            return np.asarray(_host(x))
+        parts, found = _gathered(_host(x)), []
         for group in self._groups:
             copies = [np.asarray(sum(parts[r] for r in copy)) if len(copy) > 1 else parts[copy[0]] for copy in group]
             found.append(copies[0])
             for ranks, other in zip(group[1:], copies[1:], strict=True) if what else ():
-                self._require_equal(what, group[0][0], copies[0], ranks[0], other)
+                _require_equal(GradientMismatch, what, group[0][0], copies[0], ranks[0], other)
+        return self._joined(found)
+
+    def of(self, x: Any, what: str) -> np.ndarray:
+        """Return the coordinates of which `spread` makes `x`.
+
+        Raises
+        ------
+        ReplicaMismatch
+            The copies of a Replicated or Invariant value differ.
+        """
+        if self._layout is None:
+            return np.asarray(_host(x))
+        parts = _gathered(_host(x))
+        for group in self._groups:
+            first, *others = [r for copy in group for r in copy]
+            for r in others:
+                _require_equal(ReplicaMismatch, what, first, parts[first], r, parts[r])
+        return self._joined([parts[group[0][0]] for group in self._groups])
+
+    def _joined(self, found: list[np.ndarray]) -> np.ndarray:
         if len(found) == 1:
             return np.asarray(found[0])
         if len({part.shape for part in found}) == 1:
             return np.stack(found)
         return np.concatenate([part.ravel() for part in found])
 
-    def _require_equal(self, what: str, first: int, x: np.ndarray, rank: int, y: np.ndarray) -> None:
-        tolerance = 1e4 * float(np.finfo(x.dtype).eps) * float(np.max(np.abs(x), initial=0.0))
-        if x.shape != y.shape or not np.allclose(x, y, rtol=0, atol=tolerance, equal_nan=True):
-            raise GradientMismatch(
-                f"{what} differs between ranks {first} and {rank}: {x.ravel()[:4]!s} and {y.ravel()[:4]!s}; needed: "
-                "equal copies along the axes on which it is Invariant"
-            )
+
+def _require_equal(
+    kind: type[RingtapeError], what: str, first: int, x: np.ndarray, rank: int, y: np.ndarray
+) -> None:
+    """Raise an error unless two ranks have equal copies, up to rounding."""
+    tolerance = 1e4 * float(np.finfo(x.dtype).eps) * float(np.max(np.abs(x), initial=0.0))
+    if x.shape != y.shape or not np.allclose(x, y, rtol=0, atol=tolerance, equal_nan=True):
+        raise kind(
+            f"{what} differs between ranks {first} and {rank}: {x.ravel()[:4]!s} and {y.ravel()[:4]!s}; needed: equal "
+            "copies, which its label states"
+        )
 
 
 _COPIED = (I, C, D)
@@ -208,7 +231,7 @@ class OnAllRanks:
             if not is_inexact(raw(x).dtype):
                 raise DtypeError(f"{name}: argument {i} has dtype {raw(x).dtype}; needed: a floating or complex dtype")
         made = [Coordinates(x, _layout(x)) for x in given]
-        return cls(f, made), [c.collect(x, f"argument {i}") for i, (c, x) in enumerate(zip(made, given, strict=True))]
+        return cls(f, made), [c.of(x, f"argument {i}") for i, (c, x) in enumerate(zip(made, given, strict=True))]
 
     def __call__(self, *xs: np.ndarray) -> np.ndarray:
         """Return the coordinates of the result."""

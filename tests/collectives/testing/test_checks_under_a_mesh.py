@@ -236,3 +236,21 @@ def test_checks_of_one_rank_are_refused_under_a_mesh() -> None:
             check_grads(np.sin, x)
 
     cc.run(rank_main, 2)
+
+
+def test_the_point_is_the_one_that_is_given() -> None:
+    """The function gets the values that the arguments have on each rank."""
+
+    def rank_main() -> None:
+        with cc.Mesh(dp=3, tp=2) as mesh:
+            place = int(mesh.axis("dp").rank)
+            for given in LABELS:
+                x, seen = argument(given, mesh, "dp"), []
+                check_adjoint(lambda x: seen.append(x) or to_replicated(x, given, "dp"), x)  # noqa: B023 - called here
+                for y in seen:
+                    assert y.layout is x.layout or dict(y.layout) == dict(x.layout)
+                    assert y.absent or numpy.array_equal(y.array, x.array)
+            with pytest.raises(ag.ReplicaMismatch, match="differ"):
+                check_adjoint(np.sin, ag.tensor(numpy.arange(2.0) + place, {"dp": R, "tp": R}))
+
+    cc.run(rank_main, 6)
