@@ -202,6 +202,14 @@ class _Point:
         self._analytic: bool | None = None
 
     @property
+    def precisions(self) -> list[tuple[list[np.ndarray], float]]:
+        """The arguments in each precision in which rounding is measured, and its machine epsilon."""
+        widened = (self.xs, self.eps)
+        if self.eps == self.own_eps and all(a.dtype == b.dtype for a, b in zip(self.xs, self.given, strict=True)):
+            return [widened]
+        return [widened, (self.given, self.own_eps)]
+
+    @property
     def analytic(self) -> bool:
         """Whether the complex step agrees with differences along a random direction."""
         if self._analytic is None:
@@ -215,7 +223,7 @@ class _Point:
         return self._analytic
 
 
-_WORST = 5
+_WORST = 2
 """Number of elements of a distributed argument that are examined before the others."""
 
 
@@ -242,7 +250,7 @@ def _check_reverse(point: _Point, i: int, ct: np.ndarray, got: np.ndarray, where
             compare(f"{where}, of which {n} were compared", expected, got, options.rtol, options.atol, alone)
         base = float(abs(x[at]))
         size = max(float(np.sum(rounded_size(at_element(f, zs, i, at, ct, unit), base, eps)))
-                   for zs, eps in ((point.xs, point.eps), (point.given, point.own_eps))
+                   for zs, eps in point.precisions
                    for unit in ((1, 1j) if x.dtype.kind == "c" else (1,)))  # fmt: skip
         sizes[at] = max(sizes[at], min(size, point.largest * float(np.max(np.abs(ct)))))
         floor[at] = 64 * point.own_eps * (sizes[at] + point.cancelled) / scale[at]
@@ -274,8 +282,7 @@ def _check_forward(point: _Point, got: np.ndarray, where: str) -> None:
     unconfirmed = _unconfirmed(expected, got, error, options)
     if unconfirmed:
         phi = along(f, point.xs, point.dxs)
-        rounded = np.maximum(rounded_size(phi, 1.0, point.eps),
-                             rounded_size(along(f, point.given, point.dxs), 1.0, point.own_eps))  # fmt: skip
+        rounded = np.max([rounded_size(along(f, zs, point.dxs), 1.0, eps) for zs, eps in point.precisions], axis=0)
         size = np.maximum(size, np.minimum(rounded, point.largest))
         floor = 64 * point.own_eps * (size + np.mean(size) + point.cancelled)
         slope, slope_error = settled_slope(phi, 1.0, point.eps, stairs=np.abs(got) > floor)
