@@ -105,6 +105,21 @@ def _is_label(label: Any) -> bool:
 class Collective:
     """An operation between ranks, with its adjoint. It is linear unless `word` is "N".
 
+    A collective of your own has two functions, set with `forward` and `adjoint`. ``forward(x, call)`` gets this rank's
+    part as a plain array of any shape and returns an array. ``adjoint(ct, call)`` gets the cotangent and calls another
+    collective on it, so that it can be recorded. The calls of the transport, ``call.group``, take and return flat
+    arrays, so ``x.ravel()`` goes in and ``.reshape(...)`` follows:
+
+    - ``group.size`` and ``group.index``: the number of ranks along the axis, and this rank's index among them;
+    - ``group.all_reduce(x)``: the sum (``op="max"`` or ``"prod"``: the maximum or the product);
+    - ``group.all_gather(x, counts)``: all parts in order of the ranks, with one number of elements per rank;
+      ``group.reduce_scatter(x, counts)``: this rank's part of the sum;
+    - ``group.all_to_all(x, send_counts, receive_counts)``, ``group.broadcast(x, root)`` (`x` is the buffer on other
+      ranks), ``group.send(x, dst)``, ``group.recv(buffer, src)``.
+
+    ``cc.apply(collective, x, axis)`` calls it on a Tensor, and ``cc.testing.check(collective)`` compares both functions
+    on several numbers of ranks.
+
     Parameters
     ----------
     name : str
@@ -151,6 +166,22 @@ class Collective:
     OptionError
         The name is taken by another collective. A declaration that is executed again, as by running the cell of a
         notebook twice, replaces the earlier one.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> def moved(x, call, by):
+    ...     n = call.group.size
+    ...     every = call.group.all_gather(x.ravel(), [x.size] * n).reshape((n, *x.shape))
+    ...     return every[(call.group.index - by) % n]
+    >>> shift = cc.Collective("shift", takes=(cc.V,), gives=cc.V, registered=False)
+    >>> shift_back = cc.Collective("shift back", takes=(cc.V,), gives=cc.V, registered=False)
+    >>> _ = shift.forward(lambda x, call: moved(x, call, 1))
+    >>> _ = shift_back.forward(lambda x, call: moved(x, call, -1))
+    >>> _ = shift.adjoint(lambda ct, call: shift_back(ct, call))
+    >>> _ = shift_back.adjoint(lambda ct, call: shift(ct, call))
+    >>> cc.testing.check(shift, ranks=[2, 3]).ok
+    True
     """
 
     def __init__(

@@ -333,19 +333,27 @@ class Mesh:
             group.agree(call)
         return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
 
-    def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
-        """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.
+    def arrays_of_all(self, array: Any, axes: str | Sequence[str], call: str) -> list[Any]:
+        """The host arrays of all ranks along some axes, in order; None for a rank that gives None.
 
-        All ranks of the axis call it. `call` describes the call to the other ranks.
+        All these ranks call it. `call` describes the call to the other ranks.
         """
-        group = self.axis(axis).group
+        group = self.axis(axes).group
         if group.checking:
             group.agree(call)
         with BytesIO() as file:
             if array is not None:
                 np.save(file, array, allow_pickle=False)
             found = group.exchange(file.getvalue())
-        arrays = [np.load(BytesIO(data), allow_pickle=False) for data in found if data]
+        return [np.load(BytesIO(data), allow_pickle=False) if data else None for data in found]
+
+    def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
+        """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.
+
+        All ranks of the axis call it. `call` describes the call to the other ranks.
+        """
+        found = self.arrays_of_all(array, axis, call)
+        arrays = [part for part in found if part is not None]
         if arrays and len(arrays) < len(found):
             raise MeshError(f"{call}: {len(arrays)} of {len(found)} ranks have a part; needed: all of them, or none")
         return np.concatenate(arrays, dim) if arrays else None

@@ -28,11 +28,19 @@ from .saved_arrays import guarded
 from .state import state
 
 __all__ = [
-    "TENSORS", "WATCH", "Given", "Tensor", "interior", "is_followed", "may_need_gradient", "place_off_tape", "relabel",
+    "FROM_A_GRADIENT", "TENSORS", "WATCH", "Given", "Tensor", "interior", "is_followed", "may_need_gradient",
+    "place_off_tape", "relabel",
 ]  # fmt: skip
 
 TENSORS: set[Any] = set()
 """Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
+
+FROM_A_GRADIENT = (
+    "\n  If it was computed from a gradient, such as w.grad: backward did not record the sweep, so that gradient has "
+    "no history\n  fix: tape.backward(loss, record=True) inside the tape's block, and w.zero_grad() before this "
+    "backward, which adds to w.grad"
+)
+"""What errors say of a value without history that may have been computed from gradients."""
 
 _installed: Any = None  # filled in by `ops.tensor_methods`
 
@@ -105,7 +113,7 @@ class Tensor:
         if self.tape is None:
             raise TapeError(
                 "backward of a value that depends on no leaf: nothing was recorded. Needed: a Parameter, or a tensor "
-                "with requires_grad=True, used inside `with ag.Tape():`"
+                "with requires_grad=True, used inside `with ag.Tape():`" + FROM_A_GRADIENT + call_site()
             )
         self.tape.whole().backward([self], None if cotangent is None else [cotangent], retain=retain)
 

@@ -63,7 +63,7 @@ def jvp(fun: Function, args: Any = None, tangents: Any = None) -> tuple[Any, Any
     (array([0.]), array([2.]))
     """
     check_tangents("jvp", args, tangents)
-    traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments")
+    traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments", "jvp")
     dy = traced.push(traced.structure.match(tuple(tangents), "tangents"))
     return traced.value(), traced.out_structure.rebuild(dy)
 

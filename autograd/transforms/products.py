@@ -17,7 +17,7 @@ from .forward import check_tangents
 from .jacobians import stacked
 from .reverse import gradient_at
 from .traced import Function, Traced
-from .wrapping import Argnum, named, nary
+from .wrapping import Argnum, like, named, nary
 
 __all__ = [
     "ggnvp", "hessian_tensor_product", "hessian_vector_product", "hvp", "make_ggnvp", "make_hvp",
@@ -64,7 +64,7 @@ def hvp(fun: Function, args: Any = None, tangents: Any = None) -> tuple[Any, Any
     (array([ 3., 12.]), array([6., 0.]))
     """
     check_tangents("hvp", args, tangents)
-    traced = Traced(lambda xs: gradient_at(lambda zs: fun(*zs), xs), tuple(args), "arguments")
+    traced = Traced(lambda xs: gradient_at(lambda zs: fun(*zs), xs), tuple(args), "arguments", "hvp")
     product = traced.out_structure.rebuild(traced.push(traced.structure.match(tuple(tangents), "tangents")))
     gradient = traced.value()
     return (gradient[0], product[0]) if len(args) == 1 else (gradient, product)
@@ -174,7 +174,7 @@ def ggnvp(
     """
     if len(args) != len(tangents):
         raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
-    traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments")
+    traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments", "ggnvp")
     found = _gauss_newton(traced, loss)(tuple(tangents))
     return traced.value(), found[0] if len(args) == 1 else found
 
@@ -199,7 +199,7 @@ def make_ggnvp(f: Function, g: Function = half_squares, f_argnum: Argnum = 0) ->
 
 
 def _make_hvp(f: Function, x: Any) -> tuple[Callable[[Any], Any], Any]:
-    traced = Traced(lambda z: gradient_at(f, z), x)
+    traced = Traced(like(f, lambda z: gradient_at(f, z)), x)
 
     def product(v: Any) -> Any:
         return traced.gradient(traced.out_structure.match(v, "the vector"))
@@ -208,7 +208,7 @@ def _make_hvp(f: Function, x: Any) -> tuple[Callable[[Any], Any], Any]:
 
 
 def _hessian_tensor(f: Function, x: Any, v: Any) -> Any:
-    traced = Traced(lambda z: gradient_at(f, z), x)
+    traced = Traced(like(f, lambda z: gradient_at(f, z)), x)
     return traced.out_structure.rebuild(traced.push(traced.structure.match(v, "the tensor")))
 
 

@@ -114,12 +114,12 @@ MISTAKES = [
             "broadcast(loss, 'dp', 0, to=I)   (if the loss is the same on all ranks)",
             'loss = cc.broadcast((total**2).sum(), "dp", 0, to=I)'),
     Mistake(CHECK, "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))",
-            "check_grads(lambda v: cc.all_reduce((v**3).sum(), 'dp', to=I), ag.Parameter(numpy.ones(4), {'dp': cc.V}))",
-            "argument 0 is {dp: V}",
-            "check_grads(lambda w: cc.all_reduce((cc.cast(cc.shard(w, 'dp'), 'dp', to=cc.V) ** 3).sum(), 'dp', to=I), "
-            "ag.Parameter(numpy.ones(4)))"),
+            "check_grads(lambda v: cc.all_reduce((v**3).sum(), 'dp', to=I), "
+            "ag.Parameter(numpy.ones(4) + cc.world().rank, {'dp': cc.V}))"),
+    Mistake(CHECK, "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))", "check_grads(loss, [0.5, -1.0, 2.0])",
+            "check_grads(f, ag.Parameter(w), ...)", "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))"),
     Mistake(TRANSFORMS, "w = ag.Parameter([0.5, -1.0, 2.0])", "w = numpy.array([0.5, -1.0, 2.0])",
-            "ag.tensor(x, layout={'dp': I})", "w = ag.tensor(numpy.array([0.5, -1.0, 2.0]), layout={'dp': I})"),
+            "ag.tensor(argument, layout={'dp': I})", "w = ag.tensor(numpy.array([0.5, -1.0, 2.0]), layout={'dp': I})"),
     Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, (w,), (v,))",
             "ag.tensor(tangent, layout={'dp': I})", "ag.jvp(loss, (w,), (ag.tensor(v, layout={'dp': I}),))"),
     Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, w, ag.constant(v))",
