@@ -64,7 +64,7 @@ from autograd.layouts.names import name_of
 
 from .call import Call, keep
 from .checks import modes, sanitizer
-from .checks.addends import addend_of, warn_if_equal
+from .checks.addends import addend_of, warn_if_equal, warn_of_copies
 from .checks.sanitizer import Addend
 from .job.history import mark
 from .staging import InShape
@@ -556,7 +556,7 @@ class Prepared:
     is_identity_alone : bool
         Whether the collective is the identity because the group has one rank. Then its adjoint is the identity too.
     sums : int
-        The number of the program's next sum of Varying values, counted from 1; 0 for other calls, and once nothing is
+        The number of the program's next sum of Varying or Partial values, counted from 1; 0 for other calls, and once nothing is
         compared any more.
     adjoint : callable
         The collective's adjoint, unless a test has replaced it since.
@@ -587,7 +587,7 @@ class Prepared:
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
         is_sum = collective.adds and self._is_compared and self._is_inexact
-        self.sums = int(is_sum and layout is not None and all(layout[name] is V for name in call.axes))
+        self.sums = int(is_sum and layout is not None and all(layout[name] is V or layout[name] is P for name in call.axes))
         self._addend: Addend | None = None  # of a call that is examined
         # A silent call has no place in the history: it harms nobody until its adjoint communicates.
         is_silent = collective.silent or collective.free
@@ -642,6 +642,7 @@ class Prepared:
         finally:
             self._addend = None
         warn_if_equal(addend, self.collective.name, x, self.call.axes, self.group)
+        warn_of_copies(self.collective.name, x, self.call.axes, self.group)
         return y
 
     def is_examined(self) -> bool:

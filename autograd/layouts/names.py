@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import caller
 
-__all__ = ["name_of", "owner_of"]
+__all__ = ["name_of", "owner_of", "variable_of"]
 
 _MOST = 64  # elements of a list, attributes of an object
 
@@ -50,6 +50,11 @@ def owner_of(array: Any) -> str:
         if isinstance(own, np.ndarray) and own.shape == array.shape and np.may_share_memory(own, array):
             return text
     return ""
+
+
+def variable_of(array: Any) -> str:
+    """The variable of the caller that holds a plain array, or ""."""
+    return next((text for text, value in _variables() if value is array), "")
 
 
 def _variables() -> Iterator[tuple[str, Any]]:

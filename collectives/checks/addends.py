@@ -18,12 +18,13 @@ from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaWarning, find_site
-from autograd.layouts.layout import R, V
+from autograd.layouts.layout import P, R, V
 from autograd.layouts.messages import describe
+from autograd.layouts.names import name_of
 
 from .sanitizer import Addend, digest_of
 
-__all__ = ["addend_of", "warn_if_equal"]
+__all__ = ["addend_of", "warn_if_equal", "warn_of_copies"]
 
 
 _told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
@@ -54,11 +55,51 @@ def warn_if_equal(addend: Addend | None, name: str, x: Tensor, axes: tuple[str, 
     shown, axis = x.name or "x", repr(axes[0] if len(axes) == 1 else axes)
     rows = ", ".join(f"{each!r}: {R!r}" for each in axes)
     file, line = find_site()
+    if x.layout[axes[0]] is P:  # type: ignore[index]
+        why = "By its label P they are addends of one value, each from a part of the data."
+    else:
+        why = f"By its label {V!r} each rank has a value of its own."
     warnings.warn_explicit(
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): the {group.size} ranks add equal "
-        f"values, so the sum is {group.size} times the value. By its label {V!r} each rank has a value of its own. "
+        f"values, so the sum is {group.size} times the value. {why} "
         "Have all ranks read the same rows, or is it one value that all ranks have computed?\n"
         f"  fix: divide the rows: rows = cc.shard(ag.tensor(rows, layout={{{rows}}}), {axis})\n"
         f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}, for one value that all ranks have computed",
         ReplicaWarning, file, line, registry=_told,
     )  # fmt: skip
+
+
+def warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> None:
+    """Warn, on the first rank of a group, if a Replicated term was added to the Varying value that the ranks sum.
+
+    It counts once per rank. Only factors, signs and shapes may have changed since: behind any other function, and
+    behind a sum over rows, the term is a part of each rank's own value, as a bias is.
+    """
+    if group.index or x.tape is None or x.node < 0:
+        return
+    nodes = x.tape.nodes
+    op, _, _, places, _, shapes, signature = nodes[x.node]
+    while op.name in _SCALINGS and signature is not None:
+        own = [i for i, layout in enumerate(signature.layouts) if any(layout[axis] is V for axis in axes)]
+        if len(own) != 1 or places[own[0]] < 0:
+            return
+        op, _, _, places, _, shapes, signature = nodes[places[own[0]]]
+    if op.name not in ("add", "subtract") or signature is None or group.size == 1:
+        return
+    layouts = signature.layouts
+    copies = [i for i, layout in enumerate(layouts) if all(layout[axis] is R for axis in axes)]
+    if len(copies) != 1 or any(layouts[1 - copies[0]][axis] is not V for axis in axes):
+        return
+    shown, axis = name_of(x), repr(axes[0] if len(axes) == 1 else axes)
+    file, line = find_site()
+    warnings.warn_explicit(
+        f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): {shown} is a sum of a Varying "
+        f"and a Replicated term, made by {op.name}. The Replicated one is the same on all ranks, so it counts "
+        f"{group.size} times in the sum over the ranks\n"
+        f"  fix: add the term after {name}: to a result with to=I the term of the Invariant value, from before its "
+        f"cast to R; or to a result with to=R the same term, and cast(sum, {axis}, to=I)",
+        ReplicaWarning, file, line, registry=_told,
+    )  # fmt: skip
+
+
+_SCALINGS = frozenset(("multiply", "divide", "negative", "reshape", "astype"))

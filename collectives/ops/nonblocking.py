@@ -38,7 +38,7 @@ from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
 from ..call import Call
-from ..checks.addends import warn_if_equal
+from ..checks.addends import warn_if_equal, warn_of_copies
 from ..collective import Collective, absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
@@ -257,6 +257,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
                 addend = prepared.addend(x)
                 call.group.agree(text, addend=addend)
                 warn_if_equal(addend, collective.name, x, call.axes, call.group)
+                warn_of_copies(collective.name, x, call.axes, call.group)
             else:
                 call.group.agree(text)
         prepared.note_start(array, recorded)
