@@ -1,10 +1,14 @@
 """Comparison of the addends of a sum over ranks: equal values on all ranks are probably one value, not addends.
 
-A Varying value is one value of each rank. If all ranks have computed the same one, for example because each has read
-all rows, their sum is the value times the number of ranks, and nothing else is wrong with the program. So the 1st, 2nd,
-4th, 8th, ... time that a program sums a kind of operand (`collective.Prepared`), the digests of the addends travel with
-the fingerprint of the call, without a further message. If they are equal, one rank warns (`ReplicaWarning`). Sums that
-a sweep or a transform makes are not examined, nor is `mean`, which is right for equal values.
+A Varying value is one value of each rank, and a Partial one consists of the ranks' addends. If all ranks have computed
+the same one, for example because each has read all rows, their sum is the value times the number of ranks, and nothing
+else is wrong with the program. So the 1st, 2nd, 4th, 8th, ... time that a program sums a kind of operand
+(`collective.Prepared`), the digests of the addends travel with the fingerprint of the call, without a further message.
+If they are equal, one rank warns (`ReplicaWarning`). Sums that a sweep or a transform makes are not examined, nor is
+`mean`, which is right for equal values.
+
+The same sums are examined for a Replicated term, as that of a penalty in the loss of each rank's rows: it counts once
+per rank.
 """
 
 from __future__ import annotations
@@ -54,17 +58,16 @@ def warn_if_equal(addend: Addend | None, name: str, x: Tensor, axes: tuple[str, 
         return
     shown, axis = x.name or "x", repr(axes[0] if len(axes) == 1 else axes)
     rows = ", ".join(f"{each!r}: {R!r}" for each in axes)
+    is_partial = x.layout is not None and any(x.layout[each] is P for each in axes)
+    says = "they are addends of one value" if is_partial else "each rank has a value of its own"
     file, line = find_site()
-    if x.layout[axes[0]] is P:  # type: ignore[index]
-        why = "By its label P they are addends of one value, each from a part of the data."
-    else:
-        why = f"By its label {V!r} each rank has a value of its own."
     warnings.warn_explicit(
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): the {group.size} ranks add equal "
-        f"values, so the sum is {group.size} times the value. {why} "
+        f"values, so the sum is {group.size} times the value. By its label {P if is_partial else V!r} {says}. "
         "Have all ranks read the same rows, or is it one value that all ranks have computed?\n"
         f"  fix: divide the rows: rows = cc.shard(ag.tensor(rows, layout={{{rows}}}), {axis})\n"
-        f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}, for one value that all ranks have computed",
+        f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}"
+        f"{' and of declare_partial' if is_partial else ''}, for one value that all ranks have computed",
         ReplicaWarning, file, line, registry=_told,
     )  # fmt: skip
 
@@ -75,16 +78,16 @@ def warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> N
     It counts once per rank. Only factors, signs and shapes may have changed since: behind any other function, and
     behind a sum over rows, the term is a part of each rank's own value, as a bias is.
     """
-    if group.index or x.tape is None or x.node < 0:
+    if group.index or group.size == 1 or x.tape is None or x.node < 0:
         return
-    nodes = x.tape.nodes
-    op, _, _, places, _, shapes, signature = nodes[x.node]
+    nodes: list[Any] = x.tape.nodes
+    op, _, _, places, _, _, signature = nodes[x.node]
     while op.name in _SCALINGS and signature is not None:
         own = [i for i, layout in enumerate(signature.layouts) if any(layout[axis] is V for axis in axes)]
         if len(own) != 1 or places[own[0]] < 0:
             return
-        op, _, _, places, _, shapes, signature = nodes[places[own[0]]]
-    if op.name not in ("add", "subtract") or signature is None or group.size == 1:
+        op, _, _, places, _, _, signature = nodes[places[own[0]]]
+    if op.name not in ("add", "subtract") or signature is None:
         return
     layouts = signature.layouts
     copies = [i for i, layout in enumerate(layouts) if all(layout[axis] is R for axis in axes)]

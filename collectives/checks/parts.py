@@ -14,8 +14,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
-
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
