@@ -312,18 +312,26 @@ def explain(
     if word == "mixes" and op.name in _INSTEAD:
         instead = _INSTEAD[op.name] if not _takes_of_rows(op, options) else _OF_EACH_ROW
         found = f"{found}\n  or:  {instead.format(x=names[at[0]], a=axis)}" if found else None
+    if word in ("invariant", "added"):
+        i, j = at if word == "added" else (at[1], at[0])
+        found = _of_common_term(names[i], labels[i], names[j], labels[j], axis, with_label(j, P)) or found
     if word == "invariant" and op.name in ("add", "subtract") and labels[at[1]] is V and found:
         found += (f"\n  or:  add {names[at[0]]} to the result of all_reduce(..., {axis!r}, to=I), if {names[at[1]]} is "
                   f"summed over the ranks later: in the sum it would count once per rank")  # fmt: skip
-    if word == "added" and (labels[at[1]] is R or labels[at[1]] is I) and with_label(at[1], P):
-        i, j, to = at[0], at[1], labels[at[1]]
-        how = f"cast({names[j]}, {axis!r}, to=P)   (counted once; kept on the first rank)"
-        whole = f"all_reduce({names[i]}, {axis!r}, to={to!r})"
-        found = f"  fix: {how}\n  or:  {whole} first   (the sum; {names[j]} is added to it)"
     if word == "invariant" and found and operands and type(operands[at[0]]).__name__ == "Parameter":
         found += _of_parameter(names[at[0]], labels[at[1]], axis)
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
+
+
+def _of_common_term(addend: str, of: Label, name: str, label: Label, axis: str, takes_addends: bool) -> str | None:
+    """The fixes for a value that all ranks have, such as a penalty, which is added to the addends of a sum."""
+    if of is not P or not takes_addends or not (label is R or label is I):
+        return None
+    return (
+        f"  fix: cast({name}, {axis!r}, to=P)   (counted once; kept on the first rank)\n"
+        f"  or:  all_reduce({addend}, {axis!r}, to={label!r}) first   (the sum; {name} is added to it)"
+    )
 
 
 def _labelled_whole(

@@ -183,7 +183,7 @@ def test_a_replicated_term_of_addends() -> None:
     text = refusal(lambda rest, w, copy: summed(rest + (copy * copy).sum()), labelled)
     assert "  fix: cast(y, 'dp', to=P)   (counted once; kept on the first rank)\n  or:  all_reduce(" in text
     text = refusal(lambda rest, w, copy: summed(rest + (w * w).sum()), labelled)
-    assert "  fix: cast(y, 'dp', to=P)" in text and "all_reduce(x, 'dp', to=I) first   (the sum; y is added" in text
+    assert "  fix: cast(y, 'dp', to=P)" in text and "all_reduce(rest, 'dp', to=I) first   (the sum; y is added" in text
     for total in (
         lambda rest, w, copy: summed(rest + cc.cast((copy * copy).sum(), "dp", to=P)),
         lambda rest, w, copy: summed(rest + cc.cast((w * w).sum(), "dp", to=P)),
@@ -197,4 +197,4 @@ def test_a_replicated_term_of_addends() -> None:
 
 def test_an_invariant_term_of_a_value_that_is_summed_later() -> None:
     text = refusal(lambda rest, w, copy: summed(rest + (w * w).sum()), plain)
-    assert "  or:  add y to the result of all_reduce(..., 'dp', to=I), if x is summed over the ranks later" in text
+    assert "  or:  add y to the result of all_reduce(..., 'dp', to=I), if rest is summed over the ranks later" in text
