@@ -577,7 +577,7 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is Replicated: each "
                 f"rank would seed its copy, and its cotangent, which is Partial, would count once per rank"
                 f"{f', {size} times' if size > 1 else ''}. Needed: Invariant, Partial or Rooted\n"
-                f"  fix: loss = cast(loss, {axis!r}, to=I) inside the tape's block   (free in both directions), or "
+                f"  fix: cast(loss, {axis!r}, to=I)   (inside the tape's block; free in both directions), or "
                 f"all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
             )
         if label is V or type(label) is Shard:

@@ -171,7 +171,7 @@ def test_the_texts_about_an_objective_fit_the_number_of_ranks(ranks: int) -> Non
 
     text = refusal(replicated, ranks=ranks)
     assert ("count once per rank, 3 times. " if ranks == 3 else "count once per rank. ") in text
-    assert "fix: loss = cast(loss, 'dp', to=I) inside the tape's block" in text
+    assert "fix: cast(loss, 'dp', to=I)   (inside the tape's block; free" in text
     text = refusal(varying, ranks=ranks)
     assert ("Varying: 3 different numbers, and" if ranks == 3 else "Varying: a number of each rank, and") in text
 

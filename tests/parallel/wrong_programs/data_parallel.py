@@ -619,7 +619,7 @@ def a_module_is_used_beside_its_wrapper(mesh: Any) -> Any:
     return {}
 
 
-@refused("LayoutError", "differs between the ranks", "global_shape")
+@refused("LayoutError", "a local extent, or computed from one", "global_shape")
 def losses_of_the_rows_are_divided_by_the_local_count(mesh: Any) -> Any:
     x, t = sharded(mesh)
     p = parameters()
