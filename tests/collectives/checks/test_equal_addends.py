@@ -150,6 +150,8 @@ def test_over_mpi() -> None:
     outcome = launch("equal_addends.py", 2, limit_s=100)
 
     assert outcome.code == 0, outcome
-    lines = [line for line in outcome.err.splitlines() if "ReplicaWarning" in line]
+    *lines, labelled, also = [line for line in outcome.err.splitlines() if "ReplicaWarning" in line]
+    assert all("the 2 ranks of axis 'dp' pass equal data" in line for line in (labelled, also)), outcome.err
+    assert "from_local(rows: f64[2]" in labelled and "tensor(rows: f64[2]" in also, outcome.err
     assert len(lines) == 3 and all("the 2 ranks add equal values" in line for line in lines), outcome.err
     assert "equal_addends.py:15" in lines[0]

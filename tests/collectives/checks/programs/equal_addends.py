@@ -1,4 +1,4 @@
-"""Sums of values that differ, and of three that are equal on all ranks."""
+"""Sums of values that differ, and of three that are equal on all ranks; and two parts that are equal."""
 
 import warnings
 
@@ -16,3 +16,7 @@ with cc.Mesh(dp=-1) as mesh:
     cc.all_reduce_async(ag.tensor(numpy.array([0.5, 0.25, 1.0])), "dp").wait()
     cc.all_reduce(ag.tensor(numpy.array([0.5, 0.25, 1.0, rank])), "dp")
     cc.all_reduce(ag.tensor(numpy.ones((2, 3)) / 3), "dp", algorithm="ring")
+    part = {"dp": cc.Shard(0)}
+    for rows in (numpy.array([0.5, 0.25]), numpy.array([0.5, 0.25 + rank]), numpy.zeros(2)):
+        cc.from_local(rows, part)
+        ag.tensor(rows, part)  # compared with the next call
