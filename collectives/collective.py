@@ -587,8 +587,8 @@ class Prepared:
     is_identity_alone : bool
         Whether the collective is the identity because the group has one rank. Then its adjoint is the identity too.
     sums : int
-        The number of the program's next sum of Varying values, counted from 1; 0 for other calls, and once nothing is
-        compared any more.
+        The number of the program's next sum of Varying or Partial values, counted from 1; 0 for other calls, and once
+        nothing is compared any more.
     adjoint : callable
         The collective's adjoint, unless a test has replaced it since.
     """
@@ -618,7 +618,7 @@ class Prepared:
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
         is_sum = collective.adds and self._is_compared and self._is_inexact
-        self.sums = int(is_sum and layout is not None and all(layout[name] is V for name in call.axes))
+        self.sums = int(is_sum and layout is not None and all(layout[name] in _ADDENDS for name in call.axes))
         self._addend: Addend | None = None  # of a call that is examined
         # A silent call has no place in the history: it harms nobody until its adjoint communicates.
         is_silent = collective.silent or collective.free
@@ -856,5 +856,6 @@ def _instead(name: str, axis: str, have: Label) -> str:
 
 
 _new = object.__new__
+_ADDENDS = frozenset((V, P))
 _HOST = (np.ndarray, np.generic, Shaped)
 _HOW = {None: "in a backward sweep", True: "recorded", False: "not recorded"}

@@ -25,8 +25,9 @@ from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
-from .checks import declarations, modes, numbers
+from .checks import declarations, modes, numbers, parts
 from .job.failure import process
+from .job.traceback import shorten
 from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
 from .world import World, is_rank_thread, world
@@ -309,6 +310,10 @@ class Mesh:
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
+        if error[0] is not None and self.is_alone and not self._outer:
+            shorten(error[1])
+        for axis in () if error[0] is not None else self._known:
+            parts.tell(axis.group)
         if error[0] is None and modes.limit and self.ranks.size > 1 and not process.is_child:
             if modes.watching or not World.current().raises:  # else ranks go on without those that have failed
                 compare_end(self)
@@ -486,4 +491,5 @@ def current_mesh() -> Mesh:
 
 
 events.constants.append(numbers.note)
+events.declarations.append(parts.expect_different)
 events.uses.append(declarations.examine)

@@ -40,6 +40,7 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaMismatch, ReplicaWarning, find_site, short_site
 from autograd.layouts.layout import C, D, Grid, I, R, Shard, V
 from autograd.layouts.messages import describe
+from autograd.layouts.names import name_of
 
 from .checks import modes
 from .checks.modes import is_due
@@ -53,7 +54,9 @@ __all__ = [
 _SAME = (I, R, C, D)
 
 
-def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Copy] = ()) -> list[Copy]:
+def settle(
+    group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Copy] = (), leaves: Sequence[Any] = ()
+) -> list[Copy]:
     """Compare copies along a group. All its ranks call it.
 
     Parameters
@@ -65,6 +68,8 @@ def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequen
         Copies that should be equal on all ranks.
     parts : sequence of Copy
         Values that are probably meant to differ.
+    leaves : sequence of Tensor
+        The values of the first copies. An error shows the variables that hold them.
 
     Returns
     -------
@@ -86,6 +91,7 @@ def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequen
     rows = [np.frombuffer(data, np.int64) for data in group.exchange(np.array(digests, np.int64).tobytes())]
     same = 1 + len(copies)
     if any(len(row) != len(digests) or (row[:same] != rows[0][:same]).any() for row in rows):
+        copies[: len(leaves)] = map(_with_variable, copies, leaves)
         mine = Statement(call, site=short_site(*find_site()), copies=tuple(copies), is_full=True)
         error = compare(group.name, group.ranks, [Statement.decode(each) for each in group.exchange(mine.encode())])
         if error is not None:
@@ -147,7 +153,13 @@ def compare_objective(outputs: Any, recording: Any) -> None:
     seen = {i: each for i, each in axis.leaves.items() if each() is not None}
     axis.leaves = seen | {id(leaf): weakref.ref(leaf) for leaf in same if leaf.requires_grad}
     own = _own(leaves, axis) if axis.objectives == 1 else []
-    _warn(settle(axis.group, called, [*copies, *objectives], [part for part, _ in own]), own, axis)
+    _warn(settle(axis.group, called, [*copies, *objectives], [part for part, _ in own], same), own, axis)
+
+
+def _with_variable(copy: Copy, x: Any) -> Copy:
+    """A copy of a leaf without a name, with the variable of the program that holds the leaf."""
+    name = "" if x.name else name_of(x, "")
+    return copy._replace(text=_shown(x, name)) if name else copy
 
 
 def _objective(y: Any, site: str) -> Copy:

@@ -45,7 +45,7 @@ class _Named:
         found = [name_of(x, letter) for x, letter in zip(operands, letters, strict=False)]
         one = dict(zip(found, operands, strict=False))
         is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
-        self.name, self.names = op.name, found if is_clear else letters
+        self.name, self.names = _CALLED.get(op.name, op.name), found if is_clear else letters
 
     def operand_name(self, i: int) -> str:
         return self.names[i]
@@ -198,10 +198,13 @@ _BROADCAST = [(R, "broadcast({x}, {a!r}, root={r}, to=R)", "a broadcast forward,
 _INSTEAD = {  # further fixes for an operation that mixes along a sharded dimension
     "getitem": "({x} * mask).sum(), if the index is a mask; halo_exchange({x}, {a!r}, 1), for the neighbours of a part",
     "roll": "halo_exchange({x}, {a!r}, 1, periodic=True), for the neighbours of a part as in a stencil",
+    "concatenate": "halo_exchange({x}, {a!r}, 1), if the neighbours of a part are meant, and zeros at the ends",
     "put": "halo_exchange({x}, {a!r}, 1), for the neighbours of a part and zeros at the ends, as in a stencil",
     "diff": "halo_exchange({x}, {a!r}, 1), for the neighbours of a part as in a stencil",
 }  # fmt: skip
 
+
+_CALLED = {"put": "pad"}  # operations that programs call by another name
 
 _OF_EACH_ROW = "numpy.take_along_axis({x}, columns.reshape(-1, 1), 1), for one element of each row"
 
@@ -236,7 +239,7 @@ def explain(
     shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     word, *at = refused.args
     if by_hand := _update_by_hand(op, arrays, operands):
-        return f"{op.name}({shown})\n  axis {axis!r}: {_mix(names, labels)}\n  fix: {by_hand}" + call_site()
+        return f"{named.name}({shown})\n  axis {axis!r}: {_mix(names, labels)}\n  fix: {by_hand}" + call_site()
     size = layouts[0].grid.sizes[layouts[0].grid.axis(axis)]
 
     def passes(trial: Sequence[Label]) -> bool:
@@ -256,7 +259,7 @@ def explain(
         if labels[i] is V and shapes[i] != () and _has_default_label(x, axis)
         for how in _as_equal(x, names[i], axis, grid.names, partial(with_label, i))
     ]
-    lines = [f"{op.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](named, labels, *at)}"]
+    lines = [f"{named.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](named, labels, *at)}"]
     condition = f", if the ranks of {axis!r} have different data" if questions else ""
     found = None
     if word == "mixes" and getattr(op, "of_parts", None) is not None:
@@ -312,10 +315,26 @@ def explain(
     if word == "mixes" and op.name in _INSTEAD:
         instead = _INSTEAD[op.name] if not _takes_of_rows(op, options) else _OF_EACH_ROW
         found = f"{found}\n  or:  {instead.format(x=names[at[0]], a=axis)}" if found else None
+    if word in ("invariant", "added"):
+        i, j = at if word == "added" else (at[1], at[0])
+        found = _of_common_term(names[i], labels[i], names[j], labels[j], axis, with_label(j, P)) or found
+    if word == "invariant" and op.name in ("add", "subtract") and labels[at[1]] is V and found:
+        found += (f"\n  or:  add {names[at[0]]} to the result of all_reduce(..., {axis!r}, to=I), if {names[at[1]]} is "
+                  f"summed over the ranks later: in the sum it would count once per rank")  # fmt: skip
     if word == "invariant" and found and operands and type(operands[at[0]]).__name__ == "Parameter":
         found += _of_parameter(names[at[0]], labels[at[1]], axis)
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
+
+
+def _of_common_term(addend: str, of: Label, name: str, label: Label, axis: str, takes_addends: bool) -> str | None:
+    """The fixes for a value that all ranks have, such as a penalty, which is added to the addends of a sum."""
+    if of is not P or not takes_addends or not (label is R or label is I):
+        return None
+    return (
+        f"  fix: cast({name}, {axis!r}, to=P)   (counted once; kept on the first rank)\n"
+        f"  or:  all_reduce({addend}, {axis!r}, to={label!r}) first   (the sum; {name} is added to it)"
+    )
 
 
 def _labelled_whole(
@@ -385,6 +404,8 @@ def _part(name: str, label: Label, axis: str, dim: int) -> str | None:
     """The fix for a whole that meets the parts of another value: this rank's part of it."""
     if label is P:
         return f"  fix: reduce_scatter({name}, {axis!r}, dim={dim})   (this rank's part of the sum)"
+    if label is C:
+        return f"  fix: shard(ag.tensor({name}, layout={{{axis!r}: R}}), {axis!r}, dim={dim})   (this rank's part)"
     if label is R or label is I:
         cost = "free in both directions" if label is R else "an all-gather in backward"
         return f"  fix: shard({name}, {axis!r}, dim={dim})   (this rank's part; {cost})"
@@ -556,9 +577,10 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
         if label is R:
             raise LayoutError(
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is Replicated: each "
-                f"of the {size} ranks would seed its copy, and its cotangent, which is Partial, would count {size} "
-                f"times. Needed: Invariant, Partial or Rooted\n  fix: cast(loss, {axis!r}, to=I)   (free in both "
-                f"directions), or all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
+                f"rank would seed its copy, and its cotangent, which is Partial, would count once per rank"
+                f"{f', {size} times' if size > 1 else ''}. Needed: Invariant, Partial or Rooted\n"
+                f"  fix: cast(loss, {axis!r}, to=I)   (inside the tape's block; free in both directions), or "
+                f"all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
             )
         if label is V or type(label) is Shard:
             question, fix, condition = "", "fix: ", ""
@@ -572,7 +594,8 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
                 fix, condition = "or:  ", f", if the ranks of {axis!r} have different data"
             raise LayoutError(
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is {label.word}: "
-                f"{size} different numbers, and no single one to differentiate. Needed: Invariant, Partial or Rooted\n"
+                f"{f'{size} different numbers' if size > 1 else 'a number of each rank'}, and no single one to "
+                f"differentiate. Needed: Invariant, Partial or Rooted\n"
                 f"{question}  {fix}all_reduce(loss, {axis!r}, to=I){condition}   (if each rank holds a part "
                 f"of the loss)\n"
                 f"  or:  broadcast(loss, {axis!r}, 0, to=I)   (if the loss is the same on all ranks)\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import islice
 from types import ModuleType
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import caller
+from .layout import Layout, Shard
 
-__all__ = ["name_of", "owner_of"]
+__all__ = ["global_extent", "name_of", "owner_of", "variable_of"]
 
 _MOST = 64  # elements of a list, attributes of an object
 
@@ -50,6 +52,33 @@ def owner_of(array: Any) -> str:
         if isinstance(own, np.ndarray) and own.shape == array.shape and np.may_share_memory(own, array):
             return text
     return ""
+
+
+def variable_of(array: Any) -> str:
+    """The variable of the caller that holds a plain array, or ""."""
+    return next((text for text, value in _variables() if value is array), "")
+
+
+def global_extent(axis: str, number: Any) -> str:
+    """What gives the global count in place of a local one: ``x.global_shape[0] in place of x.shape[0]``.
+
+    x is a variable of the caller that is sharded along the axis, if there is one: one with `number` as its extent, or
+    the latest.
+    """
+    found = ""
+    for text, value in _variables():
+        layout = getattr(value, "layout", None)
+        label = layout[axis] if isinstance(layout, Layout) and axis in layout.grid.names else None
+        if not isinstance(label, Shard) or label.extent is None:
+            continue
+        d, shape = label.dim, value.array.shape
+        offered = f"{text}.global_shape[{d}] in place of {text}.shape[{d}]"
+        if shape[d] == number:
+            return offered
+        if math.prod(shape) == number:
+            return f"math.prod({text}.global_shape) in place of {text}.size"
+        found = found or offered
+    return found or "x.global_shape[0] in place of x.shape[0], for an x that is Shard(0)"
 
 
 def _variables() -> Iterator[tuple[str, Any]]:

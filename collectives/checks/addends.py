@@ -1,15 +1,17 @@
-"""Comparison of the addends of a sum over ranks: equal values on all ranks, and means of different numbers of rows.
+"""Examination of the addends of a sum over ranks: values and terms that count too often, means of unequal counts.
 
 The 1st, 2nd, 4th, 8th, ... time that a program sums a kind of operand (`collective.Prepared`), facts about the addends
 travel with the fingerprint of the call, without a further message. Sums that a sweep or a transform makes are not
-examined. One rank warns of two mistakes with values that are Varying, and so are not refused:
+examined. One rank warns of three mistakes that the labels allow:
 
-- The addends are equal (`ReplicaWarning`). A Varying value is one value of each rank. If all ranks have computed the
-  same one, for example because each has read all rows, their sum is the value times the number of ranks. `mean` is
-  right for equal values.
+- The addends are equal (`ReplicaWarning`). A Varying value is one value of each rank, and a Partial one consists of the
+  ranks' addends. If all ranks have computed the same one, for example because each has read all rows, their sum is the
+  value times the number of ranks. `mean` is right for equal values.
+- A Replicated term was added to the Varying value (`ReplicaWarning`), as that of a penalty in the loss of each rank's
+  rows: it counts once per rank. The nodes on the tape that made the addend tell.
 - The addends are means of different numbers of rows (`GradientWarning`): then a row of a rank with few rows counts more
-  than one of a rank with many. The nodes on the tape that made an addend tell by which count it was divided, and with
-  which weight it is summed. If each rank multiplies its mean by its own count, the weights are equal, and all is well.
+  than one of a rank with many. The nodes tell by which count an addend was divided, and with which weight it is summed.
+  If each rank multiplies its mean by its own count, the weights are equal, and all is well.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import GradientWarning, ReplicaWarning, find_site, short_site
-from autograd.layouts.layout import R, Shard, V
+from autograd.layouts.layout import P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 
@@ -114,8 +116,12 @@ def _number(node: Any) -> float | None:
 
 
 def warn_of_addends(addend: Addend | None, name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> None:
-    """Warn, on the first rank of a group, if the ranks have added equal values, or means of unequal numbers of rows."""
-    if addend is None or group.index:
+    """Warn, on the first rank of a group, of what is wrong with the addends of a sum; see the module."""
+    if group.index:
+        return
+    if name != "mean":
+        _warn_of_copies(name, x, axes, group)
+    if addend is None:
         return
     if addend.digest and addend.is_equal:
         _warn(ReplicaWarning, _equal_text(name, x, axes, group))
@@ -131,12 +137,15 @@ def _warn(category: type[Warning], text: str) -> None:
 def _equal_text(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> str:
     shown, axis = x.name or "x", repr(axes[0] if len(axes) == 1 else axes)
     rows = ", ".join(f"{each!r}: {R!r}" for each in axes)
+    is_partial = x.layout is not None and any(x.layout[each] is P for each in axes)
+    says = "they are addends of one value" if is_partial else "each rank has a value of its own"
     return (
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): the {group.size} ranks add equal "
-        f"values, so the sum is {group.size} times the value. By its label {V!r} each rank has a value of its own. "
+        f"values, so the sum is {group.size} times the value. By its label {P if is_partial else V!r} {says}. "
         "Have all ranks read the same rows, or is it one value that all ranks have computed?\n"
         f"  fix: divide the rows: rows = cc.shard(ag.tensor(rows, layout={{{rows}}}), {axis})\n"
-        f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}, for one value that all ranks have computed"
+        f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}"
+        f"{' and of declare_partial' if is_partial else ''}, for one value that all ranks have computed"
     )
 
 
@@ -155,3 +164,38 @@ def _counts_text(name: str, x: Tensor, axes: tuple[str, ...], size: int, counts:
         f"  or:  all_reduce(losses.sum(), {axis}, to=I) / all_reduce(float(n), {axis}, to=I), where n is the count of "
         f"this rank\n  or:  all_reduce(declare_partial({shown}, {axis}), {axis}, to=I){divided}, if that is meant"
     )
+
+
+def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> None:
+    """Warn, on the first rank of a group, if a Replicated term was added to the Varying value that the ranks sum.
+
+    It counts once per rank. Only factors, signs and shapes may have changed since: behind any other function, and
+    behind a sum over rows, the term is a part of each rank's own value, as a bias is.
+    """
+    if group.index or group.size == 1 or x.tape is None or x.node < 0:
+        return
+    nodes: list[Any] = x.tape.nodes
+    op, _, _, places, _, _, signature = nodes[x.node]
+    while op.name in _SCALINGS and signature is not None:
+        own = [i for i, layout in enumerate(signature.layouts) if any(layout[axis] is V for axis in axes)]
+        if len(own) != 1 or places[own[0]] < 0:
+            return
+        op, _, _, places, _, _, signature = nodes[places[own[0]]]
+    if op.name not in ("add", "subtract") or signature is None:
+        return
+    layouts = signature.layouts
+    copies = [i for i, layout in enumerate(layouts) if all(layout[axis] is R for axis in axes)]
+    if len(copies) != 1 or any(layouts[1 - copies[0]][axis] is not V for axis in axes):
+        return
+    shown, axis = name_of(x), repr(axes[0] if len(axes) == 1 else axes)
+    _warn(
+        ReplicaWarning,
+        f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): {shown} is a sum of a Varying "
+        f"and a Replicated term, made by {op.name}. The Replicated one is the same on all ranks, so it counts "
+        f"{group.size} times in the sum over the ranks\n"
+        f"  fix: add the term after {name}: to a result with to=I the term of the Invariant value, from before its "
+        f"cast to R; or to a result with to=R the same term, and cast(sum, {axis}, to=I)",
+    )
+
+
+_SCALINGS = frozenset(("multiply", "divide", "negative", "reshape", "astype"))

@@ -46,8 +46,8 @@ from contextlib import contextmanager
 
 from autograd.errors import OptionError
 
-__all__ = ["MODES", "check_mode", "is_checked", "is_due", "mismatch_text", "rank_list", "set_check", "time_limit_s",
-           "unreceived_text"]  # fmt: skip
+__all__ = ["MODES", "check_mode", "deadlock_hint", "is_checked", "is_due", "mismatch_text", "rank_list", "set_check",
+           "time_limit_s", "unreceived_text"]  # fmt: skip
 
 MODES = ("off", "first", "always", "ranks")
 FIRST_CALLS = 1000
@@ -170,6 +170,16 @@ def unreceived_text(messages: Sequence[tuple[int, int, str]]) -> str:
     return "\n  ".join([f"all programs have ended, and {count} sent and never received", *lines, f"fix: {fix}"])
 
 
+def deadlock_hint(text: str) -> str:
+    """What to look for if ranks that cannot continue wait for the cotangents of messages; else an empty string."""
+    if "the cotangent of message" not in text:
+        return ""
+    return (
+        "\n  fix: the cotangent of a message is sent by backward of the tape that recorded its recv: is this recv "
+        "missing, or backward on its rank? With several messages, the order of their backwards matters"
+    )
+
+
 def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str], sites: Sequence[str] = ()) -> str:
     """The text of a `CollectiveMismatch`.
 
@@ -195,7 +205,10 @@ def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str], sites: 
         head = f"{rank_list(odd)} did not make the call of the other ranks of '{name}'"
     where = dict(zip(ranks, sites, strict=True)) if sites else {}
     lines = [f"  {rank_list(members)}: {call}{_places(members, where)}" for call, members in groups]
-    return "\n".join([head, *lines, "  needed: the same call, in the same order, on all ranks of the group"])
+    lines.append("  needed: the same call, in the same order, on all ranks of the group")
+    if len(groups) > 1 and all(call.startswith("permute(") for call, _ in groups):
+        lines.append("  fix: send and recv in place of permute, if the parts have different shapes")
+    return "\n".join([head, *lines])
 
 
 def _places(members: Sequence[int], where: dict[int, str]) -> str:

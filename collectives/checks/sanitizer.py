@@ -303,7 +303,7 @@ _KINDS = {
         "the copies of",
         "has digest {digest:08x}",
         "make it from the same seed on every rank, or broadcast it from one rank, and change it on all ranks in the "
-        "same way; if the ranks are meant to differ, declare it with the label V",
+        "same way; if the ranks are meant to differ, declare it with the label V, or Shard(d) for parts of one weight",
     ),
     "objective": (
         "the objectives of",

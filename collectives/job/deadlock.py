@@ -183,6 +183,7 @@ class DeadlockDetection:
         else:
             why = f"rank {slowest} has waited for {limit_s:g} s ({limit_by})"
         text = verdict_text(why, self._replies, self.size, self._silent(now))
+        text += modes.deadlock_hint(text) if waiting else ""
         ended = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}
         verdict = {"text": text, "waits": ended}
         for rank in range(self.size):

@@ -204,6 +204,7 @@ class WaitingRanks:
 
     def _stop_all(self, why: str) -> None:
         text = f"{why}: " + "; ".join(map(self._state, range(self.size)))
+        text += modes.deadlock_hint(text)
         for rank in self._blocked():
             self._stop(rank, DeadlockError(text))
 

@@ -36,7 +36,8 @@ def test_a_local_count_is_refused_beside_every_label_but_varying(use: Callable[[
                 continue  # the logarithm refuses it
             with pytest.raises(ag.LayoutError, match="local extent") as caught:
                 use(ag.tensor(A[0], {"tp": label}), x.shape[1])
-            assert "x.global_shape[" in str(caught.value) and "float(number)" in str(caught.value)
+            assert "fix: x.global_shape[0] in place of x.shape[0], for an x that is Shard(0)" in str(caught.value)
+            assert ("float(number)" in str(caught.value)) == isinstance(label, Shard)
         with pytest.raises(ag.LayoutError, match="local extent"):
             use(ag.constant(A[0]), x.shape[1])
         assert use(ag.tensor(A[0], {"tp": V}), x.shape[1]).layout == {"tp": V}
@@ -68,3 +69,20 @@ def test_the_offered_fix_has_the_serial_gradient() -> None:
     serial = ag.grad(lambda w: (np.mean(w * A, axis=1) ** 2).sum())(A[0])
     for found in cc.run(program, 2):
         numpy.testing.assert_allclose(found, serial, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("local", "fix"),
+    [
+        (lambda x: x.shape[0], "x.global_shape[0] in place of x.shape[0]"),
+        (lambda x: x.shape[0] * 5, "x.global_shape[0] in place of x.shape[0]"),
+        (lambda x: x.size, "math.prod(x.global_shape) in place of x.size"),
+    ],
+)
+def test_the_fix_names_the_variable_that_is_sharded(local: Callable[[Any], Any], fix: str) -> None:
+    with cc.Mesh(dp=1):
+        x = cc.shard(ag.tensor(A, {"dp": R}), "dp")
+        loss, n = cc.all_reduce((x * x).sum(), "dp", to=I), local(x)
+        with pytest.raises(ag.LayoutError, match="local extent") as caught:
+            loss / n
+        assert f"  fix: {fix}   (the global extent)\n  at " in str(caught.value)

@@ -233,7 +233,7 @@ def test_a_plain_array_beside_addends_or_in_a_collective() -> None:
         for wrong, how in (
             (lambda: p + y, "cast(ag.constant(y), 'dp', to=P)"),
             (lambda: p * y, "ag.constant(y)"),
-            (lambda: cc.cast(y, "dp", to=R), "ag.tensor(x, layout={'dp': R})"),
+            (lambda: cc.cast(y, "dp", to=R), "ag.tensor(y, layout={'dp': R})"),
             (lambda: cc.shard(y, "dp"), "ag.tensor(y, layout={'dp': R})"),
         ):
             with pytest.raises(ag.LayoutError) as error:

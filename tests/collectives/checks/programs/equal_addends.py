@@ -1,4 +1,4 @@
-"""Sums of values that differ, of three that are equal on all ranks, and of means of different numbers of rows."""
+"""Sums of values that differ, of three that are equal on all ranks, of means of unequal counts; and two equal parts."""
 
 import warnings
 
@@ -21,3 +21,7 @@ with cc.Mesh(dp=-1) as mesh:
         local = (cc.cast(w, "dp", to=cc.R) * numpy.ones(2 + int(rank)) * (0.5 + rank)).mean()
         loss = cc.all_reduce(local, "dp", to=cc.I) / 2  # a mean of means
     tape.backward(loss)
+    part = {"dp": cc.Shard(0)}
+    for rows in (numpy.array([0.5, 0.25]), numpy.array([0.5, 0.25 + rank]), numpy.zeros(2)):
+        cc.from_local(rows, part)
+        ag.tensor(rows, part)  # compared with the next call
