@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import name_of, owner_of
+from .names import is_taken, name_of, owner_of
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -46,6 +46,8 @@ class _Named:
         one = dict(zip(found, operands, strict=False))
         is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
         self.name, self.names = op.name, found if is_clear else letters
+        if getattr(op, "of_parts", None) is not None and self.names == letters == ["x"] and is_taken("x", operands[0]):
+            self.names = ["operand"]  # the fix counts its elements: those of the program's x would be others
 
     def operand_name(self, i: int) -> str:
         return self.names[i]

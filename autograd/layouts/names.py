@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import caller
 
-__all__ = ["name_of", "owner_of"]
+__all__ = ["is_taken", "name_of", "owner_of", "view_of"]
 
 _MOST = 64  # elements of a list, attributes of an object
 
@@ -50,6 +50,22 @@ def owner_of(array: Any) -> str:
         if isinstance(own, np.ndarray) and own.shape == array.shape and np.may_share_memory(own, array):
             return text
     return ""
+
+
+def is_taken(name: str, x: Any) -> bool:
+    """Whether `name` is a variable of the caller that holds another value than `x`."""
+    return any(text == name and value is not x for text, value in _variables())
+
+
+def view_of(x: Any) -> tuple[str, Any]:
+    """The variable of the caller of which the Tensor `x` is another shape, as after ``reshape``; ("", None) if none."""
+    array = getattr(x, "array", None)
+    for text, value in _variables():
+        own = getattr(value, "array", None) if hasattr(value, "layout") else None
+        if isinstance(own, np.ndarray) and isinstance(array, np.ndarray) and own.size == array.size:
+            if own.dtype == array.dtype and np.may_share_memory(own, array):
+                return text, value
+    return "", None
 
 
 def _variables() -> Iterator[tuple[str, Any]]:

@@ -74,6 +74,10 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "the number of rows": lambda rank: value(I) / np.ones(int(count(rank))).sum(),
     "a local count beside a Shard": lambda rank: value(Shard(0)) / int(count(rank)),
     "a seed": lambda rank: value(R) * ag.random.normal(ag.random.Key(int(rank)), 3),
+    "the bounds of a draw": lambda rank: value(R) * ag.random.uniform(ag.random.Key(0), 3, high=1.0 + int(rank)),
+    "the bounds of a draw for a Tensor": lambda rank: ag.random.uniform(
+        ag.random.Key(0), value(R), high=1.0 + int(rank)
+    ),
     "dropout": lambda rank: ag.nn.dropout(value(R), 0.1 * (int(rank) + 1), ag.random.Key(0)),
 }
 
