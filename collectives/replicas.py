@@ -356,7 +356,8 @@ def _warn(holders: Sequence[tuple[int, ...]], own: Sequence[Part], axis: Any) ->
             "to=R) where it is used; in a pipeline on all stages at the start of the tape's block, before send and "
             "recv\n"
             "  or:  give the ranks different values, for example drawn from key.along(...), or cut from the whole value"
-            f"\n  or:  layout={{{along!r}: V}}, if an ag.tensor without a label is meant to have a value of each rank",
+            f"\n  or:  layout={{{along!r}: V}}, if an ag.tensor without a label is meant to have a value of each rank"
+            "\n  or:  leave it so, if the program sums the gradients of the copies itself, before each step",
             ReplicaWarning, file, line,
         )  # fmt: skip
 

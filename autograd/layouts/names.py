@@ -38,7 +38,22 @@ def name_of(x: Any, default: str = "x") -> str:
                 return f"{text}.grad"
         if owner := owner_of(array):
             return f"{owner}.data"
+        if not own and (transposed := _transposed(x)):
+            return f"{transposed}.T"
     return own or default
+
+
+def _transposed(x: Any) -> str:
+    """The variable of the caller of which a matrix is the transpose, or ""."""
+    array = getattr(x, "array", None)
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or type(x).__name__ == "Given":
+        return ""
+    for text, value in _variables():
+        own = getattr(value, "array", None) if getattr(value, "layout", None) == x.layout else None
+        if isinstance(own, np.ndarray) and own.shape == array.shape[::-1] and own.strides == array.strides[::-1]:
+            if np.may_share_memory(own, array):
+                return text
+    return ""
 
 
 def owner_of(array: Any) -> str:

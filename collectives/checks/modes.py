@@ -156,6 +156,16 @@ def rank_list(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
+def cast_text(waits: Sequence[str]) -> str:
+    """The fix for waits of which one is in a cast and another one in recv, or "": a cast inside a pipeline."""
+    if any("cast I->R" in wait for wait in waits) and any("recv" in wait and "cast" not in wait for wait in waits):
+        return (
+            "fix: on a pipeline's stages, cast at the start of the tape's block, before send and recv, on all ranks: a "
+            "cast is one call of all of them"
+        )
+    return ""
+
+
 def unreceived_text(messages: Sequence[tuple[int, int, str]]) -> str:
     """The message for values that were sent and never received: each with its two ranks and its description."""
     lines = [f"from rank {source} to rank {target}: {text}" for source, target, text in messages[:_MOST_SHOWN]]

@@ -16,7 +16,7 @@ from autograd.errors import ReplicaWarning, RingtapeError
 from . import test_recipes
 from .test_recipes import RECIPES
 
-HAND, READ, MASKED, MODULE, TENSOR, STAGES, MODULES, NORMS, HEAT, RING, TRANSFORMS, CHECK, OWN = RECIPES
+HAND, READ, MASKED, MODULE, TENSOR, STAGES, MODULES, TIED, NORMS, HEAT, RING, TRANSFORMS, CHECK, OWN = RECIPES
 UPDATE = "w.data = w.numpy() - 0.1 * w.grad.numpy()"
 OBJECTIVE = 'cc.all_reduce(((y - t) ** 2).sum(), "dp", to=I) / x.global_shape[0]'
 COUNT = 'cc.all_reduce(mask.sum(), "dp", to=I)'
@@ -96,6 +96,13 @@ MISTAKES = [
     Mistake(MODULES, 'ag.Parameter(a, {"pp": V}) for', "ag.Parameter(a) for",
             "net.weight = ag.Parameter(net.weight.numpy(), {'pp': V})", 'ag.Parameter(a, {"pp": V}) for'),
     Mistake(STAGES, "else None", "else 0.0"),
+    Mistake(TIED, 'copy = cc.cast(table, "pp", to=R)', 'copy = table = ag.Parameter(E, {"pp": V})',
+            "cast(w, 'pp', to=R) where it is used; in a pipeline on all stages at the start of the tape's block",
+            'copy = cc.cast(table, "pp", to=R)'),
+    Mistake(TIED, "nn.embedding(tokens, copy) if", 'nn.embedding(tokens, cc.cast(table, "pp", to=R)) if',
+            "cast at the start of the tape's block, before send and recv, on all ranks",
+            "nn.embedding(tokens, copy) if"),
+    Mistake(TIED, "h @ copy.T", "h @ table.T", "cast(table.T, 'pp', to=R)", "h @ copy.T"),
     Mistake(NORMS, 'x.sum(1, keepdims=True), "tp"', 'x.sum(1), "tp"', "keepdims=True where y is reduced",
             'x.sum(1, keepdims=True), "tp"'),
     Mistake(NORMS, 'cc.all_reduce(x.sum(1, keepdims=True), "tp", to=R) / n', "x.mean(1, keepdims=True)",

@@ -156,6 +156,22 @@ def _(names: Names) -> Names:
     return {name: of_each_rank([p.numpy() for p in found]) for name, found in learned.items()}
 
 
+@reference("Tied embeddings of a pipeline")
+def _(names: Names) -> Names:
+    table, weights = ag.Parameter(names["E"]), [ag.Parameter(w) for w in names["W"][: names["last"] + 1]]
+    optimizer = optim.Adam([table, *weights], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            h = nn.embedding(names["tokens"], table)
+            for w in weights:
+                h = np.tanh(h @ w)
+            loss = nn.cross_entropy(h @ table.T, names["target"], "mean")
+        tape.backward(loss)
+        optimizer.step()
+    return {"table": table.numpy(), "w": numpy.stack([w.numpy() for w in weights])}
+
+
 @reference("Softmax and norms over a divided dimension")
 def _(names: Names) -> Names:
     def loss(x: Any) -> Any:
