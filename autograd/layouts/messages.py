@@ -15,7 +15,8 @@ from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
     "ABOUT_EXTENTS", "REJECTED", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf",
-    "explain", "fixes", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
+    "explain", "first_elements_text", "fixes", "rank_dependent", "require_one_number", "require_same_number",
+    "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -465,6 +466,27 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
         f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is an "
         "array that is the same on all ranks" + call_site()
     )
+
+
+def first_elements_text(op: Any, x: Any, layout: Layout, array: Any, key: Any, place: int, axis: str) -> str:
+    """The text of the error for copies of one value of which each rank would take as many elements as its part has."""
+    entries = key if isinstance(key, tuple) else (key,)
+    before = [each for each in entries[:place] if each is not None]
+    dim = len(before)
+    if any(each is Ellipsis for each in before):
+        dim = len(array.shape) - sum(each is not None for each in entries[place:])
+    name, label = name_of(x, op.operand_name(0)), layout[axis]
+    how = "reduce_scatter" if label is P else "shard"
+    text = (
+        f"{op.name}({name}: {describe(array, array.shape, layout)})\n  axis {axis!r}: {name} is {label.word}, and the "
+        f"bound of the slice [:{entries[place].stop!r}] of dimension {dim} is the local extent of a sharded dimension: "
+        f"each rank would take the first elements of {name}, not those of its part\n"
+        f"  fix: {how}({name}, {axis!r}, dim={dim})   (this rank's part; if {name} is longer than the whole of the "
+        f"sharded value, {how} of {name} cut to its global extent)"
+    )
+    if label is R or label is C:
+        text += f"\n  or:  cast({name}, {axis!r}, to=V) first, if each rank is meant to use the first elements"
+    return text + call_site()
 
 
 def contradiction(caller: str, x: Any, axis: str, have: Label, need: Label) -> str:

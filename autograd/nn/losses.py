@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..engine import events
 from ..engine.parameter import constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, LayoutError, ShapeError, call_site, typed_errors
+from ..layouts.layout import R, Shard
 from ..ops.nn.cross_entropy import as_rows, mean_of_targets
 from ..ops.reductions import mean_loss
 from ..random.keys import integer
@@ -216,6 +218,10 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
     w = np.ones(classes, array.dtype) if weight is None else np.asarray(getattr(weight, "array", weight), array.dtype)
     if w.shape != (classes,):
         raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class" + call_site())
+    layout = x.layout if x.__class__ in TENSORS else None
+    if weight is not None and layout is not None and events.constants and not state.in_rules:
+        parts_of_one = [R if type(label) is Shard else label for label in layout.labels]
+        events.compare(f"{name} with class weights", layout.grid.layout(parts_of_one), w)
     one_hot = (raw[:, None] == np.arange(classes)).astype(array.dtype)
     of_classes = (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]
     of_rows = (one_hot * w).sum(axis=1) * seen
