@@ -83,18 +83,18 @@ def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequen
         group.agree(call)
     copies = [*copies, *group.copies]
     group.copies.clear()
-    digests = [zlib.crc32(call.encode()), *(copy.digest for copy in copies)]
-    data = [len(digests), *digests, *(number for part in parts for number in (part.kind, part.copy.digest))]
+    digests = [zlib.crc32(f"{call} {len(copies)}".encode()), *(copy.digest for copy in copies)]
+    data = [*digests, *(part.kind << 32 | part.copy.digest for part in parts)]
     rows = [np.frombuffer(each, np.int64) for each in group.exchange(np.array(data, np.int64).tobytes())]
-    same = rows[0][: 1 + int(rows[0][0])]
-    if any(not np.array_equal(row[: len(same)], same) for row in rows):
+    same = len(digests)
+    if any(not np.array_equal(row[:same], rows[0][:same]) for row in rows):
         mine = Statement(call, site=short_site(*find_site()), copies=tuple(copies), is_full=True)
         error = compare(group.name, group.ranks, [Statement.decode(each) for each in group.exchange(mine.encode())])
         if error is not None:
             group.is_broken = True
             raise error
         return [()] * len(parts)
-    held = [list(zip(row[len(same) :: 2].tolist(), row[len(same) + 1 :: 2].tolist(), strict=True)) for row in rows]
+    held = [[divmod(number, 1 << 32) for number in row[same:].tolist()] for row in rows]
     return [_holders(part, held) for part in parts]
 
 
@@ -312,7 +312,7 @@ class Part(NamedTuple):
     """A value of which each rank has its own, or a part."""
 
     copy: Copy
-    kind: int  # the hash of a parameter's shape and dtype; 0 for a leaf that is no parameter
+    kind: int  # a hash of a parameter's shape and dtype, of 31 bits; 0 for a leaf that is no parameter
     value: Any
 
 
@@ -324,7 +324,8 @@ def _own(leaves: Sequence[Any], axis: Any) -> list[Part]:
             isinstance(x, Parameter) or _is_unlabelled(x, axis)
         ):
             name = x.name or f"parameter {i}"
-            kind = zlib.crc32(f"{x.array.dtype}{x.array.shape}".encode()) or 1 if isinstance(x, Parameter) else 0
+            hashed = zlib.crc32(f"{x.array.dtype}{x.array.shape}".encode()) & 0x7FFFFFFF
+            kind = max(hashed, 1) if isinstance(x, Parameter) else 0
             found.append(Part(Copy(name, _shown(x, name), _digest_of(x.array)), kind, x))
     return found
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import is_taken, name_of, owner_of
+from .names import is_taken, name_of, owner_of, parameters_beside
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -44,6 +44,10 @@ class _Named:
     def __init__(self, op: Any, n: int, operands: Sequence[Any]):
         letters = [op.operand_name(i) for i in range(n)]
         found = [name_of(x, letter) for x, letter in zip(operands, letters, strict=False)]
+        for i, name in enumerate(found):
+            x = operands[i]
+            if name == letters[i] and found.count(name) > 1 and "other" not in found and _is_number(x):
+                found[i] = "other"  # its letter is the name of a variable that holds another operand
         one = dict(zip(found, operands, strict=False))
         is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
         self.name, self.names = op.name, found if is_clear else letters
@@ -52,6 +56,10 @@ class _Named:
 
     def operand_name(self, i: int) -> str:
         return self.names[i]
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float | complex) or (_is_plain(x) and np.shape(x.array) == ())
 
 
 class Refused(Exception):
@@ -291,6 +299,12 @@ def explain(
     if word == "spans":
         j, d, i = at
         found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found
+        local = shapes[i][labels[i].dim]
+        is_same = labels[j] is R or labels[j] is I or labels[j] is C
+        if is_same and shapes[j][d] == local != labels[i].extent and size > 1:
+            whole = f"all {labels[i].extent}" if labels[i].extent else "all elements"
+            found = (f"  fix: shard(whole, {axis!r}, dim={d}), with whole made for {whole} and labelled {R!r}, in "
+                     f"place of {names[j]}, which all ranks have made for the {local} of a part")  # fmt: skip
         if labels[j] is V and shapes[j][d] == labels[i].extent and _has_default_label(operands[j], axis):
             made = _labelled(operands[j], names[j], {axis: R}, grid.names)
             whole = made if _is_plain(operands[j]) else names[j]
@@ -315,6 +329,12 @@ def explain(
     if word == "mixes" and op.name in _INSTEAD:
         instead = _INSTEAD[op.name] if not _takes_of_rows(op, options) else _OF_EACH_ROW
         found = f"{found}\n  or:  {instead.format(x=names[at[0]], a=axis)}" if found else None
+        if found and op.name == "getitem" and labels[at[0]].dim > 0:
+            found += ("\n  or:  a weight for each slice, each divided by columns, if the columns of a fused weight are "
+                      "split here, as in q, k, v = split(x @ w, 3)")  # fmt: skip
+    if word == "invariant" and found and labels[at[1]] is R:
+        found += (f"\n  or:  to=I where {names[at[1]]} is made by all_reduce, all_gather or broadcast, if all ranks "
+                  "compute the same from there on")  # fmt: skip
     if word == "invariant" and found and operands and type(operands[at[0]]).__name__ == "Parameter":
         found += _of_parameter(names[at[0]], labels[at[1]], axis)
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
@@ -365,7 +385,8 @@ def _takes_of_rows(op: Any, options: Sequence[Any]) -> bool:
 def _of_parameter(name: str, other: Label, axis: str) -> str:
     """More fixes for a parameter that meets different data: it may belong to a module, or to this rank alone."""
     text = ""
-    if "." in name:
+    beside = [p.layout for p in parameters_beside(name) if p.layout is not None and axis in p.layout.grid.names]
+    if "." in name and other is not P and not any(type(layout[axis]) is Shard for layout in beside):
         text = f"\n  or:  call the model through DataParallel(model, {axis!r}), which makes the casts"
         text += f", if the ranks of {axis!r} have different data" if other is V else ""
     if other is V:
@@ -388,8 +409,8 @@ def _part(name: str, label: Label, axis: str, dim: int) -> str | None:
     """The fix for a whole that meets the parts of another value: this rank's part of it."""
     if label is P:
         return f"  fix: reduce_scatter({name}, {axis!r}, dim={dim})   (this rank's part of the sum)"
-    if label is R or label is I:
-        cost = "free in both directions" if label is R else "an all-gather in backward"
+    if label is R or label is I or label is C:
+        cost = "an all-gather in backward" if label is I else "free in both directions"
         return f"  fix: shard({name}, {axis!r}, dim={dim})   (this rank's part; {cost})"
     return None
 

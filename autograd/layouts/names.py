@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import caller
 
-__all__ = ["is_taken", "name_of", "owner_of", "view_of"]
+__all__ = ["is_taken", "name_of", "owner_of", "parameters_beside", "view_of"]
 
 _MOST = 64  # elements of a list, attributes of an object
 
@@ -29,6 +29,8 @@ def name_of(x: Any, default: str = "x") -> str:
         The name of a value that no variable holds and that has no name of its own.
     """
     own: str = getattr(x, "name", "")
+    if isinstance(x, int | float | complex | np.generic):  # many variables may hold an equal number
+        return default
     array = getattr(x, "array", None) if type(x).__name__ == "Given" else None
     if array is None or np.shape(array) != ():  # equal numbers may be one object
         for text, value in _variables():
@@ -65,6 +67,14 @@ def owner_of(array: Any) -> str:
         if isinstance(own, np.ndarray) and own.shape == array.shape and np.may_share_memory(own, array):
             return text
     return ""
+
+
+def parameters_beside(name: str) -> list[Any]:
+    """The parameters of the module that a name like ``self.w`` begins with."""
+    root = name.partition(".")[0]
+    module = next((value for text, value in _variables() if text == root), None)
+    find = getattr(module, "parameters", None)
+    return list(find()) if callable(find) and "." in name else []
 
 
 def is_taken(name: str, x: Any) -> bool:

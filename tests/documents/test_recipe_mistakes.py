@@ -82,6 +82,7 @@ MISTAKES = [
             'cc.shard(b, "tp", dim=0)'),
     Mistake(TENSOR, "to=I) + bias", "to=R) + bias", "cast(bias, 'tp', to=R)",
             "to=R) + cc.cast(bias, 'tp', to=R)\n        y = cc.cast(y, 'tp', to=I)"),
+    Mistake(TENSOR, "to=I) + bias", "to=R) + bias", "to=I where x is made by all_reduce", "to=I) + bias"),
     Mistake(TENSOR, "(h @ b, \"tp\", to=I) + bias", "(h @ b + bias, \"tp\", to=I)", "cast(bias, 'tp', to=P)",
             "(h @ b + cc.cast(bias, 'tp', to=cc.P), \"tp\", to=I)"),
     Mistake(TENSOR, 'cc.all_reduce(h @ b, "tp", to=I)', 'cc.all_gather(h, "tp", dim=1) @ b', "shard(x, 'tp', dim=1)",
