@@ -82,9 +82,16 @@ def __getattr__(name: str) -> Any:
         found = import_module(".testing.anomaly", __name__).detect_anomaly
     elif name == "primitive":
         found = import_module(".core", __name__).primitive
+    elif name == "__version__":
+        found = import_module("importlib.metadata").version("ringtape")
     elif name in _BUILTINS:
         found = getattr(import_module(".builtins", __name__), name)
     else:
         raise AttributeError(f"module 'autograd' has no attribute {name!r}")
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    """The names of the package, with those that are loaded at first use, for completion."""
+    return sorted({*globals(), *__all__})

@@ -82,10 +82,17 @@ def __getattr__(name: str) -> Any:
 
     if name == "testing":  # loaded at the first access; only tests need it
         return importlib.import_module("collectives.testing")
+    if name == "__version__":
+        return importlib.import_module("autograd").__version__
     if name not in _LATER:
         raise AttributeError(f"module 'collectives' has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(f"collectives.{_LATER[name]}"), name)
     return found
+
+
+def __dir__() -> list[str]:
+    """The names of the package, with those that are loaded at first use, for completion."""
+    return sorted({*globals(), *__all__, "testing"})
 
 
 def _plan(tape: Any, ranks: Communicator, sizes: tuple[int, ...]) -> Any:

@@ -64,7 +64,7 @@ from autograd.layouts.names import name_of
 
 from .call import Call, keep
 from .checks import modes, sanitizer
-from .checks.addends import addend_of, warn_if_equal
+from .checks.addends import addend_of, warn_of_addends
 from .checks.sanitizer import Addend
 from .job.history import mark
 from .staging import InShape
@@ -632,16 +632,20 @@ class Prepared:
             nodes.append((collective, None, (), (place,), prepared, None, None))
         return made
 
-    def apply_counted(self, x: Tensor) -> Tensor:
-        """`apply` for a sum whose addends the ranks compare the 1st, 2nd, 4th, ... time: see `checks.addends`."""
+    def apply_counted(self, x: Tensor, name: str = "") -> Tensor:
+        """`apply` for a sum whose addends the ranks compare the 1st, 2nd, 4th, ... time: see `checks.addends`.
+
+        `name` is that of the function if it is not the collective's: "mean", which is right for equal values.
+        """
         if not self.is_examined():
             return self.apply(x)
-        addend = self._addend = self.addend(x)
+        name = name or self.collective.name
+        addend = self._addend = self.addend(x, name)
         try:
             y = self.apply(x)
         finally:
             self._addend = None
-        warn_if_equal(addend, self.collective.name, x, self.call.axes, self.group)
+        warn_of_addends(addend, name, x, self.call.axes, self.group)
         return y
 
     def is_examined(self) -> bool:
@@ -652,9 +656,9 @@ class Prepared:
         self.sums = nth + 1 if nth < modes.FIRST_CALLS or self.group.checking else 0
         return not nth & (nth - 1)
 
-    def addend(self, x: Tensor) -> Addend | None:
+    def addend(self, x: Tensor, name: str) -> Addend | None:
         """The addend to compare, if this group still compares calls."""
-        return addend_of(x) if self.group.checking else None
+        return addend_of(x, name, self.group) if self.group.checking else None
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
         """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.

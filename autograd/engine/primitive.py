@@ -105,6 +105,11 @@ class Signature:
         self.apart = frozenset(i for i, x in enumerate(layouts) if absent and not x.absent_beyond(()))
 
 
+def operation_named(name: str) -> Primitive:
+    """The operation of a name, for pickles."""
+    return registry[name]
+
+
 class Primitive:
     """A differentiable operation. Called with no Tensor among the operands it runs the bare function.
 
@@ -208,6 +213,12 @@ class Primitive:
         registry[name] = self
 
     named = staticmethod(registry.__getitem__)
+
+    def __reduce__(self) -> Any:
+        """Pickle and copy it as its name. Where it is loaded, the module that declares it must be imported."""
+        if registry.get(self.name) is not self:
+            return super().__reduce_ex__(2)
+        return operation_named, (self.name,)
 
     def __repr__(self) -> str:
         return f"<operation {self.name}({', '.join(self.operand_name(i) for i in range(len(self.words)))}" + (

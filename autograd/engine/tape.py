@@ -157,6 +157,14 @@ class Tape:
         self.end: int | None = None
         self._outer: Recording | None = None
 
+    def __repr__(self) -> str:
+        if self.recording is None:
+            return "<Tape, not entered>"
+        nodes = self.recording.nodes
+        held = [node for node in nodes[self.start : self.end] if node is not None and node[0] is not LEAF]
+        what = "recording" if self.end is None else "released" if not nodes else "recorded"
+        return f"<Tape, {what}, {len(held)} operations>"
+
     def __enter__(self) -> Tape:
         if self.recording is not None:
             raise TapeError("this tape was entered before; needed: a new Tape() for each block")

@@ -18,7 +18,7 @@ import numpy as np
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
 from ..errors import LayoutError, NotDifferentiable, OptionError, SavedArrayError, TapeError, call_site, typed
-from ..layouts.layout import Grid, Layout, P, V
+from ..layouts.layout import Grid, Layout, P, Shard, V
 from ..layouts.messages import addend, describe
 from ..layouts.names import name_of
 from ..layouts.partition import global_shape, local_shape
@@ -35,6 +35,9 @@ TENSORS: set[Any] = set()
 """Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
 
 _installed: Any = None  # filled in by `ops.tensor_methods`
+
+_SHOWN_BY_ELEMENTS = frozenset(map(np.dtype, ("float64", "int64", "bool", "complex128")))
+"""The dtypes that the elements of an array show when they are printed."""
 
 
 class Tensor:
@@ -135,11 +138,12 @@ class Tensor:
 
         Raises
         ------
-        TapeError
-            A tape is recording, and follows this value; see `numpy`.
+        TapeError, LayoutError
+            As `numpy` does.
         """
         if state.recording is not None and self.requires_grad:
             self._refuse_exit("{x}.data", "stop_gradient({x}).data")
+        self._refuse_addend("data")
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter
@@ -153,6 +157,8 @@ class Tensor:
         ------
         TapeError
             A tape is recording, and follows this value: no gradient would flow through the array.
+        LayoutError
+            It is Partial: this rank holds an addend of the value. `local` is the addend.
         AbsentError
             Where this rank does not hold the value.
 
@@ -169,16 +175,15 @@ class Tensor:
         """
         if state.recording is not None and self.requires_grad:
             self._refuse_exit("{x}.numpy()", "stop_gradient({x}).numpy()")
-        array = to_host(self.array)
+        array = self._whole("numpy")
         return guarded(self) if array is self.array else array
 
     @property
     def local(self) -> Any:
-        """This rank's part as a plain array, for other libraries; read-only while a tape needs it.
+        """This rank's part or addend as a plain array, for other libraries; read-only while a tape needs it.
 
-        Results computed from it are not differentiated and have no layout. So on an active tape it raises an error for
-        a value that requires a gradient, except under ``no_grad``. ``collectives.from_local`` converts an array to a
-        Tensor.
+        Results computed from it are not differentiated and have no layout. So it is refused on an active tape that
+        follows the value, except under ``no_grad``. ``collectives.from_local`` converts an array to a Tensor.
 
         Raises
         ------
@@ -198,12 +203,7 @@ class Tensor:
         4.0
         """
         if state.recording is not None and self.requires_grad:
-            raise TapeError(
-                f"{self.name or 'x'}.local, of {describe(self.array, self.array.shape, self.layout)}, on an active "
-                "tape: computations on the plain array would be silently missing from its gradient. Needed: "
-                "no_grad, which declares that intent\n  fix: with ag.no_grad(): around the code that uses it, or "
-                "stop_gradient(x).local" + call_site()
-            )
+            self._refuse_exit("{x}.local", "with ag.no_grad(): around its use, or stop_gradient({x}).local", False)
         if type(self.array) is Shaped:
             self.array._no_value()
         return guarded(self)
@@ -219,14 +219,18 @@ class Tensor:
         return self._whole("item").item()
 
     def _whole(self, caller: str) -> np.ndarray:
-        """Its array on the host, for a Python number. An addend is not the value."""
-        if self.layout is not None and P in self.layout.labels:
-            raise LayoutError(addend(caller, self) + call_site())
+        """Its array on the host, for plain data of the value."""
+        self._refuse_addend(caller)
         return to_host(self.array)
 
-    def _refuse_exit(self, call: str, fix: str) -> None:
+    def _refuse_addend(self, caller: str) -> None:
+        """Raise LayoutError if this rank holds an addend, which is not the value."""
+        if self.layout is not None and P in self.layout.labels:
+            raise LayoutError(addend(caller, self, name_of(self)) + call_site())
+
+    def _refuse_exit(self, call: str, fix: str, only_followed: bool = True) -> None:
         """Raise TapeError for a conversion to plain data, on an active tape that can still differentiate the value."""
-        if not is_followed(self):
+        if only_followed and not is_followed(self):
             return
         name = name_of(self)
         sent = f"\n  or:  {name} itself, to send it: cc.send({name}, ...)" if "numpy" in call and self.ndim else ""
@@ -247,7 +251,7 @@ class Tensor:
                 "Fix: autograd.numpy.array(x), which is differentiable, of lists too; or stop_gradient(x).numpy() "
                 "where no gradient is wanted" + call_site()
             )
-        host = to_host(self.array)
+        host = self._whole("numpy.asarray")
         if copy is False and host is self.array:
             host = guarded(self)
         if copy is False and dtype is not None and host.dtype != dtype:
@@ -316,16 +320,24 @@ class Tensor:
         )
 
     def __repr__(self) -> str:
-        kind = type(self).__name__
-        where = "" if self.layout is None else f", layout={self.layout!r}"
-        if type(self.array) is Shaped:
-            absent = "absent" if self.array.absent else "dry"
-            return f"{kind}({absent}, shape={self.array.shape}, dtype={self.array.dtype}{where})"
-        if self.layout is not None and P in self.layout.labels:
-            kind = f"{kind}(this rank's addend: "
-            return f"{kind}{np.array2string(to_host(self.array), separator=', ', prefix=kind, threshold=20)}{where})"
-        body = np.array2string(to_host(self.array), separator=", ", prefix=f"{kind}(", threshold=20)
-        return f"{kind}({body}{where})"
+        """Its class, this rank's elements, and what they do not show: name, dtype, layout, shape of the whole value."""
+        kind, array = type(self).__name__, self.array
+        facts = f", name={self.name!r}" if self.name else ""
+        if type(array) is Shaped:
+            facts += f", shape={array.shape}, dtype={array.dtype}"
+        elif array.dtype not in _SHOWN_BY_ELEMENTS:
+            facts += f", dtype={array.dtype}"
+        if self.layout is not None:
+            facts += f", layout={self.layout!r}"
+            if self.layout.special and V not in self.layout.labels and all(
+                label.is_agreed for label in self.layout.labels if isinstance(label, Shard)
+            ):
+                facts += f", global_shape={tuple(map(int, self.global_shape))}"
+        if type(array) is Shaped:
+            return f"{kind}({'absent' if array.absent else 'dry'}{facts})"
+        is_addend = self.layout is not None and P in self.layout.labels
+        start = f"{kind}(" + ("this rank's addend: " if is_addend else "")
+        return f"{start}{np.array2string(to_host(array), separator=', ', prefix=start, threshold=20)}{facts})"
 
 
 def _converted(kind: Any, array: Any) -> Any:

@@ -484,8 +484,8 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
     return (
         f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x "
         f"is {label.word}, and each rank would use it in another way. Needed: Replicated or Varying\n  fix: "
-        f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is an "
-        "array that is the same on all ranks" + call_site()
+        f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is a "
+        "plain array, which is Varying by default, and the same on all ranks" + call_site()
     )
 
 
@@ -551,13 +551,15 @@ def drawn_leaf(caller: str, x: Any) -> str:
     )
 
 
-def addend(caller: str, x: Any) -> str:
-    """The text of the error for a Partial value of which a Python number is to be made."""
-    axis = next(name for name, label in x.layout.items() if label is P)
+def addend(caller: str, x: Any, name: str) -> str:
+    """The text of the error for a Partial value of which plain data are to be made."""
+    axis = next(axis for axis, label in x.layout.items() if label is P)
+    then = "" if caller not in ("numpy", "data") else f".{caller}{'()' * (caller == 'numpy')}"
     return (
-        f"{caller}({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {x.name or 'x'} is "
-        "Partial: this rank holds an addend of the value, not the value\n  fix: all_reduce("
-        f"{x.name or 'x'}, {axis!r}, to=I) first   (the sum)\n  or:  {x.name or 'x'}.numpy()   (this rank's addend)"
+        f"{caller}({name}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {name} is Partial: this "
+        "rank holds an addend of the value, not the value\n"
+        f"  fix: all_reduce({name}, {axis!r}, to=I){then}   (the sum)\n"
+        f"  or:  {name}.local   (this rank's addend)"
     )
 
 

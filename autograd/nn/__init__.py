@@ -28,7 +28,7 @@ from ..ops import (
     tanh,
 )
 from . import init
-from .activations import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
+from .activations import GELU, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from .attention import MultiheadAttention
 from .convolution import AvgPool1d, AvgPool2d, Conv1d, Conv2d, MaxPool1d, MaxPool2d
 from .dropout import Dropout, dropout
@@ -46,16 +46,18 @@ from .losses import (
     nll_loss,
     smooth_l1_loss,
 )
-from .module import Module, ModuleList, Sequential, load, save
-from .norms import BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm
-from .recurrent import GRUCell, LSTMCell, RNNCell
+from .module import Module, ModuleDict, ModuleList, Sequential, load, save
+from .norms import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
+from .recurrent import LSTM, GRUCell, LSTMCell, RNNCell
+from .transformer import TransformerEncoderLayer
 
 __all__ = [
     "AvgPool1d", "AvgPool2d", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d",
-    "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GELU", "GRUCell", "Identity", "L1Loss", "LSTMCell",
-    "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Module", "ModuleList",
-    "MultiheadAttention", "NLLLoss", "RMSNorm", "RNNCell", "ReLU", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss",
-    "Softmax", "Softplus", "Tanh", "avg_pool", "binary_cross_entropy_with_logits", "convolution", "cross_entropy",
-    "dropout", "embedding", "gelu", "init", "l1_loss", "layer_norm", "load", "log_softmax", "max_pool", "mse_loss",
-    "nll_loss", "relu", "rms_norm", "save", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
+    "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GELU", "GRUCell", "GroupNorm", "Identity", "L1Loss",
+    "LSTM", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d",
+    "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "RMSNorm", "RNNCell", "ReLU", "Sequential",
+    "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Tanh", "TransformerEncoderLayer", "avg_pool",
+    "binary_cross_entropy_with_logits", "convolution", "cross_entropy", "dropout", "embedding", "gelu", "init",
+    "l1_loss", "layer_norm", "load", "log_softmax", "max_pool", "mse_loss", "nll_loss", "relu", "rms_norm", "save",
+    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
 ]  # fmt: skip

@@ -6,10 +6,12 @@ from typing import Any
 
 from .. import ops
 from ..errors import OptionError, call_site
+from ..ops.arguments import operand
 from ..random.keys import integer
+from .arguments import number
 from .module import Module
 
-__all__ = ["GELU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
+__all__ = ["GELU", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
 
 
 class ReLU(Module):
@@ -17,6 +19,26 @@ class ReLU(Module):
 
     def forward(self, x: Any) -> Any:
         return ops.relu(x)
+
+
+class LeakyReLU(Module):
+    """``x`` where x is positive, and ``negative_slope * x`` elsewhere.
+
+    Parameters
+    ----------
+    negative_slope : float
+
+    Notes
+    -----
+    Source: Maas, Hannun & Ng 2013, section 2. The derivative at 0 is `negative_slope`, as in torch.
+    """
+
+    def __init__(self, negative_slope: float = 1e-2):
+        self.negative_slope = number(negative_slope, "LeakyReLU: negative_slope")
+
+    def forward(self, x: Any) -> Any:
+        x = operand(x)
+        return ops.where(x > 0, x, x * self.negative_slope)
 
 
 class Tanh(Module):

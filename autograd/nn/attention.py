@@ -9,8 +9,10 @@ import numpy as np
 from .. import ops, random
 from ..engine.parameter import Parameter, constant
 from ..engine.state import state
-from ..errors import ShapeError, call_site
-from .arguments import count, number
+from ..errors import DtypeError, ShapeError, call_site
+from ..ops.arguments import operand, raw
+from .arguments import count, number, probability
+from .dropout import dropout
 from .linear import Linear
 from .module import Module
 
@@ -29,6 +31,8 @@ class MultiheadAttention(Module):
     embed_dim : int
         Width of the inputs and of the output, a multiple of `num_heads`.
     num_heads : int
+    dropout : float
+        The probability of dropping a weight of the attention in training.
     bias : bool
         Whether the projections have biases.
     rotary : bool or float
@@ -58,7 +62,7 @@ class MultiheadAttention(Module):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, bias: bool = True, *, rotary: bool | float = False,
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, *, rotary: bool | float = False,
         dtype: Any = np.float32, key: random.Key | None = None,
     ):  # fmt: skip
         embed_dim = count(embed_dim, "MultiheadAttention: embed_dim", 1)
@@ -74,6 +78,7 @@ class MultiheadAttention(Module):
             )
         key = random.next_key("MultiheadAttention") if key is None else key
         self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.dropout = probability(dropout, "MultiheadAttention: dropout")
         base = 10000.0 if rotary is True else rotary
         self.rotary = number(base, "MultiheadAttention: rotary", 0) if rotary else 0.0
         bound = (6.0 / (4 * embed_dim)) ** 0.5
@@ -87,8 +92,9 @@ class MultiheadAttention(Module):
             self.out_proj.bias = Parameter(np.zeros(embed_dim, dtype))
 
     def forward(
-        self, query: Any, key: Any = None, value: Any = None, *, mask: Any = None, is_causal: bool = False
-    ) -> Any:
+        self, query: Any, key: Any = None, value: Any = None, key_padding_mask: Any = None, need_weights: bool = False,
+        attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
+    ) -> Any:  # fmt: skip
         """Compute attention.
 
         Parameters
@@ -96,19 +102,31 @@ class MultiheadAttention(Module):
         query : Tensor or array, [..., tokens, embed_dim]
         key, value : Tensor or array, [..., keys, embed_dim], optional
             `key` defaults to `query` (self-attention), `value` to `key`.
-        mask : array, broadcastable to [..., num_heads, tokens, keys], optional
-            Booleans, True where a query attends to a key, or numbers that are added to the scores.
+        key_padding_mask : array, [..., keys], optional
+            Booleans, True for a key that no query attends to, or numbers that are added to the scores.
+        need_weights : bool
+            Whether to return the weights too. Unlike in torch the default is False, because the fused attention does
+            not compute them.
+        attn_mask : array, [tokens, keys], or broadcastable to [..., num_heads, tokens, keys], optional
+            Booleans, True where a query does not attend to a key, or numbers that are added to the scores. Torch's
+            [batch * num_heads, tokens, keys] is taken too.
+        average_attn_weights : bool
+            Whether the weights are averaged over the heads.
         is_causal : bool
-            Whether each query attends only to keys at its own and earlier positions.
+            Whether each query attends only to keys at its own and earlier positions. Unlike in torch it needs no mask.
 
         Returns
         -------
         Tensor or array, [..., tokens, embed_dim]
+            Zeros, before the output projection, of a query that attends to no key. With `need_weights` a pair with
+            the weights, [..., tokens, keys], or [..., num_heads, tokens, keys] if they are not averaged.
         """
         width = self.embed_dim // self.num_heads
-        if key is None and value is None and not self.rotary:
+        is_dropping = self.training and self.dropout > 0
+        if key is None and value is None and not (self.rotary or need_weights or is_dropping):
             qkv = self._project(query, 0, 3)
             *lead, tokens, _ = qkv.shape
+            mask = self._mask(attn_mask, key_padding_mask, lead, tokens)
             y = ops.self_attention(ops.reshape(qkv, (*lead, tokens, 3, self.num_heads, width)), mask, causal=is_causal)
             return self.out_proj(ops.reshape(y, (*lead, tokens, self.embed_dim)))
         if key is None and value is not None:
@@ -126,8 +144,51 @@ class MultiheadAttention(Module):
         q, k, v = (ops.swapaxes(x, -2, -3) for x in (q, k, v))  # [..., heads, tokens, width]
         if self.rotary:
             q, k = self._rotate(q), self._rotate(k)
-        y = ops.swapaxes(ops.attention(q, k, v, mask, causal=is_causal), -2, -3)
-        return self.out_proj(ops.reshape(y, (*y.shape[:-2], self.embed_dim)))
+        mask = self._mask(attn_mask, key_padding_mask, q.shape[:-3], q.shape[-2])
+        weights = None
+        if need_weights or is_dropping:
+            weights = ops.attention_weights(q, k, mask, causal=is_causal)
+            y = (dropout(weights, self.dropout, random.next_key("MultiheadAttention")) if is_dropping else weights) @ v
+        else:
+            y = ops.attention(q, k, v, mask, causal=is_causal)
+        y = ops.swapaxes(y, -2, -3)
+        y = self.out_proj(ops.reshape(y, (*y.shape[:-2], self.embed_dim)))
+        if not need_weights:
+            return y
+        return y, ops.mean(weights, -3) if average_attn_weights else weights
+
+    def _mask(self, attn_mask: Any, key_padding_mask: Any, lead: Any, tokens: Any) -> Any:
+        """Both masks as one of `ops.attention`, whose booleans are True where a query attends to a key."""
+        found = None
+        for what, mask in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
+            if mask is None:
+                continue
+            mask = operand(mask)
+            kind = raw(mask).dtype.kind
+            if kind not in "bf":
+                raise DtypeError(
+                    f"MultiheadAttention: {what} of {raw(mask).dtype}; needed: booleans (True: not attended to) or "
+                    "floating-point numbers that are added to the scores" + call_site()
+                )
+            shape = mask.shape
+            if what == "key_padding_mask":
+                if len(shape) != len(lead) + 1:
+                    raise ShapeError(
+                        f"MultiheadAttention: key_padding_mask of shape {tuple(shape)}; needed: [..., keys], with the "
+                        f"{len(lead)} leading dimensions of the keys" + call_site()
+                    )
+                mask = ops.reshape(mask, (*shape[:-1], 1, 1, shape[-1]))
+            elif len(shape) == 3 and len(lead) == 1 and shape[0] not in (1, self.num_heads):
+                mask = ops.reshape(mask, (lead[0], self.num_heads, *shape[1:]))
+            mask = ops.equal(mask, False) if kind == "b" else mask
+            found = mask if found is None else self._both(found, mask)
+        return found
+
+    def _both(self, a: Any, b: Any) -> Any:
+        """Two masks of `ops.attention` as one."""
+        if raw(a).dtype == raw(b).dtype == bool:
+            return ops.where(a, b, False)
+        return sum(ops.where(m, 0.0, -np.inf) if raw(m).dtype == bool else m for m in (a, b))
 
     def _project(self, x: Any, first: int, last: int) -> Any:
         """Project onto the blocks ``first:last`` of the three (queries, keys, values), in one product."""

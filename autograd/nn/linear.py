@@ -9,7 +9,8 @@ import numpy as np
 from .. import ops, random
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS
-from ..errors import DtypeError, ShapeError, call_site, typed_errors
+from ..errors import DtypeError, PositionError, ShapeError, call_site, typed_errors
+from ..ops.arguments import operand
 from ..random.keys import integer
 from .arguments import count
 from .module import Module
@@ -67,6 +68,8 @@ class Embedding(Module):
     Parameters
     ----------
     num_embeddings, embedding_dim : int
+    padding_idx : int, optional
+        The index of a row for padding. It is initialised to zeros and gets no gradient.
     dtype : dtype
     key : random.Key, optional
         Key of the initial weights. By default the thread's next key.
@@ -80,15 +83,30 @@ class Embedding(Module):
     """
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, *, dtype: Any = np.float32, key: random.Key | None = None
-    ):
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = np.float32,
+        key: random.Key | None = None,
+    ):  # fmt: skip
         num_embeddings = count(num_embeddings, "Embedding: num_embeddings")
         embedding_dim = count(embedding_dim, "Embedding: embedding_dim")
         key = random.next_key("Embedding") if key is None else key
         self.weight = Parameter(random.normal(key.fold("weight"), (num_embeddings, embedding_dim), dtype=dtype))
+        self.padding_idx = None
+        if padding_idx is not None:
+            at = integer(padding_idx, "Embedding: padding_idx")
+            if not -num_embeddings <= at < num_embeddings:
+                raise PositionError(
+                    f"Embedding: padding_idx={at} was given; needed: a row of {num_embeddings}" + call_site()
+                )
+            self.padding_idx = at % num_embeddings
+            self.weight.array[self.padding_idx] = 0
 
     def forward(self, index: Any) -> Any:
-        return embedding(index, self.weight)
+        rows = embedding(index, self.weight)
+        if self.padding_idx is None:
+            return rows
+        index = operand(index)
+        padding = ops.reshape(index == self.padding_idx, (*index.shape, 1))
+        return ops.where(padding, ops.stop_gradient(rows), rows)
 
 
 @typed_errors

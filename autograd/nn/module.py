@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
+from inspect import signature
 from operator import index
 from typing import Any, Self
 from uuid import uuid4
@@ -38,7 +39,7 @@ from ..errors import (
 )
 from ..layouts.layout import Layout, P, V
 
-__all__ = ["Module", "ModuleList", "Sequential", "load", "save"]
+__all__ = ["Module", "ModuleDict", "ModuleList", "Sequential", "load", "save"]
 
 
 def _typed_errors_of(made: Any) -> Any:
@@ -46,6 +47,8 @@ def _typed_errors_of(made: Any) -> Any:
 
     @wraps(made)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        if type(self).__init__ is call:  # not that of a base class, which a subclass calls
+            self._given = args, kwargs
         try:
             made(self, *args, **kwargs)
         except UNTYPED as error:
@@ -72,6 +75,8 @@ class Module:
     ['weight']
     """
 
+    __slots__ = ("__dict__", "__weakref__", "_given")  # what `__init__` got, for `repr`; no attribute with modules
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
     training = True
     """Whether the module is in training mode, where dropout drops elements and batch norm uses the batch's statistics.
     Set it by `train` and `eval`."""
@@ -110,16 +115,44 @@ class Module:
         for attribute, value in vars(self).items():
             yield from _modules_in(attribute, value)
 
-    def modules(self) -> Iterator[Module]:
-        """Iterate over this module and all its submodules, each once."""
+    def children(self) -> Iterator[Module]:
+        """Iterate over the direct submodules, each once."""
+        yield from {id(child): child for _, child in self.named_children()}.values()
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Iterate over (path, module) of this module and all its submodules, each once. Its own path is `prefix`."""
         seen: set[int] = set()
-        stack: list[Module] = [self]
+        stack: list[tuple[str, Module]] = [(prefix, self)]
         while stack:
-            module = stack.pop()
+            path, module = stack.pop()
             if id(module) not in seen:
                 seen.add(id(module))
-                yield module
-                stack.extend(reversed([child for _, child in module.named_children()]))
+                yield path, module
+                start = path + "." if path else ""
+                stack.extend(reversed([(start + name, child) for name, child in module.named_children()]))
+
+    def modules(self) -> Iterator[Module]:
+        """Iterate over this module and all its submodules, each once."""
+        for _, module in self.named_modules():
+            yield module
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call `fn` on each submodule and then on this module, as for initialising weights, and return the module.
+
+        Examples
+        --------
+        >>> from autograd import nn
+        >>> def narrow(module):
+        ...     if isinstance(module, nn.Linear):
+        ...         nn.init.normal_(module.weight, std=0.02)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU()).apply(narrow)
+        >>> bool(abs(model[0].weight.numpy()).max() < 0.2)
+        True
+        """
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
 
     def register_buffer(self, name: str, value: Any) -> None:
         """Add a buffer: an attribute that is saved with the parameters but not learned.
@@ -148,6 +181,25 @@ class Module:
                 yield prefix + attribute, self, attribute
         for name, child in self.named_children():
             yield from child.named_buffers(f"{prefix}{name}.")
+
+    def buffers(self) -> Iterator[Any]:
+        """Iterate over all buffers that are not None."""
+        for _, owner, attribute in self.named_buffers():
+            yield getattr(owner, attribute)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set whether all parameters are learned, and return the module. A frozen one gets no gradient and no update.
+
+        Examples
+        --------
+        >>> from autograd import nn
+        >>> model = nn.Sequential(nn.Linear(4, 8).requires_grad_(False), nn.Linear(8, 2))
+        >>> [name for name, p in model.named_parameters() if p.requires_grad]
+        ['1.weight', '1.bias']
+        """
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad
+        return self
 
     def train(self, mode: bool = True) -> Self:
         """Set `training` of this module and all its submodules, and return the module."""
@@ -192,6 +244,40 @@ class Module:
             name: whole_of(array, layout, f"{type(self).__name__}.state_dict", name)
             for name, array, layout in self._values()
         }
+
+    def extra_repr(self) -> str:
+        """The text between the parentheses of ``repr(module)``, for modules without submodules. Subclasses override it.
+
+        By default it has the numbers and texts that the module was made with, of the modules of this package.
+        """
+        try:
+            bound = signature(type(self).__init__).bind(self, *self._given[0], **self._given[1])
+        except (AttributeError, TypeError):
+            return ""
+        _, *given = bound.arguments.items()
+        return ", ".join(
+            f"{name}={value.__name__ if isinstance(value, type) else repr(value)}" for name, value in given
+            if _is_plain(value)
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        """The module's class and arguments, or its submodules, a line each.
+
+        Examples
+        --------
+        >>> from autograd import nn
+        >>> nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        Sequential(
+          (0): Linear(in_features=4, out_features=8)
+          (1): ReLU()
+        )
+        """
+        children = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]
+        extra = self.extra_repr()
+        if not children:
+            return f"{type(self).__name__}({extra})"
+        return "\n  ".join([f"{type(self).__name__}({extra if type(self).extra_repr is not Module.extra_repr else ''}",
+                            *children]) + "\n)"
 
     def _values(self) -> Iterator[tuple[str, Any, Layout | None]]:
         """Iterate over (name, array, layout) of all parameters and buffers."""
@@ -246,6 +332,13 @@ class Module:
             p.array = arrays[name]
         for name, (owner, attribute) in buffers.items():
             setattr(owner, attribute, arrays[name])
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is short to print: a number, a text, a dtype, or a tuple or list of these."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | np.dtype | type)
 
 
 def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
@@ -360,6 +453,79 @@ class Sequential(ModuleList):
         for module in self.layers:
             x = module.forward(x)
         return x
+
+
+class ModuleDict(Module):
+    """A dictionary of modules. It has no `forward`; parameters are named by the key of their module ("head.weight").
+
+    Raises
+    ------
+    RingtapeError
+        A value is not a Module, or a key is not a string.
+
+    Examples
+    --------
+    >>> from autograd import nn
+    >>> heads = nn.ModuleDict({"digits": nn.Linear(8, 10), "sign": nn.Linear(8, 1)})
+    >>> list(heads), [name for name, _ in heads.named_parameters()][0]
+    (['digits', 'sign'], 'digits.weight')
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()):
+        self.by_key: dict[str, Module] = {}
+        self.update(modules)
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.by_key
+
+    def __getitem__(self, key: str) -> Module:
+        return self.by_key[key]
+
+    def __setitem__(self, key: str, module: Module) -> None:
+        if not isinstance(key, str) or not isinstance(module, Module):
+            raise RingtapeError(f"ModuleDict: {key!r}: {module!r} was given; needed: a text and a Module" + call_site())
+        self.by_key[key] = module
+
+    def __delitem__(self, key: str) -> None:
+        del self.by_key[key]
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Add modules, or replace those of the same keys."""
+        for key, module in dict(modules).items():
+            self[key] = module
+
+    def pop(self, key: str) -> Module:
+        """Remove the module with a key and return it."""
+        return self.by_key.pop(key)
+
+    def clear(self) -> None:
+        """Remove all modules."""
+        self.by_key.clear()
+
+    def keys(self) -> Iterable[str]:
+        """The keys, in order of insertion."""
+        return self.by_key.keys()
+
+    def values(self) -> Iterable[Module]:
+        """The modules, in order of insertion."""
+        return self.by_key.values()
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        """Pairs of key and module, in order of insertion."""
+        return self.by_key.items()
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        yield from self.by_key.items()
+
+    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
+        for key, module in self.by_key.items():
+            yield from module.named_owners(f"{prefix}{key}.")
 
 
 def save(module: Module, path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""Normalisation layers: over features (layer norm, RMS norm) and over examples (batch norm)."""
+"""Normalisation layers: over features (layer norm, RMS norm, group norm) and over examples (batch norm)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..random.philox import floating
 from .arguments import count, number
 from .module import Module
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm", "RMSNorm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
 
 
 def _feature_count(shape: int | Sequence[int], caller: str) -> int:
@@ -114,10 +114,72 @@ def _refuse_parts(caller: str, x: Any, axes: Sequence[int]) -> None:
                 f"{caller}({name}: {describe(x.array, x.array.shape, x.layout)})\n"
                 f"  axis {axis!r}: {name} is {label!r}, and {caller} takes no sharded examples: each rank would use "
                 "the mean and the variance of its own part\n"
-                "  fix: LayerNorm or RMSNorm in its place, which normalize each example\n"
+                "  fix: LayerNorm, RMSNorm or GroupNorm in its place, which normalize each example\n"
                 f"  or:  shard(norm({gathered}), {axis!r}, dim={d})   (every rank normalizes the whole batch)"
                 + call_site()
             )
+
+
+class GroupNorm(Module):
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` of [examples, channels, ...], statistics of channel groups.
+
+    The mean and variance are those of each example's group of consecutive channels, over all positions. Examples may be
+    sharded; channels and positions may not.
+
+    Parameters
+    ----------
+    num_groups, num_channels : int
+        `num_channels` is the size of dimension 1, a multiple of `num_groups`.
+    eps : float
+    affine : bool
+        Whether there are a weight and a bias of each channel, initialised to ones and zeros.
+    dtype : dtype
+
+    Raises
+    ------
+    ShapeError
+        The channels do not divide into groups; or, when called, x has other channels.
+
+    Notes
+    -----
+    Source: Wu & He 2018, section 3.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> nn.GroupNorm(1, 2, eps=0.0)(numpy.array([[1.0, 3.0]])).numpy()
+    array([[-1.,  1.]])
+    """
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *, dtype: Any = np.float32
+    ):
+        num_groups = count(num_groups, "GroupNorm: num_groups", 1)
+        num_channels = count(num_channels, "GroupNorm: num_channels", 1)
+        if num_channels % num_groups:
+            raise ShapeError(
+                f"GroupNorm: num_groups={num_groups}, num_channels={num_channels}; needed: num_channels a multiple of "
+                "num_groups" + call_site()
+            )
+        self.num_groups, self.num_channels = num_groups, num_channels
+        self.eps, dtype = number(eps, "GroupNorm: eps", 0), floating(dtype, "GroupNorm")
+        self.weight = Parameter(np.ones(num_channels, dtype)) if affine else None
+        self.bias = Parameter(np.zeros(num_channels, dtype)) if affine else None
+
+    def forward(self, x: Any) -> Any:
+        shape = x.shape if x.__class__ in TENSORS else np.shape(x)
+        if len(shape) < 2 or shape[1] != self.num_channels:
+            raise ShapeError(
+                f"GroupNorm: x of shape {tuple(shape)}; needed: {self.num_channels} channels in dimension 1"
+                + call_site()
+            )
+        groups = ops.layer_norm(ops.reshape(x, (shape[0], self.num_groups, -1)), None, None, self.eps)
+        y = ops.reshape(groups, shape)
+        if self.weight is None:
+            return y
+        wide = (-1, *(1 for _ in shape[2:]))
+        return y * ops.reshape(self.weight, wide) + ops.reshape(self.bias, wide)
 
 
 class _BatchNorm(Module):

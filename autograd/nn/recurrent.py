@@ -1,4 +1,4 @@
-"""Recurrent cells: one step of a sequence.
+"""Recurrent cells, one step of a sequence, and the LSTM of whole sequences.
 
 Weights have shape [in, gates * hidden], the transpose of torch's, and are initialised uniformly in +-1 / sqrt(hidden).
 """
@@ -12,12 +12,14 @@ import numpy as np
 from .. import ops, random
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import RingtapeError
-from .arguments import count
+from ..errors import OptionError, RingtapeError, call_site
+from ..ops.arguments import operand
+from .arguments import count, probability
+from .dropout import dropout
 from .linear import uniform_parameter
 from .module import Module
 
-__all__ = ["GRUCell", "LSTMCell", "RNNCell"]
+__all__ = ["GRUCell", "LSTM", "LSTMCell", "RNNCell"]
 
 
 class _Cell(Module):
@@ -49,11 +51,23 @@ class _Cell(Module):
         return x[..., i * self.hidden_size : (i + 1) * self.hidden_size]
 
     def _initial_state(self, x: Any) -> Any:
-        """Zeros, with the layout of x."""
-        zeros = np.zeros((*map(int, x.shape[:-1]), self.hidden_size), x.dtype)
-        if x.__class__ not in TENSORS or state.grid is None:
-            return zeros
-        return Tensor(zeros, x.labelled(state.grid))
+        return initial_state(x, self.hidden_size)
+
+
+def initial_state(x: Any, width: int) -> Any:
+    """Zeros [..., width], with the layout of x."""
+    zeros = np.zeros((*map(int, x.shape[:-1]), width), x.dtype)
+    if x.__class__ not in TENSORS or state.grid is None:
+        return zeros
+    return Tensor(zeros, x.labelled(state.grid))
+
+
+def lstm_step(z: Any, c: Any) -> tuple[Any, Any]:
+    """The next state (h, c) of an LSTM from its four gates side by side."""
+    width = z.shape[-1] // 4
+    i, f, g, o = (z[..., k * width : (k + 1) * width] for k in range(4))
+    c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
+    return ops.sigmoid(o) * ops.tanh(c), c
 
 
 class RNNCell(_Cell):
@@ -121,10 +135,7 @@ class LSTMCell(_Cell):
 
     def forward(self, x: Any, hc: Any = None) -> tuple[Any, Any]:
         h, c = (self._initial_state(x), self._initial_state(x)) if hc is None else hc
-        z = self._from_input(x) + self._from_hidden(h)
-        i, f, g, o = (self._gate(z, k) for k in range(4))
-        c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
-        return ops.sigmoid(o) * ops.tanh(c), c
+        return lstm_step(self._from_input(x) + self._from_hidden(h), c)
 
 
 class GRUCell(_Cell):
@@ -156,3 +167,96 @@ class GRUCell(_Cell):
         z = ops.sigmoid(self._gate(a, 1) + self._gate(b, 1))
         n = ops.tanh(self._gate(a, 2) + r * self._gate(b, 2))
         return n + z * (h - n)
+
+
+class LSTM(Module):
+    """Layers of long short-term memory over a sequence; each step is an `LSTMCell`.
+
+    Call it with x [..., tokens, input_size] and optionally the pair (h, c), each [layers, ..., hidden_size], by default
+    zeros; `layers` is the number of layers, or twice that if bidirectional. It returns ``y, (h, c)``: the outputs of
+    the last layer, [..., tokens, hidden_size] or twice as wide if bidirectional, and the last state of each layer.
+
+    Parameters
+    ----------
+    input_size, hidden_size : int
+    num_layers : int
+        Each further layer has the outputs of the one before as its inputs.
+    bias : bool
+    batch_first : bool
+        Only True: see the module `nn`. It is here so that a program that says it runs.
+    dropout : float
+        The probability of dropping an output of a layer, except of the last one, in training.
+    bidirectional : bool
+        Whether each layer also has a second cell, which reads the sequence backwards. Its outputs are appended.
+    dtype : dtype
+    key : random.Key, optional
+        Key of the initial weights. By default the thread's next key.
+
+    Notes
+    -----
+    Source: as for `LSTMCell`. Weights are named as in torch ("weight_ih_l0", "bias_hh_l1_reverse"), and stored
+    [in, 4 hidden].
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> y, (h, c) = nn.LSTM(3, 4, num_layers=2)(numpy.zeros((5, 7, 3), numpy.float32))
+    >>> y.shape, h.shape, c.shape
+    ((5, 7, 4), (2, 5, 4), (2, 5, 4))
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = True,
+        dropout: float = 0.0, bidirectional: bool = False, *, dtype: Any = np.float32, key: random.Key | None = None,
+    ):  # fmt: skip
+        if batch_first is not True:
+            raise OptionError(
+                f"LSTM: batch_first={batch_first!r} was given; needed: True: sequences are [..., tokens, width]\n"
+                "  fix: swapaxes(x, 0, 1), and batch_first=True" + call_site()
+            )
+        self.input_size = count(input_size, "LSTM: input_size")
+        self.hidden_size = count(hidden_size, "LSTM: hidden_size")
+        self.num_layers = count(num_layers, "LSTM: num_layers", 1)
+        self.dropout, self.bidirectional = probability(dropout, "LSTM: dropout"), bool(bidirectional)
+        key = random.next_key("LSTM") if key is None else key
+        self._directions = ("", "_reverse") if bidirectional else ("",)
+        wide, bound = 4 * self.hidden_size, 1.0 / max(self.hidden_size, 1) ** 0.5
+        for layer in range(self.num_layers):
+            width = self.input_size if layer == 0 else self.hidden_size * len(self._directions)
+            for direction in self._directions:
+                shapes: dict[str, tuple[int, ...]] = {"weight_ih": (width, wide), "weight_hh": (self.hidden_size, wide)}
+                shapes |= {"bias_ih": (wide,), "bias_hh": (wide,)} if bias else {}
+                for name, shape in shapes.items():
+                    path = f"{name}_l{layer}{direction}"
+                    setattr(self, path, uniform_parameter(key.fold(path), shape, bound, dtype))
+
+    def forward(self, x: Any, hc: Any = None) -> tuple[Any, tuple[Any, Any]]:
+        x = operand(x)
+        hs: list[Any] = []
+        cs: list[Any] = []
+        for layer in range(self.num_layers):
+            sides = []
+            for direction in self._directions:
+                start = None if hc is None else (hc[0][len(hs)], hc[1][len(hs)])
+                outputs, (h, c) = self._sweep(x, f"_l{layer}{direction}", start, bool(direction))
+                sides.append(outputs)
+                hs.append(h)
+                cs.append(c)
+            x = sides[0] if len(sides) == 1 else ops.concatenate(sides, -1)
+            if self.dropout and self.training and layer < self.num_layers - 1:
+                x = dropout(x, self.dropout, random.next_key("LSTM"))
+        return x, (ops.stack(hs), ops.stack(cs))
+
+    def _sweep(self, x: Any, suffix: str, start: Any, is_reverse: bool) -> tuple[Any, tuple[Any, Any]]:
+        """One cell over the whole sequence: its outputs in the sequence's order, and its last state."""
+        w_ih, w_hh = getattr(self, "weight_ih" + suffix), getattr(self, "weight_hh" + suffix)
+        b_ih, b_hh = getattr(self, "bias_ih" + suffix, None), getattr(self, "bias_hh" + suffix, None)
+        inputs = x @ w_ih if b_ih is None else ops.linear(x, w_ih, b_ih + b_hh)  # of all steps in one product
+        h, c = start or (initial_state(x[..., 0, :], self.hidden_size), initial_state(x[..., 0, :], self.hidden_size))
+        steps = range(int(x.shape[-2]))
+        outputs: list[Any] = [None] * len(steps)
+        for t in reversed(steps) if is_reverse else steps:
+            h, c = lstm_step(inputs[..., t, :] + h @ w_hh, c)
+            outputs[t] = h
+        return ops.stack(outputs, -2), (h, c)

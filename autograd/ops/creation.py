@@ -188,6 +188,7 @@ def _maker(theirs: Any) -> Any:
     def made(*args: Any, **words: Any) -> Any:
         return _made(theirs(*args, **words), *args, *words.values())
 
+    made.__module__ = __name__  # where `pickle` finds it; `wraps` has copied NumPy's
     made.__doc__ = (
         f"Return what `numpy.{theirs.__name__}` returns; under a mesh a Tensor that is the same on all ranks (C).\n\n"
         "It is V on the axes of an argument that differs between ranks. To fill an array element by element, use "

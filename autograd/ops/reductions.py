@@ -256,6 +256,12 @@ def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any
     return primitive(x, options=(axes, bool(keepdims), shape))
 
 
+def _named(reduction: Any, plain: Any) -> Any:
+    """Give a function the name of NumPy's, by which `help` shows and `pickle` finds it."""
+    reduction.__name__ = reduction.__qualname__ = plain.__name__
+    return reduction
+
+
 def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
     def of_number(axis: Any) -> Any:
         return normal_axes(axis, 0) if primitive is _mean_op else axes_of_number(axis)
@@ -272,7 +278,7 @@ def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
             return primitive(a, options=(axes, keepdims, shape))
         return _reduce_general(primitive, plain, a, axis, keepdims, dtype, {**words, "out": out})
 
-    return reduction
+    return _named(reduction, plain)
 
 
 def _without_dtype_argument(primitive: Any, plain: Any) -> Any:
@@ -286,7 +292,7 @@ def _without_dtype_argument(primitive: Any, plain: Any) -> Any:
             return primitive(a, options=(axes, keepdims, shape))
         return _reduce_general(primitive, plain, a, axis, keepdims, None, {**words, "out": out})
 
-    return reduction
+    return _named(reduction, plain)
 
 
 sum = _with_dtype_argument(_sum_op, np.sum)
@@ -316,7 +322,7 @@ def _index_reduction(primitive: Any, plain: Any) -> Any:
             axes = (normal_axis(axis, ndim),) if ndim else axes_of_number(axis)
         return primitive(a, options=(axes, bool(keepdims), None))
 
-    return reduction
+    return _named(reduction, plain)
 
 
 argmax = _index_reduction(_argmax_op, np.argmax)

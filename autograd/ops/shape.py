@@ -163,12 +163,37 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     elements = math.prod(raw(x).shape)
     if free >= 0:
         known = math.prod(n for n in shape if n != -1)
+        if known == 0 and elements == 0:
+            elements, known = _with_one_row(source), _with_one_row(shape)
         if shape.count(-1) > 1 or known == 0 or elements % known:
             raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
         shape = tuple(elements // known if n == -1 else n for n in shape)
+        if shape[free] == 0:
+            _check_empty_part(source, shape, free)
     elif total != elements:
         raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements")
     return _reshape(x, options=(shape, source, free))
+
+
+def _is_empty_part(n: Any) -> bool:
+    return bool(n == 0) and isinstance(n, RANK_NUMBERS)
+
+
+def _with_one_row(shape: Shape) -> int:
+    """The number of elements without the extent -1, if a part that is empty on this rank had one row."""
+    return math.prod(1 if _is_empty_part(n) else n for n in shape if n != -1)
+
+
+def _check_empty_part(source: Shape, shape: Shape, free: int) -> None:
+    """Raise ShapeError if an extent is given of a dimension of which this rank has no row."""
+    empty = next((i for i, n in enumerate(source) if _is_empty_part(n)), None)
+    if empty is None or any(map(_is_empty_part, shape)) or math.prod(shape[:free]) == math.prod(source[:empty]):
+        return
+    given = (*shape[:free], -1, *shape[free + 1 :])
+    raise ShapeError(
+        f"reshape of {source} to {given}: this rank's part is empty along dimension {empty}, so the extents before -1 "
+        f"do not fit it\n  fix: -1 for the dimension that contains dimension {empty}, or x.shape[{empty}]" + call_site()
+    )
 
 
 def _transpose_dims(shapes: Sequence[Shape], options: Any) -> Any:

@@ -61,6 +61,13 @@ def _copy(x: Any) -> Tensor:
     return Leaf(x.array.copy(), x.layout)
 
 
+def _device(x: Any) -> str:
+    """The device of its array: "cpu", or the name of an accelerator such as "cuda:0"."""
+    found = getattr(x.array, "device", "cpu")
+    number = getattr(found, "id", None)
+    return str(found) if number is None else f"cuda:{number}"
+
+
 METHODS: dict[str, Any] = {
     "all": reductions.all,
     "any": reductions.any,
@@ -79,7 +86,9 @@ METHODS: dict[str, Any] = {
     "diagonal": manipulation.diagonal,
     "dot": _dot,
     "flatten": shape.ravel,
+    "clone": _copy,
     "copy": _copy,
+    "detach": elementwise.stop_gradient,
     "max": reductions.max,
     "mean": reductions.mean,
     "min": reductions.min,
@@ -107,6 +116,7 @@ PROPERTIES: dict[str, Any] = {
     "real": elementwise.real,
     "imag": elementwise.imag,
     "itemsize": lambda x: x.dtype.itemsize,
+    "device": _device,
     "nbytes": lambda x: x.size * x.dtype.itemsize,
 }
 OPERATORS: dict[str, Any] = {

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from . import schedules
 from .adam import Adam, AdamW
+from .adaptive import Adagrad, RMSprop
 from .base import Optimizer
 from .large_batch import LAMB, LARS
 from .norms import clip_grad_norm_, clip_grad_value_, global_norm
 from .sgd import SGD
 
 __all__ = [
-    "LAMB", "LARS", "SGD", "Adam", "AdamW", "Optimizer", "clip_grad_norm_", "clip_grad_value_", "global_norm",
-    "schedules",
+    "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "clip_grad_norm_", "clip_grad_value_",
+    "global_norm", "schedules",
 ]  # fmt: skip

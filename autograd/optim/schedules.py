@@ -14,12 +14,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from ..errors import OptionError
+from ..errors import OptionError, call_site
 from .hyperparameters import check_count, check_numbers
 
 __all__ = [
-    "Schedule", "constant_lr", "cosine_annealing_lr", "exponential_lr", "linear_lr", "multi_step_lr", "sequential_lr",
-    "step_lr", "warmup_cosine",
+    "Schedule", "chained_lr", "constant_lr", "cosine_annealing_lr", "cosine_annealing_warm_restarts", "exponential_lr",
+    "lambda_lr", "linear_lr", "multi_step_lr", "one_cycle_lr", "sequential_lr", "step_lr", "warmup_cosine",
 ]  # fmt: skip
 
 Schedule = Callable[[int], float]
@@ -101,6 +101,110 @@ def sequential_lr(schedules: Sequence[Schedule], milestones: Sequence[int]) -> S
     def rate(step: int) -> float:
         k = bisect_right(milestones, step)
         return schedules[k](step - (milestones[k - 1] if k else 0))
+
+    return rate
+
+
+def chained_lr(lr: float, schedules: Sequence[Schedule]) -> Schedule:
+    """Return a schedule that applies the factors of several schedules, each relative to `lr`, one after another.
+
+    Its rate is ``lr`` times the product of ``schedule(step) / lr``. The schedules are made with the same `lr`.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules as s
+    >>> rate = s.chained_lr(0.5, [s.linear_lr(0.5, 0.25, 1.0, 3), s.exponential_lr(0.5, 0.5)])
+    >>> [rate(step) for step in range(4)]
+    [0.125, 0.125, 0.09375, 0.0625]
+    """
+    check_numbers("chained_lr", lr=lr)
+    parts = list(schedules)
+    return lambda step: lr * math.prod(part(step) / lr for part in parts) if lr else 0.0
+
+
+def cosine_annealing_warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> Schedule:
+    """Return a cosine schedule from `lr` to `eta_min` that starts again after `T_0` steps, then `T_mult` times as many.
+
+    Source: Loshchilov & Hutter 2017, section 3.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules
+    >>> [round(schedules.cosine_annealing_warm_restarts(1.0, 2, 2)(step), 3) for step in range(7)]
+    [1.0, 0.5, 1.0, 0.854, 0.5, 0.146, 1.0]
+    """
+    check_numbers("cosine_annealing_warm_restarts", lr=lr, eta_min=eta_min)
+    check_count("cosine_annealing_warm_restarts", 1, T_0=T_0, T_mult=T_mult)
+
+    def rate(step: int) -> float:
+        length = T_0
+        while step >= length:
+            step -= length
+            length *= T_mult
+        return eta_min + (lr - eta_min) * (1 + math.cos(math.pi * step / length)) / 2
+
+    return rate
+
+
+def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
+    """Return a schedule with the rate ``lr * lr_lambda(step)``."""
+    check_numbers("lambda_lr", lr=lr)
+    return lambda step: lr * lr_lambda(step)
+
+
+def one_cycle_lr(
+    max_lr: float,
+    total_steps: int,
+    pct_start: float = 0.3,
+    anneal_strategy: str = "cos",
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+) -> Schedule:
+    """Return a schedule that rises from ``max_lr / div_factor`` to `max_lr` and falls to a very small rate.
+
+    The rise takes the share `pct_start` of the steps; the last rate is ``max_lr / (div_factor final_div_factor)``. A
+    momentum is not changed.
+
+    Parameters
+    ----------
+    max_lr : float
+    total_steps : int
+        The steps of the whole cycle; after them the rate stays.
+    pct_start : float
+        Between 0 and 1.
+    anneal_strategy : {"cos", "linear"}
+    div_factor, final_div_factor : float
+
+    Notes
+    -----
+    Source: Smith & Topin 2019, in torch's form with two phases.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules
+    >>> rate = schedules.one_cycle_lr(1.0, 6, pct_start=0.5, div_factor=10.0)
+    >>> [round(rate(step), 3) for step in range(6)]
+    [0.1, 0.55, 1.0, 0.75, 0.25, 0.0]
+    """
+    check_numbers("one_cycle_lr", max_lr=max_lr, div_factor=div_factor, final_div_factor=final_div_factor)
+    check_numbers("one_cycle_lr", below=1.0, pct_start=pct_start)
+    check_count("one_cycle_lr", 2, total_steps=total_steps)
+    if anneal_strategy not in ("cos", "linear") or not div_factor or not final_div_factor:
+        raise OptionError(
+            f"one_cycle_lr: anneal_strategy={anneal_strategy!r}, div_factor={div_factor}, "
+            f"final_div_factor={final_div_factor}; needed: 'cos' or 'linear', and positive factors" + call_site()
+        )
+    first = max_lr / div_factor
+    turn, end = float(pct_start * total_steps) - 1, total_steps - 1
+
+    def between(a: float, b: float, share: float) -> float:
+        return b + (a - b) / 2 * (1 + math.cos(math.pi * share)) if anneal_strategy == "cos" else a + (b - a) * share
+
+    def rate(step: int) -> float:
+        step = min(step, end)
+        if step <= turn:
+            return between(first, max_lr, step / turn if turn > 0 else 1.0)
+        return between(max_lr, first / final_div_factor, (step - turn) / (end - turn))
 
     return rate
 

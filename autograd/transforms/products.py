@@ -30,7 +30,7 @@ def half_squares(y: Any) -> Any:
     return ops.sum(y * y, -1) * 0.5 if np.ndim(getattr(y, "array", y)) else y * y * 0.5
 
 
-def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def hvp(fun: Function, args: Any = None, tangents: Any = None) -> tuple[Any, Any]:
     """Return the gradient and the Hessian-vector product, by forward over reverse mode.
 
     Parameters
@@ -47,6 +47,8 @@ def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
 
     Raises
     ------
+    ArgumentError
+        The arguments or the tangents are not given in a tuple or a list.
     ShapeError
         The numbers of tangents and arguments differ.
 

@@ -72,13 +72,15 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         key: Any = None
         if mesh is not None and x.__class__ in TENSORS:
             array = x.array
-            values: Any = (*args, *options.values())
-            if "like" in options:
-                values = tuple(map(_outline, values))
-            key = (
-                resolve, axis, x.layout, array.__class__, array.shape, array.dtype, *options, *values,
-                *map(type, values),
-            )  # fmt: skip
+            key = (resolve, axis, x.layout, array.__class__, array.shape, array.dtype)
+            if args or options:
+                parts: list[Any] = [*key]
+                for value in args:
+                    parts += value, value.__class__
+                for name, value in options.items():
+                    value = _outline(value) if name == "like" else value
+                    parts += name, value, value.__class__
+                key = tuple(parts)
             try:
                 known = mesh.prepared.get(key)
             except TypeError:

@@ -456,11 +456,39 @@ def test_no_python_number_of_an_addend() -> None:
     with cc.Mesh(dp=1):
         p = ag.tensor(3.25, {"dp": P})
         for use in (float, int, bool, complex, lambda x: x.item(), lambda x: f"{x:.1f}", lambda x: [0][x]):  # fmt: skip
-            with pytest.raises(LayoutError, match=r"(?s)addend of the value.*fix: all_reduce\(x, 'dp', to=I\)"):
+            with pytest.raises(LayoutError, match=r"(?s)addend of the value.*fix: all_reduce\([px], 'dp', to=I\)"):
                 use(p)
         assert f"{p}" == repr(p) == "Leaf(this rank's addend: 3.25, layout={dp: P})"
         total = cc.all_reduce(p, "dp", to=I)
         assert total.item() == float(total) == 3.25 and f"{total:.1f}" == "3.2" and bool(total)
+
+
+def test_no_plain_array_of_an_addend() -> None:
+    """The gradient of an R parameter is Partial: an update by hand with a rank's addend would let the copies drift."""
+    rows = numpy.arange(6.0).reshape(3, 2)
+
+    def program(update: Callable[[Any], Any]) -> Any:
+        with cc.Mesh(dp=3) as mesh:
+            w = ag.Parameter(numpy.ones(2), {"dp": R})
+            with ag.Tape() as tape:
+                loss = cc.all_reduce((ag.tensor(rows[int(mesh.axis("dp").rank)]) * w).sum(), "dp", to=I)
+            tape.backward(loss)
+            w.data = w.numpy() - update(w)
+            return w.numpy()
+
+    uses = (
+        lambda w: w.grad.numpy(), lambda w: w.grad.tolist(), lambda w: w.grad.data, lambda w: numpy.asarray(w.grad),
+        lambda w: numpy.array(w.grad, copy=False),
+    )  # fmt: skip
+    for use in uses:
+        fix = r"(?s)w\.grad is Partial: .*fix: all_reduce\(w\.grad, 'dp', to=I\)"
+        with pytest.raises(LayoutError, match=fix) as told:
+            cc.run(lambda use=use: program(use), ranks=3)
+        assert "or:  w.grad.local   (this rank's addend)" in str(told.value)
+    for found in cc.run(lambda: program(lambda w: cc.all_reduce(w.grad, "dp", to=I).numpy()), ranks=3):
+        numpy.testing.assert_allclose(found, 1 - rows.sum(axis=0))
+    with pytest.raises(ReplicaMismatch):  # at the end of the block
+        cc.run(lambda: program(lambda w: w.grad.local), ranks=3)
 
 
 # -- over MPI --------------------------------------------------------------------------------------------------------
@@ -470,3 +498,38 @@ def test_processes() -> None:
     assert done.code == 0 and done.out.count("done") == 3, done.out + done.err
     done = launch("extents_program.py", 3, "differ", limit_s=60)
     assert done.code != 0 and "the global shapes of rank 1 differ" in done.out + done.err
+
+
+# -- reshape of parts that are empty on a rank -------------------------------------------------------------------------
+def test_an_empty_part_is_flattened_like_the_others() -> None:
+    """``x.reshape(x.shape[0], -1)``, which NumPy refuses for an array without rows."""
+    whole = numpy.arange(12.0).reshape(2, 3, 2)
+
+    def program() -> tuple[Any, Any]:
+        with cc.Mesh(dp=3):
+            x = cc.shard(ag.tensor(whole, {"dp": R}), "dp")
+            w = ag.Parameter(numpy.arange(6.0))
+            with ag.Tape() as tape:
+                y = x.reshape(x.shape[0], -1)
+                loss = cc.all_reduce(((y @ cc.cast(w, "dp", to=R)) ** 2).sum(), "dp", to=I)
+            tape.backward(loss)
+            return y.global_shape, w.grad.numpy()
+
+    rows = whole.reshape(2, 6)
+    for shape, gradient in cc.run(program, 3):
+        assert shape == (2, 6)
+        numpy.testing.assert_allclose(gradient, 2 * rows.T @ (rows @ numpy.arange(6.0)))
+
+
+def test_an_empty_part_has_no_rows_to_give_an_extent() -> None:
+    def program() -> str:
+        with cc.Mesh(dp=3):
+            x = cc.shard(ag.tensor(numpy.ones((2, 3)), {"dp": R}), "dp")
+            try:
+                return str(tuple(map(int, x.reshape(3, -1).shape)))
+            except ShapeError as error:
+                return str(error)
+
+    found = cc.run(program, 3)
+    assert found[:2] == ["(3, 1)", "(3, 1)"]
+    assert "this rank's part is empty along dimension 0" in found[2] and "x.shape[0]" in found[2]

@@ -62,3 +62,13 @@ def test_names_of_the_contract() -> None:
     ):
         assert hasattr(cc, name)
     assert hasattr(np, "tanh")
+
+
+def test_completion_finds_the_names_that_are_loaded_at_first_use() -> None:
+    modules = "for m in (autograd, collectives) for n in m.__all__"
+    assert run(f"import autograd, collectives; print([n {modules} if n not in dir(m)])") == "[]\n"
+
+
+def test_version() -> None:
+    names = "autograd.__version__, collectives.__version__, importlib.metadata.version('ringtape')"
+    assert run(f"import importlib.metadata, autograd, collectives; print(len({{{names}}}))") == "1\n"

@@ -184,6 +184,36 @@ def attention(
     return masked_attention_op(q, k, v, mask, options=(bool(causal), scale))
 
 
+@typed_errors
+def attention_weights(q: Any, k: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any:
+    """Return ``softmax(scale q k' + mask)``, the weights of `attention`, [..., heads, tokens, keys].
+
+    The arguments are those of `attention`. The product of the weights with v is the attention; the weights are needed
+    to show them, or to drop some of them.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        As for `attention`.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import ops
+    >>> q = numpy.zeros((1, 3, 2))
+    >>> ops.attention_weights(q, q, causal=True)[0, 1]
+    array([0.5, 0.5, 0. ])
+    """
+    a, b = raw(q).shape, raw(k).shape
+    if not (len(a) == len(b) > 2 and a[:-3] == b[:-3] and a[-1] == b[-1] and b[-3] and a[-3] % b[-3] == 0):
+        raise ShapeError(
+            f"attention_weights: q and k of shapes {a}, {b}; needed: [..., heads, tokens, width] and [..., own, keys, "
+            "width], with equal leading extents, and own a divisor of heads" + call_site()
+        )
+    mask = None if mask is None else _check_mask("attention_weights", mask, (*a[:-1], b[-2]), q)
+    return _probabilities(q, _repeat_heads(k, a[-3]), mask, bool(causal), _default_scale(scale, a[-1]))
+
+
 def _default_scale(scale: float | None, width: int) -> float:
     return 1 / width**0.5 if scale is None and width else float(scale or 0.0)
 
@@ -279,4 +309,4 @@ def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: f
     return masked_self_attention_op(qkv, mask, options=(bool(causal), scale))
 
 
-__all__ = ["attention", "self_attention"]
+__all__ = ["attention", "attention_weights", "self_attention"]

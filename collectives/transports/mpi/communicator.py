@@ -154,6 +154,8 @@ class MpiCommunicator(HostTransport):
             if error is not None:
                 self.is_broken = True
                 raise error
+            if addend is not None:
+                sanitizer.note_counts(addend, self.ranks, statements)
 
     # -- calls -------------------------------------------------------------------------------------------------
     def _marked(self, request: Request, x: Array) -> Request:

@@ -59,7 +59,7 @@ def follow(text: str, operands: list[Any], names: list[str]) -> list[Any]:
     call = f"cc.{function}(x, {rest})".replace("dim=...", "dim=0")
     fixed = list(operands)
     fixed[i] = eval(call, {"cc": cc, "x": x, "R": R, "I": I, "P": P, "V": V})
-    assert not numpy.isnan(fixed[i].numpy()).any()
+    assert not numpy.isnan(fixed[i].local).any()
     return fixed
 
 

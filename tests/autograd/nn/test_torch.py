@@ -17,6 +17,11 @@ LAYERS: dict[str, Any] = {
     "Linear": lambda: nn.Linear(5, 3, **F),
     "Linear, no bias": lambda: nn.Linear(5, 3, bias=False, **F),
     "Embedding": lambda: nn.Embedding(7, 4, **F),
+    "Embedding, padding": lambda: nn.Embedding(7, 4, padding_idx=-5, **F),
+    "GroupNorm": lambda: nn.GroupNorm(2, 6, **F),
+    "GroupNorm, plain": lambda: nn.GroupNorm(3, 6, eps=0.1, affine=False),
+    "LeakyReLU": nn.LeakyReLU,
+    "LeakyReLU, slope": lambda: nn.LeakyReLU(0.3),
     "LayerNorm": lambda: nn.LayerNorm(6, **F),
     "LayerNorm, plain": lambda: nn.LayerNorm(6, elementwise_affine=False),
     "LayerNorm, no bias": lambda: nn.LayerNorm(6, bias=False, eps=1e-3, **F),
@@ -73,14 +78,67 @@ def test_an_lstm_is_torchs() -> None:
 
 @pytest.mark.parametrize("entry, size, words", [
     ("attention", (8, 2), {}), ("attention, causal", (8, 4), {"is_causal": True}),
-    ("attention, no bias", (8, 1, False), {}), ("attention, across", (8, 2), {}), ("attention, mask", (8, 2), {}),
+    ("attention, no bias", (8, 1, 0.0, False), {}), ("attention, across", (8, 2), {}), ("attention, mask", (8, 2), {}),
 ])  # fmt: skip
 def test_attention_is_torchs(entry: str, size: Any, words: dict[str, Any]) -> None:
     module = nn.MultiheadAttention(*size, **F)
     load(module, entry, lambda path: path.removeprefix("inner."))
     if entry == "attention, mask":
-        words = {"mask": reference(entry)["mask"]}
+        words = {"attn_mask": ~reference(entry)["mask"]}
     compare(entry, lambda *xs: module(*xs, **words), module, lambda path: path.removeprefix("inner."))
+
+
+def masks() -> dict[str, Any]:
+    return reference("attention masks")
+
+
+@pytest.mark.parametrize("entry", ["padding", "hidden", "both", "added", "added and padding"])
+def test_masks_are_torchs(entry: str) -> None:
+    found = masks()
+    added = {"attn_mask": found["added"], "key_padding_mask": numpy.where(found["padding"], -numpy.inf, 0.0)}
+    both = {"key_padding_mask": found["padding"], "attn_mask": found["hidden"]}
+    words = {
+        "padding": {"key_padding_mask": found["padding"]}, "hidden": {"attn_mask": found["hidden"]}, "both": both,
+        "added": {"attn_mask": added["attn_mask"]}, "added and padding": added,
+    }[entry]  # fmt: skip
+    module = nn.MultiheadAttention(8, 2, **F)
+    load(module, f"attention, {entry}", lambda path: path.removeprefix("inner."))
+
+    def with_weights(x: Any) -> Any:
+        return module(x, need_weights=True, average_attn_weights=False, **words)
+
+    compare(f"attention, {entry}", with_weights, module, lambda path: path.removeprefix("inner."))
+    x = reference(f"attention, {entry}")["in/0"]
+    close(module(x, **words).numpy(), with_weights(x)[0].numpy(), "without the weights")
+    mean = module(x, need_weights=True, **words)[1].numpy()
+    close(mean, with_weights(x)[1].numpy().mean(1), "averaged weights")
+
+
+@pytest.mark.parametrize("name, words", [
+    ("", {}), (", first", {"norm_first": True, "activation": "gelu"}), (", plain", {"bias": False}),
+])  # fmt: skip
+def test_an_encoder_layer_is_torchs(name: str, words: dict[str, Any]) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, **words, **F)
+    load(layer, f"TransformerEncoderLayer{name}")
+    found = masks()
+    compare(f"TransformerEncoderLayer{name}", lambda x: layer(x, found["hidden"], found["padding"]), layer)
+
+
+@pytest.mark.parametrize("name, words", [
+    ("", {}), (", two", {"num_layers": 2}), (", plain", {"bias": False}),
+    (", both ways", {"num_layers": 2, "bidirectional": True}),
+])  # fmt: skip
+@pytest.mark.parametrize("state", ["", ", state"])
+def test_an_lstm_of_sequences_is_torchs(name: str, words: dict[str, Any], state: str) -> None:
+    entry = f"LSTM{name}{state}"
+    module = nn.LSTM(4, 3, **words, **F)
+    load(module, entry, lambda path: path.removeprefix("inner."))
+
+    def f(x: Any, *hc: Any) -> Any:
+        y, (h, c) = module(x, hc or None)
+        return y, h, c
+
+    compare(entry, f, module, lambda path: path.removeprefix("inner."))
 
 
 @pytest.mark.parametrize("name, make, shape", [

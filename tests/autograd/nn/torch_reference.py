@@ -65,6 +65,27 @@ def layers() -> None:
     entry("Linear", nn.Linear(5, 3), (4, 5))
     entry("Linear, no bias", nn.Linear(5, 3, bias=False), (2, 4, 5))
     entry("Embedding", nn.Embedding(7, 4), rng("index").integers(0, 7, (3, 5)))
+    entry("Embedding, padding", nn.Embedding(7, 4, padding_idx=2), np.array([[0, 2, 2], [6, 1, 2]]))
+    entry("GroupNorm", nn.GroupNorm(2, 6), (3, 6, 4, 5))
+    entry("GroupNorm, plain", nn.GroupNorm(3, 6, eps=0.1, affine=False), (2, 6))
+    entry("LeakyReLU", nn.LeakyReLU(), (3, 4))
+    entry("LeakyReLU, slope", nn.LeakyReLU(0.3), (3, 4))
+    for name, words in (
+        ("", {}), (", two", {"num_layers": 2}), (", plain", {"bias": False}),
+        (", both ways", {"num_layers": 2, "bidirectional": True}),
+    ):  # fmt: skip
+        class Flat(nn.Module):
+            def __init__(self, words: Any = words) -> None:
+                super().__init__()
+                self.inner = nn.LSTM(4, 3, batch_first=True, **words)
+
+            def forward(self, x: Any, *hc: Any) -> Any:
+                y, (h, c) = self.inner(x, hc or None)
+                return y, h, c
+
+        layers = words.get("num_layers", 1) * (2 if "bidirectional" in words else 1)
+        entry(f"LSTM{name}", Flat(), (2, 5, 4))
+        entry(f"LSTM{name}, state", Flat(), (2, 5, 4), (layers, 2, 3), (layers, 2, 3))
     entry("LayerNorm", nn.LayerNorm(6), (2, 3, 6))
     entry("LayerNorm, plain", nn.LayerNorm(6, elementwise_affine=False), (2, 6))
     entry("LayerNorm, no bias", nn.LayerNorm(6, bias=False, eps=1e-3), (2, 6))
@@ -169,6 +190,30 @@ def attentions() -> None:
     FOUND["attention, mask/mask"] = seen
     entry("attention, mask", Attend(8, 2), (2, 5, 8), hidden=torch.tensor(~seen))
     entry("attention, rotary", RotaryAttention(8, 2), (2, 5, 8))
+    padding = rng("padding").random((2, 5)) < 0.4
+    padding[:, 0] = False
+    hidden = np.triu(np.ones((5, 5), bool), 1)
+    added = rng("added").standard_normal((4, 5, 5))
+    FOUND["attention masks/padding"], FOUND["attention masks/hidden"], FOUND["attention masks/added"] = (
+        padding, hidden, added,
+    )  # fmt: skip
+    masks = {"key_padding_mask": torch.tensor(padding), "attn_mask": torch.tensor(hidden)}
+    for name, words in (
+        ("padding", {"key_padding_mask": masks["key_padding_mask"]}), ("hidden", {"attn_mask": masks["attn_mask"]}),
+        ("both", masks), ("added", {"attn_mask": torch.tensor(added)}),
+        ("added and padding", {"attn_mask": torch.tensor(added),
+                               "key_padding_mask": torch.where(masks["key_padding_mask"], -torch.inf, 0.0)}),
+    ):  # fmt: skip
+        class Masked(Attend):
+            def forward(self, x: Any, words: Any = words) -> Any:
+                return self.inner(x, x, x, average_attn_weights=False, **words)
+
+        entry(f"attention, {name}", Masked(8, 2), (2, 5, 8))
+    first = {"norm_first": True, "activation": "gelu"}
+    for name, words in (("", {}), (", first", first), (", plain", {"bias": False})):
+        layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True, **words)
+        entry(f"TransformerEncoderLayer{name}", layer, (2, 5, 8), src_mask=masks["attn_mask"],
+              src_key_padding_mask=masks["key_padding_mask"])  # fmt: skip
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
@@ -282,7 +327,15 @@ OPTIMIZERS: dict[str, Any] = {
     "Adam, everything": (torch.optim.Adam, {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
     "AdamW": (torch.optim.AdamW, {"lr": 0.05}),
     "AdamW, everything": (torch.optim.AdamW, {"lr": 0.05, "betas": (0.7, 0.9), "eps": 1e-4, "weight_decay": 0.3}),
-}
+    "Adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
+    "Adagrad, everything": (torch.optim.Adagrad, {
+        "lr": 0.1, "lr_decay": 0.2, "weight_decay": 0.05, "initial_accumulator_value": 0.3, "eps": 1e-3,
+    }),
+    "RMSprop": (torch.optim.RMSprop, {"lr": 0.02}),
+    "RMSprop, momentum": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.9, "momentum": 0.8, "weight_decay": 0.1}),
+    "RMSprop, centered": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.8, "centered": True, "eps": 1e-3}),
+    "RMSprop, everything": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.7, "centered": True, "momentum": 0.5}),
+}  # fmt: skip
 SCHEDULES: dict[str, Any] = {
     "step_lr": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5),
     "multi_step_lr": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 5, 5, 9], 0.5),
@@ -292,7 +345,17 @@ SCHEDULES: dict[str, Any] = {
     "sequential_lr": lambda o: torch.optim.lr_scheduler.SequentialLR(
         o, [torch.optim.lr_scheduler.LinearLR(o, 0.1, 1.0, 4), torch.optim.lr_scheduler.CosineAnnealingLR(o, 8)], [4]
     ),
-}
+    "chained_lr": lambda o: torch.optim.lr_scheduler.ChainedScheduler(
+        [torch.optim.lr_scheduler.LinearLR(o, 0.1, 1.0, 4), torch.optim.lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+    "cosine_annealing_warm_restarts": lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2, 0.01),
+    "lambda_lr": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
+    "one_cycle_lr": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.4, 12, cycle_momentum=False),
+    "one_cycle_lr, linear": lambda o: torch.optim.lr_scheduler.OneCycleLR(
+        o, 0.4, 12, pct_start=0.4, anneal_strategy="linear", cycle_momentum=False, div_factor=10.0,
+        final_div_factor=100.0,
+    ),
+}  # fmt: skip
 
 
 def optimizers() -> None:
@@ -315,10 +378,11 @@ def optimizers() -> None:
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.4)
         schedule = make(optimizer)
         rates = []
-        for _ in range(12):
+        for step in range(12):
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
-            schedule.step()
+            if step < 11:  # OneCycleLR ends with the cycle
+                schedule.step()
         FOUND[f"schedule/{name}"] = np.array(rates)
     for norm in (1.0, 2.0, math.inf):
         for limit in (0.5, 100.0):

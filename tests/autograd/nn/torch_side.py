@@ -57,7 +57,7 @@ def ours(module: Any, path: str, array: Any) -> Any:
     owner, _, name = path.rpartition(".")
     for part in owner.split(".") if owner else []:
         module = module.layers[int(part)] if isinstance(module, nn.ModuleList) else getattr(module, part)
-    turned = name in _TRANSPOSED or (name == "weight" and isinstance(module, nn.Linear))
+    turned = name.partition("_l")[0] in _TRANSPOSED or (name == "weight" and isinstance(module, nn.Linear))
     return array.T if turned else array
 
 

@@ -28,7 +28,15 @@ OPTIMIZERS: dict[str, Any] = {
     "Adam, everything": (optim.Adam, {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
     "AdamW": (optim.AdamW, {"lr": 0.05}),
     "AdamW, everything": (optim.AdamW, {"lr": 0.05, "betas": (0.7, 0.9), "eps": 1e-4, "weight_decay": 0.3}),
-}
+    "Adagrad": (optim.Adagrad, {"lr": 0.1}),
+    "Adagrad, everything": (optim.Adagrad, {
+        "lr": 0.1, "lr_decay": 0.2, "weight_decay": 0.05, "initial_accumulator_value": 0.3, "eps": 1e-3,
+    }),
+    "RMSprop": (optim.RMSprop, {"lr": 0.02}),
+    "RMSprop, momentum": (optim.RMSprop, {"lr": 0.02, "alpha": 0.9, "momentum": 0.8, "weight_decay": 0.1}),
+    "RMSprop, centered": (optim.RMSprop, {"lr": 0.02, "alpha": 0.8, "centered": True, "eps": 1e-3}),
+    "RMSprop, everything": (optim.RMSprop, {"lr": 0.02, "alpha": 0.7, "centered": True, "momentum": 0.5}),
+}  # fmt: skip
 
 
 def give(p: ag.Parameter, gradient: Any) -> None:
@@ -71,6 +79,13 @@ SCHEDULES: dict[str, Any] = {
     "sequential_lr": schedules.sequential_lr(
         [schedules.linear_lr(0.4, 0.1, 1.0, 4), schedules.cosine_annealing_lr(0.4, 8)], [4]
     ),
+    "chained_lr": schedules.chained_lr(
+        0.4, [schedules.linear_lr(0.4, 0.1, 1.0, 4), schedules.exponential_lr(0.4, 0.9)]
+    ),
+    "cosine_annealing_warm_restarts": schedules.cosine_annealing_warm_restarts(0.4, 2, 2, 0.01),
+    "lambda_lr": schedules.lambda_lr(0.4, lambda step: 1 / (1 + step)),
+    "one_cycle_lr": schedules.one_cycle_lr(0.4, 12),
+    "one_cycle_lr, linear": schedules.one_cycle_lr(0.4, 12, 0.4, "linear", 10.0, 100.0),
 }
 
 

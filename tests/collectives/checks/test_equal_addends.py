@@ -150,3 +150,5 @@ def test_over_mpi() -> None:
     lines = [line for line in outcome.err.splitlines() if "ReplicaWarning" in line]
     assert len(lines) == 3 and all("the 2 ranks add equal values" in line for line in lines), outcome.err
     assert "equal_addends.py:15" in lines[0]
+    (line,) = [line for line in outcome.err.splitlines() if "GradientWarning" in line]
+    assert "rank 0 by 2, rank 1 by 3" in line, outcome.err

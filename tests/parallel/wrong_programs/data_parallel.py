@@ -71,6 +71,24 @@ def plain_local_rows_and_a_sum(mesh: Any) -> Any:
     return gradients(p)
 
 
+@refused("GradientWarning", "rank 0 by 3, rank 1 by 2, rank 2 by 2", alone=False)
+def the_mean_of_the_means_of_plain_local_rows(mesh: Any) -> Any:
+    mine, p = row_slice(mesh), parameters()
+    with ag.Tape() as tape:
+        loss = cc.mean(((model(entered(p), X[mine]) - T[mine]) ** 2).sum(axis=1).mean(), "dp", to=I)
+    tape.backward(loss)
+    return gradients(p)
+
+
+@refused("GradientWarning", "rank 0 by 3, rank 1 by 2, rank 2 by 2", alone=False)
+def each_loss_is_divided_by_its_own_count(mesh: Any) -> Any:
+    mine, p = row_slice(mesh), parameters()
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(squares(model(entered(p), X[mine]), T[mine]) / len(X[mine]), "dp", to=I) / 3
+    tape.backward(loss)
+    return gradients(p)
+
+
 @refused("LayoutError", "mean")
 def mean_over_the_local_rows(mesh: Any) -> Any:
     x, t = sharded(mesh)

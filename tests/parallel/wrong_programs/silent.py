@@ -43,17 +43,6 @@ def silent(reason: str, serial: Any = mean_squares) -> Any:
 VARYING = "the rows are Varying: p values without a promise, of which any function is a legal program"
 
 
-@silent(VARYING)
-def the_mean_of_the_means(mesh: Any, p: Any, x: Any, t: Any) -> Any:
-    return cc.mean(((model(entered(p), x) - t) ** 2).sum(axis=1).mean(), "dp", to=I)
-
-
-@silent(VARYING + "; the count of the rows of a NumPy array is a plain number, which meets only Varying values")
-def each_loss_is_divided_by_its_own_count(mesh: Any, p: Any, x: Any, t: Any) -> Any:
-    rows = x.numpy()
-    return cc.mean(squares(model(entered(p), rows), t) / len(rows), "dp", to=I)
-
-
 def regularised(p: dict[str, Any], x: Any, t: Any) -> Any:
     return mean_squares(p, x, t) + 0.1 * (p["W1"] ** 2).sum()
 
