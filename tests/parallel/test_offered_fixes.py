@@ -87,7 +87,8 @@ def test_batch_norm_says_what_to_use_for_divided_rows() -> None:
             return found, numpy.asarray(mean.array)
 
     text = refusal(lambda: program(is_fixed=False))
-    assert "BatchNorm1d takes no sharded examples" in text and "fix: LayerNorm, RMSNorm or GroupNorm in its place" in text
+    assert "BatchNorm1d takes no sharded examples" in text
+    assert "fix: LayerNorm, RMSNorm or GroupNorm in its place" in text
     assert "shard(norm(all_gather(h, 'dp', dim=0)), 'dp', dim=0)" in text and "centred" not in text
     ag.random.seed(0)
     net = Normalized(is_fixed=False)
