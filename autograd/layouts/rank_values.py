@@ -256,9 +256,10 @@ def frozen(options: Any, operands: Any) -> Any:
     """A dictionary key of the options for inference: their axes, and their values if an operand is sharded."""
     if not options:
         return ()
-    axes = rank_axes(options)
-    is_first = bool(axes) and first_elements(options) is not None
-    return axes, is_first, any(_special(x) for x in operands) and _frozen(options)
+    axes: Any = rank_axes(options)
+    if axes and first_elements(options) is not None:
+        axes = axes, "first elements"
+    return axes, any(_special(x) for x in operands) and _frozen(options)
 
 
 def _special(x: Any) -> bool:
