@@ -10,12 +10,13 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import name_of, owner_of
+from .names import is_taken, name_of, owner_of, parameters_beside
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
     "ABOUT_EXTENTS", "REJECTED", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf",
-    "explain", "fixes", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
+    "explain", "first_elements_text", "fixes", "rank_dependent", "require_one_number", "require_same_number",
+    "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -43,12 +44,22 @@ class _Named:
     def __init__(self, op: Any, n: int, operands: Sequence[Any]):
         letters = [op.operand_name(i) for i in range(n)]
         found = [name_of(x, letter) for x, letter in zip(operands, letters, strict=False)]
+        for i, name in enumerate(found):
+            x = operands[i]
+            if name == letters[i] and found.count(name) > 1 and "other" not in found and _is_number(x):
+                found[i] = "other"  # its letter is the name of a variable that holds another operand
         one = dict(zip(found, operands, strict=False))
         is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
         self.name, self.names = _CALLED.get(op.name, op.name), found if is_clear else letters
+        if getattr(op, "of_parts", None) is not None and self.names == letters == ["x"] and is_taken("x", operands[0]):
+            self.names = ["operand"]  # the fix counts its elements: those of the program's x would be others
 
     def operand_name(self, i: int) -> str:
         return self.names[i]
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float | complex) or (_is_plain(x) and np.shape(x.array) == ())
 
 
 class Refused(Exception):
@@ -291,6 +302,12 @@ def explain(
     if word == "spans":
         j, d, i = at
         found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found
+        local = shapes[i][labels[i].dim]
+        is_same = labels[j] is R or labels[j] is I or labels[j] is C
+        if is_same and shapes[j][d] == local != labels[i].extent and size > 1:
+            whole = f"all {labels[i].extent}" if labels[i].extent else "all elements"
+            found = (f"  fix: shard(whole, {axis!r}, dim={d}), with whole made for {whole} and labelled {R!r}, in "
+                     f"place of {names[j]}, which all ranks have made for the {local} of a part")  # fmt: skip
         if labels[j] is V and shapes[j][d] == labels[i].extent and _has_default_label(operands[j], axis):
             made = _labelled(operands[j], names[j], {axis: R}, grid.names)
             whole = made if _is_plain(operands[j]) else names[j]
@@ -315,12 +332,18 @@ def explain(
     if word == "mixes" and op.name in _INSTEAD:
         instead = _INSTEAD[op.name] if not _takes_of_rows(op, options) else _OF_EACH_ROW
         found = f"{found}\n  or:  {instead.format(x=names[at[0]], a=axis)}" if found else None
+        if found and op.name == "getitem" and labels[at[0]].dim > 0:
+            found += ("\n  or:  a weight for each slice, each divided by columns, if the columns of a fused weight are "
+                      "split here, as in q, k, v = split(x @ w, 3)")  # fmt: skip
     if word in ("invariant", "added"):
         i, j = at if word == "added" else (at[1], at[0])
         found = _of_common_term(names[i], labels[i], names[j], labels[j], axis, with_label(j, P)) or found
     if word == "invariant" and op.name in ("add", "subtract") and labels[at[1]] is V and found:
         found += (f"\n  or:  add {names[at[0]]} to the result of all_reduce(..., {axis!r}, to=I), if {names[at[1]]} is "
                   f"summed over the ranks later: in the sum it would count once per rank")  # fmt: skip
+    if word == "invariant" and found and labels[at[1]] is R:
+        found += (f"\n  or:  to=I where {names[at[1]]} is made by all_reduce, all_gather or broadcast, if all ranks "
+                  "compute the same from there on")  # fmt: skip
     if word == "invariant" and found and operands and type(operands[at[0]]).__name__ == "Parameter":
         found += _of_parameter(names[at[0]], labels[at[1]], axis)
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
@@ -381,7 +404,8 @@ def _takes_of_rows(op: Any, options: Sequence[Any]) -> bool:
 def _of_parameter(name: str, other: Label, axis: str) -> str:
     """More fixes for a parameter that meets different data: it may belong to a module, or to this rank alone."""
     text = ""
-    if "." in name:
+    beside = [p.layout for p in parameters_beside(name) if p.layout is not None and axis in p.layout.grid.names]
+    if "." in name and other is not P and not any(type(layout[axis]) is Shard for layout in beside):
         text = f"\n  or:  call the model through DataParallel(model, {axis!r}), which makes the casts"
         text += f", if the ranks of {axis!r} have different data" if other is V else ""
     if other is V:
@@ -484,6 +508,27 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
         f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is a "
         "plain array, which is Varying by default, and the same on all ranks" + call_site()
     )
+
+
+def first_elements_text(op: Any, x: Any, layout: Layout, array: Any, key: Any, place: int, axis: str) -> str:
+    """The text of the error for copies of one value of which each rank would take as many elements as its part has."""
+    entries = key if isinstance(key, tuple) else (key,)
+    before = [each for each in entries[:place] if each is not None]
+    dim = len(before)
+    if any(each is Ellipsis for each in before):
+        dim = len(array.shape) - sum(each is not None for each in entries[place:])
+    name, label = name_of(x, op.operand_name(0)), layout[axis]
+    how = "reduce_scatter" if label is P else "shard"
+    text = (
+        f"{op.name}({name}: {describe(array, array.shape, layout)})\n  axis {axis!r}: {name} is {label.word}, and the "
+        f"bound of the slice [:{entries[place].stop!r}] of dimension {dim} is the local extent of a sharded dimension: "
+        f"each rank would take the first elements of {name}, not those of its part\n"
+        f"  fix: {how}({name}, {axis!r}, dim={dim})   (this rank's part; if {name} is longer than the whole of the "
+        f"sharded value, {how} of {name} cut to its global extent)"
+    )
+    if label is R or label is C:
+        text += f"\n  or:  cast({name}, {axis!r}, to=V) first, if each rank is meant to use the first elements"
+    return text + call_site()
 
 
 def contradiction(caller: str, x: Any, axis: str, have: Label, need: Label) -> str:

@@ -250,7 +250,10 @@ class Optimizer:
             f"{type(self).__name__}.step(): none of the {len(self.parameters)} parameters has a gradient on this rank, "
             "so the step changes nothing\n"
             "  fix: call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), "
-            "pass the Tensor h, and not h.numpy() or stop_gradient(h)",
+            "pass the Tensor h, and not h.numpy() or stop_gradient(h)\n"
+            "  or:  zero_grad() after step(), or before backward: between them it removes the gradients\n"
+            "  or:  make the optimizer after the last parameter of the model was replaced (model.weight = "
+            "ag.Parameter(...)): it updates those that it was given",
             GradientWarning, *find_site(),
         )  # fmt: skip
 

@@ -296,8 +296,9 @@ _KINDS = {
     "constant": (
         "the constants of",
         "has digest {digest:08x}",
-        "make it from the same numbers on every rank; if the ranks are meant to differ, ag.tensor(array), which is "
-        "Varying",
+        "make it from the same numbers on every rank, like the counts of all ranks, cc.all_reduce(counts, {name!r}); "
+        "if the ranks are meant to differ, a plain array, as from numpy.arange in place of autograd.numpy.arange, or "
+        "cast(x, {name!r}, to=V): both are Varying",
     ),
     "parameter": (
         "the copies of",

@@ -183,7 +183,6 @@ class DeadlockDetection:
         else:
             why = f"rank {slowest} has waited for {limit_s:g} s ({limit_by})"
         text = verdict_text(why, self._replies, self.size, self._silent(now))
-        text += modes.deadlock_hint(text) if waiting else ""
         ended = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}
         verdict = {"text": text, "waits": ended}
         for rank in range(self.size):
@@ -385,7 +384,8 @@ def verdict_text(why: str, replies: dict[int, State], size: int, silent_s: dict[
             at = f" at {wait[6]}" if wait[6] else ""
             for_s = f", for {wait[8]:.0f} s" if wait[8] >= 1 else ""
             lines.append(f"rank {rank} waits in {wait[5]}{for_ranks}{at}{for_s}{_task(reply)}")
-    return "\n  ".join([why, *lines])
+    fix = modes.deadlock_fix([wait[5] for reply in replies.values() for wait in reply["waits"]])
+    return "\n  ".join([why, *lines]) + fix
 
 
 def _task(reply: State) -> str:
