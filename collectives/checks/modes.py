@@ -160,8 +160,8 @@ def deadlock_fix(waits: Sequence[str]) -> str:
     """The fix for ranks that wait for each other, as a line of a text; "" if the waits do not show what is wrong."""
     if any("cast I->R" in wait for wait in waits) and any("recv" in wait and "cast" not in wait for wait in waits):
         return (
-            "\n  fix: on a pipeline's stages, cast at the start of the tape's block, before send and recv, on all ranks: "
-            "a cast is one call of all of them"
+            "\n  fix: on a pipeline's stages, cast at the start of the tape's block, before send and recv, on all "
+            "ranks: a cast is one call of all of them"
         )
     if any("the cotangent of message" in wait for wait in waits):
         return (
