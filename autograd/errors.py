@@ -155,7 +155,11 @@ class ReplicaMismatch(CommunicationError):
 
 
 class GradientWarning(RingtapeError, UserWarning):
-    """A received value has no influence on the objective, or no parameter of an optimizer has a gradient."""
+    """A gradient is probably not the one that is meant, or is missing.
+
+    A received value has no influence on the objective; no parameter of an optimizer has a gradient; or a sum over the
+    ranks adds means of different numbers of rows, so that the rows have different weights.
+    """
 
 
 class ReplicaWarning(RingtapeError, UserWarning):

@@ -1,7 +1,7 @@
 """The module `autograd.test_util` of HIPS autograd: checks of derivatives.
 
 For each mode and order the derivative along one random direction is compared with a central difference. The checks of
-`autograd.testing` give more information about a failure.
+`autograd.testing` give more information about a failure, and they alone check functions under a mesh.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 from .core import make_jvp, make_vjp
 from .custom.vspace import vspace
+from .engine.state import state
+from .errors import MeshError, call_site
 from .transforms.wrapping import unary_to_nary
 from .wrap_util import get_name
 
@@ -30,6 +32,16 @@ def scalar_close(a: Any, b: Any) -> bool:
     return bool(abs(a - b) < TOL or abs(a - b) / abs(a + b) < RTOL)
 
 
+def _refuse_mesh(name: str) -> None:
+    """Raise MeshError under a mesh: inner products here are those of one rank, and random directions have no labels."""
+    if state.grid is not None:
+        raise MeshError(
+            f"autograd.test_util.{name} was called under a mesh; it compares the products of one rank, which differ "
+            "for right functions and agree for wrong ones\n  fix: autograd.testing.check_grads(f, x), which sums them "
+            "over the ranks" + call_site()
+        )
+
+
 def make_numerical_jvp(f: Function, x: Any) -> Function:
     """Return the function from a direction v to the derivative of `f` at `x` along v, by a central difference."""
     spaces = vspace(x), vspace(f(x))
@@ -44,7 +56,8 @@ def make_numerical_jvp(f: Function, x: Any) -> Function:
 
 
 def check_vjp(f: Function, x: Any) -> None:
-    """Assert that reverse mode agrees with a central difference along a random direction."""
+    """Assert that reverse mode agrees with a central difference along a random direction; MeshError under a mesh."""
+    _refuse_mesh("check_vjp")
     vjp, y = make_vjp(f, x)
     jvp = make_numerical_jvp(f, x)
     domain, image = vspace(x), vspace(y)
@@ -58,7 +71,8 @@ def check_vjp(f: Function, x: Any) -> None:
 
 
 def check_jvp(f: Function, x: Any) -> None:
-    """Assert that forward mode agrees with a central difference along a random direction."""
+    """Assert that forward mode agrees with a central difference along a random direction; MeshError under a mesh."""
+    _refuse_mesh("check_jvp")
     jvp, numeric = make_jvp(f, x), make_numerical_jvp(f, x)
     dx = vspace(x).randn()
     check_equivalent(jvp(dx)[1], numeric(dx))
@@ -76,7 +90,7 @@ def check_equivalent(x: Any, y: Any) -> None:
 def check_grads(f: Function, x: Any, modes: Sequence[str] = ("fwd", "rev"), order: int = 2) -> None:
     """Assert that the derivatives of a function at a point are right, up to an order.
 
-    The call is ``check_grads(f, argnum=0, modes=["fwd", "rev"], order=2)(*args)``.
+    The call is ``check_grads(f, argnum=0, modes=["fwd", "rev"], order=2)(*args)``. Under a mesh it raises MeshError.
 
     Examples
     --------

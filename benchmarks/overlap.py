@@ -148,7 +148,7 @@ class Bench:
     def both_raw(self) -> None:
         from mpi4py import MPI
 
-        given = self.payload.numpy().copy()
+        given = self.payload.local.copy()
         taken = np.empty_like(given)
         with ag.Tape():
             request = MPI.COMM_WORLD.Iallreduce(given, taken)
@@ -166,9 +166,9 @@ class Bench:
             y = self.compute() if computes else None
             handle = handle.wait() if communicates else None
         outputs = [x for x in (handle, y) if x is not None]
-        cotangents = [self.cotangent if x is handle else x.numpy() for x in outputs]
+        cotangents = [self.cotangent if x is handle else x.local for x in outputs]
         cotangents = [
-            ag.tensor(np.array(c.numpy()), layout={"dp": x.layout["dp"] if x is y else cc.P})
+            ag.tensor(np.array(c.local), layout={"dp": x.layout["dp"] if x is y else cc.P})
             for c, x in zip(map(ag.tensor, cotangents), outputs, strict=True)
         ]
 

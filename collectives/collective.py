@@ -64,7 +64,7 @@ from autograd.layouts.names import name_of
 
 from .call import Call, keep
 from .checks import modes, sanitizer
-from .checks.addends import addend_of, warn_if_equal
+from .checks.addends import addend_of, warn_of_addends
 from .checks.sanitizer import Addend
 from .job.history import mark
 from .staging import InShape
@@ -104,6 +104,21 @@ def _is_label(label: Any) -> bool:
 
 class Collective:
     """An operation between ranks, with its adjoint. It is linear unless `word` is "N".
+
+    A collective of your own has two functions, set with `forward` and `adjoint`. ``forward(x, call)`` gets this rank's
+    part as a plain array of any shape and returns an array. ``adjoint(ct, call)`` gets the cotangent and calls another
+    collective on it, so that it can be recorded. The calls of the transport, ``call.group``, take and return flat
+    arrays, so ``x.ravel()`` goes in and ``.reshape(...)`` follows:
+
+    - ``group.size`` and ``group.index``: the number of ranks along the axis, and this rank's index among them;
+    - ``group.all_reduce(x)``: the sum (``op="max"`` or ``"prod"``: the maximum or the product);
+    - ``group.all_gather(x, counts)``: all parts in order of the ranks, with one number of elements per rank;
+      ``group.reduce_scatter(x, counts)``: this rank's part of the sum;
+    - ``group.all_to_all(x, send_counts, receive_counts)``, ``group.broadcast(x, root)`` (`x` is the buffer on other
+      ranks), ``group.send(x, dst)``, ``group.recv(buffer, src)``.
+
+    ``cc.apply(collective, x, axis)`` calls it on a Tensor, and ``cc.testing.check(collective)`` compares both functions
+    on several numbers of ranks.
 
     Parameters
     ----------
@@ -151,6 +166,22 @@ class Collective:
     OptionError
         The name is taken by another collective. A declaration that is executed again, as by running the cell of a
         notebook twice, replaces the earlier one.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> def moved(x, call, by):
+    ...     n = call.group.size
+    ...     every = call.group.all_gather(x.ravel(), [x.size] * n).reshape((n, *x.shape))
+    ...     return every[(call.group.index - by) % n]
+    >>> shift = cc.Collective("shift", takes=(cc.V,), gives=cc.V, registered=False)
+    >>> shift_back = cc.Collective("shift back", takes=(cc.V,), gives=cc.V, registered=False)
+    >>> _ = shift.forward(lambda x, call: moved(x, call, 1))
+    >>> _ = shift_back.forward(lambda x, call: moved(x, call, -1))
+    >>> _ = shift.adjoint(lambda ct, call: shift_back(ct, call))
+    >>> _ = shift_back.adjoint(lambda ct, call: shift(ct, call))
+    >>> cc.testing.check(shift, ranks=[2, 3]).ok
+    True
     """
 
     def __init__(
@@ -556,8 +587,8 @@ class Prepared:
     is_identity_alone : bool
         Whether the collective is the identity because the group has one rank. Then its adjoint is the identity too.
     sums : int
-        The number of the program's next sum of Varying values, counted from 1; 0 for other calls, and once nothing is
-        compared any more.
+        The number of the program's next sum of Varying or Partial values, counted from 1; 0 for other calls, and once
+        nothing is compared any more.
     adjoint : callable
         The collective's adjoint, unless a test has replaced it since.
     """
@@ -587,7 +618,7 @@ class Prepared:
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
         is_sum = collective.adds and self._is_compared and self._is_inexact
-        self.sums = int(is_sum and layout is not None and all(layout[name] is V for name in call.axes))
+        self.sums = int(is_sum and layout is not None and all(layout[name] in _ADDENDS for name in call.axes))
         self._addend: Addend | None = None  # of a call that is examined
         # A silent call has no place in the history: it harms nobody until its adjoint communicates.
         is_silent = collective.silent or collective.free
@@ -632,16 +663,20 @@ class Prepared:
             nodes.append((collective, None, (), (place,), prepared, None, None))
         return made
 
-    def apply_counted(self, x: Tensor) -> Tensor:
-        """`apply` for a sum whose addends the ranks compare the 1st, 2nd, 4th, ... time: see `checks.addends`."""
+    def apply_counted(self, x: Tensor, name: str = "") -> Tensor:
+        """`apply` for a sum whose addends the ranks compare the 1st, 2nd, 4th, ... time: see `checks.addends`.
+
+        `name` is that of the function if it is not the collective's: "mean", which is right for equal values.
+        """
         if not self.is_examined():
             return self.apply(x)
-        addend = self._addend = self.addend(x)
+        name = name or self.collective.name
+        addend = self._addend = self.addend(x, name)
         try:
             y = self.apply(x)
         finally:
             self._addend = None
-        warn_if_equal(addend, self.collective.name, x, self.call.axes, self.group)
+        warn_of_addends(addend, name, x, self.call.axes, self.group)
         return y
 
     def is_examined(self) -> bool:
@@ -652,9 +687,9 @@ class Prepared:
         self.sums = nth + 1 if nth < modes.FIRST_CALLS or self.group.checking else 0
         return not nth & (nth - 1)
 
-    def addend(self, x: Tensor) -> Addend | None:
+    def addend(self, x: Tensor, name: str) -> Addend | None:
         """The addend to compare, if this group still compares calls."""
-        return addend_of(x) if self.group.checking else None
+        return addend_of(x, name, self.group) if self.group.checking else None
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
         """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.
@@ -821,5 +856,6 @@ def _instead(name: str, axis: str, have: Label) -> str:
 
 
 _new = object.__new__
+_ADDENDS = frozenset((V, P))
 _HOST = (np.ndarray, np.generic, Shaped)
 _HOW = {None: "in a backward sweep", True: "recorded", False: "not recorded"}

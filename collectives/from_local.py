@@ -22,6 +22,7 @@ from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts
 
 from .checks.modes import check_mode
+from .checks.parts import tell
 from .mesh import Axis, Mesh, current_mesh
 
 __all__ = ["from_local"]
@@ -116,6 +117,8 @@ def from_local(
     x = make_leaf("from_local", array, layout, requires_grad, global_shape, name=name)
     if check_mode() != "off":  # without any copies too: ranks with different labels must get an error
         mesh.check_replicas([x])
+        for axis in mesh.known_axes():
+            tell(axis.group)
     return x
 
 

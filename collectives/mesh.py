@@ -25,8 +25,9 @@ from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
-from .checks import declarations, modes, numbers
+from .checks import declarations, modes, numbers, parts
 from .job.failure import process
+from .job.traceback import shorten
 from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
 from .world import World, is_rank_thread, world
@@ -309,6 +310,10 @@ class Mesh:
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
+        if error[0] is not None and self.is_alone and not self._outer:
+            shorten(error[1])
+        for axis in () if error[0] is not None else self._known:
+            parts.tell(axis.group)
         if error[0] is None and modes.limit and self.ranks.size > 1 and not process.is_child:
             if modes.watching or not World.current().raises:  # else ranks go on without those that have failed
                 compare_end(self)
@@ -333,19 +338,27 @@ class Mesh:
             group.agree(call)
         return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
 
-    def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
-        """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.
+    def arrays_of_all(self, array: Any, axes: str | Sequence[str], call: str) -> list[Any]:
+        """The host arrays of all ranks along some axes, in order; None for a rank that gives None.
 
-        All ranks of the axis call it. `call` describes the call to the other ranks.
+        All these ranks call it. `call` describes the call to the other ranks.
         """
-        group = self.axis(axis).group
+        group = self.axis(axes).group
         if group.checking:
             group.agree(call)
         with BytesIO() as file:
             if array is not None:
                 np.save(file, array, allow_pickle=False)
             found = group.exchange(file.getvalue())
-        arrays = [np.load(BytesIO(data), allow_pickle=False) for data in found if data]
+        return [np.load(BytesIO(data), allow_pickle=False) if data else None for data in found]
+
+    def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
+        """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.
+
+        All ranks of the axis call it. `call` describes the call to the other ranks.
+        """
+        found = self.arrays_of_all(array, axis, call)
+        arrays = [part for part in found if part is not None]
         if arrays and len(arrays) < len(found):
             raise MeshError(f"{call}: {len(arrays)} of {len(found)} ranks have a part; needed: all of them, or none")
         return np.concatenate(arrays, dim) if arrays else None
@@ -478,4 +491,5 @@ def current_mesh() -> Mesh:
 
 
 events.constants.append(numbers.note)
+events.declarations.append(parts.expect_different)
 events.uses.append(declarations.examine)

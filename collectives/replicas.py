@@ -8,7 +8,8 @@ but ``off``:
 - ``step`` of an optimizer compares its hyperparameters and, where a parameter is R or I, the parameter, its gradient
   and the optimizer's state for it.
 - The first of these along an axis also finds parameters that are Varying or sharded, and leaves that are Varying
-  because they have no label, of which all ranks hold the same values (`ReplicaWarning`).
+  because they have no label, of which all ranks hold the same values (`ReplicaWarning`). Parameters are compared with
+  those of their shape and dtype on the other ranks, since the stages of a pipeline have different lists of them.
 
 - The end of a mesh's block compares, along the axes of such objectives and optimizers, the constants that no call has
   compared yet, the hyperparameters and the R or I parameters of the optimizers, and the R or I leaves with a gradient
@@ -27,7 +28,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaMismatch, ReplicaWarning, find_site, short_site
 from autograd.layouts.layout import C, D, Grid, I, R, Shard, V
 from autograd.layouts.messages import describe
+from autograd.layouts.names import name_of
 
 from .checks import modes
 from .checks.modes import is_due
@@ -53,7 +55,9 @@ __all__ = [
 _SAME = (I, R, C, D)
 
 
-def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Copy] = ()) -> list[Copy]:
+def settle(
+    group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Part] = (), leaves: Sequence[Any] = ()
+) -> list[tuple[int, ...]]:
     """Compare copies along a group. All its ranks call it.
 
     Parameters
@@ -63,13 +67,15 @@ def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequen
         The comparison, for example ``step 1 of SGD``. The ranks compare it too.
     copies : sequence of Copy
         Copies that should be equal on all ranks.
-    parts : sequence of Copy
-        Values that are probably meant to differ.
+    parts : sequence of Part
+        Values that are probably meant to differ. The ranks may have different ones.
+    leaves : sequence of Tensor
+        The values of the first copies. An error shows the variables that hold them.
 
     Returns
     -------
-    list of Copy
-        The `parts` that are equal on all ranks.
+    list of tuple of int
+        For each of `parts` the ranks that hold it, if they are all that must hold it; otherwise ().
 
     Raises
     ------
@@ -82,17 +88,28 @@ def settle(group: Communicator, call: str, copies: Sequence[Copy], parts: Sequen
         group.agree(call)
     copies = [*copies, *group.copies]
     group.copies.clear()
-    digests = [zlib.crc32(call.encode()), *(copy.digest for copy in copies), *(part.digest for part in parts)]
-    rows = [np.frombuffer(data, np.int64) for data in group.exchange(np.array(digests, np.int64).tobytes())]
-    same = 1 + len(copies)
-    if any(len(row) != len(digests) or (row[:same] != rows[0][:same]).any() for row in rows):
+    digests = [zlib.crc32(f"{call} {len(copies)}".encode()), *(copy.digest for copy in copies)]
+    data = [*digests, *(part.kind << 32 | part.copy.digest for part in parts)]
+    rows = [np.frombuffer(each, np.int64) for each in group.exchange(np.array(data, np.int64).tobytes())]
+    same = len(digests)
+    if any(not np.array_equal(row[:same], rows[0][:same]) for row in rows):
+        copies[: len(leaves)] = map(_with_variable, copies, leaves)
         mine = Statement(call, site=short_site(*find_site()), copies=tuple(copies), is_full=True)
         error = compare(group.name, group.ranks, [Statement.decode(each) for each in group.exchange(mine.encode())])
         if error is not None:
             group.is_broken = True
             raise error
-        return []
-    return [part for k, part in enumerate(parts, same) if all(row[k] == part.digest for row in rows)]
+        return [()] * len(parts)
+    held = [[divmod(number, 1 << 32) for number in row[same:].tolist()] for row in rows]
+    return [_holders(part, held) for part in parts]
+
+
+def _holders(part: Part, held: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, ...]:
+    """The ranks that hold a value, if these are all ranks, or all that have a parameter of its shape and dtype."""
+    ranks = tuple(r for r, parts in enumerate(held) if any(digest == part.copy.digest for _, digest in parts))
+    others = [r for r, parts in enumerate(held) if any(kind == part.kind for kind, _ in parts)]
+    is_by_shape = part.kind and len(ranks) > 1 and len(ranks) == len(others)
+    return ranks if is_by_shape or len(ranks) == len(held) else ()
 
 
 def compare_pending(group: Communicator, call: str) -> None:
@@ -147,7 +164,13 @@ def compare_objective(outputs: Any, recording: Any) -> None:
     seen = {i: each for i, each in axis.leaves.items() if each() is not None}
     axis.leaves = seen | {id(leaf): weakref.ref(leaf) for leaf in same if leaf.requires_grad}
     own = _own(leaves, axis) if axis.objectives == 1 else []
-    _warn(settle(axis.group, called, [*copies, *objectives], [part for part, _ in own]), own, axis)
+    _warn(settle(axis.group, called, [*copies, *objectives], own, same), own, axis)
+
+
+def _with_variable(copy: Copy, x: Any) -> Copy:
+    """A copy of a leaf without a name, with the variable of the program that holds the leaf."""
+    name = "" if x.name else name_of(x, "")
+    return copy._replace(text=_shown(x, name)) if name else copy
 
 
 def _objective(y: Any, site: str) -> Copy:
@@ -198,7 +221,7 @@ def compare_step(optimizer: Any, mesh: Any) -> None:
                 made[i] = _copies_of(optimizer, i, p)
             copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
         own = _own([p for _, p in indexed], axis) if n == 1 and not axis.objectives else []  # else backward compared it
-        _warn(settle(axis.group, call, copies, [part for part, _ in own]), own, axis)
+        _warn(settle(axis.group, call, copies, own), own, axis)
 
 
 def _is_one_model(k: int, indexed: Sequence[tuple[int, Any]]) -> bool:
@@ -297,7 +320,15 @@ def _number_text(value: Any) -> str:
 
 
 # -- values that were probably meant Invariant -------------------------------------------------------------------------
-def _own(leaves: Sequence[Any], axis: Any) -> list[tuple[Copy, Any]]:
+class Part(NamedTuple):
+    """A value of which each rank has its own, or a part."""
+
+    copy: Copy
+    kind: int  # a hash of a parameter's shape and dtype, of 31 bits; 0 for a leaf that is no parameter
+    value: Any
+
+
+def _own(leaves: Sequence[Any], axis: Any) -> list[Part]:
     """The parameters, and the leaves without a label, of which each rank has a value or a part of its own."""
     found = []
     for i, x in enumerate(leaves):
@@ -305,32 +336,41 @@ def _own(leaves: Sequence[Any], axis: Any) -> list[tuple[Copy, Any]]:
             isinstance(x, Parameter) or _is_unlabelled(x, axis)
         ):
             name = x.name or f"parameter {i}"
-            found.append((Copy(name, _shown(x, name), _digest_of(x.array)), x))
+            hashed = zlib.crc32(f"{x.array.dtype}{x.array.shape}".encode()) & 0x7FFFFFFF
+            kind = max(hashed, 1) if isinstance(x, Parameter) else 0
+            found.append(Part(Copy(name, _shown(x, name), _digest_of(x.array)), kind, x))
     return found
 
 
-def _warn(equal: Sequence[Copy], own: Sequence[tuple[Copy, Any]], axis: Any) -> None:
-    """Warn, on the first rank of an axis, of parameters of which all ranks hold the same values.
+def _warn(holders: Sequence[tuple[int, ...]], own: Sequence[Part], axis: Any) -> None:
+    """Warn, on the first rank that holds them, of parameters of which several ranks hold the same values.
 
-    Zeros or ones, such as a bias and a scale at their start, are the same legally if the label was given.
+    Stages of a pipeline may have different parameters: then the ranks that have one of that shape are compared. Zeros
+    or ones, such as a bias and a scale at their start, are the same legally if the label was given.
     """
-    if not equal or axis.group.rank or axis.group.dry:
+    if axis.group.dry:
         return
-    found = [
-        part for part, x in own
-        if part in equal and (_is_unlabelled(x, axis) or not _is_neutral(to_host(x.array)))
-    ]  # fmt: skip
-    if found:
-        names, shown = ", ".join(part.place for part in found), "".join(f"  {part.text}\n" for part in found)
-        along = "*".join(axis.names)
+    equal: dict[tuple[int, ...], list[Copy]] = {}
+    for ranks, part in zip(holders, own, strict=True):
+        if ranks and ranks[0] == axis.group.index:
+            if _is_unlabelled(part.value, axis) or not _is_neutral(to_host(part.value.array)):
+                equal.setdefault(ranks, []).append(part.copy)
+    along = "*".join(axis.names)
+    for ranks, found in equal.items():
+        names, shown = ", ".join(copy.place for copy in found), "".join(f"  {copy.text}\n" for copy in found)
+        who = f"all {axis.size} ranks of axis {along!r}"
+        if len(ranks) < axis.size:
+            who = f"ranks {', '.join(map(str, ranks))} of axis {along!r}, which alone have a parameter of that shape,"
         file, line = find_site()
         warnings.warn_explicit(
-            f"{names}: all {axis.size} ranks of axis {along!r} hold the same values\n{shown}  By its label each rank "
+            f"{names}: {who} hold the same values\n{shown}  By its label each rank "
             "holds a value or a part of its own, and its gradient is not summed over the ranks. Meant Invariant?\n"
-            f"  fix: w = ag.Parameter(...) without a label of axis {along!r}, and cast(w, {along!r}, to=R) where it is "
-            "used\n"
+            f"  fix: w = ag.Parameter(...) without a label of axis {along!r}, on all its ranks, and cast(w, {along!r}, "
+            "to=R) where it is used; in a pipeline on all stages at the start of the tape's block, before send and "
+            "recv\n"
             "  or:  give the ranks different values, for example drawn from key.along(...), or cut from the whole value"
-            f"\n  or:  layout={{{along!r}: V}}, if an ag.tensor without a label is meant to have a value of each rank",
+            f"\n  or:  layout={{{along!r}: V}}, if an ag.tensor without a label is meant to have a value of each rank"
+            "\n  or:  leave it so, if the program sums the gradients of the copies itself, before each step",
             ReplicaWarning, file, line,
         )  # fmt: skip
 

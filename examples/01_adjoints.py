@@ -83,7 +83,7 @@ def is_here(x: ag.Tensor) -> bool:
 def dot(a: ag.Tensor, b: ag.Tensor) -> float:
     """<a, b>: the sum of the ranks' dot products. An Invariant value is counted once, by rank 0."""
     counts = cc.world().rank == 0 if a.layout["ranks"] is I else is_here(a)
-    return cc.all_reduce(ag.tensor(a.numpy() @ b.numpy() if counts else 0.0), "ranks").item()
+    return cc.all_reduce(ag.tensor(a.local @ b.local if counts else 0.0), "ranks").item()
 
 
 def say(text: str) -> None:
@@ -103,7 +103,7 @@ def show(pair: Pair) -> None:
     width = 4 * cc.world().size + 8
     say(f"\n{pair.name}, and backward {pair.adjoint}:\n{pair.why}")
     say(" " * 9 + "".join(f"{name}: {t.layout['ranks']!r}".ljust(width) for name, t in columns.items()).rstrip())
-    cells = [" ".join(f"{v:g}" for v in t.numpy()) if is_here(t) else "-" for t in columns.values()]
+    cells = [" ".join(f"{v:g}" for v in t.local) if is_here(t) else "-" for t in columns.values()]
     cc.in_order("".join(cell.ljust(width) for cell in cells).rstrip())
 
     left, right = dot(y, ct), dot(x, back)

@@ -141,6 +141,7 @@ class Leaf(Tensor):
         """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
         if state.recording is not None and self._requires_grad:
             self._refuse_exit("{x}.data", "stop_gradient({x}).data")
+        self._refuse_addend("data")
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site
-from ..layouts.inference import infer, layout_of, varying
+from ..layouts.inference import infer, layout_of, require_no_first_elements, varying
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard
 from ..layouts.messages import REJECTED, unfit
 from ..layouts.rank_values import rank_axes
@@ -306,6 +306,7 @@ class Primitive:
         operands = layouts
         try:
             if self.ranked and rank_axes(options):
+                require_no_first_elements(self, layouts, arrays, options, xs)
                 operands = [varying(x, rank_axes(options), self.name) for x in layouts]
             out = infer(self, operands, *shapes_and_kinds(arrays), options, arrays, xs)
         except Exception as error:

@@ -12,6 +12,7 @@ from ..errors import ArgumentError, DtypeError, LayoutError, call_site
 from ..layouts.inference import axes_in, layout_of
 from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
+from ..layouts.names import global_extent
 from ..layouts.rank_values import RANK_NUMBERS, has_local_count, plain, rank_axes
 from .state import state
 from .tensor import TENSORS, Given
@@ -83,7 +84,7 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
             have, name = x.labelled(grid)[axis], x.name or "x"
             if have is V or not (is_count or type(have) is Shard):
                 continue
-            why = "the result would differ between the ranks, as a mean over the local count does"
+            why = "the number counts this rank's part only, and the result belongs to all ranks"
             if type(have) is Shard:
                 how = "scale its part by a factor" if op.name in _SCALING else "shift its part by a number"
                 why = f"each rank would {how} of its own"
@@ -91,13 +92,13 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
             of = "a local extent" if is_count else "a rank"
             fix = "a number that is the same on all ranks, like x.global_shape[0]"
             if is_count:
-                d = have.dim if isinstance(have, Shard) else 1
-                fix = f"the global extent, like x.global_shape[{d}] of an x that is Shard({d})"
+                fix = f"{global_extent(axis, plain(number))}   (the global extent)"
+            if type(have) is Shard:
+                fix += "\n  or:  float(number), if each rank is meant to have its own number"
             raise LayoutError(
                 f"{op.name}({name}: {describe(x.array, x.array.shape, x.layout)}, {plain(number)!r})\n  axis {axis!r}: "
-                f"the number is Varying: it differs between the ranks ({of}, or computed from one), and {name} is "
-                f"{shown}: {why}\n"
-                f"  fix: {fix}\n  or:  float(number), if each rank is meant to have its own number" + call_site()
+                f"the number is Varying ({of}, or computed from one), and {name} is {shown}: {why}\n"
+                f"  fix: {fix}" + call_site()
             )
 
 

@@ -24,7 +24,9 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import TapeError, call_site
+from ..layouts.layout import I
 from ..layouts.messages import describe
+from ..layouts.names import name_of
 from . import events
 
 __all__ = ["EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "UNRECORDED", "Node", "Recording", "Step"]
@@ -310,11 +312,21 @@ def _refuse_operand(recording: Recording, x: Any) -> NoReturn:
 
 def _refuse_unrecorded(x: Any) -> NoReturn:
     """Raise TapeError for a value that was computed from a leaf while nothing was recorded, and is used on a tape."""
+    name = name_of(x, "")
+    shown = f"{name}: {describe(x.array, x.array.shape, x.layout)}" if name else (
+        f"an operand, {describe(x.array, x.array.shape, x.layout)},")  # fmt: skip
+    fix = "  fix: "
+    if x.layout is None or all(label is I for label in x.layout.labels):  # as parameters are
+        p = name or "p"
+        fix += (
+            f"p.data = p.numpy() - lr * p.grad.numpy() in place of p = p - lr * p.grad, or {p} = ag.Parameter("
+            f"{p}.numpy()), if {p} is an updated weight\n  or:  "
+        )
     raise TapeError(
-        f"an operand, {describe(x.array, x.array.shape, x.layout)}, was computed from a value that requires a gradient "
+        f"{shown} was computed from a value that requires a gradient "
         "while no tape recorded it: before the tape's block, after one, or in another thread. Used here, it would be a "
         "constant, and the gradient through it would be silently missing. Needed: values that this tape records\n"
-        "  fix: compute it inside the tape's block\n"
+        f"{fix}compute it inside the tape's block\n"
         "  or:  stop_gradient(x), or compute it under `with ag.no_grad():`, if it is meant without its gradient"
         + call_site()
     )

@@ -26,7 +26,7 @@ from .events import listeners, objectives
 from .recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, UNRECORDED, Node, Recording
 from .saved_arrays import refuse_write
 from .state import state
-from .tensor import WATCH, Tensor, relabel
+from .tensor import FROM_A_GRADIENT, WATCH, Tensor, relabel
 
 __all__ = ["Sweep", "Tape", "scope"]
 
@@ -246,7 +246,7 @@ class Tape:
             Return the cotangents of these (None where there is none) and leave every ``.grad`` as it is.
         retain, record : bool
             Keep the tape for another backward; record the sweep itself on the enclosing tape, which keeps the tape
-            too.
+            too. A later backward adds to the gradients that are there: call `zero_grad` before the second derivative.
 
         Raises
         ------
@@ -483,7 +483,8 @@ def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
     if y.tape is None:
         raise TapeError(
             f"backward of a value of shape {y.array.shape} that depends on no leaf: nothing was recorded. Needed: "
-            "a Parameter, or a tensor with requires_grad=True, used inside the tape's block" + call_site()
+            "a Parameter, or a tensor with requires_grad=True, used inside the tape's block" + FROM_A_GRADIENT
+            + call_site()
         )
     if y.tape is recording and recording.released(y.node):
         raise TapeError(

@@ -28,11 +28,19 @@ from .saved_arrays import guarded
 from .state import state
 
 __all__ = [
-    "TENSORS", "WATCH", "Given", "Tensor", "interior", "is_followed", "may_need_gradient", "place_off_tape", "relabel",
+    "FROM_A_GRADIENT", "TENSORS", "WATCH", "Given", "Tensor", "interior", "is_followed", "may_need_gradient",
+    "place_off_tape", "relabel",
 ]  # fmt: skip
 
 TENSORS: set[Any] = set()
 """Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
+
+FROM_A_GRADIENT = (
+    "\n  If it was computed from a gradient, such as w.grad: backward did not record the sweep, so that gradient has "
+    "no history\n  fix: tape.backward(loss, record=True) inside the tape's block, and w.zero_grad() before this "
+    "backward, which adds to w.grad"
+)
+"""What errors say of a value without history that may have been computed from gradients."""
 
 _installed: Any = None  # filled in by `ops.tensor_methods`
 
@@ -105,7 +113,7 @@ class Tensor:
         if self.tape is None:
             raise TapeError(
                 "backward of a value that depends on no leaf: nothing was recorded. Needed: a Parameter, or a tensor "
-                "with requires_grad=True, used inside `with ag.Tape():`"
+                "with requires_grad=True, used inside `with ag.Tape():`" + FROM_A_GRADIENT + call_site()
             )
         self.tape.whole().backward([self], None if cotangent is None else [cotangent], retain=retain)
 
@@ -138,11 +146,12 @@ class Tensor:
 
         Raises
         ------
-        TapeError
-            A tape is recording, and follows this value; see `numpy`.
+        TapeError, LayoutError
+            As `numpy` does.
         """
         if state.recording is not None and self.requires_grad:
             self._refuse_exit("{x}.data", "stop_gradient({x}).data")
+        self._refuse_addend("data")
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter
@@ -156,6 +165,8 @@ class Tensor:
         ------
         TapeError
             A tape is recording, and follows this value: no gradient would flow through the array.
+        LayoutError
+            It is Partial: this rank holds an addend of the value. `local` is the addend.
         AbsentError
             Where this rank does not hold the value.
 
@@ -172,16 +183,15 @@ class Tensor:
         """
         if state.recording is not None and self.requires_grad:
             self._refuse_exit("{x}.numpy()", "stop_gradient({x}).numpy()")
-        array = to_host(self.array)
+        array = self._whole("numpy")
         return guarded(self) if array is self.array else array
 
     @property
     def local(self) -> Any:
-        """This rank's part as a plain array, for other libraries; read-only while a tape needs it.
+        """This rank's part or addend as a plain array, for other libraries; read-only while a tape needs it.
 
-        Results computed from it are not differentiated and have no layout. So on an active tape it raises an error for
-        a value that requires a gradient, except under ``no_grad``. ``collectives.from_local`` converts an array to a
-        Tensor.
+        Results computed from it are not differentiated and have no layout. So it is refused on an active tape that
+        follows the value, except under ``no_grad``. ``collectives.from_local`` converts an array to a Tensor.
 
         Raises
         ------
@@ -201,12 +211,7 @@ class Tensor:
         4.0
         """
         if state.recording is not None and self.requires_grad:
-            raise TapeError(
-                f"{self.name or 'x'}.local, of {describe(self.array, self.array.shape, self.layout)}, on an active "
-                "tape: computations on the plain array would be silently missing from its gradient. Needed: "
-                "no_grad, which declares that intent\n  fix: with ag.no_grad(): around the code that uses it, or "
-                "stop_gradient(x).local" + call_site()
-            )
+            self._refuse_exit("{x}.local", "with ag.no_grad(): around its use, or stop_gradient({x}).local", False)
         if type(self.array) is Shaped:
             self.array._no_value()
         return guarded(self)
@@ -222,14 +227,18 @@ class Tensor:
         return self._whole("item").item()
 
     def _whole(self, caller: str) -> np.ndarray:
-        """Its array on the host, for a Python number. An addend is not the value."""
-        if self.layout is not None and P in self.layout.labels:
-            raise LayoutError(addend(caller, self) + call_site())
+        """Its array on the host, for plain data of the value."""
+        self._refuse_addend(caller)
         return to_host(self.array)
 
-    def _refuse_exit(self, call: str, fix: str) -> None:
+    def _refuse_addend(self, caller: str) -> None:
+        """Raise LayoutError if this rank holds an addend, which is not the value."""
+        if self.layout is not None and P in self.layout.labels:
+            raise LayoutError(addend(caller, self, name_of(self)) + call_site())
+
+    def _refuse_exit(self, call: str, fix: str, only_followed: bool = True) -> None:
         """Raise TapeError for a conversion to plain data, on an active tape that can still differentiate the value."""
-        if not is_followed(self):
+        if only_followed and not is_followed(self):
             return
         name = name_of(self)
         sent = f"\n  or:  {name} itself, to send it: cc.send({name}, ...)" if "numpy" in call and self.ndim else ""
@@ -250,7 +259,7 @@ class Tensor:
                 "Fix: autograd.numpy.array(x), which is differentiable, of lists too; or stop_gradient(x).numpy() "
                 "where no gradient is wanted" + call_site()
             )
-        host = to_host(self.array)
+        host = self._whole("numpy.asarray")
         if copy is False and host is self.array:
             host = guarded(self)
         if copy is False and dtype is not None and host.dtype != dtype:

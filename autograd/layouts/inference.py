@@ -12,11 +12,11 @@ from typing import Any
 
 from ..errors import LayoutError
 from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
-from .messages import ABOUT_EXTENTS, Refused, explain, rank_dependent
+from .messages import ABOUT_EXTENTS, Refused, explain, first_elements_text, rank_dependent
 from .partition import extents_of_parts
-from .rank_values import EVERY_AXIS, rank_axes
+from .rank_values import EVERY_AXIS, first_elements, rank_axes
 
-__all__ = ["axes_in", "combine", "infer", "layout_of", "varying"]
+__all__ = ["axes_in", "combine", "infer", "layout_of", "require_no_first_elements", "varying"]
 
 
 def infer(
@@ -191,6 +191,23 @@ def layout_of(x: Any, grid: Grid) -> Layout:
 def axes_in(grid: Grid, axes: frozenset[str]) -> Sequence[str]:
     """The axes of a rank number that `grid` has."""
     return grid.names if EVERY_AXIS in axes else [name for name in grid.names if name in axes]
+
+
+def require_no_first_elements(
+    op: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: Any, operands: Sequence[Any] = ()
+) -> None:
+    """Raise LayoutError for copies of one value of which each rank would take as many elements as a part has.
+
+    ``x[:part.shape[0]]`` are not those of this rank's part, except on the first rank.
+    """
+    place = first_elements(options)
+    if place is None:
+        return
+    for i, layout in enumerate(layouts):
+        for axis in axes_in(layout.grid, rank_axes(options[0])):
+            if layout[axis] in (R, I, P, C, D):
+                x = operands[i] if i < len(operands) else None
+                raise LayoutError(first_elements_text(op, x, layout, arrays[i], options[0], place, axis))
 
 
 def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:

@@ -10,12 +10,13 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import name_of, owner_of
+from .names import is_taken, name_of, owner_of, parameters_beside
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
     "ABOUT_EXTENTS", "REJECTED", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf",
-    "explain", "fixes", "rank_dependent", "require_one_number", "require_same_number", "unagreed", "unfit",
+    "explain", "first_elements_text", "fixes", "rank_dependent", "require_one_number", "require_same_number",
+    "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -43,12 +44,22 @@ class _Named:
     def __init__(self, op: Any, n: int, operands: Sequence[Any]):
         letters = [op.operand_name(i) for i in range(n)]
         found = [name_of(x, letter) for x, letter in zip(operands, letters, strict=False)]
+        for i, name in enumerate(found):
+            x = operands[i]
+            if name == letters[i] and found.count(name) > 1 and "other" not in found and _is_number(x):
+                found[i] = "other"  # its letter is the name of a variable that holds another operand
         one = dict(zip(found, operands, strict=False))
         is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
-        self.name, self.names = op.name, found if is_clear else letters
+        self.name, self.names = _CALLED.get(op.name, op.name), found if is_clear else letters
+        if getattr(op, "of_parts", None) is not None and self.names == letters == ["x"] and is_taken("x", operands[0]):
+            self.names = ["operand"]  # the fix counts its elements: those of the program's x would be others
 
     def operand_name(self, i: int) -> str:
         return self.names[i]
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float | complex) or (_is_plain(x) and np.shape(x.array) == ())
 
 
 class Refused(Exception):
@@ -198,10 +209,13 @@ _BROADCAST = [(R, "broadcast({x}, {a!r}, root={r}, to=R)", "a broadcast forward,
 _INSTEAD = {  # further fixes for an operation that mixes along a sharded dimension
     "getitem": "({x} * mask).sum(), if the index is a mask; halo_exchange({x}, {a!r}, 1), for the neighbours of a part",
     "roll": "halo_exchange({x}, {a!r}, 1, periodic=True), for the neighbours of a part as in a stencil",
+    "concatenate": "halo_exchange({x}, {a!r}, 1), if the neighbours of a part are meant, and zeros at the ends",
     "put": "halo_exchange({x}, {a!r}, 1), for the neighbours of a part and zeros at the ends, as in a stencil",
     "diff": "halo_exchange({x}, {a!r}, 1), for the neighbours of a part as in a stencil",
 }  # fmt: skip
 
+
+_CALLED = {"put": "pad"}  # operations that programs call by another name
 
 _OF_EACH_ROW = "numpy.take_along_axis({x}, columns.reshape(-1, 1), 1), for one element of each row"
 
@@ -236,7 +250,7 @@ def explain(
     shown = ", ".join(f"{n}: {describe(a, s, x)}" for n, a, s, x in zip(names, arrays, shapes, layouts, strict=True))
     word, *at = refused.args
     if by_hand := _update_by_hand(op, arrays, operands):
-        return f"{op.name}({shown})\n  axis {axis!r}: {_mix(names, labels)}\n  fix: {by_hand}" + call_site()
+        return f"{named.name}({shown})\n  axis {axis!r}: {_mix(names, labels)}\n  fix: {by_hand}" + call_site()
     size = layouts[0].grid.sizes[layouts[0].grid.axis(axis)]
 
     def passes(trial: Sequence[Label]) -> bool:
@@ -256,7 +270,7 @@ def explain(
         if labels[i] is V and shapes[i] != () and _has_default_label(x, axis)
         for how in _as_equal(x, names[i], axis, grid.names, partial(with_label, i))
     ]
-    lines = [f"{op.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](named, labels, *at)}"]
+    lines = [f"{named.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](named, labels, *at)}"]
     condition = f", if the ranks of {axis!r} have different data" if questions else ""
     found = None
     if word == "mixes" and getattr(op, "of_parts", None) is not None:
@@ -288,6 +302,12 @@ def explain(
     if word == "spans":
         j, d, i = at
         found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found
+        local = shapes[i][labels[i].dim]
+        is_same = labels[j] is R or labels[j] is I or labels[j] is C
+        if is_same and shapes[j][d] == local != labels[i].extent and size > 1:
+            whole = f"all {labels[i].extent}" if labels[i].extent else "all elements"
+            found = (f"  fix: shard(whole, {axis!r}, dim={d}), with whole made for {whole} and labelled {R!r}, in "
+                     f"place of {names[j]}, which all ranks have made for the {local} of a part")  # fmt: skip
         if labels[j] is V and shapes[j][d] == labels[i].extent and _has_default_label(operands[j], axis):
             made = _labelled(operands[j], names[j], {axis: R}, grid.names)
             whole = made if _is_plain(operands[j]) else names[j]
@@ -312,10 +332,32 @@ def explain(
     if word == "mixes" and op.name in _INSTEAD:
         instead = _INSTEAD[op.name] if not _takes_of_rows(op, options) else _OF_EACH_ROW
         found = f"{found}\n  or:  {instead.format(x=names[at[0]], a=axis)}" if found else None
+        if found and op.name == "getitem" and labels[at[0]].dim > 0:
+            found += ("\n  or:  a weight for each slice, each divided by columns, if the columns of a fused weight are "
+                      "split here, as in q, k, v = split(x @ w, 3)")  # fmt: skip
+    if word in ("invariant", "added"):
+        i, j = at if word == "added" else (at[1], at[0])
+        found = _of_common_term(names[i], labels[i], names[j], labels[j], axis, with_label(j, P)) or found
+    if word == "invariant" and op.name in ("add", "subtract") and labels[at[1]] is V and found:
+        found += (f"\n  or:  add {names[at[0]]} to the result of all_reduce(..., {axis!r}, to=I), if {names[at[1]]} is "
+                  f"summed over the ranks later: in the sum it would count once per rank")  # fmt: skip
+    if word == "invariant" and found and labels[at[1]] is R:
+        found += (f"\n  or:  to=I where {names[at[1]]} is made by all_reduce, all_gather or broadcast, if all ranks "
+                  "compute the same from there on")  # fmt: skip
     if word == "invariant" and found and operands and type(operands[at[0]]).__name__ == "Parameter":
         found += _of_parameter(names[at[0]], labels[at[1]], axis)
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()
+
+
+def _of_common_term(addend: str, of: Label, name: str, label: Label, axis: str, takes_addends: bool) -> str | None:
+    """The fixes for a value that all ranks have, such as a penalty, which is added to the addends of a sum."""
+    if of is not P or not takes_addends or not (label is R or label is I):
+        return None
+    return (
+        f"  fix: cast({name}, {axis!r}, to=P)   (counted once; kept on the first rank)\n"
+        f"  or:  all_reduce({addend}, {axis!r}, to={label!r}) first   (the sum; {name} is added to it)"
+    )
 
 
 def _labelled_whole(
@@ -362,7 +404,8 @@ def _takes_of_rows(op: Any, options: Sequence[Any]) -> bool:
 def _of_parameter(name: str, other: Label, axis: str) -> str:
     """More fixes for a parameter that meets different data: it may belong to a module, or to this rank alone."""
     text = ""
-    if "." in name:
+    beside = [p.layout for p in parameters_beside(name) if p.layout is not None and axis in p.layout.grid.names]
+    if "." in name and other is not P and not any(type(layout[axis]) is Shard for layout in beside):
         text = f"\n  or:  call the model through DataParallel(model, {axis!r}), which makes the casts"
         text += f", if the ranks of {axis!r} have different data" if other is V else ""
     if other is V:
@@ -385,6 +428,8 @@ def _part(name: str, label: Label, axis: str, dim: int) -> str | None:
     """The fix for a whole that meets the parts of another value: this rank's part of it."""
     if label is P:
         return f"  fix: reduce_scatter({name}, {axis!r}, dim={dim})   (this rank's part of the sum)"
+    if label is C:
+        return f"  fix: shard(ag.tensor({name}, layout={{{axis!r}: R}}), {axis!r}, dim={dim})   (this rank's part)"
     if label is R or label is I:
         cost = "free in both directions" if label is R else "an all-gather in backward"
         return f"  fix: shard({name}, {axis!r}, dim={dim})   (this rank's part; {cost})"
@@ -460,9 +505,30 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
     return (
         f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x "
         f"is {label.word}, and each rank would use it in another way. Needed: Replicated or Varying\n  fix: "
-        f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is an "
-        "array that is the same on all ranks" + call_site()
+        f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is a "
+        "plain array, which is Varying by default, and the same on all ranks" + call_site()
     )
+
+
+def first_elements_text(op: Any, x: Any, layout: Layout, array: Any, key: Any, place: int, axis: str) -> str:
+    """The text of the error for copies of one value of which each rank would take as many elements as its part has."""
+    entries = key if isinstance(key, tuple) else (key,)
+    before = [each for each in entries[:place] if each is not None]
+    dim = len(before)
+    if any(each is Ellipsis for each in before):
+        dim = len(array.shape) - sum(each is not None for each in entries[place:])
+    name, label = name_of(x, op.operand_name(0)), layout[axis]
+    how = "reduce_scatter" if label is P else "shard"
+    text = (
+        f"{op.name}({name}: {describe(array, array.shape, layout)})\n  axis {axis!r}: {name} is {label.word}, and the "
+        f"bound of the slice [:{entries[place].stop!r}] of dimension {dim} is the local extent of a sharded dimension: "
+        f"each rank would take the first elements of {name}, not those of its part\n"
+        f"  fix: {how}({name}, {axis!r}, dim={dim})   (this rank's part; if {name} is longer than the whole of the "
+        f"sharded value, {how} of {name} cut to its global extent)"
+    )
+    if label is R or label is C:
+        text += f"\n  or:  cast({name}, {axis!r}, to=V) first, if each rank is meant to use the first elements"
+    return text + call_site()
 
 
 def contradiction(caller: str, x: Any, axis: str, have: Label, need: Label) -> str:
@@ -506,13 +572,15 @@ def drawn_leaf(caller: str, x: Any) -> str:
     )
 
 
-def addend(caller: str, x: Any) -> str:
-    """The text of the error for a Partial value of which a Python number is to be made."""
-    axis = next(name for name, label in x.layout.items() if label is P)
+def addend(caller: str, x: Any, name: str) -> str:
+    """The text of the error for a Partial value of which plain data are to be made."""
+    axis = next(axis for axis, label in x.layout.items() if label is P)
+    then = "" if caller not in ("numpy", "data") else f".{caller}{'()' * (caller == 'numpy')}"
     return (
-        f"{caller}({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {x.name or 'x'} is "
-        "Partial: this rank holds an addend of the value, not the value\n  fix: all_reduce("
-        f"{x.name or 'x'}, {axis!r}, to=I) first   (the sum)\n  or:  {x.name or 'x'}.numpy()   (this rank's addend)"
+        f"{caller}({name}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {name} is Partial: this "
+        "rank holds an addend of the value, not the value\n"
+        f"  fix: all_reduce({name}, {axis!r}, to=I){then}   (the sum)\n"
+        f"  or:  {name}.local   (this rank's addend)"
     )
 
 
@@ -554,9 +622,10 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
         if label is R:
             raise LayoutError(
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is Replicated: each "
-                f"of the {size} ranks would seed its copy, and its cotangent, which is Partial, would count {size} "
-                f"times. Needed: Invariant, Partial or Rooted\n  fix: cast(loss, {axis!r}, to=I)   (free in both "
-                f"directions), or all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
+                f"rank would seed its copy, and its cotangent, which is Partial, would count once per rank"
+                f"{f', {size} times' if size > 1 else ''}. Needed: Invariant, Partial or Rooted\n"
+                f"  fix: cast(loss, {axis!r}, to=I)   (inside the tape's block; free in both directions), or "
+                f"all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
             )
         if label is V or type(label) is Shard:
             question, fix, condition = "", "fix: ", ""
@@ -570,7 +639,8 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
                 fix, condition = "or:  ", f", if the ranks of {axis!r} have different data"
             raise LayoutError(
                 f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is {label.word}: "
-                f"{size} different numbers, and no single one to differentiate. Needed: Invariant, Partial or Rooted\n"
+                f"{f'{size} different numbers' if size > 1 else 'a number of each rank'}, and no single one to "
+                f"differentiate. Needed: Invariant, Partial or Rooted\n"
                 f"{question}  {fix}all_reduce(loss, {axis!r}, to=I){condition}   (if each rank holds a part "
                 f"of the loss)\n"
                 f"  or:  broadcast(loss, {axis!r}, 0, to=I)   (if the loss is the same on all ranks)\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import islice
 from types import ModuleType
@@ -10,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import caller
+from .layout import Layout, Shard
 
-__all__ = ["name_of", "owner_of"]
+__all__ = [
+    "global_extent", "is_taken", "name_of", "owner_of", "parameters_beside", "variable_of", "view_of",
+]  # fmt: skip
 
 _MOST = 64  # elements of a list, attributes of an object
 
@@ -29,6 +33,8 @@ def name_of(x: Any, default: str = "x") -> str:
         The name of a value that no variable holds and that has no name of its own.
     """
     own: str = getattr(x, "name", "")
+    if isinstance(x, int | float | complex | np.generic):  # many variables may hold an equal number
+        return default
     array = getattr(x, "array", None) if type(x).__name__ == "Given" else None
     if array is None or np.shape(array) != ():  # equal numbers may be one object
         for text, value in _variables():
@@ -38,7 +44,22 @@ def name_of(x: Any, default: str = "x") -> str:
                 return f"{text}.grad"
         if owner := owner_of(array):
             return f"{owner}.data"
+        if not own and (transposed := _transposed(x)):
+            return f"{transposed}.T"
     return own or default
+
+
+def _transposed(x: Any) -> str:
+    """The variable of the caller of which a matrix is the transpose, or ""."""
+    array = getattr(x, "array", None)
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or type(x).__name__ == "Given":
+        return ""
+    for text, value in _variables():
+        own = getattr(value, "array", None) if getattr(value, "layout", None) == x.layout else None
+        if isinstance(own, np.ndarray) and own.shape == array.shape[::-1] and own.strides == array.strides[::-1]:
+            if np.may_share_memory(own, array):
+                return text
+    return ""
 
 
 def owner_of(array: Any) -> str:
@@ -50,6 +71,57 @@ def owner_of(array: Any) -> str:
         if isinstance(own, np.ndarray) and own.shape == array.shape and np.may_share_memory(own, array):
             return text
     return ""
+
+
+def variable_of(array: Any) -> str:
+    """The variable of the caller that holds a plain array, or ""."""
+    return next((text for text, value in _variables() if value is array), "")
+
+
+def global_extent(axis: str, number: Any) -> str:
+    """What gives the global count in place of a local one: ``x.global_shape[0] in place of x.shape[0]``.
+
+    x is a variable of the caller that is sharded along the axis, if there is one: one with `number` as its extent, or
+    the latest.
+    """
+    found = ""
+    for text, value in _variables():
+        layout = getattr(value, "layout", None)
+        label = layout[axis] if isinstance(layout, Layout) and axis in layout.grid.names else None
+        if not isinstance(label, Shard) or label.extent is None:
+            continue
+        d, shape = label.dim, value.array.shape
+        offered = f"{text}.global_shape[{d}] in place of {text}.shape[{d}]"
+        if shape[d] == number:
+            return offered
+        if math.prod(shape) == number:
+            return f"math.prod({text}.global_shape) in place of {text}.size"
+        found = found or offered
+    return found or "x.global_shape[0] in place of x.shape[0], for an x that is Shard(0)"
+
+
+def parameters_beside(name: str) -> list[Any]:
+    """The parameters of the module that a name like ``self.w`` begins with."""
+    root = name.partition(".")[0]
+    module = next((value for text, value in _variables() if text == root), None)
+    find = getattr(module, "parameters", None)
+    return list(find()) if callable(find) and "." in name else []
+
+
+def is_taken(name: str, x: Any) -> bool:
+    """Whether `name` is a variable of the caller that holds another value than `x`."""
+    return any(text == name and value is not x for text, value in _variables())
+
+
+def view_of(x: Any) -> tuple[str, Any]:
+    """The variable of the caller of which the Tensor `x` is another shape, as after ``reshape``; ("", None) if none."""
+    array = getattr(x, "array", None)
+    for text, value in _variables():
+        own = getattr(value, "array", None) if hasattr(value, "layout") else None
+        if isinstance(own, np.ndarray) and isinstance(array, np.ndarray) and own.size == array.size:
+            if own.dtype == array.dtype and np.may_share_memory(own, array):
+                return text, value
+    return "", None
 
 
 def _variables() -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ RankBool      a comparison of rank numbers                                  a su
 RankFloat     floats computed from any of them                              a subclass of float
 LocalCount    the local extent of a sharded dimension, and integers         not an int, but accepted where Python needs
               computed from it                                              an index: ``range``, slices, shapes
+LocalOffset   integers computed from a local extent and a rank              a subclass of LocalCount
 ============  ============================================================  =======================================
 
 A LocalCount is no int because Python computes ``1.0 / n`` for a subclass of int without asking it. The quotient would
@@ -34,8 +35,8 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "EVERY_AXIS", "INTEGERS", "RANK_NUMBERS", "LocalCount", "RankBool", "RankFloat", "RankInt", "frozen", "plain",
-    "rank_axes", "rank_number",
+    "EVERY_AXIS", "INTEGERS", "RANK_NUMBERS", "LocalCount", "LocalOffset", "RankBool", "RankFloat", "RankInt",
+    "first_elements", "frozen", "plain", "rank_axes", "rank_number",
 ]  # fmt: skip
 
 EVERY_AXIS = "*"
@@ -133,6 +134,12 @@ class LocalCount:
         return np.array(self.value, dtype=dtype)
 
 
+class LocalOffset(LocalCount):
+    """A number computed from a local extent and a rank, such as the place of this rank's part in the whole."""
+
+    __slots__ = ()
+
+
 RANK_NUMBERS = (RankInt, RankFloat, LocalCount)
 
 
@@ -145,19 +152,22 @@ def plain(x: Any) -> Any:
     return x.item() if isinstance(x, RANK_NUMBERS) else x
 
 
-def rank_number(value: Any, axes: frozenset[str], is_count: bool = False) -> Any:
+def rank_number(value: Any, axes: frozenset[str], is_count: bool = False, is_offset: bool = False) -> Any:
     """A number, or a tuple of numbers, that differs between the ranks of `axes`. Arrays are returned as they are.
 
-    With `is_count` it is computed from a local extent: an integer becomes a `LocalCount`.
+    With `is_count` it is computed from a local extent: an integer becomes a `LocalCount`, or with `is_offset`, if it is
+    also computed from a rank, a `LocalOffset`.
     """
     if not axes:
         return value
     if isinstance(value, tuple):
-        return tuple(rank_number(x, axes, is_count) for x in value)
+        return tuple(rank_number(x, axes, is_count, is_offset) for x in value)
     if isinstance(value, bool | np.bool_):
         return RankBool(value, axes)
     if isinstance(value, int | np.integer):
-        return LocalCount(value, axes) if is_count else RankInt(value, axes)
+        if not is_count:
+            return RankInt(value, axes)
+        return LocalOffset(value, axes) if is_offset else LocalCount(value, axes)
     return RankFloat(value, axes, is_count) if isinstance(value, float | np.floating) else value
 
 
@@ -170,7 +180,8 @@ def has_local_count(options: Any) -> bool:
 
 def _keeping_axes(value: Any, *of: Any) -> Any:
     """The result of a function of rank numbers."""
-    return rank_number(value, rank_axes(of), has_local_count(of))
+    is_offset = any(isinstance(x, RankInt | LocalOffset) for x in of)
+    return rank_number(value, rank_axes(of), has_local_count(of), is_offset)
 
 
 _OPERANDS = (int, float, complex, LocalCount, np.generic)
@@ -209,7 +220,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 # a class that defines __eq__ needs a hash of its own
 _OTHERS: dict[str, Any] = {"__hash__": lambda self: hash(plain(self)), "__array_ufunc__": _array_ufunc}
-for _kind in RANK_NUMBERS:
+for _kind in RANK_NUMBERS:  # a LocalOffset inherits them
     for _name, _function in _OPERATORS.items():
         setattr(_kind, f"__{_name.rstrip('_')}__", _binary(_function, is_reflected=False))
         setattr(_kind, f"__r{_name.rstrip('_')}__", _binary(_function, is_reflected=True))
@@ -232,11 +243,23 @@ def rank_axes(options: Any) -> frozenset[str]:
     return frozenset()
 
 
+def first_elements(options: Any) -> int | None:
+    """The place in an index of a slice ``[:n]``, where n is the local extent of a sharded dimension, or None."""
+    key = options[0] if options else None
+    for place, each in enumerate(key if isinstance(key, tuple) else (key,)):
+        if isinstance(each, slice) and each.start is None and type(each.stop) is LocalCount:
+            return place
+    return None
+
+
 def frozen(options: Any, operands: Any) -> Any:
     """A dictionary key of the options for inference: their axes, and their values if an operand is sharded."""
     if not options:
         return ()
-    return rank_axes(options), any(_special(x) for x in operands) and _frozen(options)
+    axes: Any = rank_axes(options)
+    if axes and first_elements(options) is not None:
+        axes = axes, "first elements"
+    return axes, any(_special(x) for x in operands) and _frozen(options)
 
 
 def _special(x: Any) -> bool:

@@ -27,7 +27,7 @@ from ..ops import (
     softplus,
     tanh,
 )
-from . import init
+from . import init, utils
 from .activations import GELU, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from .attention import MultiheadAttention
 from .convolution_layers import AvgPool1d, AvgPool2d, Conv1d, Conv2d, MaxPool1d, MaxPool2d
@@ -59,5 +59,5 @@ __all__ = [
     "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Tanh", "TransformerEncoderLayer", "avg_pool",
     "binary_cross_entropy_with_logits", "convolution", "cross_entropy", "dropout", "embedding", "gelu", "init",
     "l1_loss", "layer_norm", "load", "log_softmax", "max_pool", "mse_loss", "nll_loss", "relu", "rms_norm", "save",
-    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
+    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh", "utils",
 ]  # fmt: skip

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..engine import events
 from ..engine.parameter import constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, LayoutError, ShapeError, call_site, typed_errors
-from ..ops.nn.cross_entropy import as_rows
+from ..layouts.layout import R, Shard
+from ..ops.nn.cross_entropy import as_rows, mean_of_targets
 from ..ops.reductions import mean_loss
 from ..random.keys import integer
 from .arguments import number
@@ -28,9 +30,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _reduce(losses: Any, reduction: str, caller: str) -> Any:
+def _reduce(losses: Any, reduction: str, caller: str, input: Any, target: Any) -> Any:
     if reduction == "mean":
-        return mean_loss(losses, caller, "input")
+        return mean_loss(losses, caller, input=input, target=target)
     if reduction == "sum":
         return ops.sum(losses)
     if reduction != "none":
@@ -70,14 +72,14 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """
     _check_shapes("mse_loss", input, target)
     d = input - target
-    return _reduce(d * d, reduction, "mse_loss")
+    return _reduce(d * d, reduction, "mse_loss", input, target)
 
 
 @typed_errors
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Absolute error, ``|input - target|``; its derivative at 0 is 0. The parameters are `mse_loss`'s."""
     _check_shapes("l1_loss", input, target)
-    return _reduce(ops.absolute(input - target), reduction, "l1_loss")
+    return _reduce(ops.absolute(input - target), reduction, "l1_loss", input, target)
 
 
 @typed_errors
@@ -98,9 +100,9 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     d = input - target
     size = ops.absolute(d)
     if beta == 0:
-        return _reduce(size, reduction, "smooth_l1_loss")
+        return _reduce(size, reduction, "smooth_l1_loss", input, target)
     losses = ops.where(ops.less(size, beta), d * d * (0.5 / beta), size - 0.5 * beta)
-    return _reduce(losses, reduction, "smooth_l1_loss")
+    return _reduce(losses, reduction, "smooth_l1_loss", input, target)
 
 
 @typed_errors
@@ -140,7 +142,7 @@ def binary_cross_entropy_with_logits(
         scale = (_as_constant(pos_weight) - 1.0) * target + 1.0
         losses = input * (1.0 - target) + scale * ops.softplus(-input)
     losses = losses if weight is None else losses * _as_constant(weight)
-    return _reduce(losses, reduction, "binary_cross_entropy_with_logits")
+    return _reduce(losses, reduction, "binary_cross_entropy_with_logits", input, target)
 
 
 def _as_constant(weight: Any) -> Any:
@@ -192,12 +194,9 @@ def _weighted_nll(
     of_classes, of_rows = _weights(name, log_p, target, weight, ignored, smoothing)
     losses = ops.sum(log_p * of_classes, -1) * -1.0
     if reduction != "mean":
-        return _reduce(losses, reduction, name)
+        return _reduce(losses, reduction, name, log_p, target)
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
-        raise LayoutError(
-            f"{name}(reduction='mean') of rows that are sharded, {losses.layout!r}: each rank would divide by its own "
-            "weights. Fix: reduction='sum', divided by the sum of the weights of all rows of all ranks" + call_site()
-        )
+        raise LayoutError(mean_of_targets(losses, name, target, ignored, weight is not None))
     return ops.sum(losses) / ops.sum(of_rows)
 
 
@@ -219,6 +218,10 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
     w = np.ones(classes, array.dtype) if weight is None else np.asarray(getattr(weight, "array", weight), array.dtype)
     if w.shape != (classes,):
         raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class" + call_site())
+    layout = x.layout if x.__class__ in TENSORS else None
+    if weight is not None and layout is not None and events.constants and not state.in_rules:
+        parts_of_one = [R if type(label) is Shard else label for label in layout.labels]
+        events.compare(f"{name} with class weights", layout.grid.layout(parts_of_one), w)
     one_hot = (raw[:, None] == np.arange(classes)).astype(array.dtype)
     of_classes = (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]
     of_rows = (one_hot * w).sum(axis=1) * seen

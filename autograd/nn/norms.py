@@ -10,7 +10,10 @@ import numpy as np
 from .. import ops
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ShapeError, call_site
+from ..errors import LayoutError, ShapeError, call_site
+from ..layouts.layout import Shard
+from ..layouts.messages import describe
+from ..layouts.names import name_of
 from ..random.philox import floating
 from .arguments import count, number
 from .module import Module
@@ -97,6 +100,24 @@ class RMSNorm(Module):
 
     def forward(self, x: Any) -> Any:
         return ops.rms_norm(x, self.weight, self.eps)
+
+
+def _refuse_parts(caller: str, x: Any, axes: Sequence[int]) -> None:
+    """Raise LayoutError for examples that are divided among the ranks."""
+    if x.__class__ not in TENSORS or x.layout is None or not x.layout.special:
+        return
+    for axis, label in x.layout.items():
+        if type(label) is Shard and label.dim in axes:
+            name, d = name_of(x, "x"), label.dim
+            gathered = f"all_gather({name}, {axis!r}, dim={d})"
+            raise LayoutError(
+                f"{caller}({name}: {describe(x.array, x.array.shape, x.layout)})\n"
+                f"  axis {axis!r}: {name} is {label!r}, and {caller} takes no sharded examples: each rank would use "
+                "the mean and the variance of its own part\n"
+                "  fix: LayerNorm, RMSNorm or GroupNorm in its place, which normalize each example\n"
+                f"  or:  shard(norm({gathered}), {axis!r}, dim={d})   (every rank normalizes the whole batch)"
+                + call_site()
+            )
 
 
 class GroupNorm(Module):
@@ -223,6 +244,7 @@ class _BatchNorm(Module):
         axes = (0, *range(2, len(shape)))
         wide = (-1, *(1 for _ in shape[2:]))
         if self.training or self.running_mean is None:
+            _refuse_parts(type(self).__name__, x, axes)
             mean = ops.mean(x, axes, keepdims=True)
             centred = x - mean
             variance = ops.mean(centred * centred, axes, keepdims=True)

@@ -6,7 +6,7 @@ The options of every operation here are (axes, keepdims, shape of the operand).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, call_site
-from ..layouts.layout import Mix, Shard, Sum
+from ..layouts.layout import Mix, Shard, Sum, V
 from ..layouts.messages import describe
+from ..layouts.names import is_taken, name_of, view_of
+from ..layouts.partition import global_shape
 from .arguments import (
     Axes,
     ask,
@@ -106,18 +108,53 @@ def global_count(x: str, axes: Iterable[int]) -> str:
     return f"({count})" if "*" in count else count
 
 
-def mean_loss(losses: Any, caller: str, operand: str) -> Any:
-    """The mean of the losses that `caller` has computed of `operand`. Of sharded rows it is refused."""
+def mean_loss(losses: Any, caller: str, **operands: Any) -> Any:
+    """The mean of the losses that `caller` has computed of `operands`. Of sharded rows it is refused.
+
+    Parameters
+    ----------
+    losses : Tensor or array
+    caller : str
+    **operands : Tensor or array
+        By the names that the function gives them. The first dimensions of each are those of the losses.
+    """
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         axis, label = next((a, x) for a, x in losses.layout.items() if type(x) is Shard)
         array = losses.array
+        count, note = count_of_losses(losses, operands)
         raise LayoutError(
             f"{caller}(reduction='mean'), whose losses are {describe(array, array.shape, losses.layout)}\n"
             f"  axis {axis!r}: the losses are {label!r}, and each rank would divide the sum of its own part by its own "
-            f"count\n  fix: {caller}(..., reduction='sum') / {global_count(operand, range(array.ndim))}   "
-            "(Partial: the sum over the ranks is still to be taken)" + call_site()
+            f"count\n  fix: {caller}(..., reduction='sum') / {count}   "
+            f"({note}Partial: the sum over the ranks is still to be taken)" + call_site()
         )
     return mean(losses)
+
+
+def count_of_losses(losses: Any, operands: Mapping[str, Any]) -> tuple[str, str]:
+    """The expression for the number of the losses of all ranks, in the program's own names, and its value if known.
+
+    The operand may be a view of the program's variable, as in ``cross_entropy(logits.reshape(-1, 10), ...)``. Then the
+    count is that of the variable's first dimensions.
+    """
+    shape = losses.array.shape
+    known = all(x is not V and (type(x) is not Shard or x.extent is not None) for x in losses.layout.labels)
+    here = f"here {math.prod(global_shape(losses.layout, shape))}" if known else ""
+    note = f"{here}; " if here else ""
+    for x in operands.values():
+        if x.__class__ not in TENSORS or x.layout is None or not x.layout.special:
+            continue
+        if name := name_of(x, ""):
+            return global_count(name, range(len(shape))), note
+        name, whole = view_of(x)
+        sizes = whole.array.shape if name else ()
+        for n in range(1, len(sizes) + 1):
+            if math.prod(sizes[:n]) == math.prod(shape) and sizes[n:] == x.array.shape[len(shape) :]:
+                return global_count(name, range(n)), note
+    default, x = next(iter(operands.items()))
+    if getattr(x, "layout", None) is not None and x.layout.special and not is_taken(default, x):
+        return global_count(default, range(len(shape))), note
+    return "n", f"n: the number of the losses of all ranks{f', {here}' if here else ''}; "
 
 
 def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:

@@ -30,7 +30,8 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    parameters : iterable of Parameter
+    params : iterable of Parameter, or of dict
+        Parameters, or groups of them: see `Optimizer`.
     lr : float or callable
         The learning rate, or a schedule: see `schedules`.
     betas : (float, float)
@@ -65,7 +66,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[Leaf],
+        params: Iterable[Leaf] | Iterable[dict[str, Any]],
         lr: float | Callable[[int], float] = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -73,16 +74,20 @@ class Adam(Optimizer):
         *,
         digest_every: int = 100,
     ):
-        super().__init__(parameters, lr, digest_every)
-        caller = type(self).__name__
-        if not isinstance(betas, tuple | list) or len(betas) != 2:
-            raise ArgumentError(f"{caller}: betas={betas!r} was given; needed: two numbers" + call_site())
-        check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
-        check_numbers(caller, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, lr, digest_every)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.first: list[Any] = [None] * len(self.parameters)
         self.second: list[Any] = [None] * len(self.parameters)
         self.counts = [0] * len(self.parameters)
+        self.check()
+
+    def check_numbers(self) -> None:
+        super().check_numbers()
+        caller, betas = type(self).__name__, self.betas
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise ArgumentError(f"{caller}: betas={betas!r} was given; needed: two numbers" + call_site())
+        check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
+        check_numbers(caller, eps=self.eps, weight_decay=self.weight_decay)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         array = p.array
@@ -124,7 +129,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        parameters: Iterable[Leaf],
+        params: Iterable[Leaf] | Iterable[dict[str, Any]],
         lr: float | Callable[[int], float] = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -132,4 +137,4 @@ class AdamW(Adam):
         *,
         digest_every: int = 100,
     ):
-        super().__init__(parameters, lr, betas, eps, weight_decay, digest_every=digest_every)
+        super().__init__(params, lr, betas, eps, weight_decay, digest_every=digest_every)

@@ -21,7 +21,8 @@ class Adagrad(Optimizer):
 
     Parameters
     ----------
-    params : iterable of Parameter
+    params : iterable of Parameter, or of dict
+        Parameters, or groups of them: see `Optimizer`.
     lr : float or callable
         The learning rate, or a schedule: see `schedules`.
     lr_decay, weight_decay : float
@@ -53,7 +54,7 @@ class Adagrad(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Leaf],
+        params: Iterable[Leaf] | Iterable[dict[str, Any]],
         lr: float | Callable[[int], float] = 1e-2,
         lr_decay: float = 0.0,
         weight_decay: float = 0.0,
@@ -63,14 +64,15 @@ class Adagrad(Optimizer):
         digest_every: int = 100,
     ):
         super().__init__(params, lr, digest_every)
-        check_numbers(
-            "Adagrad", lr_decay=lr_decay, weight_decay=weight_decay, eps=eps,
-            initial_accumulator_value=initial_accumulator_value,
-        )  # fmt: skip
         self.lr_decay, self.weight_decay, self.eps = lr_decay, weight_decay, eps
         self.initial_accumulator_value = initial_accumulator_value
         self.sums: list[Any] = [None] * len(self.parameters)
         self.counts = [0] * len(self.parameters)
+        self.check()
+
+    def check_numbers(self) -> None:
+        super().check_numbers()
+        check_numbers("Adagrad", **{name: getattr(self, name) for name in self._numbers})
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
@@ -90,7 +92,8 @@ class RMSprop(Optimizer):
 
     Parameters
     ----------
-    params : iterable of Parameter
+    params : iterable of Parameter, or of dict
+        Parameters, or groups of them: see `Optimizer`.
     lr : float or callable
         The learning rate, or a schedule: see `schedules`.
     alpha : float
@@ -124,7 +127,7 @@ class RMSprop(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Leaf],
+        params: Iterable[Leaf] | Iterable[dict[str, Any]],
         lr: float | Callable[[int], float] = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
@@ -135,12 +138,17 @@ class RMSprop(Optimizer):
         digest_every: int = 100,
     ):
         super().__init__(params, lr, digest_every)
-        check_numbers("RMSprop", alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         self.alpha, self.eps, self.weight_decay = alpha, eps, weight_decay
         self.momentum, self.centered = momentum, centered
         self.squares: list[Any] = [None] * len(self.parameters)
         self.averages: list[Any] = [None] * len(self.parameters)
         self.velocity: list[Any] = [None] * len(self.parameters)
+        self.check()
+
+    def check_numbers(self) -> None:
+        super().check_numbers()
+        numbers = {"alpha": self.alpha, "eps": self.eps, "weight_decay": self.weight_decay, "momentum": self.momentum}
+        check_numbers("RMSprop", **numbers)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:

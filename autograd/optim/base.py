@@ -29,17 +29,20 @@ from ..errors import (
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
+from .groups import Group, Members, check_names, split
 from .hyperparameters import check_count, check_numbers
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 
 
 class Optimizer:
-    """Base class of optimizers. A subclass overrides `update`, which changes one parameter.
+    """Base class of optimizers. A subclass overrides `update`, which changes one parameter, and `check_numbers`.
 
     Parameters
     ----------
-    parameters : iterable of Parameter
+    params : iterable of Parameter, or of dict
+        A dictionary is a group of parameters with hyperparameters of its own: ``{"params": [...], "lr": 0.01}``. The
+        others are those of the optimizer. A group's "lr" may be a schedule, too.
     lr : float or callable
         The learning rate, or a schedule: a function from the number of steps taken so far to the rate (see
         `schedules`). The attribute `lr` may be set at any time.
@@ -47,6 +50,11 @@ class Optimizer:
         On a mesh, the ranks compare the replicated parameters, their gradients, the optimizer's state for them and its
         hyperparameters at the steps 1, 2, 4, 8, ... and every `digest_every` steps. 0 turns this off, as does the check
         mode ``off``.
+
+    Attributes
+    ----------
+    parameters : list of Leaf
+        The parameters of all groups.
 
     Raises
     ------
@@ -68,13 +76,13 @@ class Optimizer:
     _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
     _numbers: tuple[str, ...] = ()  # names of the hyperparameters besides `lr`
 
-    def __init__(self, parameters: Iterable[Leaf], lr: float | Callable[[int], float] = 0.0, digest_every: int = 100):
+    def __init__(
+        self, params: Iterable[Leaf] | Iterable[dict[str, Any]], lr: float | Callable[[int], float] = 0.0,
+        digest_every: int = 100,
+    ):  # fmt: skip
         caller = type(self).__name__
-        try:
-            self.parameters = list(parameters)
-        except TypeError as error:
-            text = f"{caller}: {type(parameters).__name__} was given; needed: a list of Parameters"
-            raise ArgumentError(text + call_site()) from error
+        groups = split(caller, params)
+        self.parameters: list[Leaf] = [p for members, _ in groups for p in members]
         if not self.parameters:
             raise ShapeError(
                 f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
@@ -103,9 +111,16 @@ class Optimizer:
                 )
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
+        self._groups: list[Members] = []
+        end = 0
+        for members, own in groups:
+            check_names(self, own)
+            start, end = end, end + len(members)
+            self._groups.append(Members(range(start, end), own))
         check_numbers(caller, lr=self.lr)
         check_count(caller, digest_every=digest_every)
-        refuse_rank_numbers(caller, {"lr": self.lr}, self.parameters)
+        for group in self.param_groups:
+            refuse_rank_numbers(caller, {"lr": group["lr"]}, group["params"])
         refuse_unlabelled(caller, self.parameters)
         self.digest_every = digest_every
         self.steps = 0
@@ -113,6 +128,40 @@ class Optimizer:
         self._read = attrgetter("lr", *self._numbers)
         self._known: Any = None  # the hyperparameters at the last call of `has_new_numbers`
         self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
+
+    @property
+    def param_groups(self) -> list[Group]:
+        """The groups, or one with all parameters."""
+        return [Group(self, members) for members in self._groups]
+
+    def check(self) -> None:
+        """Raise an error for a hyperparameter that is out of range, in any group. Constructors call it at their end."""
+        self._for_each_group(lambda group: self.check_numbers())
+
+    def check_numbers(self) -> None:
+        """Raise an error for a hyperparameter that is out of range. Subclasses extend this."""
+        check_numbers(type(self).__name__, lr=self.lr)
+
+    @classmethod
+    def number_names(cls) -> tuple[str, ...]:
+        """The names of the hyperparameters."""
+        return "lr", *cls._numbers
+
+    def _for_each_group(self, do: Callable[[Members], None]) -> None:
+        """Call `do` for each group, while the optimizer has the group's hyperparameters."""
+        usual = {name: getattr(self, name) for name in self.number_names()}
+        for group in self._groups:
+            try:
+                vars(self).update(group.own)
+                do(group)
+            finally:
+                vars(self).update(usual)
+
+    def __repr__(self) -> str:
+        if len(self._groups) > 1:
+            return "\n  ".join([f"{type(self).__name__}(", *map(repr, self.param_groups)]) + "\n)"
+        numbers = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.number_names())
+        return f"{type(self).__name__}({len(self.parameters)} parameters, {numbers})"
 
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""
@@ -145,13 +194,20 @@ class Optimizer:
             self.lr = self.schedule(self.steps)
         if not 0.0 <= self.lr < math.inf:
             check_numbers(type(self).__name__, lr=self.lr)
+        has_groups = len(self._groups) > 1
+        if has_groups:
+            self._begin_groups()
         if mesh is not None:
             self.calls += 1
             if self.calls == 1:
-                refuse_rank_numbers(type(self).__name__, self.numbers(), self.parameters)
+                for group in self.param_groups:
+                    refuse_rank_numbers(
+                        type(self).__name__, {name: group[name] for name in self.number_names()}, group["params"]
+                    )
                 refuse_unlabelled(type(self).__name__, self.parameters)
-            elif self.lr.__class__ is not float:
-                refuse_rank_numbers(type(self).__name__, {"lr": self.lr}, self.parameters)
+            elif self.lr.__class__ is not float or has_groups:
+                for group in self.param_groups:
+                    refuse_rank_numbers(type(self).__name__, {"lr": group["lr"]}, group["params"])
             if self.digest_every and not mesh.is_alone:
                 mesh.compare_step(self)
         self.steps += 1
@@ -168,7 +224,24 @@ class Optimizer:
             if mesh is not None and self.calls == 1 and not any(g is not None for g in gradients):
                 self._warn_of_no_gradient()
             self._accepted = [p.layout for p in parameters] if complete else []
-        self.update_all(gradients)
+        if has_groups:
+            self._for_each_group(lambda group: self._update_group(group, gradients))
+        else:
+            self.update_all(gradients)
+
+    def _begin_groups(self) -> None:
+        """Set the learning rates that follow a schedule, and check all."""
+        for group in self._groups:
+            if group.schedule is not None:
+                group.own["lr"] = group.schedule(self.steps)
+            lr = group.own.get("lr", self.lr)
+            if not 0.0 <= lr < math.inf:
+                check_numbers(type(self).__name__, lr=lr)
+
+    def _update_group(self, group: Members, gradients: list[Any]) -> None:
+        for i in group.indices:
+            if gradients[i] is not None:
+                self.update(i, self.parameters[i], gradients[i])
 
     def _warn_of_no_gradient(self) -> None:
         if all(is_absent(p.array) for p in self.parameters):
@@ -177,7 +250,10 @@ class Optimizer:
             f"{type(self).__name__}.step(): none of the {len(self.parameters)} parameters has a gradient on this rank, "
             "so the step changes nothing\n"
             "  fix: call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), "
-            "pass the Tensor h, and not h.numpy() or stop_gradient(h)",
+            "pass the Tensor h, and not h.numpy() or stop_gradient(h)\n"
+            "  or:  zero_grad() after step(), or before backward: between them it removes the gradients\n"
+            "  or:  make the optimizer after the last parameter of the model was replaced (model.weight = "
+            "ag.Parameter(...)): it updates those that it was given",
             GradientWarning, *find_site(),
         )  # fmt: skip
 
@@ -201,12 +277,17 @@ class Optimizer:
         raise NotImplementedError
 
     def numbers(self) -> dict[str, Any]:
-        """The hyperparameters and the number of steps, by their names."""
-        return {name: getattr(self, name) for name in ("lr", "steps", *self._numbers)}
+        """The hyperparameters and the number of steps, by their names; those of a group with its number."""
+        found = {name: getattr(self, name) for name in ("lr", "steps", *self._numbers)}
+        for i, group in enumerate(self._groups):
+            found |= {f"{name} of group {i}": value for name, value in group.own.items()}
+        return found
 
     def has_new_numbers(self) -> bool:
         """Whether a hyperparameter has changed since the last call of this method."""
         now = self._read(self)
+        if len(self._groups) > 1:
+            now = now, [dict(group.own) for group in self._groups]
         if now == self._known:
             return False
         self._known = now
@@ -228,6 +309,8 @@ class Optimizer:
             A parameter is sharded, and its mesh is not current.
         """
         found: dict[str, Any] = {"steps": self.steps, "lr": self.lr}
+        if len(self._groups) > 1:
+            found["groups"] = [dict(group.own) for group in self._groups]
         for name in self._saved:
             found[name] = [
                 v if isinstance(v, int) else whole_of(v, p.layout, "Optimizer.state_dict", f"{name} {i}")
@@ -243,12 +326,19 @@ class Optimizer:
         ShapeError
             Entries are missing or unknown, or shapes differ from those of the whole values.
         """
-        needed = {"steps", "lr", *self._saved}
-        if set(state) != needed or any(len(state[name]) != len(self.parameters) for name in self._saved):
+        needed, n = {"steps", "lr", *self._saved}, len(self._groups)
+        if n > 1:
+            needed.add("groups")
+        if (
+            set(state) != needed or any(len(state[name]) != len(self.parameters) for name in self._saved)
+            or len(state.get("groups", self._groups)) != n
+        ):  # fmt: skip
             raise ShapeError(
                 f"load_state_dict: {sorted(state)} was given; needed: {sorted(needed)}, lists of "
-                f"{len(self.parameters)} parameters"
+                f"{len(self.parameters)} parameters in {n} group{'s' * (n > 1)}"
             )
+        for own in state.get("groups", ()):
+            check_names(self, own)
         for name in self._saved:
             values = []
             for p, v in zip(self.parameters, state[name], strict=True):
@@ -257,6 +347,8 @@ class Optimizer:
                 values.append(v)
             setattr(self, name, values)
         self.steps, self.lr = int(state["steps"]), float(state["lr"])
+        for group, own in zip(self._groups, state.get("groups", ()), strict=False):
+            group.own = dict(own)
         self.forget()
 
     def forget(self) -> None:

@@ -35,7 +35,8 @@ class LARS(Optimizer):
 
     Parameters
     ----------
-    parameters : iterable of Parameter
+    params : iterable of Parameter, or of dict
+        Parameters, or groups of them: see `Optimizer`.
     lr : float or callable
         The learning rate, or a schedule: see `schedules`.
     momentum, weight_decay, trust, eps : float
@@ -70,7 +71,7 @@ class LARS(Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[Leaf],
+        params: Iterable[Leaf] | Iterable[dict[str, Any]],
         lr: float | Callable[[int], float],
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
@@ -80,11 +81,15 @@ class LARS(Optimizer):
         norm: Norm | None = None,
         digest_every: int = 100,
     ):
-        super().__init__(parameters, lr, digest_every)
-        check_numbers("LARS", momentum=momentum, weight_decay=weight_decay, trust=trust, eps=eps)
+        super().__init__(params, lr, digest_every)
         check_norm("LARS", norm)
         self.momentum, self.weight_decay, self.trust, self.eps, self.norm = momentum, weight_decay, trust, eps, norm
         self.velocity: list[Any] = [None] * len(self.parameters)
+        self.check()
+
+    def check_numbers(self) -> None:
+        super().check_numbers()
+        check_numbers("LARS", **{name: getattr(self, name) for name in self._numbers})
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         p_norm, g_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, g)
@@ -104,7 +109,8 @@ class LAMB(Adam):
 
     Parameters
     ----------
-    parameters : iterable of Parameter
+    params : iterable of Parameter, or of dict
+        Parameters, or groups of them: see `Optimizer`.
     lr : float or callable
         The learning rate, or a schedule: see `schedules`.
     betas : (float, float)
@@ -128,7 +134,7 @@ class LAMB(Adam):
 
     def __init__(
         self,
-        parameters: Iterable[Leaf],
+        params: Iterable[Leaf] | Iterable[dict[str, Any]],
         lr: float | Callable[[int], float] = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
@@ -137,7 +143,7 @@ class LAMB(Adam):
         norm: Norm | None = None,
         digest_every: int = 100,
     ):
-        super().__init__(parameters, lr, betas, eps, weight_decay, digest_every=digest_every)
+        super().__init__(params, lr, betas, eps, weight_decay, digest_every=digest_every)
         check_norm("LAMB", norm)
         self.norm = norm
 

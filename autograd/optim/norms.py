@@ -10,6 +10,7 @@ mesh is compared with that of `global_norm`, and every one between the ranks.
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable
@@ -163,10 +164,20 @@ def norm_of(
     ------
     OptionError
         `norm` returns another number than `global_norm`.
+    ArgumentError
+        `norm` does not take two arguments.
     """
     if norm is None:
         return _norm_over_ranks(tensors, layouts, norm_type)
-    total, grid = float(norm(tensors, norm_type)), state.grid
+    try:
+        total, grid = float(norm(tensors, norm_type)), state.grid
+    except TypeError as error:
+        if _takes_two(norm):
+            raise
+        raise ArgumentError(
+            f"norm={getattr(norm, '__name__', norm)} was called with 2 arguments, which it does not take; needed: a "
+            "function of the Tensors and the order of the norm\n  fix: def norm(tensors, norm_type): ..." + call_site()
+        ) from error
     found = [x.layout for x in tensors if x.layout is not None and x.layout.grid is grid]
     known = [*found, *(layout for layout in layouts if layout is not None and layout.grid is grid)]
     if grid is None or not known:
@@ -181,6 +192,16 @@ def norm_of(
         if mesh.norms & (mesh.norms - 1) == 0:
             _compare_norm(total, _norm_over_ranks(tensors, layouts, norm_type), norm_type)
     return total
+
+
+def _takes_two(norm: Any) -> bool:
+    try:
+        inspect.signature(norm).bind((), 2.0)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        pass
+    return True
 
 
 def _compare_norm(total: float, right: float, norm_type: float) -> None:

@@ -25,10 +25,11 @@ class SGD(Optimizer):
 
     Parameters
     ----------
-    parameters : iterable of Parameter
+    params : iterable of Parameter, or of dict
+        Parameters, or groups of them: see `Optimizer`.
     lr : float or callable
         The learning rate, or a schedule: see `schedules`.
-    momentum, weight_decay, dampening : float
+    momentum, dampening, weight_decay : float
     nesterov : bool
         Nesterov momentum; needs a positive momentum and no dampening.
     digest_every : int
@@ -57,29 +58,34 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[Leaf],
+        params: Iterable[Leaf] | Iterable[dict[str, Any]],
         lr: float | Callable[[int], float] = 1e-3,
         momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        *,
         dampening: float = 0.0,
+        weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
         digest_every: int = 100,
     ):
-        super().__init__(parameters, lr, digest_every)
-        check_numbers("SGD", momentum=momentum, weight_decay=weight_decay)
-        check_numbers("SGD", -math.inf, dampening=dampening)
-        if nesterov and (momentum <= 0 or dampening):
-            raise OptionError(
-                f"SGD: nesterov=True with momentum={momentum}, dampening={dampening}; needed: momentum > 0, dampening 0"
-            )
+        super().__init__(params, lr, digest_every)
         self.momentum, self.weight_decay, self.dampening, self.nesterov = momentum, weight_decay, dampening, nesterov
+        self.check()
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
         self._small: _SmallParameters | None = None
 
     _saved = ("velocity",)
     _numbers = ("momentum", "weight_decay", "dampening", "nesterov")
+
+    def check_numbers(self) -> None:
+        super().check_numbers()
+        check_numbers("SGD", momentum=self.momentum, weight_decay=self.weight_decay)
+        check_numbers("SGD", -math.inf, dampening=self.dampening)
+        if self.nesterov and (self.momentum <= 0 or self.dampening):
+            raise OptionError(
+                f"SGD: nesterov=True with momentum={self.momentum}, dampening={self.dampening}; needed: momentum > 0, "
+                "dampening 0"
+            )
 
     def forget(self) -> None:
         self._small = None

@@ -121,7 +121,7 @@ def draw(
         Whether programs decide by these numbers. If so, a draw of a shape is a plain array, with values in a dry run
         too.
     numbers : tuple of float
-        The parameters of the distribution, which the ranks compare with the key.
+        The parameters of the distribution, which the ranks compare where the draw is for a Tensor.
     """
     check_key(key, caller)
     if isinstance(shape, Tensor):
@@ -138,8 +138,8 @@ def draw(
         extents, box, layout = of_shape(shape, key.axes, part, caller)
         if choices:
             layout = None
-    if numbers and layout is not None and events.constants and max(layout.grid.sizes) > 1:
-        _compare_numbers(numbers, layout, caller)
+    if numbers and isinstance(shape, Tensor) and layout is not None and max(layout.grid.sizes) > 1:
+        _compare_numbers(numbers, layout, caller, isinstance(shape, Parameter))
     if state.dry and not (choices and layout is None):
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
         return values if layout is None else _labelled(values, layout)
@@ -153,9 +153,13 @@ def draw(
     return out if layout is None else _labelled(out, layout)
 
 
-def _compare_numbers(numbers: tuple[Any, ...], layout: Layout, caller: str) -> None:
-    """Let the ranks compare the numbers of a draw, along the axes on which they draw the same, or parts of one draw."""
-    same = [R if x is D or isinstance(x, Shard) else x for x in layout.labels]
+def _compare_numbers(numbers: tuple[Any, ...], layout: Layout, caller: str, is_initial: bool) -> None:
+    """Let the ranks compare the numbers of a draw for a Tensor: where they draw parts of one draw, or for one value.
+
+    Equal draws (D) are compared themselves where they meet a value of all ranks, and so are Invariant parameters that
+    are made of them. Their numbers are not compared: the stages of a pipeline may initialize layers of other widths.
+    """
+    same = [R if isinstance(x, Shard) else V if x is D and is_initial else R if x is D else x for x in layout.labels]
     events.compare(caller, layout.grid.layout(same), numbers)
 
 

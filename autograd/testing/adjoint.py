@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import to_host
-from ..transforms import jvp
+from .coordinates import Function, OnAllRanks, plain_arrays_named
 from .declaration import check_users_declarations
-from .probing import Function, arguments, gradients, norm, pairing, random_like, raw, value
+from .probing import norm, pairing, random_like
 from .report import GradientMismatch, worst_elements
 
 __all__ = ["check_adjoint"]
@@ -25,7 +24,7 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
     f : callable
         Takes the arrays that are given and returns one array.
     *args : array_like
-        Floating or complex, of any shapes.
+        Floating or complex, of any shapes. Under a mesh, Tensors of any labels; a plain array is Varying.
     rtol : float, optional
         Tolerance relative to the norms of the factors, ``|ct| |J dx| + |J* ct| |dx|``. By default 1e-10 in double
         precision, 1e-4 in single precision.
@@ -41,6 +40,14 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
         `check_declaration`.
     DtypeError
         An argument, or the result, is not floating or complex.
+    ReplicaMismatch
+        Under a mesh: the copies of an argument that is R or I differ between ranks.
+
+    Notes
+    -----
+    Under a mesh all its ranks call it together, and `f` takes and returns values with labels. The products are those of
+    the pairing: the sum over the ranks of local dot products, counted once along axes on which the value is Invariant.
+    The cotangent and the tangents are random, and differ between ranks unless they are copies.
 
     Examples
     --------
@@ -48,27 +55,29 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
     >>> from autograd.testing import check_adjoint
     >>> check_adjoint(lambda a, b: np.tanh(a @ b), np.ones((2, 3)), np.ones((3, 2)))
     """
-    xs = arguments(args, "check_adjoint")
-    check_users_declarations(f, xs, seed)
-    rng = np.random.default_rng(seed)
-    y = value(f, xs)
-    ct = random_like(y, rng)
-    dxs = [random_like(x, rng) for x in xs]
-    precision = max((float(np.finfo(x.dtype).eps) for x in xs), default=2.2e-16)
-    rtol = (1e-4 if precision > 1e-10 else 1e-10) if rtol is None else rtol
-    gs = gradients(f, xs, ct)
-    bad = []
-    for i, (g, dx) in enumerate(zip(gs, dxs, strict=True)):
-        alone = [d if j == i else np.zeros_like(d) for j, d in enumerate(dxs)]
-        dy = to_host(raw(jvp(f, tuple(xs), tuple(alone))[1]))
-        left, right = pairing(ct, dy), pairing(g, dx)
-        scale = norm(ct) * norm(dy) + norm(g) * norm(dx)
-        # where terms cancel, the rounding error is relative to these terms: to the result's, as in x / x, ...
-        floor = 64 * precision * norm(ct) * norm(y) * norm(dx) / max(1.0, norm(xs[i]))
-        floor += 4 * precision * norm(ct) * norm(dx)  # ... or to the cotangent's, as in log_softmax of one element
-        if not abs(left - right) <= rtol * scale + floor:
-            bad.append(f"  argument {i} of shape {dx.shape}: <ct, J dx> = {left!r}, <J* ct, dx> = {right!r}" +
-                       _differing_elements(f, xs, i, ct, g, rtol))  # fmt: skip
+    tested, xs = OnAllRanks.at(f, args, "check_adjoint")
+    with plain_arrays_named(args, "check_adjoint"):
+        check_users_declarations(f, tested.spread(xs), seed)
+        rng = np.random.default_rng(seed)
+        y = tested.value(xs)
+        ct = random_like(y, rng)
+        dxs = [random_like(x, rng) for x in xs]
+        precision = max((float(np.finfo(x.dtype).eps) for x in xs), default=2.2e-16)
+        rtol = (1e-4 if precision > 1e-10 else 1e-10) if rtol is None else rtol
+        gs = tested.gradients(xs, ct)
+        bad = []
+        for i, (g, dx) in enumerate(zip(gs, dxs, strict=True)):
+            alone = [d if j == i else np.zeros_like(d) for j, d in enumerate(dxs)]
+            dy = tested.tangent(xs, alone, f"forward mode: the tangent of the result along argument {i}")
+            left, right = pairing(ct, dy), pairing(g, dx)
+            scale = norm(ct) * norm(dy) + norm(g) * norm(dx)
+            # where terms cancel, the rounding error is relative to these terms: to the result's, as in x / x, ...
+            floor = 64 * precision * norm(ct) * norm(y) * norm(dx) / max(1.0, norm(xs[i]))
+            floor += 4 * precision * norm(ct) * norm(dx)  # ... or to the cotangent's, as in log_softmax of one element
+            if not abs(left - right) <= rtol * scale + floor:
+                shown = f"argument {i} of shape {dx.shape}{tested.arguments[i].title}"
+                bad.append(f"  {shown}: <ct, J dx> = {left!r}, <J* ct, dx> = {right!r}" +
+                           _differing_elements(tested, xs, i, ct, g, rtol))  # fmt: skip
     if bad:
         raise GradientMismatch("\n".join([f"reverse mode is not the adjoint of forward mode (rtol={rtol:g})", *bad]))
 
@@ -77,7 +86,9 @@ _MAX_ELEMENTS = 200
 """Number of elements of a wrong argument that are compared one by one for the message."""
 
 
-def _differing_elements(f: Function, xs: list[np.ndarray], i: int, ct: np.ndarray, got: np.ndarray, rtol: float) -> str:
+def _differing_elements(
+    tested: OnAllRanks, xs: list[np.ndarray], i: int, ct: np.ndarray, got: np.ndarray, rtol: float
+) -> str:
     """List the elements of argument i whose gradient `got` differs from forward mode along that element alone."""
     expected = got.copy()
     zeros = [np.zeros_like(x) for x in xs]
@@ -86,7 +97,7 @@ def _differing_elements(f: Function, xs: list[np.ndarray], i: int, ct: np.ndarra
             dxs = list(zeros)
             dxs[i] = zeros[i].copy()
             dxs[i][at] = unit
-            product = pairing(ct, to_host(raw(jvp(f, tuple(xs), tuple(dxs))[1])))
+            product = pairing(ct, tested.tangent(xs, dxs))
             expected[at] = product if unit == 1 else expected[at] - 1j * product
     difference = np.abs(expected - got)
     wrong = difference > rtol * np.max(np.abs(expected) + np.abs(got))

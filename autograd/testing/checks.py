@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import to_host
-from ..engine.parameter import tensor
 from ..engine.state import state
-from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, RingtapeError
-from ..layouts.layout import I
-from ..transforms import jvp, vjp
+from ..errors import CommunicationError, RingtapeError
+from .coordinates import Function, OnAllRanks, plain_arrays_named
 from .declaration import check_users_declarations
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
-from .probing import Function, arguments, gradients, pairing, random_like, raw, value
+from .probing import pairing, random_like, value
 from .report import GradientMismatch, compare, worst_elements
 
 __all__ = ["check_grads"]
@@ -49,12 +45,11 @@ def check_grads(
     Parameters
     ----------
     f : callable
-        Takes the arrays that are given and returns one array. It is called at least twice per element, so keep the
-        arguments small.
+        Takes the arrays that are given and returns one array. It is called at least twice per element, of all ranks
+        together, so keep the arguments small.
     *args : array_like
         Floating or complex, away from kinks. Derivatives in single precision are compared with differences in double.
-        Under a mesh, Parameters: if all are Invariant, the function gets Invariant values and returns one. Plain arrays
-        are Varying: the function uses the values of this rank only.
+        Under a mesh, Tensors of any labels; a plain array is Varying.
     order : int
         The highest order of derivatives to check.
     modes : sequence of str
@@ -77,11 +72,19 @@ def check_grads(
         `check_declaration`.
     DtypeError
         An argument, or the result, is not floating or complex.
+    ReplicaMismatch
+        Under a mesh: the copies of an argument that is R or I differ between ranks.
     RingtapeError
         `order` or `modes` is not valid.
 
     Notes
     -----
+    Under a mesh all its ranks call it together, and `f` takes and returns values with labels. Arguments and result may
+    have any labels. The pairing is the sum over the ranks of local dot products, counted once along axes on which the
+    value is Invariant. Each element that can change by itself is tested: that of a copy together with the other copies
+    (R, I), and that of a part or addend on each rank (V, Shard, P). The cotangents have the dual labels. Copies of
+    Invariant values must be equal. If a derivative is wrong on one rank, all ranks raise.
+
     Complex values: the pairing is bilinear, so the gradient of a real L at ``z = x + iy`` is ``dL/dx - i dL/dy``.
 
     Examples
@@ -103,42 +106,15 @@ def check_grads(
         raise RingtapeError(f"check_grads: modes={list(modes)} was given; needed: one or both of {', '.join(_MODES)}")
     if order < 1:
         raise RingtapeError(f"check_grads: order={order} was given; needed: at least 1")
-    xs = arguments(args, "check_grads")
-    invariant = [i for i, x in enumerate(args) if x.__class__ in TENSORS and _is_invariant(x)]
+    tested, xs = OnAllRanks.at(f, args, "check_grads")
     single = any(np.finfo(x.dtype).eps > 1e-10 for x in xs)
     options = _Options(
         tuple(modes), eps, (1e-3 if single else 1e-6) if rtol is None else rtol,
         (1e-4 if single else 1e-9) if atol is None else atol, np.random.default_rng(seed),
-        state.grid is not None and len(invariant) == len(args),
     )  # fmt: skip
-    try:
-        check_users_declarations(f, xs, seed, options.given if options.invariant else Tensor)
-        _check(_Labelled(f, options), xs, order, options, "")
-    except LayoutError as error:
-        if state.grid is not None and not options.invariant:
-            error.args = (str(error) + _under_a_mesh(args, invariant), *error.args[1:])
-        raise
-
-
-def _under_a_mesh(args: tuple[Any, ...], invariant: list[int]) -> str:
-    """What an error adds if not all arguments are Invariant: which, and how to make other labels of Invariant ones."""
-    others = [f"argument {i} is {_origin(x)}" for i, x in enumerate(args) if i not in invariant]
-    return (
-        f"\n  check_grads: {', '.join(others)}; under a mesh it checks Invariant arguments, if all are\n"
-        "  fix: check_grads(f, ag.Parameter(w), ...), where f returns an Invariant value (all_reduce(..., to=I)) and "
-        "makes of w the label that it needs: cast(w, axis, to=R), shard(w, axis) for Shard(0), or "
-        "cast(shard(w, axis), axis, to=V)"
-    )
-
-
-def _origin(x: Any) -> str:
-    if x.__class__ not in TENSORS or state.grid is None:
-        return "a plain array"
-    return repr(x.labelled(state.grid))
-
-
-def _is_invariant(x: Any) -> bool:
-    return state.grid is not None and all(label is I for label in x.labelled(state.grid).labels)
+    with plain_arrays_named(args, "check_grads"):
+        check_users_declarations(f, tested.spread(xs), seed)
+        _check(tested, xs, order, options, "")
 
 
 @dataclass(frozen=True)
@@ -148,78 +124,42 @@ class _Options:
     rtol: float
     atol: float
     rng: np.random.Generator
-    invariant: bool  # under a mesh: whether the arguments are Invariant, and so all values
-
-    def given(self, x: Any) -> Any:
-        """An array as the function takes it: a Tensor if it has a label."""
-        if not self.invariant or x.__class__ in TENSORS:
-            return x
-        assert state.grid is not None
-        return tensor(x, dict.fromkeys(state.grid.names, I))
 
 
-class _Labelled:
-    """A function that gets its arguments as `_Options.given` labels them."""
-
-    def __init__(self, f: Function, options: _Options):
-        self.f, self.options = f, options
-
-    def __call__(self, *zs: Any) -> Any:
-        return self.f(*map(self.options.given, zs))
-
-
-def _check(f: Function, xs: list[np.ndarray], order: int, options: _Options, path: str, cancelled: float = 0.0) -> None:
+def _check(
+    f: OnAllRanks, xs: list[np.ndarray], order: int, options: _Options, path: str, cancelled: float = 0.0
+) -> None:
     """Check one order and those above it.
 
     `path` names the derivative that `f` is, like "forward of reverse". `cancelled` is the size of terms that may have
     cancelled in the values of `f`.
     """
-    y = value(f, xs)
+    y = f.value(xs)
     ct = random_like(y, options.rng)
     dxs = [random_like(x, options.rng) for x in xs]
     depth = len(path.split(" of ")) + 1 if path else 1
     title = f"order {depth}" + (f" (of the {path} derivative)" if path else "")
     point = _Point(f, xs, dxs, y, options, cancelled)
-    given = options.given
     if "reverse" in options.modes:
-        found = gradients(f, [given(x) for x in xs], given(ct))
+        found = f.gradients(xs, ct)
         for i, (x, g) in enumerate(zip(xs, found, strict=True)):
-            _check_reverse(point, i, ct, g, f"reverse mode, {title}, argument {i} of shape {x.shape}")
+            shown = f"argument {i} of shape {x.shape}{f.arguments[i].title}"
+            _check_reverse(point, i, ct, g, f"reverse mode, {title}, {shown}")
     if "forward" in options.modes:
-        dy = to_host(raw(jvp(f, tuple(map(given, xs)), tuple(map(given, dxs)))[1]))
+        where = f"forward mode, {title}"
+        dy = f.tangent(xs, dxs, f"{where}: the tangent of the result")
         if dy.shape != y.shape:
-            raise GradientMismatch(
-                f"forward mode, {title}: the tangent has shape {dy.shape}; needed: {y.shape}, as the value"
-            )
-        _check_forward(point, dy, f"forward mode, {title}, the value of shape {y.shape}")
+            raise GradientMismatch(f"{where}: the tangent has shape {dy.shape}; needed: {y.shape}, as the value")
+        _check_forward(point, dy, f"{where}, the value of shape {y.shape}")
     if order > 1:
         cancelled = max(cancelled, float(np.max(np.abs(y), initial=0.0)))
         for mode in options.modes:
             deeper = f"{mode} of {path}" if path else mode
             if mode == "forward":
-                def tangent(*zs: Any) -> Any:
-                    return jvp(f, zs, [given(dx) for dx in _with_dtypes(dxs, zs)])[1]
-
-                _check(_Labelled(tangent, options), xs, order - 1, options, deeper, cancelled)
+                _check(f.tangent_function(dxs), xs, order - 1, options, deeper, cancelled)
             else:
                 for i in range(len(xs)):
-                    gradient = _Labelled(_gradient_function(f, i, given(ct)), options)
-                    _check(gradient, xs, order - 1, options, deeper, cancelled)
-
-
-def _with_dtypes(dxs: Sequence[np.ndarray], zs: Sequence[Any]) -> list[np.ndarray]:
-    """Convert tangents to the dtypes of the arguments, which the check may have widened."""
-    return [dx.astype(z.dtype) for dx, z in zip(dxs, zs, strict=True)]
-
-
-def _gradient_function(f: Function, i: int, ct: Any) -> Function:
-    """Return the function from the arguments to the cotangent of the i-th of them, for a fixed cotangent of `f`."""
-
-    def gradient(*zs: Any) -> Any:
-        found = vjp(f, *zs)[1](ct)
-        return found if len(zs) == 1 else found[i]
-
-    return gradient
+                    _check(f.gradient_function(i, ct), xs, order - 1, options, deeper, cancelled)
 
 
 class _Point:
@@ -251,6 +191,8 @@ class _Point:
         if any(a.dtype != b.dtype for a, b in zip(self.xs, xs, strict=True)):
             try:
                 self.y = value(f, self.xs)
+            except CommunicationError:
+                raise
             except Exception:  # the function accepts single precision only
                 self.xs = xs
         self.dxs = [dx.astype(x.dtype) for dx, x in zip(dxs, self.xs, strict=True)]
@@ -258,6 +200,14 @@ class _Point:
         self.step = self.eps ** (1 / 3) if options.eps is None else options.eps
         self.largest = max((float(np.max(np.abs(x), initial=1.0)) for x in self.xs), default=1.0)
         self._analytic: bool | None = None
+
+    @property
+    def precisions(self) -> list[tuple[list[np.ndarray], float]]:
+        """The arguments in each precision in which rounding is measured, and its machine epsilon."""
+        widened = (self.xs, self.eps)
+        if self.eps == self.own_eps and all(a.dtype == b.dtype for a, b in zip(self.xs, self.given, strict=True)):
+            return [widened]
+        return [widened, (self.given, self.own_eps)]
 
     @property
     def analytic(self) -> bool:
@@ -273,6 +223,10 @@ class _Point:
         return self._analytic
 
 
+_WORST = 2
+"""Number of elements of a distributed argument that are examined before the others."""
+
+
 def _check_reverse(point: _Point, i: int, ct: np.ndarray, got: np.ndarray, where: str) -> None:
     """Compare the gradient of one argument with numerical derivatives, element by element."""
     f, x, options = point.f, point.xs[i], point.options
@@ -285,10 +239,18 @@ def _check_reverse(point: _Point, i: int, ct: np.ndarray, got: np.ndarray, where
     scale = np.maximum(1.0, np.abs(x))
     floor = np.asarray(64 * point.own_eps * (sizes + point.cancelled) / scale)  # rounding error of a correct derivative
     error = np.asarray(floor + 4 * point.eps * sizes / (point.step * scale))
-    for at in _unconfirmed(expected, got, error, options):
+    unconfirmed = _unconfirmed(expected, got, error, options)
+    if state.grid is not None:  # evaluations communicate: stop at the worst elements if they are wrong
+        unconfirmed.sort(key=lambda at: -np.nan_to_num(abs(expected[at] - got[at]), nan=np.inf))
+    for n, at in enumerate(unconfirmed):
+        if n == _WORST and state.grid is not None:
+            alone = np.full(error.shape, np.inf)
+            for done in unconfirmed[:n]:
+                alone[done] = error[done]
+            compare(f"{where}, of which {n} were compared", expected, got, options.rtol, options.atol, alone)
         base = float(abs(x[at]))
         size = max(float(np.sum(rounded_size(at_element(f, zs, i, at, ct, unit), base, eps)))
-                   for zs, eps in ((point.xs, point.eps), (point.given, point.own_eps))
+                   for zs, eps in point.precisions
                    for unit in ((1, 1j) if x.dtype.kind == "c" else (1,)))  # fmt: skip
         sizes[at] = max(sizes[at], min(size, point.largest * float(np.max(np.abs(ct)))))
         floor[at] = 64 * point.own_eps * (sizes[at] + point.cancelled) / scale[at]
@@ -320,8 +282,7 @@ def _check_forward(point: _Point, got: np.ndarray, where: str) -> None:
     unconfirmed = _unconfirmed(expected, got, error, options)
     if unconfirmed:
         phi = along(f, point.xs, point.dxs)
-        rounded = np.maximum(rounded_size(phi, 1.0, point.eps),
-                             rounded_size(along(f, point.given, point.dxs), 1.0, point.own_eps))  # fmt: skip
+        rounded = np.max([rounded_size(along(f, zs, point.dxs), 1.0, eps) for zs, eps in point.precisions], axis=0)
         size = np.maximum(size, np.minimum(rounded, point.largest))
         floor = 64 * point.own_eps * (size + np.mean(size) + point.cancelled)
         slope, slope_error = settled_slope(phi, 1.0, point.eps, stairs=np.abs(got) > floor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from ..engine import events
 from ..engine.primitive import Primitive
 from ..engine.properties import dims_fault, is_testable, linear_fault, repeatable_fault
 from ..engine.tensor import TENSORS, Tensor
-from .probing import Function, raw
+from .coordinates import Function, from_any_rank, raw
 from .report import DeclarationMismatch
 
 __all__ = ["check_declaration", "check_users_declarations"]
@@ -59,6 +59,12 @@ def check_declaration(operation: Primitive, *args: Any, options: tuple[Any, ...]
     """
     arrays = [raw(x) if isinstance(raw(x), np.ndarray | np.generic | int | float | complex) else np.asarray(raw(x))
               for x in args]  # fmt: skip
+    if fault := _fault(operation, arrays, options, seed):
+        raise DeclarationMismatch(fault)
+
+
+def _fault(operation: Primitive, arrays: Sequence[Any], options: tuple[Any, ...], seed: int) -> str:
+    """Return the first property of a declaration that does not hold; "" for none."""
     letters = operation.letters(len(arrays))
     fault = repeatable_fault(operation, arrays, options)
     for letter in dict.fromkeys(letters):
@@ -69,8 +75,7 @@ def check_declaration(operation: Primitive, *args: Any, options: tuple[Any, ...]
         y = operation.function(*arrays[:-1], 0, *options)
         if not np.array_equal(np.asarray(y), np.asarray(arrays[0]), equal_nan=True):
             fault = "neutral_zero=True states that a last operand 0 leaves the first unchanged, and it does not"
-    if fault:
-        raise DeclarationMismatch(f"{operation.name}, declared with the letters {' '.join(letters)!r}: {fault}")
+    return f"{operation.name}, declared with the letters {' '.join(letters)!r}: {fault}" if fault else ""
 
 
 class _Seen:
@@ -89,20 +94,22 @@ class _Seen:
                 self.calls.append((operation, xs, options))
 
 
-def check_users_declarations(
-    f: Function, xs: Sequence[np.ndarray], seed: int = 0, argument: Callable[[Any], Any] = Tensor
-) -> None:
+def check_users_declarations(f: Function, args: Sequence[Any], seed: int = 0) -> None:
     """Call `f`, and test the declarations of the user's operations that it calls, with the operands that they get.
 
-    `argument` makes what `f` takes of an array.
+    Under a mesh all ranks raise the error of the first rank that has one.
     """
     seen = _Seen()
-    given = [x.copy() for x in xs]
+    given = [x if x.__class__ in TENSORS else Tensor(x.copy()) for x in args]
     for x in given:
-        x.flags.writeable = False  # an operation that changes its operand raises
+        if isinstance(x.array, np.ndarray):
+            x.array.flags.writeable = False  # an operation that changes its operand raises
     with events.listening(seen):
-        f(*map(argument, given))
+        f(*given)
+    fault = ""
     for operation, operands, options in seen.calls:
         arrays = [x.array if x.__class__ in TENSORS else np.asarray(x) for x in operands]
-        if is_testable(arrays):
-            check_declaration(operation, *arrays, options=options, seed=seed)
+        if is_testable(arrays) and not fault:
+            fault = _fault(operation, arrays, options, seed)
+    if fault := from_any_rank(fault):
+        raise DeclarationMismatch(fault)

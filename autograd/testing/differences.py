@@ -11,11 +11,14 @@ estimate derivatives of real functions", SIAM Review 40).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import numpy as np
 
+from ..engine.state import state
+from ..errors import CommunicationError, MeshError, call_site
 from .probing import Function, value
 
 __all__ = ["along", "at_element", "complex_step", "first_slopes", "numeric_gradient", "numeric_tangent",
@@ -28,6 +31,17 @@ _SHRINKS = 40  # largest number of times that a first step outside the function'
 _PROBES = 16  # number of small steps from which rounding is estimated: a few may show none by chance
 _STEP = 1e-20  # of the complex step, which subtracts nothing, so that it can be arbitrarily small
 _ZERO_SLOPE = 100 * _STEP**2  # a complex-step slope below this is a term of second order: the slope is zero
+
+
+@contextmanager
+def _warnings(action: Literal["ignore", "error"], category: type[Warning] = Warning) -> Iterator[None]:
+    """Ignore warnings, or raise them; not under a mesh: ranks may be threads, and threads share the filters."""
+    if state.grid is not None:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter(action, category)
+        yield
 
 
 def settled_slope(
@@ -63,8 +77,7 @@ def settled_slope(
     (True, True)
     """
     h = 0.1 * max(abs(scale), 0.01)
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with np.errstate(all="ignore"), _warnings("ignore"):
         for _ in range(_SHRINKS):  # until the step stays in the function's domain
             if np.isfinite(phi(h)).all() and np.isfinite(phi(-h)).all():
                 break
@@ -130,8 +143,7 @@ def rounded_size(phi: Callable[[float], Any], scale: float = 1.0, precision: flo
     True
     """
     steps = max(1.0, abs(scale)) * np.geomspace(precision, 0.1 * np.sqrt(precision), _PROBES)
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with np.errstate(all="ignore"), _warnings("ignore"):
         base = 2 * np.asarray(phi(0.0))
         second = [np.abs(np.asarray(phi(float(h))) - base + np.asarray(phi(-float(h)))) for h in steps]
     return np.nan_to_num(np.max(second, axis=0) / precision, nan=0.0, posinf=0.0)
@@ -151,10 +163,11 @@ def complex_step(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray
     array([12.])
     """
     moved = [x + 1j * _STEP * dx for x, dx in zip(xs, dxs, strict=True)]
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("error", np.exceptions.ComplexWarning)
+    with np.errstate(all="ignore"), _warnings("error", np.exceptions.ComplexWarning):
         try:
             y = value(f, moved)
+        except CommunicationError:
+            raise
         except Exception:  # a function that does not accept complex numbers may raise anything
             return None
     if y.dtype.kind != "c" or not np.isfinite(y).all():
@@ -191,8 +204,7 @@ def first_slopes(
     """Return `numeric_gradient`, and for each element the sum of the absolute values of the terms subtracted."""
     base = xs[i]
     out, sizes = np.zeros(base.shape, base.dtype), np.zeros(base.shape)
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with np.errstate(all="ignore"), _warnings("ignore"):
         for at in np.ndindex(*base.shape):
             h = eps * max(1.0, float(abs(base[at])))
             for unit, factor in ((1, 1), (1j, -1j)) if base.dtype.kind == "c" else ((1, 1),):
@@ -215,12 +227,21 @@ def numeric_gradient(f: Function, xs: Sequence[np.ndarray], i: int, ct: np.ndarr
         The cotangent of the result.
     eps : float
         The step, relative to ``max(1, |x|)`` of each element x.
+
+    Raises
+    ------
+    MeshError
+        Under a mesh of several ranks, which would each move an element at the same time.
     """
+    if state.grid is not None and max(state.grid.sizes) > 1:
+        raise MeshError(
+            "numeric_gradient was called under a mesh of several ranks; each of them would move an element of its own "
+            "at the same time\n  fix: check_grads(f, ...), which moves one at a time" + call_site()
+        )
     return first_slopes(f, xs, i, ct, eps)[0]
 
 
 def numeric_tangent(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray], eps: float) -> np.ndarray:
     """Return the derivative of `f` at `xs` along `dxs` by one central difference of step `eps`."""
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with np.errstate(all="ignore"), _warnings("ignore"):
         return _difference(along(f, xs, dxs), eps)[0] / (2 * eps)

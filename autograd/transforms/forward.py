@@ -19,15 +19,16 @@ def check_tangents(name: str, args: Any, tangents: Any) -> None:
     """Raise an error unless there are as many tangents as arguments, both in tuples or lists."""
     for given in (args, tangents):
         if not isinstance(given, tuple | list):
+            shown = "nothing" if given is None else type(given).__name__
             raise ArgumentError(
-                f"{name}: {type(given).__name__} was given in place of a tuple of arguments or of tangents\n"
+                f"{name}: {shown} was given in place of a tuple of arguments or of tangents\n"
                 f"  fix: {name}(f, (x,), (dx,))" + call_site()
             )
     if len(args) != len(tangents):
         raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
 
 
-def jvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def jvp(fun: Function, args: Any = None, tangents: Any = None) -> tuple[Any, Any]:
     """Return the value of `fun` and its tangent, in forward mode.
 
     Parameters
@@ -44,6 +45,8 @@ def jvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
 
     Raises
     ------
+    ArgumentError
+        The arguments or the tangents are not given in a tuple or a list.
     ShapeError
         The numbers of tangents and arguments differ, or a tangent has not the shape of its argument.
     LayoutError
@@ -60,7 +63,7 @@ def jvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
     (array([0.]), array([2.]))
     """
     check_tangents("jvp", args, tangents)
-    traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments")
+    traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments", "jvp")
     dy = traced.push(traced.structure.match(tuple(tangents), "tangents"))
     return traced.value(), traced.out_structure.rebuild(dy)
 

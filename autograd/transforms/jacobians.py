@@ -20,7 +20,7 @@ from ..layouts.layout import Layout, Shard
 from .basis import Basis, is_copied
 from .reverse import warn_if_constant
 from .traced import Function, Traced
-from .wrapping import Argnum, nary
+from .wrapping import Argnum, like, nary
 
 __all__ = ["hessian", "jacobian"]
 
@@ -103,7 +103,8 @@ def hessian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Fu
     callable
         A function of the arguments of `fun`. The shape of the result is that of the output, followed by that of the
         argument twice. Under a mesh its layout is that of the `jacobian` of the gradient: in reverse mode rows are
-        whole and columns are the part of this rank.
+        whole and columns are the part of this rank. The gradient of an argument that is R is P, and so is its Hessian:
+        each rank has an addend, and ``all_reduce(hessian, axis, to=I)`` sums them.
 
     Raises
     ------
@@ -134,7 +135,7 @@ def _check_mode(name: str, mode: str | None, known: Sequence[str]) -> None:
 
 
 def _hessian(f: Function, x: Any, outer: str | None, inner: str | None) -> Any:
-    return _jacobian(lambda z: _jacobian(f, z, inner, warn=False), x, outer, warn=False)
+    return _jacobian(like(f, lambda z: _jacobian(f, z, inner, warn=False)), x, outer, warn=False)
 
 
 def _jacobian(f: Function, x: Any, mode: str | None, *, warn: bool = True) -> Any:

@@ -17,7 +17,7 @@ from .forward import check_tangents
 from .jacobians import stacked
 from .reverse import gradient_at
 from .traced import Function, Traced
-from .wrapping import Argnum, named, nary
+from .wrapping import Argnum, like, named, nary
 
 __all__ = [
     "ggnvp", "hessian_tensor_product", "hessian_vector_product", "hvp", "make_ggnvp", "make_hvp",
@@ -30,7 +30,7 @@ def half_squares(y: Any) -> Any:
     return ops.sum(y * y, -1) * 0.5 if np.ndim(getattr(y, "array", y)) else y * y * 0.5
 
 
-def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def hvp(fun: Function, args: Any = None, tangents: Any = None) -> tuple[Any, Any]:
     """Return the gradient and the Hessian-vector product, by forward over reverse mode.
 
     Parameters
@@ -47,6 +47,8 @@ def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
 
     Raises
     ------
+    ArgumentError
+        The arguments or the tangents are not given in a tuple or a list.
     ShapeError
         The numbers of tangents and arguments differ.
 
@@ -62,7 +64,7 @@ def hvp(fun: Function, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[An
     (array([ 3., 12.]), array([6., 0.]))
     """
     check_tangents("hvp", args, tangents)
-    traced = Traced(lambda xs: gradient_at(lambda zs: fun(*zs), xs), tuple(args), "arguments")
+    traced = Traced(lambda xs: gradient_at(lambda zs: fun(*zs), xs), tuple(args), "arguments", "hvp")
     product = traced.out_structure.rebuild(traced.push(traced.structure.match(tuple(tangents), "tangents")))
     gradient = traced.value()
     return (gradient[0], product[0]) if len(args) == 1 else (gradient, product)
@@ -216,7 +218,7 @@ def ggnvp(
     """
     if len(args) != len(tangents):
         raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
-    traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments")
+    traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments", "ggnvp")
     found = _gauss_newton(traced, loss)(tuple(tangents))
     return traced.value(), found[0] if len(args) == 1 else found
 
@@ -260,7 +262,7 @@ def make_ggnvp(f: Function, g: Function = half_squares, f_argnum: Argnum = 0) ->
 
 
 def _make_hvp(f: Function, x: Any) -> tuple[Callable[[Any], Any], Any]:
-    traced = Traced(lambda z: gradient_at(f, z), x)
+    traced = Traced(like(f, lambda z: gradient_at(f, z)), x)
 
     def product(v: Any) -> Any:
         return traced.gradient(traced.out_structure.match(v, "the vector"))
@@ -269,7 +271,7 @@ def _make_hvp(f: Function, x: Any) -> tuple[Callable[[Any], Any], Any]:
 
 
 def _hessian_tensor(f: Function, x: Any, v: Any) -> Any:
-    traced = Traced(lambda z: gradient_at(f, z), x)
+    traced = Traced(like(f, lambda z: gradient_at(f, z)), x)
     return traced.out_structure.rebuild(traced.push(traced.structure.match(v, "the tensor")))
 
 

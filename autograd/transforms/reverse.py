@@ -37,7 +37,8 @@ def grad(fun: Function, argnum: Argnum = 0) -> Function:
     -------
     callable
         A function of the arguments of `fun`. It returns a container like the argument in which each leaf is replaced by
-        its gradient, of the same shape and dtype and the dual layout; with several argnums, a tuple.
+        its gradient, of the same shape and dtype and the dual layout; with several argnums, a tuple. The gradient of an
+        argument that is R is P: each rank has an addend, and ``all_reduce(gradient, axis, to=I)`` sums them.
 
     Raises
     ------
@@ -353,7 +354,7 @@ def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     >>> pullback(np.array([1.0, 0.0]))
     array([1., 0.])
     """
-    traced = Traced(lambda xs: fun(*xs), args, "arguments")
+    traced = Traced(lambda xs: fun(*xs), args, "arguments", "vjp")
 
     def pullback(ct: Any) -> Any:
         found = traced.gradient(traced.out_structure.match(ct, "the cotangent"))

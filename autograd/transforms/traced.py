@@ -49,7 +49,7 @@ class Traced:
 
     __slots__ = ("hint", "inputs", "is_reached", "out_structure", "outputs", "raw", "structure", "tape")
 
-    def __init__(self, function: Function, tree: Any, what: str = ""):
+    def __init__(self, function: Function, tree: Any, what: str = "", transform: str = ""):
         leaves, self.structure = flatten(tree)
         self.raw = state.grid is None
         inputs: list[Any] = []
@@ -71,7 +71,7 @@ class Traced:
                         what = what or getattr(function, "what", "argument 0")
                         raise DtypeError(f"{self.structure.paths(what)[i]}: {error}" + call_site()) from error
                     if state.grid is not None:
-                        self._note_plain(i, what)
+                        self._note_plain(i, what, transform or getattr(function, "transform", ""))
                         if x.array.dtype.kind in "fc":  # so that ranks with equal values are told
                             x.requires_grad = True
                             x.name = self.structure.paths(what)[i]
@@ -98,14 +98,15 @@ class Traced:
         for y in outputs if plain else ():
             _refuse_local_gradients(y, plain)
 
-    def _note_plain(self, i: int, what: str) -> None:
-        """Note that argument i is a plain array under a mesh."""
+    def _note_plain(self, i: int, what: str, transform: str) -> None:
+        """Note that argument i of a transform's function is a plain array under a mesh."""
         if not self.hint:
             assert state.grid is not None
             axis = state.grid.names[0]
+            of = f" of the function given to ag.{transform}" if transform else ""
             self.hint = (
-                f"\n  {self.structure.paths(what)[i]} is a plain array, which is Varying: a separate value on each "
-                f"rank. If it is the same on all ranks: ag.tensor(x, layout={{{axis!r}: I}})"
+                f"\n  {self.structure.paths(what)[i]}{of} is a plain array, which is Varying: a separate value on each "
+                f"rank\n  fix: ag.tensor(argument, layout={{{axis!r}: I}}) in its place, if it is the same on all ranks"
             )
 
     def hinted(self, error: LayoutError) -> LayoutError:

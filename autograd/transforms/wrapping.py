@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import ArgumentError, call_site
 from .traced import Function
 
-__all__ = ["Argnum", "name_of", "named", "nary", "position", "unary_to_nary"]
+__all__ = ["Argnum", "like", "name_of", "named", "nary", "position", "unary_to_nary"]
 
 Argnum = int | Sequence[int]
 
@@ -40,7 +40,7 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
             return fun(*full, **kwargs)
 
         function_of_x.__name__ = name_of(fun)
-        function_of_x.what = what  # type: ignore[attr-defined]
+        function_of_x.what, function_of_x.transform = what, name  # type: ignore[attr-defined]
         x = tuple([args[i] for i in positions]) if several else args[positions[0]]
         return unary(function_of_x, x, *more, **words)
 
@@ -65,6 +65,12 @@ def unary_to_nary(unary: Callable[..., Any]) -> Callable[..., Any]:
     transform.__name__ = transform.__qualname__ = name
     transform.__doc__ = unary.__doc__
     return transform
+
+
+def like(f: Function, function: Function) -> Function:
+    """Return `function` of the argument of `f`, with the names that errors give to that argument and its transform."""
+    function.__dict__.update(f.__dict__)
+    return function
 
 
 def named(transformed: Function, fun: Function, name: str, argnum: Argnum) -> Function:

@@ -1,15 +1,24 @@
-"""Comparison of the addends of a sum over ranks: equal values on all ranks are probably one value, not addends.
+"""Examination of the addends of a sum over ranks: values and terms that count too often, means of unequal counts.
 
-A Varying value is one value of each rank. If all ranks have computed the same one, for example because each has read
-all rows, their sum is the value times the number of ranks, and nothing else is wrong with the program. So the 1st, 2nd,
-4th, 8th, ... time that a program sums a kind of operand (`collective.Prepared`), the digests of the addends travel with
-the fingerprint of the call, without a further message. If they are equal, one rank warns (`ReplicaWarning`). Sums that
-a sweep or a transform makes are not examined, nor is `mean`, which is right for equal values.
+The 1st, 2nd, 4th, 8th, ... time that a program sums a kind of operand (`collective.Prepared`), facts about the addends
+travel with the fingerprint of the call, without a further message. Sums that a sweep or a transform makes are not
+examined. One rank warns of three mistakes that the labels allow:
+
+- The addends are equal (`ReplicaWarning`). A Varying value is one value of each rank, and a Partial one consists of the
+  ranks' addends. If all ranks have computed the same one, for example because each has read all rows, their sum is the
+  value times the number of ranks. `mean` is right for equal values.
+- A Replicated term was added to the Varying value (`ReplicaWarning`), as that of a penalty in the loss of each rank's
+  rows: it counts once per rank. The nodes on the tape that made the addend tell.
+- The addends are means of different numbers of rows (`GradientWarning`): then a row of a rank with few rows counts more
+  than one of a rank with many. The nodes tell by which count an addend was divided, and with which weight it is summed.
+  If each rank multiplies its mean by its own count, the weights are equal, and all is well.
 """
 
 from __future__ import annotations
 
 import warnings
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,26 +26,41 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
-from autograd.errors import ReplicaWarning, find_site
-from autograd.layouts.layout import R, V
+from autograd.errors import GradientWarning, ReplicaWarning, find_site, short_site
+from autograd.layouts.layout import P, R, Shard, V
 from autograd.layouts.messages import describe
+from autograd.layouts.names import name_of
 
-from .sanitizer import Addend, digest_of
+from .sanitizer import MOST, Addend, Copy, digest_of
 
-__all__ = ["addend_of", "warn_if_equal"]
+__all__ = ["addend_of", "warn_of_addends"]
 
 
 _told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
+_LONGEST_WALK = 64  # nodes of an addend that are visited
+_SHOWN_RANKS = 8
 
 
-def addend_of(x: Tensor) -> Addend | None:
-    """The addend to compare; None for zeros, infinities, and whole numbers outside of a tape, such as counts."""
+def addend_of(x: Tensor, name: str, group: Any) -> Addend | None:
+    """The addend to compare in the next call of a group, whose fingerprint then contains its local means.
+
+    Not compared are the values of `mean`, zeros, infinities, and whole numbers outside of a tape, such as counts.
+    """
     if type(x.array) is Shaped:
         return None
+    digest = 0 if name == "mean" else _digest(x)
+    means: tuple[Copy, ...] = ()
+    if x.tape is not None and len(group.copies) < MOST:
+        means = tuple(_means(x, name))
+        group.copies.extend(means)
+    return Addend(digest, means) if digest or means else None
+
+
+def _digest(x: Tensor) -> int:
     host = to_host(x.array)
     if not host.any() or not np.isfinite(host).all() or (x.tape is None and bool((host == host.round()).all())):
-        return None
-    return Addend(digest_of(_without_rounding(host)) or 1)
+        return 0
+    return digest_of(_without_rounding(host)) or 1
 
 
 def _without_rounding(host: Any) -> Any:
@@ -47,18 +71,131 @@ def _without_rounding(host: Any) -> Any:
     return np.stack([np.round(mantissa * 2.0**41), exponent])
 
 
-def warn_if_equal(addend: Addend | None, name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> None:
-    """Warn, on the first rank of a group, if the ranks have added equal values."""
-    if addend is None or not addend.is_equal or group.index:
+def _means(x: Tensor, name: str) -> Iterator[Copy]:
+    """The terms of a value that are divided by a count: the count, and the weight of what the term sums.
+
+    A count is the number of elements of a mean, or a divisor that is a whole number.
+    """
+    assert x.tape is not None
+    nodes: Any = x.tape.nodes
+    left, place = [(x.node, 0, 1.0)], ""
+    for _ in range(_LONGEST_WALK):
+        if not left:
+            return
+        at, count, weight = left.pop()
+        node: Any = nodes[at] if at >= 0 else None
+        step = "" if node is None else node[0].name
+        if step in ("add", "subtract"):
+            left += [(parent, count, weight) for parent in reversed(node[3])]
+        elif step in _UNWEIGHTED:
+            left.append((node[3][0], count, weight))
+        elif step == "mean":
+            axes, _, shape = node[4]
+            n = int(np.prod([shape[axis] for axis in axes]))
+            left.append((node[3][0], max(count, 1) * n, weight / max(n, 1)))
+        elif step in ("multiply", "divide") and (factor := _number(node)) is not None:
+            is_count = step == "divide" and abs(factor) >= 1 and float(factor).is_integer()
+            count = max(count, 1) * int(abs(factor)) if is_count else count
+            left.append((max(node[3]), count, weight * factor if step == "multiply" else weight / (factor or 1)))
+        elif count:
+            place = place or f"{name} at {short_site(*find_site())}"
+            text = f"{count} {abs(weight):.10g}"
+            yield Copy(place, text, zlib.crc32(text.encode()), "mean")
+
+
+_UNWEIGHTED = frozenset(("sum", "reshape", "squeeze", "expand_dims", "negative", "astype", "watch"))
+
+
+def _number(node: Any) -> float | None:
+    """The number by which a node multiplies or divides, if the other operand is on the tape."""
+    (place0, place1), (a, b) = node[3], node[2]
+    number = b if place0 >= 0 else a if node[0].name == "multiply" else None
+    if (place0 >= 0) == (place1 >= 0) or number is None or np.shape(number) != () or np.iscomplexobj(number):
+        return None
+    return float(number)
+
+
+def warn_of_addends(addend: Addend | None, name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> None:
+    """Warn, on the first rank of a group, of what is wrong with the addends of a sum; see the module."""
+    if group.index:
         return
+    if name != "mean":
+        _warn_of_copies(name, x, axes, group)
+    if addend is None:
+        return
+    if addend.digest and addend.is_equal:
+        _warn(ReplicaWarning, _equal_text(name, x, axes, group))
+    if addend.counts:
+        _warn(GradientWarning, _counts_text(name, x, axes, group.size, addend.counts))
+
+
+def _warn(category: type[Warning], text: str) -> None:
+    file, line = find_site()
+    warnings.warn_explicit(text, category, file, line, registry=_told)
+
+
+def _equal_text(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> str:
     shown, axis = x.name or "x", repr(axes[0] if len(axes) == 1 else axes)
     rows = ", ".join(f"{each!r}: {R!r}" for each in axes)
-    file, line = find_site()
-    warnings.warn_explicit(
+    is_partial = x.layout is not None and any(x.layout[each] is P for each in axes)
+    says = "they are addends of one value" if is_partial else "each rank has a value of its own"
+    return (
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): the {group.size} ranks add equal "
-        f"values, so the sum is {group.size} times the value. By its label {V!r} each rank has a value of its own. "
+        f"values, so the sum is {group.size} times the value. By its label {P if is_partial else V!r} {says}. "
         "Have all ranks read the same rows, or is it one value that all ranks have computed?\n"
         f"  fix: divide the rows: rows = cc.shard(ag.tensor(rows, layout={{{rows}}}), {axis})\n"
-        f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}, for one value that all ranks have computed",
-        ReplicaWarning, file, line, registry=_told,
-    )  # fmt: skip
+        f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}"
+        f"{' and of declare_partial' if is_partial else ''}, for one value that all ranks have computed"
+    )
+
+
+def _counts_text(name: str, x: Tensor, axes: tuple[str, ...], size: int, counts: dict[int, int]) -> str:
+    shown, axis = name_of(x), repr(axes[0] if len(axes) == 1 else axes)
+    divided = f" / {size}" if name == "mean" else ""
+    rows = f"{axis}: {Shard(0)!r}"
+    each = ", ".join(f"rank {rank} by {count}" for rank, count in list(counts.items())[:_SHOWN_RANKS])
+    each += ", ..." if len(counts) > _SHOWN_RANKS else ""
+    return (
+        f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): each rank has divided its value "
+        f"by a count of its own: {each}. So a row of a rank with few rows counts more than one of a rank with many, "
+        "and the result is not the mean over all rows\n"
+        f"  fix: label the rows, rows = cc.from_local(rows, {{{rows}}}), and divide by the count of all ranks: "
+        f"all_reduce(losses.sum(), {axis}, to=I) / rows.global_shape[0]\n"
+        f"  or:  all_reduce(losses.sum(), {axis}, to=I) / all_reduce(float(n), {axis}, to=I), where n is the count of "
+        f"this rank\n  or:  all_reduce(declare_partial({shown}, {axis}), {axis}, to=I){divided}, if that is meant"
+    )
+
+
+def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> None:
+    """Warn, on the first rank of a group, if a Replicated term was added to the Varying value that the ranks sum.
+
+    It counts once per rank. Only factors, signs and shapes may have changed since: behind any other function, and
+    behind a sum over rows, the term is a part of each rank's own value, as a bias is.
+    """
+    if group.index or group.size == 1 or x.tape is None or x.node < 0:
+        return
+    nodes: list[Any] = x.tape.nodes
+    op, _, _, places, _, _, signature = nodes[x.node]
+    while op.name in _SCALINGS and signature is not None:
+        own = [i for i, layout in enumerate(signature.layouts) if any(layout[axis] is V for axis in axes)]
+        if len(own) != 1 or places[own[0]] < 0:
+            return
+        op, _, _, places, _, _, signature = nodes[places[own[0]]]
+    if op.name not in ("add", "subtract") or signature is None:
+        return
+    layouts = signature.layouts
+    copies = [i for i, layout in enumerate(layouts) if all(layout[axis] is R for axis in axes)]
+    if len(copies) != 1 or any(layouts[1 - copies[0]][axis] is not V for axis in axes):
+        return
+    shown, axis = name_of(x), repr(axes[0] if len(axes) == 1 else axes)
+    _warn(
+        ReplicaWarning,
+        f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): {shown} is a sum of a Varying "
+        f"and a Replicated term, made by {op.name}. The Replicated one is the same on all ranks, so it counts "
+        f"{group.size} times in the sum over the ranks\n"
+        f"  fix: add the term after {name}: to a result with to=I the term of the Invariant value, from before its "
+        f"cast to R; or to a result with to=R the same term, and cast(sum, {axis}, to=I)",
+    )
+
+
+_SCALINGS = frozenset(("multiply", "divide", "negative", "reshape", "astype"))

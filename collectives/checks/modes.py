@@ -46,8 +46,8 @@ from contextlib import contextmanager
 
 from autograd.errors import OptionError
 
-__all__ = ["MODES", "check_mode", "is_checked", "is_due", "mismatch_text", "rank_list", "set_check", "time_limit_s",
-           "unreceived_text"]  # fmt: skip
+__all__ = ["MODES", "check_mode", "deadlock_fix", "is_checked", "is_due", "mismatch_text", "rank_list", "set_check",
+           "time_limit_s", "unreceived_text"]  # fmt: skip
 
 MODES = ("off", "first", "always", "ranks")
 FIRST_CALLS = 1000
@@ -156,6 +156,21 @@ def rank_list(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
+def deadlock_fix(waits: Sequence[str]) -> str:
+    """The fix for ranks that wait for each other, as a line of a text; "" if the waits do not show what is wrong."""
+    if any("cast I->R" in wait for wait in waits) and any("recv" in wait and "cast" not in wait for wait in waits):
+        return (
+            "\n  fix: on a pipeline's stages, cast at the start of the tape's block, before send and recv, on all "
+            "ranks: a cast is one call of all of them"
+        )
+    if any("the cotangent of message" in wait for wait in waits):
+        return (
+            "\n  fix: the cotangent of a message is sent by backward of the tape that recorded its recv: is this recv "
+            "missing, or backward on its rank? With several messages, the order of their backwards matters"
+        )
+    return ""
+
+
 def unreceived_text(messages: Sequence[tuple[int, int, str]]) -> str:
     """The message for values that were sent and never received: each with its two ranks and its description."""
     lines = [f"from rank {source} to rank {target}: {text}" for source, target, text in messages[:_MOST_SHOWN]]
@@ -195,7 +210,10 @@ def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str], sites: 
         head = f"{rank_list(odd)} did not make the call of the other ranks of '{name}'"
     where = dict(zip(ranks, sites, strict=True)) if sites else {}
     lines = [f"  {rank_list(members)}: {call}{_places(members, where)}" for call, members in groups]
-    return "\n".join([head, *lines, "  needed: the same call, in the same order, on all ranks of the group"])
+    lines.append("  needed: the same call, in the same order, on all ranks of the group")
+    if len(groups) > 1 and all(call.startswith("permute(") for call, _ in groups):
+        lines.append("  fix: send and recv in place of permute, if the parts have different shapes")
+    return "\n".join([head, *lines])
 
 
 def _places(members: Sequence[int], where: dict[int, str]) -> str:

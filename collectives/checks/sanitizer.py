@@ -41,7 +41,7 @@ from autograd.layouts.messages import describe
 from . import modes
 from .modes import rank_list
 
-__all__ = ["Addend", "Copy", "Statement", "compare", "digest_of", "statement", "witness"]
+__all__ = ["Addend", "Copy", "Statement", "compare", "digest_of", "note_counts", "statement", "witness"]
 
 _EQUAL = frozenset((R, I, C, D))  # labels of values that are the same on all ranks
 MOST = 4096
@@ -49,13 +49,27 @@ MOST = 4096
 
 
 class Addend:
-    """One rank's addend in a call that is compared: its digest, and whether those of all ranks were found equal."""
+    """One rank's addend in a call that is compared.
 
-    __slots__ = ("digest", "is_equal")
+    Attributes
+    ----------
+    digest : int
+        That of its value; 0 if the value is not compared.
+    is_equal : bool
+        Whether the digests of all ranks were found equal.
+    means : tuple of Copy
+        The local means that it consists of, of the kind "mean"; see `checks.addends`.
+    counts : dict of int to int
+        If a mean was found to be one of different numbers of rows: the number of each rank.
+    """
 
-    def __init__(self, digest: int):
+    __slots__ = ("counts", "digest", "is_equal", "means")
+
+    def __init__(self, digest: int, means: tuple[Copy, ...] = ()):
         self.digest = digest
         self.is_equal = False
+        self.means = means
+        self.counts: dict[int, int] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Addend) and other.digest == self.digest
@@ -67,7 +81,7 @@ class Addend:
 class Copy(NamedTuple):
     """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest.
 
-    `kind` is a key of `_KINDS`: what it is, and the fix if it differs.
+    `kind` is a key of `_KINDS`: what it is, and the fix if it differs; or "mean", a local mean in an `Addend`.
     """
 
     place: str
@@ -201,6 +215,18 @@ def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) ->
     return _unequal_copies(name, ranks, statements)
 
 
+def note_counts(addend: Addend, ranks: Sequence[int], statements: Sequence[Statement]) -> None:
+    """Set the counts of an addend whose statements differ, if its weight differs because the counts of rows do."""
+    means = [[copy for copy in each.copies if copy.kind == "mean"] for each in statements]
+    for nth, own in enumerate(addend.means):
+        found = [(rank, mine[nth]) for rank, mine in zip(ranks, means, strict=True) if len(mine) > nth]
+        found = [(rank, copy) for rank, copy in found if copy.place == own.place]
+        counts, weights = zip(*(copy.text.split() for _, copy in found), strict=True)
+        if len(set(counts)) > 1 and len(set(weights)) > 1:
+            addend.counts = {rank: int(count) for (rank, _), count in zip(found, counts, strict=True)}
+            return
+
+
 def _other_lines(name: str, ranks: Sequence[int], call: str, where: Sequence[str]) -> str:
     text = modes.mismatch_text(name, ranks, [f"{call}\n    at {site}" for site in where])
     first, *lines, _ = text.replace("the call of", "the same call at the line of").splitlines()
@@ -219,6 +245,8 @@ def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statem
     for place in dict.fromkeys(copy.place for each in statements for copy in each.copies):
         passed = [mine.get(place, []) for mine in by_place]
         found = next(copies[0] for copies in passed if copies)
+        if found.kind == "mean":  # a warning: see `note_counts`
+            continue
         if found.kind == "change":  # a rank without it has kept its numbers
             kept = found._replace(text="no hyperparameter has changed", digest=0)
             passed = [copies + [kept] * (max(map(len, passed)) - len(copies)) for copies in passed]
@@ -268,14 +296,15 @@ _KINDS = {
     "constant": (
         "the constants of",
         "has digest {digest:08x}",
-        "make it from the same numbers on every rank; if the ranks are meant to differ, ag.tensor(array), which is "
-        "Varying",
+        "make it from the same numbers on every rank, like the counts of all ranks, cc.all_reduce(counts, {name!r}); "
+        "if the ranks are meant to differ, a plain array, as from numpy.arange in place of autograd.numpy.arange, or "
+        "cast(x, {name!r}, to=V): both are Varying",
     ),
     "parameter": (
         "the copies of",
         "has digest {digest:08x}",
         "make it from the same seed on every rank, or broadcast it from one rank, and change it on all ranks in the "
-        "same way; if the ranks are meant to differ, declare it with the label V",
+        "same way; if the ranks are meant to differ, declare it with the label V, or Shard(d) for parts of one weight",
     ),
     "objective": (
         "the objectives of",

@@ -35,6 +35,8 @@ _PERIOD_S = 1.0  # between two summaries of one rank
 _BLOCKED_PERIOD_S = 0.25  # while it waits
 _REPLY_S = 1.0  # how long a reply may take; a rank that holds the interpreter's lock cannot reply
 _RETIRED_S = 10.0  # how long the history of a freed channel is kept
+_LATEST = 24  # calls of a channel that the supervisor compares, and how much of their texts and places
+_TEXT_CHARACTERS, _SITE_CHARACTERS = 180, 100
 
 Summary = tuple[int, int, Any, bool]
 """The number of calls of the digest, the digest, the marks after it, and whether the rank makes no further call."""
@@ -285,6 +287,21 @@ class Comparison:
             return [text, first]
         # The line of a completed call is not recorded, because every call would pay for it.
         return [text, first if now == first else f"{first} (its first such call; it is now at {now})"]
+
+    def latest(self) -> list[str]:
+        """The latest calls of every channel, as lines for the supervisor, for which MPI is not needed."""
+        self._fold(time.monotonic())
+        lines = []
+        for key, record in self._records.items():
+            if not self._is_compared(record):
+                continue
+            first = max(record.number - _LATEST, 0)
+            calls = [self._answer(key, index) for index in range(first, record.number + self._is_final)]
+            fields = [key, record.channel.name]
+            for text, site in calls:
+                fields += [text[:_TEXT_CHARACTERS], site[:_SITE_CHARACTERS]]
+            lines.append("\t".join([f"calls {first}", *(" ".join(field.split()) for field in fields)]))
+        return lines
 
     # -- the verdict -------------------------------------------------------------------------------------------
     def _tell(self, found: _Difference, record: Record) -> None:

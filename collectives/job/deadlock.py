@@ -384,7 +384,8 @@ def verdict_text(why: str, replies: dict[int, State], size: int, silent_s: dict[
             at = f" at {wait[6]}" if wait[6] else ""
             for_s = f", for {wait[8]:.0f} s" if wait[8] >= 1 else ""
             lines.append(f"rank {rank} waits in {wait[5]}{for_ranks}{at}{for_s}{_task(reply)}")
-    return "\n  ".join([why, *lines])
+    fix = modes.deadlock_fix([wait[5] for reply in replies.values() for wait in reply["waits"]])
+    return "\n  ".join([why, *lines]) + fix
 
 
 def _task(reply: State) -> str:

@@ -20,6 +20,8 @@ What importing the package does to a process that a launcher started as one of s
 - the first rank of a host starts one child process, the supervisor, and every rank keeps three sockets to it;
 - under a launcher that does not set the number of ranks, MPI is initialised to ask it.
 
+The first world over MPI registers two exit handlers of the C library; see `library_exit`.
+
 No signal handler, timer or working directory is changed. ``RINGTAPE_GUARD=0`` turns all but the exit handler and the
 question to MPI off. Then a rank that raises is reported to the others as one that exited early, and only once it has
 made a world; a rank that is killed is not named; a rank that fails before it makes a world may leave the others
@@ -37,7 +39,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from autograd.errors import MeshError, site_of_traceback
@@ -207,9 +209,9 @@ class RankProcess:
         if self._supervisor is not None:
             self._supervisor.report_ending()
 
-    def report(self, text: str) -> bool:
+    def report(self, text: str, calls: Callable[[], Iterable[str]]) -> bool:
         """Send the supervisor, if there is one, a description of this rank's waits; see `SupervisorClient.report`."""
-        return self._supervisor is not None and self._supervisor.report(text)
+        return self._supervisor is not None and self._supervisor.report(text, calls)
 
     # -- the end of the job ------------------------------------------------------------------------------------
     def end_job(self, text: str, code: int = 1, is_printed_once: bool = False) -> None:

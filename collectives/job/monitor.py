@@ -26,6 +26,7 @@ __all__ = ["Monitor"]
 
 _PERIOD_S = 0.25
 _BUSY_PERIOD_S = 0.02  # while deadlock detection exchanges messages
+_STOP_S = 2.0  # how long the thread may take to stop
 _BLOCKED_S = 1.0  # how long a rank may take to raise an error before it counts as blocked inside the transport
 
 
@@ -41,7 +42,8 @@ class Monitor:
     end_job : callable
         Prints a text and ends the job; does not return.
     report : callable
-        Passes the supervisor a description of this rank's waits. Returns whether a rank of this host has died.
+        Passes the supervisor a description of this rank's waits, and what makes the lines that it may ask for. Returns
+        whether a rank of this host has died.
     ending : Ending
         Sends and receives the announcements that the job ends.
     """
@@ -51,7 +53,7 @@ class Monitor:
         control: Control,
         activity: Activity,
         end_job: Callable[..., None],
-        report: Callable[[str], bool],
+        report: Callable[[str, Callable[[], list[str]]], bool],
         ending: Ending,
     ):
         self._ending = ending
@@ -61,8 +63,9 @@ class Monitor:
         self._shutdown = Shutdown(control, activity)
         self._deadlock = DeadlockDetection(control, activity, end_job)
         self._comparison = Comparison(control, activity, end_job)
-        self._stop = threading.Event()
+        self._stop, self._has_stopped, self._has_left = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._waits: dict[int, Wait] = {}  # those of the last period
         self._endless: dict[int, tuple[Wait, float]] = {}  # waits that must raise an error, and since when
         self._lock = threading.Lock()  # `fail` is called from other threads
 
@@ -73,24 +76,31 @@ class Monitor:
         self._thread.start()
 
     def _run(self) -> None:
-        before: dict[int, Wait] = {}
         while not self._stop.wait(_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S):
+            self._report_waits()  # first, because MPI does not respond in a process that it is about to end
             self._receive()
             self._deadlock.step()
             self._comparison.step()
-            now = self._activity.waits()
             if self._activity.departed:
-                for thread, wait in now.items():
+                for thread, wait in self._activity.waits().items():
                     self._check(thread, wait)
-            # If a rank is killed, the report contains these waits. Waits shorter than a period are not worth a message.
-            doing = "; ".join(
-                f"waiting {describe(wait)}{site_text(thread)}"
-                for thread, wait in now.items()
-                if before.get(thread) is wait
-            )
-            if self._report(doing):
-                self._ending.announce()
-            before = now
+        self._has_stopped.set()
+        while not self._has_left.wait(_PERIOD_S):  # MPI may end the process while its main thread leaves
+            self._report_waits()
+
+    def _report_waits(self) -> None:
+        """Tell the supervisor what this rank waits for, for its report if a rank is killed, and what it asks for."""
+        now = self._activity.waits()
+        # Waits shorter than a period are not worth a message.
+        doing = [_described(*each) for each in now.items() if self._waits.get(each[0]) is each[1]]
+        if self._report("; ".join(doing), self._latest):
+            self._ending.announce()
+        self._waits = now
+
+    def _latest(self) -> list[str]:
+        """Lines for the supervisor: the present waits and the latest calls."""
+        doing = "; ".join(_described(*each) for each in self._activity.waits().items())
+        return [f"doing {doing}", *self._comparison.latest()]
 
     def _receive(self) -> None:
         with self._lock:
@@ -119,11 +129,10 @@ class Monitor:
             self._shutdown.send_departures(why)
 
     def leave(self, why: str, progress: Callable[[], None]) -> Iterator[None]:
-        """Stop the thread and wait until all ranks leave: a generator, see `Shutdown.leave`."""
+        """Wait until all ranks leave: a generator, see `Shutdown.leave`. The thread makes no further call of MPI."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(2.0)
-            self._thread = None
+            self._has_stopped.wait(_STOP_S)
         self._deadlock.left = why
         self._comparison.finish()
 
@@ -137,4 +146,14 @@ class Monitor:
                 self._deadlock.step()
             return self._deadlock.has_sent() and self._comparison.is_quiet()
 
-        return self._shutdown.leave(advance)
+        return self._leave(advance)
+
+    def _leave(self, advance: Callable[[int], bool]) -> Iterator[None]:
+        yield from self._shutdown.leave(advance)
+        self._has_left.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+
+
+def _described(thread: int, wait: Wait) -> str:
+    return f"waiting {describe(wait)}{site_text(thread)}"

@@ -15,6 +15,10 @@ numbers. The launcher's connection, which has a number in between, must not be c
 another rank before the kernel closes the next file. On the third connection a rank sends ``doing`` with a description
 of its waits, when they last long, and ``hosts`` once MPI has told it which ranks are on its host.
 
+After some errors MPICH ends a process by C's ``exit``. Such a process closes one of its connections and waits a moment
+before it ends (see `library_exit`). In this time the supervisor asks all ranks for their latest calls. If they differ,
+it reports these calls in place of the death, because MPI ends ranks that have done nothing wrong.
+
 The supervisor obeys only processes of its own user. The kernel tells it the user and the process id of every
 connection (``SO_PEERCRED``); no message contains a process id. It closes the connections of other users unread. Once
 all ranks of the host are connected, it stops listening. It opens no network socket.
@@ -31,7 +35,8 @@ that it prints for. The others print nothing.
 
 When the job has ended, the supervisor ends what the launcher has left running: the other ranks, and the child processes
 of ranks, which may keep the launcher waiting. It finds them by the process group that the launcher has made for the
-rank.
+rank. At last it removes the shared memory of MPICH that the ranks had mapped, which MPICH removes only where MPI is
+finalized. The kernel tells it the files.
 
 This file is the supervisor's program. It is started by its path and imports only the standard library. The code of the
 ranks is `supervisor_client`.
@@ -47,9 +52,10 @@ import struct
 import sys
 import time
 
-__all__ = ["CAUSES", "ENDED", "FIRST", "LATER", "SAME", "WATCHED", "is_alive", "peer_of"]
+__all__ = ["CALLS", "CAUSES", "ENDED", "FIRST", "LATER", "SAME", "WATCHED", "is_alive", "peer_of"]
 
 ENDED = b"e"  # the notification that a rank of this host has died
+CALLS = b"c"  # the question for the latest calls
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
 SAME = b"s"  # reply to ``ending``: another rank prints the same error
 _COLLECT_S = 0.25  # how long ranks that raise an error wait for others that raise the same one
@@ -59,12 +65,19 @@ _STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
 _START_S = 10.0  # how long it waits for the first rank, and a connection for its first line
 _EXIT_S = 1.0  # how long the end of a process may take after its files have closed
+_ASK_S = 0.05  # how long it may take to close its files before other ranks are asked for their calls
+_CLOSE_S = 0.5  # and before it is clear that a library ends it
+_LIBRARY_S = 4.0  # how long the end of a process may take if a library ends it
 _LINE_BYTES = 8192  # no valid line is longer
 _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
 _CONNECTIONS = 3  # of one process
 CAUSES = """\
   cause: a signal, os._exit, a crash, or the MPI library after an error. A message of MPI above tells more, and then
   this rank may be innocent: 'truncated' means different calls of the ranks, which RINGTAPE_CHECK=always names"""
+_LIBRARY = """\
+  cause: C's exit, which MPICH calls for MPI_Abort and after errors inside MPI; its message is above. This rank may be
+  innocent: a truncated message means that the ranks have made different calls, which RINGTAPE_CHECK=always names"""
+_SHARED_MEMORY = "/dev/shm/mpich_shm_"  # the files that MPICH removes only where MPI is finalized
 _ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
 
@@ -75,21 +88,28 @@ class _Rank:
         self.pid = pid
         self.rank = self.size = -1  # until it has sent ``hello``
         self.doing = ""
+        self.calls: dict[str, tuple[str, int, list[tuple[str, str]]]] = {}  # by channel: name, first number, and calls
         self.connections = 0
         self.is_seen = False  # whether it was watched before it died: then its place in the order of events is known
         self.is_done = False  # it leaves without a failure, or it ends the job itself
         self.is_ending = False  # it ends the job itself
         self.is_ended = False  # the supervisor has ended it and its child processes
+        self.exits = False  # a library ends it
         self.group, self.descriptor = 0, -1
+        self.is_gone = False  # it had died before it was known: the process id may be another one's
         try:
-            self.group = os.getpgid(pid)
             self.descriptor = os.pidfd_open(pid)
-        except OSError:  # it has died already; or a kernel before Linux 5.3, which has no pidfd
-            pass
+            group = os.getpgid(pid)
+            signal.pidfd_send_signal(self.descriptor, 0)  # as long as this finds it, the process id is its own
+            self.group = group
+        except ProcessLookupError:
+            self.is_gone = self.descriptor < 0
+        except OSError:  # a kernel before Linux 5.3, which has no pidfd
+            self.group = _group_of(pid)
 
     def is_dead(self) -> bool:
         if self.descriptor < 0:
-            return not is_alive(self.pid)
+            return self.is_gone or not is_alive(self.pid)
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         return bool(poll.poll(0))
@@ -98,7 +118,7 @@ class _Rank:
         try:
             if self.descriptor >= 0:
                 signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
-            else:
+            elif not self.is_gone:
                 os.kill(self.pid, signal.SIGKILL)
         except OSError:
             pass
@@ -156,6 +176,8 @@ class _Supervisor:
         self._doing: dict[int, str] = {}
         self._start = time.monotonic()
         self._ended: float | None = None  # when the supervisor learned that the job ends
+        self._has_asked = False  # for the latest calls
+        self._files: dict[str, int] = {}  # MPICH's shared memory of this job: the paths and inodes
         self._is_ending = False  # whether a rank has sent that it ends the job
         self._has_reported = False
         self._has_closed_stderr = False
@@ -188,6 +210,7 @@ class _Supervisor:
                 self._end_processes()
             if age > _LATE_S or (not self._connections and (not self._has_reported or not is_alive(self._launcher))):
                 self._end_processes()
+                self._remove_files()
                 return
 
     # -- events ------------------------------------------------------------------------------------------------
@@ -263,6 +286,10 @@ class _Supervisor:
         elif word == "hosts":
             hosts, self._ranks_here, self._origin_ns = map(int, rest.split())
             self._is_spread = hosts > 1
+            self._files |= _shared_memory_of(rank.pid)
+        elif word == "calls":
+            first, key, name, *rest_of = rest.split("\t")
+            rank.calls[key] = name, int(first), list(zip(rest_of[::2], rest_of[1::2], strict=True))
         elif word == "ending":
             rank.is_done = rank.is_ending = self._is_ending = True
             # If a rank has died before, that is the cause, and it is reported once the death is certain.
@@ -345,12 +372,25 @@ class _Supervisor:
             if first.is_dead():
                 self._report()
                 return
-            if time.monotonic_ns() - since_ns < _EXIT_S * 1e9:
+            age = (time.monotonic_ns() - since_ns) / 1e9
+            if first.connections and age > _ASK_S:  # exec would have closed them all
+                first.exits = first.exits or age > _CLOSE_S
+                self._ask()
+            if age < (_LIBRARY_S if first.exits else _EXIT_S):
                 return
             del self._suspects[first]
-            self._forget(first)
+            if not first.connections:
+                self._forget(first)
         if self._is_ending and self._ended is None:
             self._ended = time.monotonic()
+
+    def _ask(self) -> None:
+        """Ask all ranks for their latest calls."""
+        if not self._has_asked:
+            self._has_asked = True
+            for connection in self._connections.values():
+                if connection.is_for_status:
+                    connection.reply(CALLS)
 
     def _forget(self, rank: _Rank) -> None:
         """No longer watch a process that has become another program."""
@@ -375,11 +415,20 @@ class _Supervisor:
         for connection in sorted(left, key=lambda each: each.rank.rank)[:1]:
             connection.reply(ENDED)
         who = " or ".join(f"rank {rank.rank} of {rank.size} (pid {rank.pid})" for rank in first)
-        lines = [f"ringtape: {who} on host {socket.gethostname()} was killed or left by os._exit{self._when(since_ns)}"]
-        lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
-        lines.append(CAUSES)
+        where, exits = f" on host {socket.gethostname()}", first[0].exits
+        different = _different_calls(list(self._ranks.values())) if exits else []
+        if exits and self._is_ending:  # another rank reports the cause
+            lines = []
+        elif different:
+            lines = [f"CollectiveMismatch: {different[0]}; MPI then ended {who}{where}{self._when(since_ns)}"]
+            lines += different[1:]
+        else:
+            how = "was ended by a library" if exits else "was killed or left by os._exit"
+            lines = [f"{who}{where} {how}{self._when(since_ns)}"]
+            lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
+            lines.append(_LIBRARY if exits else CAUSES)
         try:
-            os.write(2, ("\n".join(lines) + "\n").encode())
+            os.write(2, ("ringtape: " + "\n".join(lines) + "\n").encode() if lines else b"")
         except OSError:
             pass
         self._has_reported = True
@@ -419,6 +468,20 @@ class _Supervisor:
                 except OSError:
                     pass
 
+    def _remove_files(self) -> None:
+        """Remove MPICH's shared memory, once all ranks have ended."""
+        end = time.monotonic() + _EXIT_S
+        while not all(rank.is_dead() for rank in self._ranks.values()):
+            if time.monotonic() > end:
+                return
+            time.sleep(0.01)
+        for path, inode in self._files.items():
+            try:
+                if os.lstat(path).st_ino == inode:
+                    os.unlink(path)
+            except OSError:  # MPI was finalized
+                pass
+
     def _drop_stderr(self) -> None:
         """Close stderr after the last message, because the launcher reads it to its end before it exits."""
         if not self._has_closed_stderr:
@@ -440,18 +503,52 @@ def is_alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
+    except (FileNotFoundError, ProcessLookupError, IndexError):
         return False
+    except OSError:  # too many open files, for example: not known to be dead
+        return True
 
 
 def _groups_of(launcher: int) -> set[int]:
     """The process groups that contain more than one rank and its child processes."""
-    found = {0, 1, os.getpgid(0)}
+    return {0, 1, os.getpgid(0), _group_of(launcher)}
+
+
+def _group_of(pid: int) -> int:
+    """The process group of a process; 0 if there is no such process."""
     try:
-        found.add(os.getpgid(launcher))
+        return os.getpgid(pid)
     except OSError:
-        pass
-    return found
+        return 0
+
+
+def _shared_memory_of(pid: int) -> dict[str, int]:
+    """The paths and inodes of MPICH's shared memory that a process has mapped, from the kernel."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            lines = [line.split(None, 5) for line in file if _SHARED_MEMORY in line]
+    except OSError:
+        return {}
+    return {path.rstrip("\n"): int(inode) for *_, inode, path in lines if path.startswith(_SHARED_MEMORY)}
+
+
+def _different_calls(ranks: list[_Rank]) -> list[str]:
+    """The lines of a report on the first call that differs between ranks, as far as their latest calls tell."""
+    for key in dict.fromkeys(key for rank in ranks for key in rank.calls):
+        made = {rank.rank: rank.calls[key] for rank in ranks if key in rank.calls}
+        start = max(first for _, first, _ in made.values())
+        for number in range(start, max(first + len(calls) for _, first, calls in made.values())):
+            found: dict[tuple[str, str], list[int]] = {}
+            for rank, (_, first, calls) in sorted(made.items()):
+                if number - first < len(calls):
+                    found.setdefault(calls[number - first], []).append(rank)
+            if len({text for text, _ in found}) > 1:
+                lines = [f"the ranks of '{_printable(next(iter(made.values()))[0])}' made different calls"]
+                for (text, site), some in found.items():
+                    who = f"rank{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
+                    lines += [f"  {who}: {_printable(text)}", f"    at {_printable(site)}"]
+                return [*lines, "  needed: the same call, in the same order, on all ranks of the group"]
+    return []
 
 
 def _printable(text: str) -> str:

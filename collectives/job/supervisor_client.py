@@ -18,10 +18,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 
-from . import supervisor
+from . import library_exit, supervisor
 from .launcher import RANK_VARIABLES
-from .supervisor import ENDED, LATER, SAME, WATCHED, peer_of
+from .supervisor import CALLS, ENDED, LATER, SAME, WATCHED, peer_of
 
 __all__ = ["SupervisorClient", "connect", "names"]
 
@@ -52,6 +53,7 @@ class SupervisorClient:
         self._status: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # only one thread connects
+        self._exit: library_exit.LibraryExit | None = None
         os.register_at_fork(after_in_child=self._close_in_child)
 
     def connect(self) -> bool:
@@ -100,7 +102,7 @@ class SupervisorClient:
 
     def _introduce(self, connections: list[socket.socket]) -> None:
         low, high, self._status = connections
-        self._life = [low, _with_high_number(high)]
+        self._life = [low, _with_high_number(high) if self._exit is None else _with_number(high, self._exit.number)]
         for connection in self._life:
             _send(connection, self._hello)
         self._status.settimeout(0.1)
@@ -110,10 +112,18 @@ class SupervisorClient:
                 _send(self._status, line)
 
     # -- messages ----------------------------------------------------------------------------------------------
-    def report(self, text: str) -> bool:
+    def report(self, text: str, calls: Callable[[], Iterable[str]] = tuple) -> bool:
         """Send a description of this rank's waits, which is printed if a rank is killed. It is sent if it has changed.
 
         If the supervisor has been killed, a new one is started.
+
+        Parameters
+        ----------
+        text : str
+            The waits.
+        calls : callable
+            Returns lines with the latest calls of this rank. They are sent if the supervisor asks for them, and if a
+            library ends this process. In that case `report` does not return.
 
         Returns
         -------
@@ -127,13 +137,20 @@ class SupervisorClient:
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            if self._exit is not None and self._exit.has_begun():
+                for each in calls():
+                    self._tell(each)
+                threading.Event().wait()  # an error of MPI in this thread would end the process at once
             if self._status is None or not _is_readable(self._status):
                 return False
-            if _received(self._status) == ENDED:
-                return True
-            self._close_all()
-            self.connect()
-            return False
+            notice = _received(self._status)
+            if notice == CALLS:
+                for each in calls():
+                    self._tell(each)
+            elif notice != ENDED:
+                self._close_all()
+                self.connect()
+            return notice == ENDED
         finally:
             self._lock.release()
 
@@ -150,6 +167,7 @@ class SupervisorClient:
         bool
             Whether this rank is the first of its host that ends the job.
         """
+        self._disarm()
         if not self._life:
             return True
         _send(self._life[0], "ending")
@@ -167,6 +185,7 @@ class SupervisorClient:
         ranks : list of int or None
             The ranks for which this one prints the error. Empty if another one prints it; None without a reply.
         """
+        self._disarm()
         if not self._life:
             return True, None
         _send(self._life[0], f"ending {digest}")
@@ -181,7 +200,12 @@ class SupervisorClient:
         return is_first, [int(rank) for rank in ranks.split(b",")] if ranks.endswith(b"\n") else None
 
     def wait_until_watched(self) -> None:
-        """Return when the supervisor watches this rank, so that it can detect that this rank dies first."""
+        """Return when the supervisor watches this rank, so that it can detect that this rank dies first.
+
+        From then on it also sees that a library ends this rank; see `library_exit`.
+        """
+        if self._exit is None and self._life:
+            self._exit = library_exit.watch(self._life[1].fileno())
         for number in range(len(self._life)):
             self._read_reply(number)
 
@@ -196,6 +220,7 @@ class SupervisorClient:
     # -- the end -----------------------------------------------------------------------------------------------
     def close(self) -> None:
         """Leave without a failure. Wait for the supervisor if this rank started it, so that no zombie is left."""
+        self._disarm()
         with self._lock:
             for connection in self._life:
                 _send(connection, "done")
@@ -206,7 +231,14 @@ class SupervisorClient:
                 except (subprocess.TimeoutExpired, OSError):
                     pass
 
+    def _disarm(self) -> None:
+        if self._exit is not None:
+            self._exit.disarm()
+
     def _close_all(self) -> None:
+        if self._exit is not None and self._life:
+            self._exit.reserve()
+            self._life.pop().detach()
         _close(self._life)
         if self._status is not None:
             self._status.close()
@@ -214,6 +246,7 @@ class SupervisorClient:
 
     def _close_in_child(self) -> None:
         """In a child process that was forked: it is no rank, and must not keep the rank's connections open."""
+        self._disarm()
         self._close_all()
 
     def _reap(self) -> None:
@@ -302,6 +335,12 @@ def _with_high_number(connection: socket.socket) -> socket.socket:
         number = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 240)
     except OSError:
         return connection  # the process may open only few files
+    connection.close()
+    return socket.socket(fileno=number)
+
+
+def _with_number(connection: socket.socket, number: int) -> socket.socket:
+    os.dup2(connection.fileno(), number, inheritable=False)
     connection.close()
     return socket.socket(fileno=number)
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from autograd.engine.parameter import Parameter
 from autograd.engine.recording import FREE
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 from autograd.layouts.messages import about_origin, contradiction, describe
+from autograd.layouts.names import name_of
 from autograd.layouts.partition import require_fit
 
 from ..call import Call
@@ -145,11 +147,11 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
         return Use(RELABEL, x, on.call(to=to, source=have))
     if isinstance(to, Shard) and have is V:
         return _as_shard(x, on, to, have)
-    text = _cast_refusal(x, on, have, to)
-    raise LayoutError(about_origin(text, x, x.name or "x", on.names, lambda label: label is to) + call_site())
+    text = _cast_refusal(x, name_of(x), on, have, to)
+    raise LayoutError(about_origin(text, x, name_of(x), on.names, lambda label: label is to) + call_site())
 
 
-def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
+def _cast_refusal(x: Tensor, name: str, on: Axis, have: Label, to: Label) -> str:
     axis = "*".join(on.names)
     why = {
         "P": "its addends are not summed yet: only a reduction gives another layout",
@@ -172,11 +174,14 @@ def _cast_refusal(x: Tensor, on: Axis, have: Label, to: Label) -> str:
         "O->I": "broadcast({on}, root={have}, to=I)",
         "O->V": "scatter({on}, root={have}) or broadcast({on}, root={have})",
     }.get(f"{have.letter}->{to.letter}", "call the collective that communicates the value")
+    if have is V and (to is R or to is I) and isinstance(x, Parameter):
+        then = " and this cast" if to is R else " and without the cast"
+        fix = f"{name} = ag.Parameter(...) without a label{then}, if it is one value for all ranks\n  or:  {fix}"
     of_label = [getattr(label, "dim", getattr(label, "root", "...")) for label in (have, to)]
-    fix = fix.format(on=f"{x.name or 'x'}, {axis!r}", have=of_label[0], to=of_label[1])
+    fix = fix.format(on=f"{name}, {axis!r}", have=of_label[0], to=of_label[1])
     return (
-        f"cast({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {axis!r}, to={to!r})\n"
-        f"  axis {axis!r}: x is {have.word}, and {why}\n  fix: {fix}"
+        f"cast({name}: {describe(x.array, x.array.shape, x.layout)}, axis {axis!r}, to={to!r})\n"
+        f"  axis {axis!r}: {name} is {have.word}, and {why}\n  fix: {fix}"
     )
 
 

@@ -13,6 +13,7 @@ sweep their tapes in different orders: every cotangent arrives at the message th
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -156,14 +157,19 @@ def received(call: Call, layout: Layout | None) -> Tensor:
     return result
 
 
+_NUMBER = re.compile(r"^message \d+")
+_told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
+
+
 def warn_of_no_influence(text: str) -> None:
-    """Warn of a value that was received and does not reach the objective."""
+    """Warn of a value that was received and does not reach the objective, by default once for each line."""
     warnings.warn_explicit(
-        f"{text}, has no influence on the objective of this backward pass, so its sender gets a cotangent of zeros\n"
+        f"{_NUMBER.sub('a message', text)}, has no influence on the objective of this backward pass, so its sender "
+        "gets a cotangent of zeros\n"
         "  fix, if it should have: compute with the Tensor that recv returns; what is computed from its .numpy(), or "
         "from stop_gradient of it, has no gradient\n"
         "  or:  add the losses of several microbatches, total = total + loss; one that is overwritten has no influence",
-        GradientWarning, *find_site(),
+        GradientWarning, *find_site(), registry=_told,
     )  # fmt: skip
 
 

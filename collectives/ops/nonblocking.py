@@ -38,7 +38,7 @@ from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
 from ..call import Call
-from ..checks.addends import warn_if_equal
+from ..checks.addends import warn_of_addends
 from ..collective import Collective, absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
@@ -254,9 +254,9 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             text = "start of " + collective.fingerprint(array, call, recorded)
             if prepared.is_examined():
-                addend = prepared.addend(x)
+                addend = prepared.addend(x, collective.name)
                 call.group.agree(text, addend=addend)
-                warn_if_equal(addend, collective.name, x, call.axes, call.group)
+                warn_of_addends(addend, collective.name, x, call.axes, call.group)
             else:
                 call.group.agree(text)
         prepared.note_start(array, recorded)

@@ -90,8 +90,9 @@ def check_collective(
     """Test that the adjoint of a collective is correct, by the checks that `collectives.testing` lists.
 
     The checks run on threads, in worlds of several sizes. Under mpiexec they run on the ranks of the job instead: every
-    rank calls this function and gets the same report. With 3 ranks the collective also runs along either axis of a mesh
-    with two axes, to detect a rank of the world that is used as a rank of the axis.
+    rank calls this function and gets the same report, which lists the sizes that were skipped. With 3 ranks the
+    collective also runs along either axis of a mesh with two axes, to detect a rank of the world that is used as a rank
+    of the axis.
 
     Without a reference `forward`, the matrix of the collective is found by applying it to one basis vector after the
     other, and two more checks take the place of the reference:
@@ -114,7 +115,8 @@ def check_collective(
         Serial references on lists with one array per rank along the axis, None where a value is absent. The default
         `adjoint` is the transpose of `forward`.
     ranks : sequence of int
-        The sizes of the worlds of threads.
+        The sizes of the worlds of threads. Under mpiexec the only size is that of the job; the report lists the others
+        as skipped. Faults in the direction of a pattern show on 3 ranks and more only.
     beside : bool
         Whether to test each axis of a mesh with two axes as well.
     dtype : dtype
@@ -166,12 +168,30 @@ def check_collective(
     if not everywhere and getattr(collective, "needs_processes", False):
         report.skips.append("worlds of more than one rank: it needs processes; run the check under mpiexec")
         sizes = [1]
+    report.skips += _not_tested(sizes, ranks, beside, everywhere, getattr(collective, "needs_processes", False))
     for size in sizes:
         for label in labels:
             given = tuple((3, 2) for _ in range(size)) if shapes is None else tuple(shapes(size))
             tested = _Tested(name, how, label(size) if callable(label) else label, given, dtype)
             tested.run(size, everywhere, beside, forward, adjoint, report)
     return report
+
+
+def _not_tested(
+    sizes: Sequence[int], ranks: Sequence[int], beside: bool, everywhere: bool, needs_processes: bool
+) -> list[str]:
+    """The lines of a report about sizes that are not tested: on the ranks of a job, and where few ranks hide faults."""
+    found = []
+    others = [str(size) for size in ranks if size not in sizes]
+    if everywhere and others:
+        listed = " and ".join(filter(None, [", ".join(others[:-1]), others[-1]]))
+        how = "run it under mpiexec with as many" if needs_processes else "run it without mpiexec"
+        found.append(f"{listed} ranks: the check runs on the {sizes[0]} of this job; {how}")
+    if everywhere and beside and 3 in ranks and not needs_processes:
+        found.append("meshes with two axes: run it without mpiexec")
+    if max(sizes) == 2:
+        found.append("3 or more ranks: on 2 a shift by +1 is one by -1, so that a wrong direction is not found")
+    return found
 
 
 def _labels(collective: Collective) -> list[Any]:

@@ -58,7 +58,7 @@ class DryCommunicator(Communicator):
         self.ranks = ranks
         self.name = name
         self.traffic = Traffic()
-        self.copies = []
+        self.copies, self.parts = [], []
         self._note = note
 
     def __repr__(self) -> str:

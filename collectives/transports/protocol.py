@@ -125,6 +125,8 @@ class Communicator:
         Messages and payload bytes sent to each peer by `send` and `lend`.
     copies : list of Copy
         Values that should be equal on its ranks. The next statement compares them (see `sanitizer`).
+    parts : list of Part
+        Parts of Shards that should differ. The next statements compare one each (see `checks.parts`).
     """
 
     index: int
@@ -135,6 +137,7 @@ class Communicator:
     algorithm: str = "native"
     traffic: Traffic
     copies: list[Copy]
+    parts: list[Any]
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     is_broken = False
@@ -403,7 +406,7 @@ class Wrapper(Communicator):
     def __init__(self, base: Communicator):
         self.base = base
         self.index, self.size, self.ranks, self.name = base.index, base.size, base.ranks, base.name
-        self.traffic, self.copies, self.dry = base.traffic, base.copies, base.dry
+        self.traffic, self.copies, self.parts, self.dry = base.traffic, base.copies, base.parts, base.dry
         self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
         self.history = base.history
 

@@ -456,11 +456,39 @@ def test_no_python_number_of_an_addend() -> None:
     with cc.Mesh(dp=1):
         p = ag.tensor(3.25, {"dp": P})
         for use in (float, int, bool, complex, lambda x: x.item(), lambda x: f"{x:.1f}", lambda x: [0][x]):  # fmt: skip
-            with pytest.raises(LayoutError, match=r"(?s)addend of the value.*fix: all_reduce\(x, 'dp', to=I\)"):
+            with pytest.raises(LayoutError, match=r"(?s)addend of the value.*fix: all_reduce\([px], 'dp', to=I\)"):
                 use(p)
         assert f"{p}" == repr(p) == "Leaf(this rank's addend: 3.25, layout={dp: P})"
         total = cc.all_reduce(p, "dp", to=I)
         assert total.item() == float(total) == 3.25 and f"{total:.1f}" == "3.2" and bool(total)
+
+
+def test_no_plain_array_of_an_addend() -> None:
+    """The gradient of an R parameter is Partial: an update by hand with a rank's addend would let the copies drift."""
+    rows = numpy.arange(6.0).reshape(3, 2)
+
+    def program(update: Callable[[Any], Any]) -> Any:
+        with cc.Mesh(dp=3) as mesh:
+            w = ag.Parameter(numpy.ones(2), {"dp": R})
+            with ag.Tape() as tape:
+                loss = cc.all_reduce((ag.tensor(rows[int(mesh.axis("dp").rank)]) * w).sum(), "dp", to=I)
+            tape.backward(loss)
+            w.data = w.numpy() - update(w)
+            return w.numpy()
+
+    uses = (
+        lambda w: w.grad.numpy(), lambda w: w.grad.tolist(), lambda w: w.grad.data, lambda w: numpy.asarray(w.grad),
+        lambda w: numpy.array(w.grad, copy=False),
+    )  # fmt: skip
+    for use in uses:
+        fix = r"(?s)w\.grad is Partial: .*fix: all_reduce\(w\.grad, 'dp', to=I\)"
+        with pytest.raises(LayoutError, match=fix) as told:
+            cc.run(lambda use=use: program(use), ranks=3)
+        assert "or:  w.grad.local   (this rank's addend)" in str(told.value)
+    for found in cc.run(lambda: program(lambda w: cc.all_reduce(w.grad, "dp", to=I).numpy()), ranks=3):
+        numpy.testing.assert_allclose(found, 1 - rows.sum(axis=0))
+    with pytest.raises(ReplicaMismatch):  # at the end of the block
+        cc.run(lambda: program(lambda w: w.grad.local), ranks=3)
 
 
 # -- over MPI --------------------------------------------------------------------------------------------------------

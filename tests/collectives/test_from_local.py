@@ -30,8 +30,8 @@ def test_a_value_on_an_active_tape_needs_no_grad() -> None:
     w = ag.Parameter([1.0, 2.0], name="w")
     with ag.Tape():
         y = w * 2.0
-        for x, named in ((y, "x"), (w, "w")):
-            with pytest.raises(TapeError, match=rf"{named}\.local, of f64\[2\].*\n  fix: with ag\.no_grad") as caught:
+        for x in (y, w):
+            with pytest.raises(TapeError, match=r"local, where \w is f64\[2\].*\n  fix: with ag\.no_grad") as caught:
                 _ = x.local
             assert "test_from_local.py:" in str(caught.value)
         with ag.no_grad():

@@ -16,7 +16,7 @@ from autograd.errors import ReplicaWarning, RingtapeError
 from . import test_recipes
 from .test_recipes import RECIPES
 
-HAND, READ, MASKED, MODULE, TENSOR, STAGES, MODULES, NORMS, HEAT, RING, TRANSFORMS, CHECK, OWN = RECIPES
+HAND, READ, MASKED, MODULE, TENSOR, STAGES, MODULES, TIED, NORMS, HEAT, RING, TRANSFORMS, CHECK, OWN = RECIPES
 UPDATE = "w.data = w.numpy() - 0.1 * w.grad.numpy()"
 OBJECTIVE = 'cc.all_reduce(((y - t) ** 2).sum(), "dp", to=I) / x.global_shape[0]'
 COUNT = 'cc.all_reduce(mask.sum(), "dp", to=I)'
@@ -42,8 +42,9 @@ MISTAKES = [
     Mistake(HAND, UPDATE, "w = w - 0.1 * w.grad", "w.data = w.numpy() - lr * w.grad.numpy()", UPDATE),
     Mistake(HAND, UPDATE, "w.data -= 0.1 * w.grad.local"),
     Mistake(HAND, "w.zero_grad()", "w.grad = 0", "fix: zero_grad()", "w.zero_grad()"),
-    Mistake(HAND, OBJECTIVE, "((y - t) ** 2).mean()", "x.sum() / (x.global_shape[0] * x.global_shape[1])",
-            "((y - t) ** 2).sum() / (x.global_shape[0] * x.global_shape[1]) * (x.global_shape[1])"),
+    Mistake(HAND, OBJECTIVE, "((y - t) ** 2).mean()",
+            "operand.sum() / (operand.global_shape[0] * operand.global_shape[1])",
+            "(operand := (y - t) ** 2).sum() / (operand.global_shape[0] * operand.global_shape[1]) * y.shape[1]"),
     Mistake(HAND, OBJECTIVE, 'cc.all_reduce(((y - t) ** 2).sum(), "dp") / x.global_shape[0]', "cast(loss, 'dp', to=I)",
             'cc.cast(cc.all_reduce(((y - t) ** 2).sum(), "dp") / x.global_shape[0], "dp", to=I)'),
     Mistake(HAND, UPDATE, "w.data = w.numpy() - 0.1 * cc.all_reduce(w.grad, 'dp', to=I).numpy()",
@@ -51,8 +52,7 @@ MISTAKES = [
     Mistake(HAND, UPDATE, "w.data = w.numpy() - 0.1 * cc.mean(w.grad, 'dp').numpy()",
             "mean(w.grad: f64[3,5] {dp: I}, axis 'dp')", UPDATE),
     Mistake(HAND, 'cc.shard(ag.tensor(a, {"dp": R}), "dp")', 'ag.tensor(a, {"dp": cc.Shard(0)})',
-            "cc.shard(ag.tensor(whole, layout={'dp': R}), 'dp', dim=0), if every rank has the whole",
-            "cc.shard(ag.tensor(a, layout={'dp': R}), 'dp', dim=0)"),
+            "fix: cc.shard(ag.tensor(X, layout={'dp': R}), 'dp')", "cc.shard(ag.tensor(a, layout={'dp': R}), 'dp')"),
     Mistake(READ, 'cc.from_local(rows, {"dp": Shard(0)})', 'cc.from_local(rows, "dp")',
             "cc.from_local(x, {'dp': Shard(0)})", "cc.from_local(rows, {'dp': Shard(0)})"),
     Mistake(READ, 'cc.from_local(rows, {"dp": Shard(0)})', 'ag.tensor(rows, {"dp": Shard(0)})',
@@ -81,6 +81,7 @@ MISTAKES = [
             'cc.shard(b, "tp", dim=0)'),
     Mistake(TENSOR, "to=I) + bias", "to=R) + bias", "cast(bias, 'tp', to=R)",
             "to=R) + cc.cast(bias, 'tp', to=R)\n        y = cc.cast(y, 'tp', to=I)"),
+    Mistake(TENSOR, "to=I) + bias", "to=R) + bias", "to=I where x is made by all_reduce", "to=I) + bias"),
     Mistake(TENSOR, "(h @ b, \"tp\", to=I) + bias", "(h @ b + bias, \"tp\", to=I)", "cast(bias, 'tp', to=P)",
             "(h @ b + cc.cast(bias, 'tp', to=cc.P), \"tp\", to=I)"),
     Mistake(TENSOR, 'cc.all_reduce(h @ b, "tp", to=I)', 'cc.all_gather(h, "tp", dim=1) @ b', "shard(x, 'tp', dim=1)",
@@ -95,6 +96,13 @@ MISTAKES = [
     Mistake(MODULES, 'ag.Parameter(a, {"pp": V}) for', "ag.Parameter(a) for",
             "net.weight = ag.Parameter(net.weight.numpy(), {'pp': V})", 'ag.Parameter(a, {"pp": V}) for'),
     Mistake(STAGES, "else None", "else 0.0"),
+    Mistake(TIED, 'copy = cc.cast(table, "pp", to=R)', 'copy = table = ag.Parameter(E, {"pp": V})',
+            "cast(w, 'pp', to=R) where it is used; in a pipeline on all stages at the start of the tape's block",
+            'copy = cc.cast(table, "pp", to=R)'),
+    Mistake(TIED, "nn.embedding(tokens, copy) if", 'nn.embedding(tokens, cc.cast(table, "pp", to=R)) if',
+            "cast at the start of the tape's block, before send and recv, on all ranks",
+            "nn.embedding(tokens, copy) if"),
+    Mistake(TIED, "h @ copy.T", "h @ table.T", "cast(table.T, 'pp', to=R)", "h @ copy.T"),
     Mistake(NORMS, 'x.sum(1, keepdims=True), "tp"', 'x.sum(1), "tp"', "keepdims=True where y is reduced",
             'x.sum(1, keepdims=True), "tp"'),
     Mistake(NORMS, 'cc.all_reduce(x.sum(1, keepdims=True), "tp", to=R) / n', "x.mean(1, keepdims=True)",
@@ -114,12 +122,12 @@ MISTAKES = [
             "broadcast(loss, 'dp', 0, to=I)   (if the loss is the same on all ranks)",
             'loss = cc.broadcast((total**2).sum(), "dp", 0, to=I)'),
     Mistake(CHECK, "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))",
-            "check_grads(lambda v: cc.all_reduce((v**3).sum(), 'dp', to=I), ag.Parameter(numpy.ones(4), {'dp': cc.V}))",
-            "argument 0 is {dp: V}",
-            "check_grads(lambda w: cc.all_reduce((cc.cast(cc.shard(w, 'dp'), 'dp', to=cc.V) ** 3).sum(), 'dp', to=I), "
-            "ag.Parameter(numpy.ones(4)))"),
+            "check_grads(lambda v: cc.all_reduce((v**3).sum(), 'dp', to=I), "
+            "ag.Parameter(numpy.ones(4) + cc.world().rank, {'dp': cc.V}))"),
+    Mistake(CHECK, "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))", "check_grads(loss, [0.5, -1.0, 2.0])",
+            "check_grads(f, ag.Parameter(w), ...)", "check_grads(loss, ag.Parameter([0.5, -1.0, 2.0]))"),
     Mistake(TRANSFORMS, "w = ag.Parameter([0.5, -1.0, 2.0])", "w = numpy.array([0.5, -1.0, 2.0])",
-            "ag.tensor(x, layout={'dp': I})", "w = ag.tensor(numpy.array([0.5, -1.0, 2.0]), layout={'dp': I})"),
+            "ag.tensor(argument, layout={'dp': I})", "w = ag.tensor(numpy.array([0.5, -1.0, 2.0]), layout={'dp': I})"),
     Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, (w,), (v,))",
             "ag.tensor(tangent, layout={'dp': I})", "ag.jvp(loss, (w,), (ag.tensor(v, layout={'dp': I}),))"),
     Mistake(TRANSFORMS, "ag.jvp(loss, (w,), (ag.constant(v),))", "ag.jvp(loss, w, ag.constant(v))",

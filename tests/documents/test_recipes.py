@@ -59,10 +59,17 @@ def whole(found: list[Any]) -> Any:
     if isinstance(label, Shard):
         return numpy.concatenate(arrays, label.dim)
     if label is V:
-        return numpy.stack(arrays)
+        return of_each_rank(arrays)
     for other in arrays[1:]:
         assert numpy.array_equal(arrays[0], other)
     return arrays[0]
+
+
+def of_each_rank(arrays: list[Any]) -> Any:
+    """The values of all ranks as one array, also if they have different shapes."""
+    if len({a.shape for a in arrays}) == 1:
+        return numpy.stack(arrays)
+    return numpy.concatenate([a.reshape(-1) for a in arrays])
 
 
 # -- references --------------------------------------------------------------------------------------------------------
@@ -134,7 +141,7 @@ def _(names: Names) -> Names:
 def _(names: Names) -> Names:
     n = names["last"] + 1
     weights = [ag.Parameter(w) for w in names["W"][:n]]
-    biases = [ag.Parameter(numpy.zeros(3)) for _ in range(n)]
+    biases = [ag.Parameter(numpy.zeros(w.shape[1])) for w in weights]
     optimizer = optim.Adam(weights + biases, lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
@@ -146,7 +153,23 @@ def _(names: Names) -> Names:
         tape.backward(loss)
         optimizer.step()
     learned = {"net.weight": weights, "net.bias": biases}
-    return {name: numpy.stack([p.numpy() for p in found]) for name, found in learned.items()}
+    return {name: of_each_rank([p.numpy() for p in found]) for name, found in learned.items()}
+
+
+@reference("Tied embeddings of a pipeline")
+def _(names: Names) -> Names:
+    table, weights = ag.Parameter(names["E"]), [ag.Parameter(w) for w in names["W"][: names["last"] + 1]]
+    optimizer = optim.Adam([table, *weights], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            h = nn.embedding(names["tokens"], table)
+            for w in weights:
+                h = np.tanh(h @ w)
+            loss = nn.cross_entropy(h @ table.T, names["target"], "mean")
+        tape.backward(loss)
+        optimizer.step()
+    return {"table": table.numpy(), "w": numpy.stack([w.numpy() for w in weights])}
 
 
 @reference("Softmax and norms over a divided dimension")

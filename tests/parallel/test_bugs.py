@@ -441,7 +441,7 @@ class Row17(Bug):
     """torchtitan#2106. A row-parallel linear layer: o = (x @ W, Partial) + b, the bias counted once per rank."""
 
     says = ["add(x: f64[2,3] {tp: P}, y: f64[3] {tp: R})", "axis 'tp'", "Partial (x) does not mix with Replicated (y)",
-            "added once per rank", "fix: all_reduce(x, 'tp', to=R)"]  # fmt: skip
+            "added once per rank", "fix: cast(y, 'tp', to=P)", "or:  all_reduce(x, 'tp', to=R)"]  # fmt: skip
 
     def parts(self, mesh: cc.Mesh) -> tuple[Any, Any, Any]:
         k = mine(mesh, "tp", 7)

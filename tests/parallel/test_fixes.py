@@ -7,6 +7,7 @@ until it ends. Then its gradients must be those of the serial program.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -199,7 +200,7 @@ def of_loss(name: str, loss: Any) -> Any:
                 operands = {"logits": y, "labels": run.sharded(LABELS)}
             else:
                 operands = {"input": y, "target": run.sharded(T)}
-            return run.backward(tape, run.do(name, lambda a, b: loss(a, b, reduction="mean"), **operands))
+            return run.backward(tape, run.do(name, functools.partial(loss, reduction="mean"), **operands))
 
     body.__name__ = name
     return body

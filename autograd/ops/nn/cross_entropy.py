@@ -14,7 +14,9 @@ from ...engine.primitive import op
 from ...engine.tensor import TENSORS
 from ...errors import UNTYPED, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, refused
 from ...kernels import compiled
-from ...layouts.layout import Mix, Sum
+from ...layouts.layout import Mix, Shard, Sum
+from ...layouts.messages import describe
+from ...layouts.names import name_of, view_of
 from ..arguments import labelled, raw
 from ..elementwise import not_equal, where
 from ..reductions import mean_loss
@@ -34,6 +36,24 @@ def as_rows(logits: Shape, labels: Shape) -> str:
     if len(logits) < 3 or math.prod(logits[:-1]) != math.prod(labels):
         return ""
     return f"\n  fix: logits.reshape(-1, {logits[-1]}) and labels.reshape(-1)"
+
+
+def mean_of_targets(losses: Any, caller: str, labels: Any, ignored: int, has_weights: bool = False) -> str:
+    """The text of the error for a mean over the labels of sharded rows that are not ignored."""
+    axis, label = next((a, x) for a, x in losses.layout.items() if type(x) is Shard)
+    name = name_of(labels, "") or view_of(labels)[0] or "labels"
+    own = f"({name} != {ignored}).sum()"
+    if has_weights:
+        plain = f"{name}.numpy()" if labels.__class__ in TENSORS else name
+        own = f"weight[{plain}[{plain} != {ignored}]].sum()"
+    what = "the weights of the labels" if has_weights else "the number of the labels"
+    return (
+        f"{caller}(reduction='mean'), whose losses are {describe(losses.array, losses.array.shape, losses.layout)}\n"
+        f"  axis {axis!r}: the losses are {label!r}, and each rank would divide the sum of its own part by its own "
+        f"{'weights' if has_weights else 'count'}\n  fix: {caller}(..., reduction='sum') / "
+        f"cc.all_reduce({own}, {axis!r}, to=R)   ({what} of all ranks that are not {ignored}, which is ignored; "
+        "Partial: the sum over the ranks is still to be taken)" + call_site()
+    )
 
 
 def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -243,7 +263,7 @@ def cross_entropy(
             if reduction == "none":
                 return cross_entropy_op(logits, labels)
             if reduction == "mean":
-                return mean_loss(cross_entropy_op(logits, labels), "cross_entropy", "logits")
+                return mean_loss(cross_entropy_op(logits, labels), "cross_entropy", logits=logits, labels=labels)
             if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
                 return cross_entropy_sum(logits, labels)
             return cross_entropy_op(logits, labels).sum()
@@ -259,13 +279,9 @@ def cross_entropy(
         if reduction == "sum":
             return total(losses)
         if ignore_index is None:
-            return mean_loss(losses, "cross_entropy", "logits")
+            return mean_loss(losses, "cross_entropy", logits=logits, labels=labels)
         if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
-            raise LayoutError(
-                f"cross_entropy(reduction='mean') of sharded rows, {losses.layout!r}: each rank would divide by "
-                "its own count. Fix: reduction='sum', divided by the global count of rows that are not ignored"
-                + call_site()
-            )
+            raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignore_index))
         return total(losses) / float(np.count_nonzero(indices != ignore_index))
     except UNTYPED as error:  # as `typed_errors` does, which costs a call
         if isinstance(error, RingtapeError):

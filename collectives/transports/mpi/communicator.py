@@ -17,6 +17,7 @@ import numpy as np
 from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
+from ...checks.parts import next_addend
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
@@ -62,7 +63,7 @@ class MpiCommunicator(HostTransport):
         self.traffic = Traffic()
         self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
-        self.copies = []
+        self.copies, self.parts = [], []
         self._agreed = 0
         self._subgroups: dict[str, int] = {}  # how often each subgroup was made
         self._reversed: MpiCommunicator | None = None
@@ -128,6 +129,8 @@ class MpiCommunicator(HostTransport):
         if self._agreed >= modes.limit or self.size == 1:
             return
         self._agreed += 1
+        if self.parts:
+            addend = next_addend(self, addend)
         mine = None
         if modes.watching:
             mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
@@ -154,6 +157,8 @@ class MpiCommunicator(HostTransport):
             if error is not None:
                 self.is_broken = True
                 raise error
+            if addend is not None:
+                sanitizer.note_counts(addend, self.ranks, statements)
 
     # -- calls -------------------------------------------------------------------------------------------------
     def _marked(self, request: Request, x: Array) -> Request:

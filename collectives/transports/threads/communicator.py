@@ -20,6 +20,7 @@ from typing import Any
 from autograd.errors import CollectiveMismatch, CommunicationError, find_site, short_site
 
 from ...checks import modes, sanitizer
+from ...checks.parts import next_addend
 from ...checks.sanitizer import Addend, Statement
 from ..protocol import Array, Pending, Request
 from ..staged import HostTransport
@@ -93,7 +94,7 @@ class LocalCommunicator(HostTransport):
         self._world = world
         self._world_rank = world_rank
         self._channel = channel
-        self.copies = []
+        self.copies, self.parts = [], []
         self._statement: Statement | None = None  # announced, and compared with the next call
         self._number = 0
         self._sent = [0] * self.size
@@ -119,6 +120,8 @@ class LocalCommunicator(HostTransport):
         """Store a statement about the next call. It is compared in that call's rendezvous."""
         if self._statement is not None:  # the call that was announced before did not communicate
             self._compare_now()
+        if self.parts:
+            addend = next_addend(self, addend)
         statement = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
         self._statement = statement if addend is None else statement._replace(addend=addend)
 

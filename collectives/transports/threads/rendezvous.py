@@ -108,6 +108,9 @@ class Rendezvous:
             for statement, call, site in zip(self.statements, self.calls, self._where(), strict=True)
         ]
         error = sanitizer.compare(self.group.name, self.group.ranks, statements)
+        for each in statements:
+            if each.addend is not None:
+                sanitizer.note_counts(each.addend, self.group.ranks, statements)
         return None if error is None else type(error)(f"call #{self.number} on '{self.group.name}': {error}")
 
     def _difference(self) -> str:

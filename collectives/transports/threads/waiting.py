@@ -203,7 +203,8 @@ class WaitingRanks:
         self._stop_all("deadlock: no rank can continue")
 
     def _stop_all(self, why: str) -> None:
-        text = f"{why}: " + "; ".join(map(self._state, range(self.size)))
+        states = list(map(self._state, range(self.size)))
+        text = f"{why}: {'; '.join(states)}" + modes.deadlock_fix(states)
         for rank in self._blocked():
             self._stop(rank, DeadlockError(text))
 

@@ -28,7 +28,7 @@ def parameter(*values: float) -> ag.Parameter:
 
 def grad_of(x: Any) -> Any:
     assert x.grad is not None
-    return x.grad.numpy().tolist()
+    return x.grad.local.tolist()
 
 
 @pytest.fixture(autouse=True)
@@ -424,7 +424,7 @@ def test_an_objective_that_is_one_number(label: Any) -> None:
 
 
 @pytest.mark.parametrize("label, words", [
-    (R, ["Replicated", "count 1 times", "cast(loss, 'dp', to=I)"]),
+    (R, ["Replicated", "count once per rank", "cast(loss, 'dp', to=I)"]),
     (V, ["Varying", "all_reduce(loss, 'dp', to=I)", "broadcast(loss, 'dp', 0, to=I)"]),
 ])  # fmt: skip
 def test_an_objective_that_is_not_one_number(label: Any, words: list[str]) -> None:

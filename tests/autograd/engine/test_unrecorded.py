@@ -188,3 +188,30 @@ def test_evaluation_and_updates_outside_tapes_are_legal() -> None:
     assert w.grad is not None
     w.data = (w - 0.1 * w.grad).numpy()
     assert numpy.array_equal(trained(w), W - 0.1 * X)
+
+
+# -- a gradient whose sweep was not recorded ---------------------------------------------------------------------------
+def hessian_product(record: bool, zero: bool, how: str) -> Any:
+    """The product of the Hessian of ``sum(w**3)`` with v by two sweeps of a tape."""
+    w, v = ag.Parameter([1.0, 2.0]), ag.constant(numpy.array([1.0, -1.0]))
+    with ag.Tape() as tape:
+        tape.backward((w**3).sum(), record=record)
+        product = (w.grad * v).sum()  # type: ignore[operator]
+        if zero:
+            w.zero_grad()
+    if how == "tape":
+        tape.backward(product)
+    else:
+        product.backward()
+    assert w.grad is not None
+    return w.grad.numpy()
+
+
+@pytest.mark.parametrize("how", ["tape", "value"])
+def test_a_value_computed_from_a_gradient_without_history(how: str) -> None:
+    with pytest.raises(ag.TapeError) as caught:
+        hessian_product(False, False, how)
+    text = str(caught.value)
+    assert "backward did not record the sweep" in text
+    assert "fix: tape.backward(loss, record=True)" in text and "w.zero_grad()" in text and "at test_unrecorded" in text
+    numpy.testing.assert_allclose(hessian_product(True, True, how), [6.0, -12.0])

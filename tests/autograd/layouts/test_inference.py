@@ -49,9 +49,12 @@ def value(label: Label, shape: tuple[int, ...] = (4, 4), dtype: Any = float, req
 FIX = re.compile(r"(?:fix: |or:  )(\w+)\((\w+|operand \d+), (.*?)\)(?:   \(|$)", re.MULTILINE)
 
 
+LABELLED = re.compile(r"ag\.tensor\((\w+), layout=\{[^}]*\}\), ")
+
+
 def follow(text: str, operands: list[Any], names: list[str]) -> list[Any]:
     """The operands with the error's own fix applied to the one that it names: its text is evaluated as it stands."""
-    found = FIX.search(text)
+    found = FIX.search(LABELLED.sub(r"\1, ", text))  # a constant with a label is followed as the constant
     assert found, f"no fix that can be followed:\n{text}"
     function, name, rest = found.groups()
     i = names.index(name)
@@ -59,7 +62,7 @@ def follow(text: str, operands: list[Any], names: list[str]) -> list[Any]:
     call = f"cc.{function}(x, {rest})".replace("dim=...", "dim=0")
     fixed = list(operands)
     fixed[i] = eval(call, {"cc": cc, "x": x, "R": R, "I": I, "P": P, "V": V})
-    assert not numpy.isnan(fixed[i].numpy()).any()
+    assert not numpy.isnan(fixed[i].local).any()
     return fixed
 
 

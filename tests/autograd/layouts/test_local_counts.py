@@ -36,7 +36,8 @@ def test_a_local_count_is_refused_beside_every_label_but_varying(use: Callable[[
                 continue  # the logarithm refuses it
             with pytest.raises(ag.LayoutError, match="local extent") as caught:
                 use(ag.tensor(A[0], {"tp": label}), x.shape[1])
-            assert "x.global_shape[" in str(caught.value) and "float(number)" in str(caught.value)
+            assert "fix: x.global_shape[0] in place of x.shape[0], for an x that is Shard(0)" in str(caught.value)
+            assert ("float(number)" in str(caught.value)) == isinstance(label, Shard)
         with pytest.raises(ag.LayoutError, match="local extent"):
             use(ag.constant(A[0]), x.shape[1])
         assert use(ag.tensor(A[0], {"tp": V}), x.shape[1]).layout == {"tp": V}
@@ -68,3 +69,75 @@ def test_the_offered_fix_has_the_serial_gradient() -> None:
     serial = ag.grad(lambda w: (np.mean(w * A, axis=1) ** 2).sum())(A[0])
     for found in cc.run(program, 2):
         numpy.testing.assert_allclose(found, serial, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("local", "fix"),
+    [
+        (lambda x: x.shape[0], "x.global_shape[0] in place of x.shape[0]"),
+        (lambda x: x.shape[0] * 5, "x.global_shape[0] in place of x.shape[0]"),
+        (lambda x: x.size, "math.prod(x.global_shape) in place of x.size"),
+    ],
+)
+def test_the_fix_names_the_variable_that_is_sharded(local: Callable[[Any], Any], fix: str) -> None:
+    with cc.Mesh(dp=1):
+        x = cc.shard(ag.tensor(A, {"dp": R}), "dp")
+        loss, n = cc.all_reduce((x * x).sum(), "dp", to=I), local(x)
+        with pytest.raises(ag.LayoutError, match="local extent") as caught:
+            loss / n
+        assert f"  fix: {fix}   (the global extent)\n  at " in str(caught.value)
+
+
+# -- slices of values that all ranks hold ------------------------------------------------------------------------------
+TABLE = numpy.arange(24.0).reshape(6, 4) / 10
+TAKEN: dict[str, Callable[..., Any]] = {
+    "a slice": lambda p, n, rank: p[:n],
+    "a slice of a slice": lambda p, n, rank: p[:, :][:n],
+    "the second dimension": lambda p, n, rank: p.T[:, :n].T,
+    "after an ellipsis": lambda p, n, rank: p.T[..., :n].T,
+    "beside a new dimension": lambda p, n, rank: p[None, :n][0],
+}
+OWN: dict[str, Callable[..., Any]] = {
+    "offsets": lambda p, n, rank: p[rank * n : (rank + 1) * n],
+    "an offset": lambda p, n, rank: p[rank * n :][: int(n)],
+    "a part": lambda p, n, rank: cc.shard(p, "sp"),
+    "a prefix up to the end of the part": lambda p, n, rank: p[: (rank + 1) * n][-2:],
+}
+
+
+def of_positions(take: Callable[..., Any], label: Any = R) -> list[Any]:
+    """The gradient of a table of positions, of which each rank uses those of its part of a sequence."""
+
+    def program() -> Any:
+        with cc.Mesh(sp=3) as mesh:
+            p = ag.Parameter(TABLE, name="p")
+            x = cc.shard(ag.tensor(A, {"sp": R}), "sp", dim=1)
+            with ag.Tape() as tape:
+                copies = cc.cast(p, "sp", to=R) if label is R else p
+                h = x[0][:, None] * take(copies, x.shape[1], mesh.axis("sp").rank)
+                loss = cc.all_reduce((h * h).sum(), "sp", to=I)
+            tape.backward(loss)
+            return p.grad.numpy()
+
+    return cc.run(program, 3)
+
+
+@pytest.mark.parametrize("take", TAKEN.values(), ids=list(TAKEN))
+@pytest.mark.parametrize("label", [R, I])
+def test_the_first_elements_of_a_whole_are_not_those_of_a_part(take: Callable[..., Any], label: Any) -> None:
+    with pytest.raises(ag.LayoutError, match="would take the first elements of") as caught:
+        of_positions(take, label)
+    assert ", 'sp', dim=" in str(caught.value)
+
+
+@pytest.mark.parametrize("take", OWN.values(), ids=list(OWN))
+def test_the_part_that_the_error_offers_has_the_serial_gradient(take: Callable[..., Any]) -> None:
+    for found in of_positions(take):
+        numpy.testing.assert_allclose(found, 2 * A[0][:, None] ** 2 * TABLE)
+
+
+def test_each_rank_may_take_the_first_elements_of_values_of_its_own() -> None:
+    found = of_positions(lambda p, n, rank: cc.cast(p, "sp", to=V)[:n])
+    squares = (A[0].reshape(3, 2) ** 2).sum(0)
+    for gradient in found:
+        numpy.testing.assert_allclose(gradient[:2], 2 * squares[:, None] * TABLE[:2])

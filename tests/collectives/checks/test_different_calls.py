@@ -41,7 +41,7 @@ def check(kind: str, mode: str, ranks: int, on: str) -> float:
     return seconds
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("broadcast", "first"), ("dtype", "off"), ("extremum", "first")])
+@pytest.mark.parametrize(("kind", "mode"), [("broadcast", "first"), ("dtype", "off"), ("length", "first")])
 def test_different_calls_end_the_job(kind: str, mode: str) -> None:
     seconds = check(kind, mode, 2, "here")
     summary.line("different calls", f"{kind} in mode {mode!r}: ended after {seconds:.1f} s")
@@ -58,7 +58,7 @@ def test_equal_calls_with_operands_of_different_shapes(mode: str) -> None:
 @pytest.mark.parametrize("on", ["here", "openmpi"])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_kind_in_every_mode(mode: str, on: str) -> None:
-    """15 kinds in 4 modes: ``pytest -m slow tests/collectives/checks/test_different_calls.py``."""
-    assert len(KINDS) == 15
+    """17 kinds in 4 modes: ``pytest -m slow tests/collectives/checks/test_different_calls.py``."""
+    assert len(KINDS) == 17
     slowest = max(check(kind, mode, 3 if i % 3 == 0 else 2, on) for i, kind in enumerate(KINDS))
     summary.line("different calls", f"{len(KINDS)} kinds in mode {mode!r} ({on}): ended within {slowest:.1f} s")

@@ -119,7 +119,7 @@ def test_what_is_not_named() -> None:
         cc.mean(ag.tensor(X), "dp")
         w = ag.Parameter(START.copy())
         with ag.Tape() as tape:
-            loss = cc.all_reduce((cc.cast(w, "dp", to=R) * 1.5).sum() + ag.tensor(float(rank)), "dp", to=I)
+            loss = cc.all_reduce((cc.cast(w, "dp", to=R) * 1.5 + ag.tensor(float(rank))).sum(), "dp", to=I)
             loss = loss + cc.all_reduce((cc.cast(w, "dp", to=R) * ag.tensor(0.0)).sum(), "dp", to=I)
         tape.backward(loss)  # the gradient of each rank is the same
         for _ in range(9):
@@ -135,8 +135,11 @@ def test_ranks_may_examine_different_calls() -> None:
     """Two labels that the ranks may mix in one call: only one rank has a value to compare."""
 
     def body(mesh: Any) -> float:
+        rank = mesh.axis("dp").rank
+        for _ in range(2):
+            cc.all_reduce(ag.tensor(X[rank, 0]), "dp")
         x = ag.tensor(X[0, 0])
-        x = cc.cast(x, "dp", to=cc.P) if mesh.axis("dp").rank == 1 else x
+        x = cc.cast(x, "dp", to=cc.P) if rank == 1 else x  # the first of its kind, and the third on the other ranks
         return float(cc.all_reduce(x, "dp"))
 
     texts, found = run(body)
@@ -147,6 +150,10 @@ def test_over_mpi() -> None:
     outcome = launch("equal_addends.py", 2, limit_s=100)
 
     assert outcome.code == 0, outcome
-    lines = [line for line in outcome.err.splitlines() if "ReplicaWarning" in line]
+    *lines, labelled, also = [line for line in outcome.err.splitlines() if "ReplicaWarning" in line]
+    assert all("the 2 ranks of axis 'dp' pass equal data" in line for line in (labelled, also)), outcome.err
+    assert "from_local(rows: f64[2]" in labelled and "tensor(rows: f64[2]" in also, outcome.err
     assert len(lines) == 3 and all("the 2 ranks add equal values" in line for line in lines), outcome.err
     assert "equal_addends.py:15" in lines[0]
+    (line,) = [line for line in outcome.err.splitlines() if "GradientWarning" in line]
+    assert "rank 0 by 2, rank 1 by 3" in line, outcome.err

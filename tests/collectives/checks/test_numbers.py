@@ -74,6 +74,10 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "the number of rows": lambda rank: value(I) / np.ones(int(count(rank))).sum(),
     "a local count beside a Shard": lambda rank: value(Shard(0)) / int(count(rank)),
     "a seed": lambda rank: value(R) * ag.random.normal(ag.random.Key(int(rank)), 3),
+    "the bounds of a draw": lambda rank: value(R) * ag.random.uniform(ag.random.Key(0), 3, high=1.0 + int(rank)),
+    "the bounds of a draw for a Tensor": lambda rank: ag.random.uniform(
+        ag.random.Key(0), value(R), high=1.0 + int(rank)
+    ),
     "dropout": lambda rank: ag.nn.dropout(value(R), 0.1 * (int(rank) + 1), ag.random.Key(0)),
 }
 
@@ -233,7 +237,7 @@ def test_a_plain_array_beside_addends_or_in_a_collective() -> None:
         for wrong, how in (
             (lambda: p + y, "cast(ag.constant(y), 'dp', to=P)"),
             (lambda: p * y, "ag.constant(y)"),
-            (lambda: cc.cast(y, "dp", to=R), "ag.tensor(x, layout={'dp': R})"),
+            (lambda: cc.cast(y, "dp", to=R), "ag.tensor(y, layout={'dp': R})"),
             (lambda: cc.shard(y, "dp"), "ag.tensor(y, layout={'dp': R})"),
         ):
             with pytest.raises(ag.LayoutError) as error:
@@ -320,3 +324,62 @@ def test_writing_to_such_a_constant_names_numpy() -> None:
         u = np.zeros(3)
         with pytest.raises(ag.errors.SavedArrayError, match="numpy.zeros"):
             u[0] = 1.0
+
+
+# -- class weights, and constants that are meant to differ -------------------------------------------------------------
+ROWS, LABELS = numpy.random.default_rng(0).standard_normal((6, 3)), numpy.array([0, 2, 1, 2, 0, 2])
+WEIGHTED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "CrossEntropyLoss": lambda x, y, w: ag.nn.CrossEntropyLoss(w, reduction="sum")(x, y),
+    "NLLLoss": lambda x, y, w: ag.nn.NLLLoss(w, reduction="sum")(ag.nn.log_softmax(x), y),
+    "nll_loss of a Tensor": lambda x, y, w: ag.nn.nll_loss(x, y, ag.tensor(w), reduction="sum"),
+    "weight": lambda x, y, w: ag.nn.BCEWithLogitsLoss(w, reduction="sum")(x, 0.5 + 0 * x),
+    "pos_weight": lambda x, y, w: ag.nn.BCEWithLogitsLoss(None, "sum", w)(x, 0.5 + 0 * x),
+}
+
+
+def weighted(use: Callable[..., Any], counted: Callable[[Any], Any]) -> list[Any]:
+    """The gradient of a loss whose weights come from counts of labels."""
+
+    def body(rank: Any) -> Any:
+        x, y = (cc.shard(ag.tensor(a, {"dp": R}), "dp") for a in (ROWS, LABELS))
+        w = ag.Parameter(numpy.eye(3))
+        with ag.Tape() as tape:
+            counts = counted(numpy.bincount(y.numpy(), minlength=3))
+            loss = cc.all_reduce(use(x @ cc.cast(w, "dp", to=R), y, 1 / (1 + counts)), "dp", to=I)
+        tape.backward(loss)
+        return w.grad.numpy()
+
+    return on_ranks(body)
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_of_classes_are_compared(name: str, mode: str) -> None:
+    with pytest.raises(cc.ReplicaMismatch, match="the counts of all ranks, cc.all_reduce") as caught:
+        weighted(WEIGHTED[name], lambda counts: counts)
+    assert "test_numbers.py" in str(caught.value)
+    weights = 1 / (1 + numpy.bincount(LABELS))
+    serial = ag.grad(lambda w: WEIGHTED[name](ROWS @ w, LABELS, weights))(numpy.eye(3))
+    for found in weighted(WEIGHTED[name], lambda counts: cc.all_reduce(counts, "dp").numpy()):
+        numpy.testing.assert_allclose(found, serial, rtol=1e-12, atol=1e-14)
+
+
+def test_the_fix_for_constants_that_are_meant_to_differ(mode: str) -> None:
+    """Each rank pads its rows to their own length, and looks up the positions."""
+
+    def program(positions: Callable[[int], Any]) -> list[Any]:
+        def body(rank: Any) -> Any:
+            w = ag.Parameter(numpy.arange(1.0, 5.0).reshape(4, 1))
+            with ag.Tape() as tape:
+                n = int(rank) + 2
+                own = ag.nn.embedding(positions(n), cc.cast(w, "dp", to=R)) * numpy.ones((n, 1))
+                loss = cc.all_reduce((own * own).sum(), "dp", to=I)
+            tape.backward(loss)
+            return w.grad.numpy()[:, 0]
+
+        return on_ranks(body)
+
+    with pytest.raises(cc.ReplicaMismatch, match=r"numpy.arange in place of .* or cast\(x, 'dp', to=V\)"):
+        program(np.arange)
+    for fixed in (numpy.arange, lambda n: cc.cast(np.arange(n), "dp", to=V)):
+        for found in program(fixed):
+            numpy.testing.assert_allclose(found, 2 * numpy.arange(1.0, 5.0) * [3, 3, 2, 1])

@@ -400,6 +400,31 @@ def test_a_functional_update_of_a_tensor_without_a_label_is_named() -> None:
         assert warned(lambda mesh, start=start: body(mesh, start, {"dp": V})) == []
 
 
+@pytest.mark.parametrize("at", ["backward", "step"])
+def test_copies_on_stages_with_different_lists_are_named(at: str) -> None:
+    """An embedding tied between the first and the last stage of three, each of which has other parameters, too."""
+
+    def stages(mesh: Any, *, is_tied: bool) -> None:
+        rank = int(mesh.ranks.rank)
+        own = [np.random.default_rng(i).standard_normal((2, 3)) for i in range(rank, 2 * rank + 1)]
+        if rank != 1:
+            own.insert(rank // 2, np.linspace(0, 1, 8).reshape(4, 2) + (0 if is_tied else rank))
+        parameters = [ag.Parameter(a, {"dp": V}, name=f"p{i}") for i, a in enumerate(own)]
+        if at == "backward":
+            with ag.Tape() as tape:
+                loss = cc.all_reduce(sum((p * p).sum() for p in parameters), "dp", to=I)
+            tape.backward(loss)
+        else:
+            for p in parameters:
+                p.accumulate(np.ones(p.shape))
+        optim.SGD(parameters, lr=0.1).step()
+
+    (text,) = warned(lambda mesh: stages(mesh, is_tied=True))
+    assert "p0: ranks 0, 2 of axis 'dp', which alone have a parameter of that shape, hold the same values" in text
+    assert "at the start of the tape's block, before send and recv" in text
+    assert warned(lambda mesh: stages(mesh, is_tied=False)) == []
+
+
 def test_parts_that_differ_are_not_named() -> None:
     def body(mesh: Any) -> None:
         w = ag.Parameter(START + (mesh.ranks.rank == 1), {"dp": V})

@@ -173,6 +173,27 @@ def test_before_mpi_hosts_say_that_another_one_may_be_the_cause() -> None:
         assert "unless its launcher ended it after a failure on another host" in host.line()
 
 
+@pytest.mark.parametrize("call", ["", "gather", "broadcast"])
+def test_a_rank_that_a_library_ends(job: Job, call: str) -> None:
+    """The calls of the ranks are reported in place of the death, if they differ."""
+    host, ranks = job
+    for rank in ranks:
+        rank.tell("status talk")
+    for rank, name in ((0, "gather"), (2, call)) if call else ():
+        calls = "\t".join(["calls 7", "k", "dp", "reduce", "a.py:1", name, f"a.py:{rank}\n"])
+        ranks[rank].tell("raw " + calls.encode().hex())
+    ranks[2].tell("exit")
+    time.sleep(supervisor._CLOSE_S + 0.5)
+    ranks[2].die()
+    said = host.line()
+    if call == "broadcast":
+        assert said.startswith("ringtape: CollectiveMismatch: the ranks of 'dp' made different calls; MPI then ended")
+        shown = [host.line().strip() for _ in range(4)]
+        assert shown == ["rank 0: gather", "at a.py:0", "rank 2: broadcast", "at a.py:2"]
+    else:
+        assert re.match(rf"ringtape: rank 2 of 4 \(pid {ranks[2].pid}\) on host .* was ended by a library", said)
+
+
 def test_hosts_report_times_that_can_be_compared() -> None:
     times = []
     with contextlib.ExitStack() as stack:
@@ -265,3 +286,16 @@ def test_the_name_depends_on_what_only_its_user_can_read() -> None:
         other.kill()
         launcher.wait()
         other.wait()
+
+
+def test_a_process_that_has_died_before_it_is_known_is_not_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process id may be another one's by then."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    rank = supervisor._Rank(gone.pid)
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr(supervisor, "is_alive", lambda pid: True)  # another process has its id
+    assert rank.is_dead()
+    rank.kill()
+    assert (killed, rank.group) == ([], 0)

@@ -319,3 +319,23 @@ def test_a_result_of_another_shape_and_no_tangent() -> None:
             return [each.numpy().tolist() for each in moving]
 
     assert cc.run(program, 2) == [[[36.0], [18.0]]] * 2
+
+
+def test_sizes_that_are_not_tested_are_listed() -> None:
+    """On the 2 ranks of a job a shift that is its own adjoint passes, and the report says that it proves nothing."""
+    wrong = pair(ring(1), ring(1))
+    reports = cc.run(lambda: str(cc.testing.check(wrong, ranks=[1, 2, 3])), 2)
+    assert reports[0] == reports[1] and "1 cases, 0 failures" in reports[0]
+    assert "skipped: 1 and 3 ranks: the check runs on the 2 of this job; run it without mpiexec" in reports[0]
+    assert "skipped: meshes with two axes" in reports[0]
+    assert "skipped: 3 or more ranks: on 2 a shift by +1 is one by -1" in reports[0]
+    alone = cc.testing.check(wrong, ranks=[2])
+    assert alone.ok and "3 or more ranks" in str(alone)
+    found = cc.testing.check(wrong, ranks=[1, 2, 3])
+    assert not found.ok and "skipped" not in str(found)
+
+
+def test_help_names_the_calls_of_a_group() -> None:
+    assert cc.Collective.__doc__ is not None
+    for words in ("flat", "group.size", "group.index", "group.all_reduce(x)", "group.all_gather(x, counts)"):
+        assert words in cc.Collective.__doc__, words

@@ -10,6 +10,7 @@ import pytest
 
 import autograd as ag
 import collectives as cc
+from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import is_absent
 from autograd.engine.tensor import Tensor
 from collectives.inspect.observing import observing
@@ -51,7 +52,7 @@ def used(use: Callable[[Any, int], Any], make: Callable[[Any], Any]) -> list[Any
             (g,) = tape.backward(y, Tensor(ct, y.layout.dual), wanted=[x]) or ()
             g = g.array if isinstance(g, Tensor) else g
             assert g is None or type(g) is type(x.array)
-            found.append(None if is_absent(y.array) else y.numpy().tolist())
+            found.append(None if is_absent(y.array) else to_host(y.local).tolist())
             found.append(None if g is None else Tensor(g).numpy().tolist())
     return found
 

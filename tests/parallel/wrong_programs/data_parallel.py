@@ -71,6 +71,54 @@ def plain_local_rows_and_a_sum(mesh: Any) -> Any:
     return gradients(p)
 
 
+@refused("GradientWarning", "rank 0 by 3, rank 1 by 2, rank 2 by 2", alone=False)
+def the_mean_of_the_means_of_plain_local_rows(mesh: Any) -> Any:
+    mine, p = row_slice(mesh), parameters()
+    with ag.Tape() as tape:
+        loss = cc.mean(((model(entered(p), X[mine]) - T[mine]) ** 2).sum(axis=1).mean(), "dp", to=I)
+    tape.backward(loss)
+    return gradients(p)
+
+
+@refused("GradientWarning", "rank 0 by 3, rank 1 by 2, rank 2 by 2", alone=False)
+def each_loss_is_divided_by_its_own_count(mesh: Any) -> Any:
+    mine, p = row_slice(mesh), parameters()
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(squares(model(entered(p), X[mine]), T[mine]) / len(X[mine]), "dp", to=I) / 3
+    tape.backward(loss)
+    return gradients(p)
+
+
+@refused("ReplicaWarning", "counts 3 times in the sum over the ranks", alone=False)
+def the_regulariser_is_part_of_each_loss(mesh: Any) -> Any:
+    mine, p = row_slice(mesh), parameters()
+    with ag.Tape() as tape:
+        used = entered(p)
+        own = squares(model(used, X[mine]), T[mine]) / 7 + 0.1 * (used["W1"] ** 2).sum()
+        loss = cc.all_reduce(own, "dp", to=I)
+    tape.backward(loss)
+    return gradients(p)
+
+
+@refused("ReplicaWarning", "they are addends of one value", alone=False)
+def the_whole_is_declared_an_addend(mesh: Any) -> Any:
+    p = parameters()
+    with ag.Tape() as tape:
+        loss = cc.declare_partial(squares(model(entered(p), X), T) / 7, "dp")
+        loss = cc.all_reduce(loss, "dp", to=I)
+    tape.backward(loss)
+    return gradients(p)
+
+
+@refused("ReplicaWarning", "cc.shard(ag.tensor(X, layout={'dp': R}), 'dp')", alone=False)
+def all_rows_are_labelled_as_parts(mesh: Any) -> Any:
+    x, t, p = cc.from_local(X, {"dp": Shard(0)}), cc.from_local(T, {"dp": Shard(0)}), parameters()
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(squares(model(entered(p), x), t), "dp", to=I) / 7
+    tape.backward(loss)
+    return gradients(p)
+
+
 @refused("LayoutError", "mean")
 def mean_over_the_local_rows(mesh: Any) -> Any:
     x, t = sharded(mesh)
@@ -589,7 +637,7 @@ def a_module_is_used_beside_its_wrapper(mesh: Any) -> Any:
     return {}
 
 
-@refused("LayoutError", "differs between the ranks", "global_shape")
+@refused("LayoutError", "a local extent, or computed from one", "global_shape")
 def losses_of_the_rows_are_divided_by_the_local_count(mesh: Any) -> Any:
     x, t = sharded(mesh)
     p = parameters()

@@ -43,25 +43,6 @@ def silent(reason: str, serial: Any = mean_squares) -> Any:
 VARYING = "the rows are Varying: p values without a promise, of which any function is a legal program"
 
 
-@silent(VARYING)
-def the_mean_of_the_means(mesh: Any, p: Any, x: Any, t: Any) -> Any:
-    return cc.mean(((model(entered(p), x) - t) ** 2).sum(axis=1).mean(), "dp", to=I)
-
-
-@silent(VARYING + "; the count of the rows of a NumPy array is a plain number, which meets only Varying values")
-def each_loss_is_divided_by_its_own_count(mesh: Any, p: Any, x: Any, t: Any) -> Any:
-    rows = x.numpy()
-    return cc.mean(squares(model(entered(p), rows), t) / len(rows), "dp", to=I)
-
-
-def regularised(p: dict[str, Any], x: Any, t: Any) -> Any:
-    return mean_squares(p, x, t) + 0.1 * (p["W1"] ** 2).sum()
-
-
-@silent(VARYING + "; a term of copies in each rank's own loss is counted by each rank", regularised)
-def the_regulariser_is_part_of_each_loss(mesh: Any, p: Any, x: Any, t: Any) -> Any:
-    used = entered(p)
-    return cc.all_reduce(squares(model(used, x), t) / len(T) + 0.1 * (used["W1"] ** 2).sum(), "dp", to=I)
 
 
 def weighted(p: dict[str, Any], x: Any, t: Any) -> Any:
@@ -92,14 +73,6 @@ def the_loss_is_multiplied_by_the_number_of_ranks(mesh: Any, p: Any, x: Any, t: 
 @silent("a factor that is the same on all ranks is part of the program: labels do not see scale")
 def the_loss_is_a_mean_over_ranks_in_the_place_of_a_sum(mesh: Any, p: Any, x: Any, t: Any) -> Any:
     return cc.mean(squares(model(entered(p), x), t) / len(T), "dp", to=I)
-
-
-@silent("`declare_partial` states that Varying values are addends; here every rank has computed the whole")
-def the_whole_is_declared_an_addend(mesh: Any, p: Any, x: Any, t: Any) -> Any:
-    used = entered(p)
-    everything = cc.cast(cc.all_gather(x, "dp"), "dp", to=cc.V), cc.cast(cc.all_gather(t, "dp"), "dp", to=cc.V)
-    loss = squares(model(used, everything[0]), everything[1]) / len(T)
-    return cc.all_reduce(cc.declare_partial(loss, "dp"), "dp", to=I)
 
 
 def placed(p: dict[str, Any], x: Any, t: Any) -> Any:

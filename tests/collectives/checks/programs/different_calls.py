@@ -59,6 +59,18 @@ def shape():
     return cc.all_reduce(np.ones((3, 2)), "dp")
 
 
+def length():
+    if odd:
+        return cc.all_reduce(np.ones(9), "dp")
+    return cc.all_reduce(x, "dp")
+
+
+def received():
+    if odd:
+        return cc.broadcast(x, "dp", like=x)
+    return cc.broadcast(np.ones(9), "dp", like=np.ones(9))
+
+
 def root():
     if odd:
         return cc.broadcast(x, "dp", root=1, like=x)

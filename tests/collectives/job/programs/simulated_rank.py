@@ -4,6 +4,7 @@ simulated_rank.py NAME
     life LINE      send a line on both connections that show the rank's death, and print the byte that answers each
     status LINE    send a line on the connection for the status
     raw HEX        send bytes there
+    exit           close one of the first two connections, as a process does that a library ends
     leave          close all connections, as exec does
     fork           fork a child that keeps the connections open; print its process id
 """
@@ -31,6 +32,9 @@ for line in sys.stdin:
     elif word in ("status", "raw"):
         connections[2].sendall(bytes.fromhex(rest) if word == "raw" else f"{rest}\n".encode())
         print("sent", flush=True)
+    elif word == "exit":
+        connections[1].close()
+        print("exits", flush=True)
     elif word == "leave":
         for each in connections:
             each.close()

@@ -1,0 +1,104 @@
+"""Groups of an optimizer's parameters that have hyperparameters of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from typing import Any
+
+from ..engine.parameter import Leaf
+from ..errors import ArgumentError, call_site
+
+__all__ = ["Group", "Members", "check_names", "split"]
+
+
+class Members:
+    """What an optimizer keeps of a group: the indices of its parameters, and its own hyperparameters."""
+
+    def __init__(self, indices: range, own: dict[str, Any]):
+        self.indices, self.own = indices, own
+        lr = own.get("lr")
+        self.schedule: Callable[[int], float] | None = lr if callable(lr) else None
+        if self.schedule is not None:
+            own["lr"] = self.schedule(0)
+
+
+class Group(MutableMapping[str, Any]):
+    """Some parameters of an optimizer and their hyperparameters: those of the group, else those of the optimizer.
+
+    It is used as a dictionary, with the key "params" and the names of the hyperparameters. An item that is set applies
+    to this group only; of an optimizer with one group it is the optimizer's attribute.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import optim
+    >>> w, b = ag.Parameter([1.0], name="w"), ag.Parameter([1.0], name="b")
+    >>> opt = optim.SGD([{"params": [w]}, {"params": [b], "lr": 0.01}], lr=0.1)
+    >>> opt.lr = 0.5
+    >>> [group["lr"] for group in opt.param_groups]
+    [0.5, 0.01]
+    """
+
+    def __init__(self, optimizer: Any, members: Members):
+        self.optimizer, self.indices, self.own = optimizer, members.indices, members.own
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "params":
+            return [self.optimizer.parameters[i] for i in self.indices]
+        if name in self.own:
+            return self.own[name]
+        if name not in self.optimizer.number_names():
+            raise KeyError(name)
+        return getattr(self.optimizer, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        check_names(self.optimizer, [name])
+        if len(self.optimizer.param_groups) == 1:
+            setattr(self.optimizer, name, value)
+        else:
+            self.own[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("params", *self.optimizer.number_names()))
+
+    def __len__(self) -> int:
+        return 1 + len(self.optimizer.number_names())
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={self[name]!r}" for name in self.optimizer.number_names())
+        return f"Group({len(self.indices)} parameters, {numbers})"
+
+
+def check_names(optimizer: Any, names: Iterable[str]) -> None:
+    """Raise ArgumentError for a key of a group that is no hyperparameter of the optimizer."""
+    for name in names:
+        if name not in optimizer.number_names():
+            raise ArgumentError(
+                f"{type(optimizer).__name__}: a group of parameters with {name!r} was given; needed: 'params', and "
+                f"some of {', '.join(optimizer.number_names())}" + call_site()
+            )
+
+
+def split(caller: str, params: Any) -> list[tuple[list[Leaf], dict[str, Any]]]:
+    """The parameters and hyperparameters of each group, of an iterable of parameters or of dictionaries."""
+    try:
+        given = list(params)
+    except TypeError as error:
+        text = f"{caller}: {type(params).__name__} was given; needed: a list of Parameters"
+        raise ArgumentError(text + call_site()) from error
+    if not any(isinstance(each, dict) for each in given):
+        return [(given, {})]
+    found = []
+    for each in given:
+        if not isinstance(each, dict) or "params" not in each:
+            raise ArgumentError(
+                f"{caller}: {type(each).__name__} was given in a list of groups; needed: dictionaries with the key "
+                "'params'" + call_site()
+            )
+        members = each["params"]
+        own = {name: value for name, value in each.items() if name != "params"}
+        found.append(([members] if isinstance(members, Leaf) else list(members), own))
+    return found

@@ -1,0 +1,108 @@
+"""Comparison of the parts of a Shard: equal data on all ranks are probably whole rows that nobody has divided.
+
+`autograd.tensor` and `from_local` take the label Shard for this rank's part. If all ranks pass the same data, each row
+counts once per rank, and nothing else is wrong with the program. So of each line of the program the digest of the 1st,
+2nd, 4th, 8th, ... such array travels with the fingerprint of a next call along the axis (as that of an addend does, see
+`addends`), without a further message. If the digests are equal, one rank warns (`ReplicaWarning`).
+
+Not compared are constants, such as zeros, and few whole numbers, such as the classes of some rows: they may be equal on
+all ranks by chance. Parameters are compared at the first backward (see `collectives.replicas`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from autograd.arrays.device import to_host
+from autograd.arrays.shape_only import Shaped
+from autograd.engine.state import state
+from autograd.errors import ReplicaWarning, find_site
+from autograd.layouts.layout import R, Shard
+from autograd.layouts.messages import describe
+from autograd.layouts.names import variable_of
+
+from . import modes
+from .sanitizer import MOST, Addend, digest_of
+
+__all__ = ["Part", "expect_different", "next_addend", "tell"]
+
+_FEW = 64  # whole numbers
+
+_told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
+
+
+class Part(Addend):
+    """This rank's part of a Shard, as the addend of a later call: see `Addend`. Its digest is 0 if nothing is compared.
+
+    `is_sent` is whether a call has carried it, so that `is_equal` is known when the call has returned.
+    """
+
+    __slots__ = ("array", "axis", "how", "is_sent", "layout", "site")
+
+    def __init__(self, digest: int, how: str, x: Any, axis: str, site: tuple[str, int]):
+        super().__init__(digest)
+        self.how, self.array, self.layout, self.axis, self.site = how, x.array, x.layout, axis, site
+        self.is_sent = False
+
+    def warn(self, size: int) -> None:
+        """Warn that the ranks along the axis hold equal parts."""
+        name, axis, label = variable_of(self.array) or "rows", repr(self.axis), self.layout[self.axis]
+        dim = f", dim={label.dim}" if label.dim else ""
+        warnings.warn_explicit(
+            f"{self.how}({name}: {describe(self.array, self.array.shape, self.layout)}): the {size} ranks of axis "
+            f"{axis} pass equal data. By its label {label!r} each rank holds another part of one value, so a sum over "
+            f"the parts counts these data {size} times. Has every rank the whole?\n"
+            f"  fix: cc.shard(ag.tensor({name}, layout={{{axis}: {R!r}}}), {axis}{dim})   (this rank's part of it)\n"
+            f"  or:  pass data of its own on each rank, for example other rows, or a draw from another seed",
+            ReplicaWarning, *self.site, registry=_told,
+        )  # fmt: skip
+
+
+def expect_different(how: str, x: Any) -> None:
+    """Record a part that a line of the program has labelled, for a next call along each axis that divides it."""
+    if how not in ("tensor", "from_local"):
+        return
+    mesh, layout, site, digest = state.mesh, x.layout, None, None
+    if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
+        return
+    for axis in mesh.known_axes():
+        group = axis.group
+        if axis.size == 1 or not group.checking or len(group.parts) >= MOST or len(axis.names) > 1:
+            continue
+        (name,) = axis.names
+        if type(layout[name]) is Shard:
+            site = site or find_site()
+            line = site, layout, x.array.dtype, len(x.array.shape)
+            n = axis.declared[line] = axis.declared.get(line, 0) + 1
+            if modes.is_due(n):
+                digest = _digest(to_host(x.array)) if digest is None else digest
+                group.parts.append(Part(digest, how, x, name, site))
+
+
+def next_addend(group: Any, addend: Addend | None) -> Addend | None:
+    """The addend of the next call of a group that has parts to compare: the call's own, or the first part."""
+    parts = group.parts
+    tell(group)
+    if addend is None and parts:
+        addend = parts[0]
+        parts[0].is_sent = True
+    return addend
+
+
+def tell(group: Any) -> None:
+    """Warn, on the first rank of a group, if the part that a call has carried is equal on all ranks."""
+    if not group.parts or not group.parts[0].is_sent:
+        return
+    part = group.parts.pop(0)
+    if part.is_equal and part.digest and not group.index:
+        part.warn(group.size)
+
+
+def _digest(host: Any) -> int:
+    """The digest of a part; 0 for one that may be equal on all ranks."""
+    if not host.size or host.dtype.kind not in "fciu" or bool((host == host.reshape(-1)[0]).all()):
+        return 0
+    if host.size < _FEW and bool((host == host.round()).all()):
+        return 0
+    return digest_of(host) or 1

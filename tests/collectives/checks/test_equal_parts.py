@@ -1,0 +1,200 @@
+"""Equal parts of a Shard, and Replicated terms of a sum over ranks, are named by a `ReplicaWarning`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+import collectives as cc
+from collectives import I, P, R, Shard, V
+
+from .test_equal_addends import SERIAL, START, X, gradient, run, summed
+
+PART = {"dp": Shard(0)}
+EQUAL: dict[str, Callable[[], Any]] = {
+    "from_local": lambda: cc.from_local(X, PART),
+    "from_local, stated": lambda: cc.from_local(X[:2], PART, global_shape=X.shape),
+    "tensor": lambda: ag.tensor(X, PART),
+    "tensor, stated": lambda: ag.tensor(X[:2], PART, global_shape=X.shape),
+    "one seed": lambda: cc.from_local(numpy.random.default_rng(0).normal(size=(2, 2)), PART),
+}
+
+
+@pytest.mark.parametrize("mode", ["first", "ranks"])
+@pytest.mark.parametrize("rows", EQUAL.values(), ids=list(EQUAL))
+def test_equal_parts(rows: Callable[[], Any], mode: str) -> None:
+    text, *more = run(lambda mesh: gradient(rows, summed), mode)[0]
+    assert "the 3 ranks of axis 'dp' pass equal data. By its label Shard(0) each rank holds another part" in text
+    assert "counts these data 3 times" in text and "  fix: cc.shard(ag.tensor(" in text
+    assert all("the 3 ranks add equal values" in each and "By its label P they are addends" in each for each in more)
+
+
+def test_the_fixes_have_the_serial_gradient() -> None:
+    def shard() -> Any:
+        return cc.shard(ag.tensor(X, layout={"dp": R}), "dp")
+
+    def own_rows() -> Any:
+        rank = cc.current_mesh().axis("dp").rank
+        return cc.from_local(X[2 * rank : 2 * rank + 2], PART)
+
+    for rows in (shard, own_rows):
+        texts, found = run(lambda mesh, rows=rows: gradient(rows, summed))
+        assert texts == []
+        numpy.testing.assert_allclose(found[1], SERIAL)
+
+
+def test_the_fix_names_the_array_and_the_dimension() -> None:
+    def body(mesh: Any) -> None:
+        columns = X.T / 2
+        cc.from_local(columns, {"dp": Shard(1)})
+
+    (text,) = run(body)[0]
+    assert "fix: cc.shard(ag.tensor(columns, layout={'dp': R}), 'dp', dim=1)   (this rank's part of it)" in text
+
+
+def test_parts_that_are_not_named() -> None:
+    """Different, constant and empty parts, few whole numbers, copies, parameters, and everything in the mode off."""
+
+    def body(mesh: Any) -> None:
+        rank = mesh.axis("dp").rank
+        for rows in (X + rank, X * 0, X * 0 + 0.5, X[:0], numpy.arange(6) % 2, X > 0, X if rank else X + 1):
+            for _ in range(3):
+                cc.from_local(rows, PART)
+                ag.tensor(rows, PART)
+            cc.from_local(rows if rank == 2 else rows + rank, {"dp": V})
+        ag.tensor(X, {"dp": R})
+        cc.all_reduce(ag.tensor(1.0), "dp")
+
+    assert run(body)[0] == []
+    assert run(lambda mesh: gradient(EQUAL["tensor"], summed), "off")[0] == []
+
+
+def test_the_parts_that_are_compared_and_a_rank_with_one_part_more() -> None:
+    def body(mesh: Any) -> None:
+        rank = mesh.axis("dp").rank
+        for step in range(8):
+            cc.from_local(X + (0 if step in (3, 5) else rank), PART)  # the 4th and the 6th are equal
+        if rank == 1:
+            ag.tensor(X, PART)
+        for _ in range(4):
+            cc.all_reduce(ag.tensor(float(rank)), "dp")
+
+    assert len(run(body)[0]) == 1
+
+
+def test_two_axes() -> None:
+    """The rows are divided along dp, and the ranks of tp hold the same part."""
+
+    def program(is_divided: bool) -> None:
+        with cc.Mesh(dp=2, tp=2) as mesh:
+            rank = mesh.axis("dp").rank if is_divided else 0
+            cc.from_local(X + rank, {"dp": Shard(0), "tp": R})
+            x = ag.tensor(X + rank, {"dp": Shard(0), "tp": R})
+            cc.all_reduce(x.sum(), "dp")
+
+    with pytest.warns(ag.errors.ReplicaWarning, match="of axis .dp. pass equal data|addends of one value"):
+        cc.run(partial(program, False), 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ag.errors.ReplicaWarning)
+        cc.run(partial(program, True), 4)
+
+
+def penalised(total: Callable[[Any, Any, Any], Any], rows: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The gradient of a loss of this rank's rows with a penalty; ``total(rest, w, its Replicated copy)``."""
+
+    def body(mesh: Any) -> Any:
+        w = ag.Parameter(START.copy())
+        with ag.Tape() as tape:
+            copy = cc.cast(w, "dp", to=R)
+            loss = total(((rows(mesh.axis("dp").rank) @ copy) ** 2).sum(), w, copy)
+        tape.backward(loss)
+        return w.grad.numpy()
+
+    return body
+
+
+def plain(rank: Any) -> Any:
+    return X[2 * rank : 2 * rank + 2]
+
+
+def labelled(rank: Any) -> Any:
+    return cc.from_local(plain(rank), PART)
+
+
+WITH_PENALTY = SERIAL + 2 * START
+IN_THE_SUM: list[Callable[[Any, Any, Any], Any]] = [
+    lambda rest, w, copy: summed(rest + (copy * copy).sum()),
+    lambda rest, w, copy: summed((rest * 6 - -6 * (copy * copy).sum()) / 6),
+    lambda rest, w, copy: -summed(-((copy**2).sum() + rest).reshape(1)).sum(),
+    lambda rest, w, copy: cc.all_reduce_async(rest + (copy**2).sum(), "dp", to=I) * 1.0,
+]
+
+
+@pytest.mark.parametrize("total", IN_THE_SUM)
+def test_a_replicated_term_of_a_sum(total: Callable[[Any, Any, Any], Any]) -> None:
+    (text,), found = run(penalised(total, plain))
+    numpy.testing.assert_allclose(found[0], SERIAL + 6 * START)
+    assert "is a sum of a Varying and a Replicated term" in text and "it counts 3 times in the sum over the r" in text
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda rest, w, copy: summed(rest) + (w * w).sum(),
+        lambda rest, w, copy: cc.cast(cc.all_reduce(rest, "dp", to=R) + (copy * copy).sum(), "dp", to=I),
+    ],
+)
+def test_both_fixes_of_a_replicated_term(total: Callable[[Any, Any, Any], Any]) -> None:
+    for rows in (plain, labelled):
+        texts, found = run(penalised(total, rows))
+        assert texts == []
+        numpy.testing.assert_allclose(found[0], WITH_PENALTY)
+
+
+def test_biases_and_differences_are_no_such_terms() -> None:
+    def body(mesh: Any) -> None:
+        rank = mesh.axis("dp").rank
+        w, b = ag.Parameter(START.copy()), ag.Parameter(0.5)
+        with ag.Tape() as tape:
+            copy, c = cc.cast(w, "dp", to=R), cc.cast(b, "dp", to=R)
+            rows = plain(rank) @ copy + c
+            loss = summed(rows.sum()) + summed(np.tanh(rows).sum()) + summed((plain(rank) - copy).mean())
+            loss = loss + cc.mean(rows[0] + c, "dp", to=I)
+        tape.backward(loss)
+
+    assert run(body)[0] == []
+
+
+def refusal(total: Callable[[Any, Any, Any], Any], rows: Callable[[Any], Any]) -> str:
+    with pytest.raises(ag.LayoutError) as caught:
+        run(penalised(total, rows))
+    return str(caught.value)
+
+
+def test_a_replicated_term_of_addends() -> None:
+    """`P + R` offers what counts the term once; each fix has the serial gradient."""
+    text = refusal(lambda rest, w, copy: summed(rest + (copy * copy).sum()), labelled)
+    assert "  fix: cast(y, 'dp', to=P)   (counted once; kept on the first rank)\n  or:  all_reduce(" in text
+    text = refusal(lambda rest, w, copy: summed(rest + (w * w).sum()), labelled)
+    assert "  fix: cast(y, 'dp', to=P)" in text and "all_reduce(rest, 'dp', to=I) first   (the sum; y is added" in text
+    for total in (
+        lambda rest, w, copy: summed(rest + cc.cast((copy * copy).sum(), "dp", to=P)),
+        lambda rest, w, copy: summed(rest + cc.cast((w * w).sum(), "dp", to=P)),
+        lambda rest, w, copy: summed(rest) + (w * w).sum(),
+        lambda rest, w, copy: cc.cast(cc.all_reduce(rest, "dp", to=R) + (copy * copy).sum(), "dp", to=I),
+    ):
+        texts, found = run(penalised(total, labelled))
+        assert texts == []
+        numpy.testing.assert_allclose(found[2], WITH_PENALTY)
+
+
+def test_an_invariant_term_of_a_value_that_is_summed_later() -> None:
+    text = refusal(lambda rest, w, copy: summed(rest + (w * w).sum()), plain)
+    assert "  or:  add y to the result of all_reduce(..., 'dp', to=I), if rest is summed over the ranks later" in text
