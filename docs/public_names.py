@@ -22,7 +22,7 @@ from sphinx.errors import ExtensionError
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
-from autograd.engine.primitive import Primitive
+from autograd.engine.primitive import Primitive, registry
 from autograd.layouts.layout import Label
 from autograd.testing.listing import row
 
@@ -32,8 +32,8 @@ MODULES = (
     "autograd.scipy.integrate", "autograd.scipy.stats.beta", "autograd.scipy.stats.chi2",
     "autograd.scipy.stats.dirichlet", "autograd.scipy.stats.gamma", "autograd.scipy.stats.multivariate_normal",
     "autograd.scipy.stats.norm", "autograd.scipy.stats.poisson", "autograd.scipy.stats.t", "autograd.nn",
-    "autograd.nn.init", "autograd.optim", "autograd.optim.schedules", "autograd.random", "autograd.data",
-    "autograd.testing", "autograd.extend", "autograd.misc", "autograd.misc.fixed_points",
+    "autograd.nn.init", "autograd.nn.utils", "autograd.optim", "autograd.optim.schedules", "autograd.random",
+    "autograd.data", "autograd.testing", "autograd.extend", "autograd.misc", "autograd.misc.fixed_points",
     "autograd.misc.optimizers", "parallel.data", "parallel", "collectives", "collectives.testing",
 )  # fmt: skip
 """The public modules. A name of several of them is documented with the first."""
@@ -192,16 +192,19 @@ class NumpyNames(SphinxDirective):
                       self.table(module, ["name", "kind"], same, self.kind)]  # fmt: skip
         return found
 
-    def facts(self, value: Any) -> list[nodes.Node]:
-        if not isinstance(value, Primitive):  # a function made of operations
-            return [nodes.Text("-"), nodes.Text("that of its operations"), self.text(summary(value))]
-        facts = row(value.name)
+    def facts(self, name: str, value: Any) -> list[nodes.Node]:
+        operation = value if isinstance(value, Primitive) else registry.get(name)
+        original = getattr(load(NUMPY[self.arguments[0]]), name)
+        text = self.text(summary(original if isinstance(value, Primitive) and not own_doc(value) else value))
+        if operation is None:  # a function made of operations
+            return [nodes.Text("-"), nodes.Text("of its operations"), text]
+        facts = row(operation.name)
         reason = facts["without_derivative"]
         rules = "; ".join(f"{operand}: {' '.join(rule.split())}" for operand, rule in facts["adjoint"].items())
         shown = nodes.literal(text=rules) if len(rules) < 200 else nodes.Text("see the declaration")
-        return [nodes.literal(text=facts["word"]), nodes.Text(reason) if reason else shown, self.text(summary(value))]
+        return [nodes.literal(text=facts["word"]), nodes.Text(reason) if reason else shown, text]
 
-    def kind(self, value: Any) -> list[nodes.Node]:
+    def kind(self, name: str, value: Any) -> list[nodes.Node]:
         kinds = {types.ModuleType: "module", type: "class"}
         other = "function" if callable(value) else "constant"
         return [nodes.Text(next((name for kind, name in kinds.items() if isinstance(value, kind)), other))]
@@ -213,7 +216,7 @@ class NumpyNames(SphinxDirective):
         return found
 
     def table(
-        self, module: str, heads: list[str], found: dict[str, Any], cells: Callable[[Any], list[nodes.Node]]
+        self, module: str, heads: list[str], found: dict[str, Any], cells: Callable[..., list[nodes.Node]]
     ) -> nodes.Node:
         table, group, body = nodes.table(classes=["names"]), nodes.tgroup(cols=len(heads)), nodes.tbody()
         table += group
@@ -225,7 +228,7 @@ class NumpyNames(SphinxDirective):
             qualified = f"{module}.{name}"
             link = nodes.reference(name, name, refuri=f"https://numpy.org/doc/stable/reference/generated/{NUMPY[module]}"
                                                       f".{name}.html")  # fmt: skip
-            entry = _row([link, *cells(value)])
+            entry = _row([link, *cells(name, value)])
             entry["ids"].append(qualified)
             self.env.domains.python_domain.note_object(qualified, "function", qualified, location=entry)
             body += entry
