@@ -25,6 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 Listener = Callable[[str, str, str], None]
+"""The type of a listener: ``listener(phase, direction, name)``."""
 
 listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs. A listener is called for the events of its own thread (on threads, its own rank)."""

@@ -472,6 +472,18 @@ def _may_state(have: Label, need: Label) -> bool:
 def constant(array: Any, dtype: Any = None) -> Leaf:
     """An array that is the same on every rank and has no cotangent. It mixes with every layout, like a number.
 
+    Parameters
+    ----------
+    array : array, sequence, number or Tensor
+        Of any shape and dtype, the same on all ranks.
+    dtype : dtype, optional
+        By default that of the array.
+
+    Returns
+    -------
+    Leaf
+        Its label is C on every axis of the mesh.
+
     Raises
     ------
     LayoutError

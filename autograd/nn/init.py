@@ -5,6 +5,10 @@ of ranks: a sharded parameter gets its part of one logical draw.
 
 Shapes are read as this package stores them: a matrix is [in, out], a parameter of more dimensions is a convolution's
 ``[out, in, *kernel]``.
+
+All take a Parameter `p` of any shape and layout, and return it. A `key` is a `random.Key`; by default it is the
+thread's next one. They raise `SavedArrayError` if a tape still needs the present value of `p`. Those that use the
+numbers of inputs and outputs (`fans`), and `orthogonal_`, raise `ShapeError` for fewer than two dimensions.
 """
 
 from __future__ import annotations
@@ -129,19 +133,43 @@ def trunc_normal_(
 
 @typed_errors
 def constant_(p: Leaf, value: float) -> Leaf:
-    """Fill with one value."""
+    """Fill with one value.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import nn
+    >>> nn.init.constant_(ag.Parameter([1.0, 2.0]), 0.5).numpy()
+    array([0.5, 0.5])
+    """
     return _set(p, np.full(p.array.shape, real(value, "constant_: value"), p.array.dtype))
 
 
 @typed_errors
 def zeros_(p: Leaf) -> Leaf:
-    """Fill with zeros."""
+    """Fill with zeros.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import nn
+    >>> nn.init.zeros_(ag.Parameter([1.0, 2.0])).numpy()
+    array([0., 0.])
+    """
     return constant_(p, 0.0)
 
 
 @typed_errors
 def ones_(p: Leaf) -> Leaf:
-    """Fill with ones."""
+    """Fill with ones.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> from autograd import nn
+    >>> nn.init.ones_(ag.Parameter([3.0, 2.0])).numpy()
+    array([1., 1.])
+    """
     return constant_(p, 1.0)
 
 

@@ -58,6 +58,11 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     input, target : Tensor or array, of one shape
     reduction : {"mean", "sum", "none"}
 
+    Returns
+    -------
+    Tensor or array
+        One number, or with "none" the shape of `input`.
+
     Raises
     ------
     ShapeError

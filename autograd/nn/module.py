@@ -539,6 +539,12 @@ def save(module: Module, path: str | os.PathLike[str]) -> None:
     The file is written under another name and then renamed, so that an interrupted call leaves no partial file, and
     several ranks may write the same file.
 
+    Parameters
+    ----------
+    module : Module
+    path : str or path
+        The file. It is overwritten.
+
     Raises
     ------
     MeshError
@@ -606,6 +612,13 @@ def _write(values: dict[str, Any], target: Any) -> None:
 
 def load(module: Module, path: str | os.PathLike[str]) -> None:
     """Read parameters and buffers that `save` wrote, on any number of ranks. Each rank takes its part.
+
+    Parameters
+    ----------
+    module : Module
+        It has the parameters and buffers of the module that was saved, in any layout.
+    path : str or path
+        The file; on all ranks the same, except for Varying parameters.
 
     Raises
     ------

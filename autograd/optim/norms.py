@@ -298,6 +298,12 @@ def clip_grad_norm_(
 def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> None:
     """Clip each element of each gradient to [-clip_value, clip_value].
 
+    Parameters
+    ----------
+    parameters : iterable of Parameter, or one
+        Their gradients are R, I, V or Shard.
+    clip_value : float
+
     Raises
     ------
     LayoutError

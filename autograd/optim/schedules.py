@@ -1,11 +1,15 @@
 """Learning-rate schedules: functions from the number of steps taken so far to the learning rate.
 
-Give one to an optimizer as `lr`:
+Give one to an optimizer as `lr`::
 
     opt = optim.AdamW(parameters, lr=schedules.warmup_cosine(3e-4, warmup=100, total=10_000))
 
 Names and rates are those of torch's schedulers, stepped once per optimizer step. A schedule has no state, so a run that
 resumes at step n needs nothing but n.
+
+The parameters `lr`, `start_factor`, `gamma`, `eta_min` and the like are numbers that are not negative; `total_iters`,
+`T_max`, `step_size` and the like are numbers of steps. A function that makes a schedule raises `ArgumentError` for
+something that is no number, and `OptionError` for a number out of range.
 """
 
 from __future__ import annotations
@@ -23,10 +27,18 @@ __all__ = [
 ]  # fmt: skip
 
 Schedule = Callable[[int], float]
+"""The type of a schedule: a function from the number of steps taken so far to the learning rate."""
 
 
 def constant_lr(lr: float) -> Schedule:
-    """Return a schedule with the same rate at every step."""
+    """Return a schedule with the same rate at every step.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules
+    >>> schedules.constant_lr(0.1)(100)
+    0.1
+    """
     check_numbers("constant_lr", lr=lr)
     return lambda step: lr
 
@@ -49,6 +61,12 @@ def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule
     """Return a cosine schedule from `lr` down to `eta_min` in `T_max` steps, and up again after that.
 
     Source: Loshchilov & Hutter 2017, equation 5.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules
+    >>> [round(schedules.cosine_annealing_lr(1.0, 4)(step), 3) for step in range(5)]
+    [1.0, 0.854, 0.5, 0.146, 0.0]
     """
     check_numbers("cosine_annealing_lr", lr=lr, eta_min=eta_min)
     check_count("cosine_annealing_lr", 1, T_max=T_max)
@@ -56,20 +74,41 @@ def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule
 
 
 def exponential_lr(lr: float, gamma: float) -> Schedule:
-    """Return a schedule that multiplies the rate by `gamma` at every step."""
+    """Return a schedule that multiplies the rate by `gamma` at every step.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules
+    >>> [schedules.exponential_lr(1.0, 0.5)(step) for step in range(3)]
+    [1.0, 0.5, 0.25]
+    """
     check_numbers("exponential_lr", lr=lr, gamma=gamma)
     return lambda step: lr * gamma**step
 
 
 def step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
-    """Return a schedule that multiplies the rate by `gamma` every `step_size` steps."""
+    """Return a schedule that multiplies the rate by `gamma` every `step_size` steps.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules
+    >>> [schedules.step_lr(1.0, 2, 0.5)(step) for step in range(5)]
+    [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
     check_numbers("step_lr", lr=lr, gamma=gamma)
     check_count("step_lr", 1, step_size=step_size)
     return lambda step: lr * gamma ** (step // step_size)
 
 
 def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
-    """Return a schedule that multiplies the rate by `gamma` at each milestone, twice where one is listed twice."""
+    """Return a schedule that multiplies the rate by `gamma` at each milestone, twice where one is listed twice.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules
+    >>> [schedules.multi_step_lr(1.0, [1, 3], 0.5)(step) for step in range(5)]
+    [1.0, 0.5, 0.5, 0.25, 0.25]
+    """
     check_numbers("multi_step_lr", lr=lr, gamma=gamma)
     for milestone in milestones:
         check_count("multi_step_lr", milestone=milestone)
@@ -147,7 +186,14 @@ def cosine_annealing_warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min
 
 
 def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
-    """Return a schedule with the rate ``lr * lr_lambda(step)``."""
+    """Return a schedule with the rate ``lr * lr_lambda(step)``.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules
+    >>> [schedules.lambda_lr(1.0, lambda step: 1 / (1 + step))(step) for step in (0, 1, 3)]
+    [1.0, 0.5, 0.25]
+    """
     check_numbers("lambda_lr", lr=lr)
     return lambda step: lr * lr_lambda(step)
 
