@@ -187,6 +187,8 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> 
     copies = [i for i, layout in enumerate(layouts) if all(layout[axis] is R for axis in axes)]
     if len(copies) != 1 or any(layouts[1 - copies[0]][axis] is not V for axis in axes):
         return
+    if _is_local_mean(nodes, places[1 - copies[0]]):
+        return  # the program may divide the sum by the number of ranks, which then counts the term once
     shown, axis = name_of(x), repr(axes[0] if len(axes) == 1 else axes)
     _warn(
         ReplicaWarning,
@@ -196,6 +198,27 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> 
         f"  fix: add the term after {name}: to a result with to=I the term of the Invariant value, from before its "
         f"cast to R; or to a result with to=R the same term, and cast(sum, {axis}, to=I)",
     )
+
+
+def _is_local_mean(nodes: list[Any], at: int) -> bool:
+    """Whether a value is divided by the number of its rows on this rank."""
+    counts: list[float] = []
+    for _ in range(_LONGEST_WALK):
+        node: Any = nodes[at] if at >= 0 else None
+        step = "" if node is None else node[0].name
+        if step == "mean":
+            return True
+        if step == "sum":
+            axes, _, shape = node[4]
+            own = {int(shape[axis]) for axis in axes} | {int(np.prod([shape[axis] for axis in axes]))}
+            if any(count in own for count in counts):
+                return True
+        elif step in ("multiply", "divide") and (factor := _number(node)) is not None:
+            counts += [factor if step == "divide" else 1 / factor if factor else 0.0]
+        elif step not in _UNWEIGHTED:
+            return False
+        at = max(node[3])
+    return False
 
 
 _SCALINGS = frozenset(("multiply", "divide", "negative", "reshape", "astype"))

@@ -103,7 +103,7 @@ BESIDE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = {
     "a constant": (
         lambda y: y * np.arange(1.0, 7.0)[:, None],
         lambda y: y * cc.shard(np.arange(1.0, 7.0)[:, None], "dp", dim=0),
-        ", 'dp', dim=0)   (this rank's part; free in both directions)",
+        ", 'dp', dim=0)   (this rank's part",
     ),
     "a constant of a part's extent": (
         lambda y: y * np.arange(1.0, 1.0 + int(y.shape[0]))[:, None],
@@ -193,7 +193,7 @@ def test_messages_of_one_line_without_influence_are_told_once() -> None:
                 tape.backward(loss)
 
     (text,) = warned(program)
-    assert "a message from rank 0, received at test_offered_fixes.py:" in text
+    assert "a message from rank 0, received at test_fixes_that_fit.py:" in text
 
 
 @pytest.mark.parametrize("mistake", ["zero_grad before step", "an optimizer of replaced parameters"])

@@ -158,6 +158,23 @@ def test_both_fixes_of_a_replicated_term(total: Callable[[Any, Any, Any], Any]) 
         numpy.testing.assert_allclose(found[0], WITH_PENALTY)
 
 
+def test_the_mean_of_losses_with_a_penalty_counts_it_once() -> None:
+    """Each rank's loss is the mean over its rows: the sum of the ranks' losses is divided by their number later."""
+
+    def body(mesh: Any) -> Any:
+        w = ag.Parameter(START.copy())
+        with ag.Tape() as tape:
+            copy = cc.cast(w, "dp", to=R)
+            errors = (plain(mesh.axis("dp").rank) @ copy) ** 2
+            loss = summed(errors.mean() + (copy * copy).sum()) / 6 + summed((copy**2).sum() + errors.sum() / 2) / 6
+        tape.backward(loss)
+        return w.grad.numpy()
+
+    texts, found = run(body)
+    assert texts == []
+    numpy.testing.assert_allclose(found[0], SERIAL / 6 + 2 * START)
+
+
 def test_biases_and_differences_are_no_such_terms() -> None:
     def body(mesh: Any) -> None:
         rank = mesh.axis("dp").rank
