@@ -60,12 +60,13 @@ def names(module: str) -> dict[str, Any]:
 
 
 def home(module: str, name: str, value: Any) -> str:
-    """The qualified name under which an object is documented: in the first of `MODULES` that has it."""
+    """The qualified name under which an object is documented: its own name, in the first of `MODULES` that has it."""
     if not isinstance(value, bool | int | float | str | None):
         for other in MODULES[: MODULES.index(module)]:
             if getattr(load(other), name, None) is value and name in names(other):
                 return f"{other}.{name}"
-    return f"{module}.{name}"
+    called = getattr(value, "__name__", name)  # an alias: `egrad` is `elementwise_grad`
+    return f"{module}.{called if names(module).get(called) is value else name}"
 
 
 def own_doc(value: Any) -> str:
@@ -110,6 +111,12 @@ def declaration(value: Primitive) -> list[str]:
     return lines
 
 
+def one_line(rule: str) -> str:
+    """A rule in one line: a lambda as it is written, a function by its name."""
+    named = re.search(r"^def (\w+)", rule, re.MULTILINE)
+    return named[1] if named else " ".join(rule.split())
+
+
 class PublicNames(SphinxDirective):
     """An overview table and an entry for every public name of a module."""
 
@@ -131,7 +138,7 @@ class PublicNames(SphinxDirective):
             lines += [*self.entry(module, name, value), ""]
         elsewhere = {name: home(module, name, x) for name, x in found.items() if name not in here}
         if elsewhere:
-            lines += ["Names of other modules, which this one has too:", ""]
+            lines += ["Other names of the same objects:", ""]
         for name, target in elsewhere.items():
             lines += [f".. py:data:: {name}", f"   :module: {module}", "", f"   The same as :py:obj:`{target}`.", ""]
         return self.parse_text_to_nodes_at(lines)
@@ -193,14 +200,14 @@ class NumpyNames(SphinxDirective):
         return found
 
     def facts(self, name: str, value: Any) -> list[nodes.Node]:
-        operation = value if isinstance(value, Primitive) else registry.get(name)
+        operation = value if isinstance(value, Primitive) else registry.get(getattr(value, "__name__", name))
         original = getattr(load(NUMPY[self.arguments[0]]), name)
         text = self.text(summary(original if isinstance(value, Primitive) and not own_doc(value) else value))
         if operation is None:  # a function made of operations
             return [nodes.Text("-"), nodes.Text("of its operations"), text]
         facts = row(operation.name)
         reason = facts["without_derivative"]
-        rules = "; ".join(f"{operand}: {' '.join(rule.split())}" for operand, rule in facts["adjoint"].items())
+        rules = "; ".join(f"{operand}: {one_line(rule)}" for operand, rule in facts["adjoint"].items())
         shown = nodes.literal(text=rules) if len(rules) < 200 else nodes.Text("see the declaration")
         return [nodes.literal(text=facts["word"]), nodes.Text(reason) if reason else shown, text]
 
