@@ -51,8 +51,7 @@ class _Named:
         one = dict(zip(found, operands, strict=False))
         is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
         self.name, self.names = _CALLED.get(op.name, op.name), found if is_clear else letters
-        of_parts = getattr(op, "of_parts", None) is not None and self.names == letters == ["x"]
-        if of_parts and operands and is_taken("x", operands[0]):  # without operands: layouts alone were given
+        if operands and getattr(op, "of_parts", None) and self.names == letters == ["x"] and is_taken("x", operands[0]):
             self.names = ["operand"]  # the fix counts its elements: those of the program's x would be others
 
     def operand_name(self, i: int) -> str:

@@ -86,9 +86,7 @@ METHODS: dict[str, Any] = {
     "diagonal": manipulation.diagonal,
     "dot": _dot,
     "flatten": shape.ravel,
-    "clone": _copy,
     "copy": _copy,
-    "detach": elementwise.stop_gradient,
     "max": reductions.max,
     "mean": reductions.mean,
     "min": reductions.min,
@@ -110,6 +108,8 @@ METHODS: dict[str, Any] = {
     "var": statistics.var,
     "tolist": lambda x: x.numpy().tolist(),
 }
+OF_TORCH: dict[str, Any] = {"clone": _copy, "detach": elementwise.stop_gradient}
+"""Methods of torch's tensors that NumPy's arrays do not have."""
 PROPERTIES: dict[str, Any] = {
     "T": shape.transpose,
     "mT": shape.matrix_transpose,
@@ -189,7 +189,7 @@ def _reflected(function: Any, unchanged: Any) -> Any:
 
 def install(operations: Any) -> None:
     """Install the methods, properties and operators on Tensor; `operations` is the module `autograd.ops`."""
-    for name, function in METHODS.items():
+    for name, function in (METHODS | OF_TORCH).items():
         setattr(Tensor, name, _method(function))
     for name, function in PROPERTIES.items():
         setattr(Tensor, name, property(function))

@@ -42,7 +42,7 @@ def gradient(case: Case, setting: Setting, plan: Plan, mesh: Any, idle: int, wit
         part = ag.tensor(np.zeros((), case.dtype)) if rank == idle else (y * weights).sum()
         loss = cc.all_reduce(part, "a", to=I)
     tape.backward(loss)
-    return None if x.grad is None or x.grad.absent else x.grad.numpy().copy()
+    return None if x.grad is None or x.grad.absent else x.grad.local.copy()
 
 
 def expected(case: Case, setting: Setting, plan: Plan, idle: int) -> list[Any]:
