@@ -1,0 +1,14 @@
+"""Whether MPICH's waits give up the core, where this host has the given number of cores."""
+
+import os
+import sys
+
+cores = int(sys.argv[1])
+os.cpu_count = lambda: cores  # type: ignore[assignment]
+import collectives as cc  # noqa: E402
+
+world = cc.world()
+from collectives.transports.mpi import library  # noqa: E402
+
+if world.rank == 0:
+    print(library._is_crowded, os.environ.get("MPIR_CVAR_ENABLE_HEAVY_YIELD"))
