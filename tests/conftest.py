@@ -1,4 +1,4 @@
-"""For all tests: the bytecode of the processes that they start, and the summary at the end of the run."""
+"""For all tests: the environment of the processes that they start, and the summary at the end of the run."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ def _bytecode() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ringtape-bytecode-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", os.path.join(folder, "cache"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _yielding_waits() -> Iterator[None]:
+    """Let ranks that wait give up the core, also where a job alone would have enough: several tests run at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
         yield
 
 

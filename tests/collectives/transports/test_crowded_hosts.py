@@ -7,12 +7,9 @@ import pytest
 from ..launch import launch
 
 
-STATED = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "0"}
-
-
 @pytest.mark.parametrize(
-    ("cores", "given", "says"), [(1, {}, "True None"), (2, {}, "False None"), (1, STATED, "False 0")]
+    ("arguments", "says"), [(["1"], "True None"), (["2"], "False None"), (["1", "0"], "False 0")]
 )
-def test_waits_give_up_the_core(cores: int, given: dict[str, str], says: str) -> None:
-    outcome = launch("crowded.py", 2, str(cores), limit_s=60, **given)
+def test_waits_give_up_the_core(arguments: list[str], says: str) -> None:
+    outcome = launch("crowded.py", 2, *arguments, limit_s=60)
     assert outcome.code == 0 and outcome.out.split("\n")[0] == says, outcome
