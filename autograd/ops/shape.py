@@ -213,7 +213,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     ndim = len(raw(x).shape)
     axes = tuple(range(ndim))[::-1] if axes is None else axes_in_order(axes, ndim, "axes")
     if len(axes) != ndim:
-        swap = f"\n  fix: x.swapaxes{axes}, to exchange these two as torch's transpose does" if len(axes) == 2 else ""
+        swap = f"\n  fix: x.swapaxes{axes}, to exchange these two" if len(axes) == 2 else ""
         raise ShapeError(
             f"transpose: axes {axes} were given for an array of {ndim} dimensions; needed: each dimension once{swap}"
             + call_site()

@@ -7,12 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.parameter import Leaf
-from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, SavedArrayError
 from ..layouts.rank_values import INTEGERS
-from . import einsum, elementwise, indexing, manipulation, reductions, shape, sorting, statistics, ufuncs
+from . import (
+    einsum,
+    elementwise,
+    indexing,
+    manipulation,
+    reductions,
+    shape,
+    sorting,
+    statistics,
+    torch_methods,
+    ufuncs,
+)
 from .arguments import run_plain
 from .matmul import matmul
 
@@ -25,7 +34,12 @@ def _reshape(x: Any, *given: Any, order: str = "C", copy: Any = None) -> Any:
 
 
 def _transpose(x: Any, *axes: Any) -> Any:
-    """Return the dimensions permuted by axes, given as one tuple or several integers; reversed without any."""
+    """Return the dimensions permuted by axes, given as one tuple or several integers; reversed without any.
+
+    Two integers exchange these two of more dimensions, as in torch. NumPy refuses them.
+    """
+    if len(axes) == 2 and len(x.array.shape) > 2 and all(isinstance(axis, INTEGERS) for axis in axes):
+        return shape.swapaxes(x, *axes)
     one = len(axes) == 1 and not isinstance(axes[0], INTEGERS)
     return shape.transpose(x, (axes[0] if one else axes) or None)
 
@@ -49,16 +63,6 @@ def _nonzero(x: Any) -> Any:
 def _searchsorted(x: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any:
     """Return the indices at which values would be inserted to keep the order."""
     return run_plain(np.searchsorted, (x, v, side, sorter), {})
-
-
-def _copy(x: Any) -> Tensor:
-    """Return `x` itself where the active tape follows it, as ``numpy.copy`` does, else a leaf with a copy of the value.
-
-    Tensors are never changed in place, so a copy is not needed, and a new leaf would have no gradient.
-    """
-    if state.recording is not None and x.requires_grad:
-        return x
-    return Leaf(x.array.copy(), x.layout)
 
 
 def _device(x: Any) -> str:
@@ -86,7 +90,7 @@ METHODS: dict[str, Any] = {
     "diagonal": manipulation.diagonal,
     "dot": _dot,
     "flatten": shape.ravel,
-    "copy": _copy,
+    "copy": torch_methods.copy,
     "max": reductions.max,
     "mean": reductions.mean,
     "min": reductions.min,
@@ -108,8 +112,6 @@ METHODS: dict[str, Any] = {
     "var": statistics.var,
     "tolist": lambda x: x.numpy().tolist(),
 }
-OF_TORCH: dict[str, Any] = {"clone": _copy, "detach": elementwise.stop_gradient}
-"""Methods of torch's tensors that NumPy's arrays do not have."""
 PROPERTIES: dict[str, Any] = {
     "T": shape.transpose,
     "mT": shape.matrix_transpose,
@@ -189,7 +191,7 @@ def _reflected(function: Any, unchanged: Any) -> Any:
 
 def install(operations: Any) -> None:
     """Install the methods, properties and operators on Tensor; `operations` is the module `autograd.ops`."""
-    for name, function in (METHODS | OF_TORCH).items():
+    for name, function in (METHODS | torch_methods.METHODS).items():
         setattr(Tensor, name, _method(function))
     for name, function in PROPERTIES.items():
         setattr(Tensor, name, property(function))

@@ -159,10 +159,11 @@ def _counts_text(name: str, x: Tensor, axes: tuple[str, ...], size: int, counts:
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): each rank has divided its value "
         f"by a count of its own: {each}. So a row of a rank with few rows counts more than one of a rank with many, "
         "and the result is not the mean over all rows\n"
-        f"  fix: label the rows, rows = cc.from_local(rows, {{{rows}}}), and divide by the count of all ranks: "
-        f"all_reduce(losses.sum(), {axis}, to=I) / rows.global_shape[0]\n"
-        f"  or:  all_reduce(losses.sum(), {axis}, to=I) / all_reduce(float(n), {axis}, to=I), where n is the count of "
-        f"this rank\n  or:  all_reduce(declare_partial({shown}, {axis}), {axis}, to=I){divided}, if that is meant"
+        f"  fix: all_reduce(losses.sum(), {axis}, to=I) / all_reduce(float(n), {axis}, to=I), where n is the count of "
+        f"this rank\n"
+        f"  or:  label the rows, rows = cc.from_local(rows, {{{rows}}}), and divide by the count of all ranks, "
+        f"all_reduce(losses.sum(), {axis}, to=I) / rows.global_shape[0], if each row counts once (none is masked)\n"
+        f"  or:  all_reduce(declare_partial({shown}, {axis}), {axis}, to=I){divided}, if that is meant"
     )
 
 

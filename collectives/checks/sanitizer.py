@@ -290,8 +290,8 @@ _KINDS = {
     "number": (
         "the plain numbers of",
         "",
-        "the number of all ranks, like int(cc.all_reduce(n, {name!r})) for a count; if the ranks are meant to differ, "
-        "ag.tensor(n), which is Varying",
+        "the number of all ranks, cc.all_reduce(n, {name!r}, to=I).item() of a count n or of a squared norm n (to clip "
+        "gradients: optim.clip_grad_norm_); ag.tensor(n), which is Varying, only for a number of each rank's own value",
     ),
     "constant": (
         "the constants of",

@@ -8,20 +8,38 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays.device import to_host
 from autograd.engine.tensor import TENSORS
 from autograd.errors import AbsentError, ArgumentError, CollectiveMismatch, ShapeError, call_site
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 
-__all__ = ["HEADER_BYTES", "read", "outline_of", "write"]
+__all__ = ["HEADER_BYTES", "outline_of", "projection", "projection_in", "read", "write"]
 
 HEADER_BYTES = 1024
+_TEXT_BYTES = HEADER_BYTES - 16  # two numbers follow the text
 _LONGEST_SITE = 100
 _PLAIN = {label.letter: label for label in (R, I, V, P, C, D)}
 
 
-def write(array: Any, layout: Layout | None, recorded: bool, what: str, site: str = "") -> np.ndarray:
+def write(
+    array: Any, layout: Layout | None, recorded: bool, what: str, site: str = "", numbers: tuple[float, float] = (0, 0)
+) -> np.ndarray:
     """A header as an array of bytes."""
-    return np.frombuffer(_text(array.dtype, tuple(array.shape), layout, recorded, what, site), np.uint8).copy()
+    text = _text(array.dtype, tuple(array.shape), layout, recorded, what, site)
+    return np.frombuffer(text + np.array(numbers).tobytes(), np.uint8).copy()
+
+
+def projection(array: Any) -> tuple[float, float]:
+    """Two numbers by which ranks tell whether they hold the same value up to rounding: a projection, and its scale."""
+    host = np.abs(to_host(array)).reshape(-1).astype(float) if array.dtype.kind == "c" else to_host(array).reshape(-1)
+    weights = 1.0 + np.cos(np.arange(host.size))
+    return float(host @ weights), float(np.abs(host) @ weights)
+
+
+def projection_in(data: np.ndarray) -> tuple[float, float]:
+    """The numbers in a header."""
+    value, scale = data[_TEXT_BYTES:].view(float).tolist()
+    return value, scale
 
 
 @lru_cache(maxsize=256)
@@ -33,16 +51,16 @@ def _text(
         {"dtype": dtype.str, "shape": [int(n) for n in shape], "labels": labels, "recorded": recorded, "what": what,
          "site": site[-_LONGEST_SITE:]}
     ).encode()
-    if len(text) > HEADER_BYTES:
-        raise ShapeError(f"a header of {len(text)} bytes for shape {shape}; needed: at most {HEADER_BYTES}")
-    return text.ljust(HEADER_BYTES)
+    if len(text) > _TEXT_BYTES:
+        raise ShapeError(f"a header of {len(text)} bytes for shape {shape}; needed: at most {_TEXT_BYTES}")
+    return text.ljust(_TEXT_BYTES)
 
 
 def read(
     data: np.ndarray, recorded: bool, what: str, sender: str
 ) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
     """Shape, dtype and labels from a header; CollectiveMismatch if only one of sender and receiver records."""
-    shape, dtype, labels, is_recorded, call, site = _facts(data.tobytes())
+    shape, dtype, labels, is_recorded, call, site = _facts(data[:_TEXT_BYTES].tobytes())
     if call != what or (dtype.kind in "fc" and is_recorded != recorded):
         theirs = "recorded" if is_recorded else "not recorded"
         mine = "recorded" if recorded else "not recorded"

@@ -14,6 +14,7 @@ gather                              V -> root         scatter                   
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,12 +24,14 @@ import numpy as np
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.errors import GradientWarning, LayoutError, ShapeError, call_site, find_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.layouts.messages import describe
+from autograd.layouts.names import name_of
 from autograd.layouts.partition import nested_parts
 
 from ..call import Call
+from ..checks import modes
 from ..collective import Asked, Collective
 from ..mesh import Axis, current_mesh
 from ..staging import InShape, buffer_like, flat, from_front, front
@@ -156,6 +159,36 @@ def _(ct: Any, call: Call) -> Any:
 # -- public functions ------------------------------------------------------------------------------------------
 
 
+def _compared(x: Tensor, on: Axis, name: str) -> tuple[float, float]:
+    """The numbers of the root's value, the 1st, 2nd, 4th, 8th, ... time; (0, 0) otherwise."""
+    if name != "broadcast" or x.tape is None or type(x.array) is Shaped or not modes.limit:
+        return 0.0, 0.0
+    n = on.kept["broadcast"] = on.kept.get("broadcast", 0) + 1
+    return headers.projection(x.array) if modes.is_due(n) else (0.0, 0.0)
+
+
+def _warn_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[float, float]) -> None:
+    """Warn on a rank that has computed another value than the root: it is dropped, and no gradient flows to it."""
+    value, scale = theirs
+    if x.tape is None or not scale or type(x.array) is Shaped or not 0 <= x.node < len(x.tape.nodes):
+        return
+    node = x.tape.nodes[x.node]
+    mine = headers.projection(x.array)[0]
+    if node is None or not node[3] or abs(mine - value) <= scale * np.finfo(x.array.dtype).eps ** 0.5:
+        return
+    shown, axis = name_of(x), repr(on.names[0] if len(on.names) == 1 else on.names)
+    warnings.warn_explicit(
+        f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}, root={root}): rank "
+        f"{on.group.index} has computed another value than the root, rank {root}. Its value is dropped, and what it "
+        "was computed from gets no gradient\n"
+        f"  fix: if {shown} should be the same on all ranks, it is wrong before this call, as after a ring with a "
+        "round too few or too many\n"
+        f"  or:  None in place of {shown} on the other ranks, if the root's value alone is meant; "
+        f"all_reduce({shown}, {axis}, to=I) for the sum",
+        GradientWarning, *find_site(),
+    )  # fmt: skip
+
+
 def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Any, Any]:
     """The operand of broadcast or scatter, the axis, and the shape and dtype of the root's value.
 
@@ -178,12 +211,17 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
         if on.group.checking:
             how = "recorded" if recorded else "not recorded"
             on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
-        data = headers.write(x.array, x.layout, recorded, name) if at_root else np.empty(headers.HEADER_BYTES, np.uint8)
+        if at_root:
+            data = headers.write(x.array, x.layout, recorded, name, numbers=_compared(x, on, name))
+        else:
+            data = np.empty(headers.HEADER_BYTES, np.uint8)
         data = on.group.broadcast(data, root)
         if on.group.dry and not at_root:
             shape, dtype, labels = headers.outline_of(x, name, f"rank {root}")
         else:
             shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
+            if not at_root and x is not None:
+                _warn_if_dropped(x, on, name, root, headers.projection_in(data))
     rooted = dict(zip(on.names, map(Rooted, _coordinates(root, tuple(sizes_of(on)))), strict=True))
     if x is None:
         layout = mesh.grid.layout([rooted.get(a) or labels.get(a, V) for a in mesh.names])

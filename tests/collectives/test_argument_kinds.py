@@ -59,7 +59,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "sequences of logits": (
         lambda: nn.cross_entropy(numpy.ones((2, 3, 4)), numpy.ones((2, 3), int)), ("logits.reshape(-1, 4)", "  at "),
     ),
-    "torch's transpose": (lambda: ag.tensor(numpy.ones((2, 3, 4))).transpose(1, 2), ("x.swapaxes(1, 2)", "  at ")),
+    "two axes of three": (lambda: np.transpose(numpy.ones((2, 3, 4)), (1, 2)), ("x.swapaxes(1, 2)", "  at ")),
 }  # fmt: skip
 
 

@@ -1,0 +1,94 @@
+"""Methods of torch's tensors that NumPy's arrays do not have, for programs that are ported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from ..engine.parameter import Leaf
+from ..engine.state import state
+from ..engine.tensor import Tensor
+from ..errors import ArgumentError, ShapeError, call_site
+from ..layouts.rank_values import INTEGERS
+from . import elementwise, manipulation, shape, sorting
+from .arguments import normal_axis
+
+__all__ = ["METHODS", "copy"]
+
+
+def copy(x: Any) -> Tensor:
+    """Return `x` itself where the active tape follows it, as ``numpy.copy`` does, else a leaf with a copy of the value.
+
+    Tensors are never changed in place, so a copy is not needed, and a new leaf would have no gradient.
+    """
+    if state.recording is not None and x.requires_grad:
+        return x
+    return Leaf(x.array.copy(), x.layout)
+
+
+def _several(given: tuple[Any, ...]) -> Any:
+    """The arguments of a method that takes several integers or one sequence."""
+    return given[0] if len(given) == 1 and not isinstance(given[0], INTEGERS) else given
+
+
+def _view(x: Any, *given: Any) -> Any:
+    """Return the same elements in another shape: torch's ``view``, which is ``reshape`` here."""
+    wanted = _several(given)
+    if not isinstance(wanted, Sequence):
+        raise ArgumentError(f"view: {wanted!r} was given; needed: extents. Fix: astype, for a dtype" + call_site())
+    return shape.reshape(x, tuple(wanted))
+
+
+def _permute(x: Any, *dims: Any) -> Any:
+    """Return the dimensions permuted."""
+    return shape.transpose(x, _several(dims))
+
+
+def _unsqueeze(x: Any, dim: int) -> Any:
+    """Return `x` with a new dimension of extent 1 at `dim`."""
+    return shape.expand_dims(x, dim)
+
+
+def _split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Return the parts of a size (the last one may be smaller), or of several sizes, along `dim`."""
+    n = int(x.array.shape[normal_axis(dim, x.ndim)])
+    if isinstance(split_size_or_sections, Sequence):
+        sizes = [index(size) for size in split_size_or_sections]
+        if sum(sizes) != n or min(sizes, default=0) < 0:
+            raise ShapeError(f"split: sizes {sizes} were given for an extent of {n}; needed: its parts" + call_site())
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
+    else:
+        size = index(split_size_or_sections)
+        if size < 1:
+            raise ShapeError(f"split: a size of {size} was given; needed: at least 1" + call_site())
+        ends = list(range(size, n, size))
+    return tuple(manipulation.split(x, ends, dim))
+
+
+def _chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+    """Return at most `chunks` parts of one size along `dim`; the last one may be smaller."""
+    n, chunks = int(x.array.shape[normal_axis(dim, x.ndim)]), index(chunks)
+    if chunks < 1:
+        raise ShapeError(f"chunk: {chunks} parts were asked for; needed: at least 1" + call_site())
+    return _split(x, max(-(-n // chunks), 1), dim)
+
+
+def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    """Return `x` with `value` where the mask is True."""
+    return sorting.where(mask, value, x)
+
+
+METHODS: dict[str, Any] = {
+    "chunk": _chunk,
+    "clone": copy,
+    "contiguous": lambda x: x,
+    "detach": elementwise.stop_gradient,
+    "dim": lambda x: x.ndim,
+    "masked_fill": _masked_fill,
+    "numel": lambda x: x.size,
+    "permute": _permute,
+    "split": _split,
+    "unsqueeze": _unsqueeze,
+    "view": _view,
+}
