@@ -125,8 +125,8 @@ def mean_loss(losses: Any, caller: str, **operands: Any) -> Any:
         raise LayoutError(
             f"{caller}(reduction='mean'), whose losses are {describe(array, array.shape, losses.layout)}\n"
             f"  axis {axis!r}: the losses are {label!r}, and each rank would divide the sum of its own part by its own "
-            f"count\n  fix: all_reduce({caller}(..., reduction='sum'), {axis!r}, to=I) / {count}   "
-            f"({note}without the all_reduce it is an addend of this rank)" + call_site()
+            f"count\n  fix: {caller}(..., reduction='sum') / {count}   "
+            f"({note}Partial: then sum it over the ranks, all_reduce(loss, {axis!r}, to=I))" + call_site()
         )
     return mean(losses)
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.shape_only import Shaped
+from autograd.engine.events import objectives
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import GradientWarning, LayoutError, ShapeError, call_site, find_site
@@ -159,16 +160,22 @@ def _(ct: Any, call: Call) -> Any:
 # -- public functions ------------------------------------------------------------------------------------------
 
 
+_MOST_NOTED = 16  # values; they keep their tapes
+
+
 def _compared(x: Tensor, on: Axis, name: str) -> tuple[float, float]:
     """The numbers of the root's value, the 1st, 2nd, 4th, 8th, ... time; (0, 0) otherwise."""
-    if name != "broadcast" or x.tape is None or type(x.array) is Shaped or not modes.limit:
+    if name != "broadcast" or x.tape is None or type(x.array) is Shaped:
         return 0.0, 0.0
     n = on.kept["broadcast"] = on.kept.get("broadcast", 0) + 1
     return headers.projection(x.array) if modes.is_due(n) else (0.0, 0.0)
 
 
-def _warn_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[float, float]) -> None:
-    """Warn on a rank that has computed another value than the root: it is dropped, and no gradient flows to it."""
+def _note_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[float, float]) -> None:
+    """Note on a rank that it has computed another value than the root: it is dropped, and no gradient flows to it.
+
+    Backward warns of it, if nothing else uses the value.
+    """
     value, scale = theirs
     if x.tape is None or not scale or type(x.array) is Shaped or not 0 <= x.node < len(x.tape.nodes):
         return
@@ -177,16 +184,30 @@ def _warn_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[fl
     if node is None or not node[3] or abs(mine - value) <= scale * np.finfo(x.array.dtype).eps ** 0.5:
         return
     shown, axis = name_of(x), repr(on.names[0] if len(on.names) == 1 else on.names)
-    warnings.warn_explicit(
+    text = (
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}, root={root}): rank "
         f"{on.group.index} has computed another value than the root, rank {root}. Its value is dropped, and what it "
         "was computed from gets no gradient\n"
         f"  fix: if {shown} should be the same on all ranks, it is wrong before this call, as after a ring with a "
         "round too few or too many\n"
         f"  or:  None in place of {shown} on the other ranks, if the root's value alone is meant; "
-        f"all_reduce({shown}, {axis}, to=I) for the sum",
-        GradientWarning, *find_site(),
-    )  # fmt: skip
+        f"all_reduce({shown}, {axis}, to=I) for the sum"
+    )
+    dropped: list[Any] = on.kept.setdefault("dropped", [])
+    dropped.append((x.tape, x.node, text, find_site()))
+    del dropped[:-_MOST_NOTED]
+
+
+def _warn_of_dropped(outputs: Any, recording: Any) -> None:
+    """At backward: warn of the noted values of a tape that only the broadcast uses."""
+    for axis in current_mesh().known_axes():
+        noted: list[Any] = axis.kept.pop("dropped", [])
+        for tape, place, text, site in noted:
+            if tape is recording and sum(place in node[3] for node in tape.nodes if node is not None) == 1:
+                warnings.warn_explicit(text, GradientWarning, *site)
+
+
+objectives.append(_warn_of_dropped)
 
 
 def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Any, Any]:
@@ -212,7 +233,8 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
             how = "recorded" if recorded else "not recorded"
             on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
         if at_root:
-            data = headers.write(x.array, x.layout, recorded, name, numbers=_compared(x, on, name))
+            numbers = _compared(x, on, name) if modes.limit else (0.0, 0.0)
+            data = headers.write(x.array, x.layout, recorded, name, numbers=numbers)
         else:
             data = np.empty(headers.HEADER_BYTES, np.uint8)
         data = on.group.broadcast(data, root)
@@ -220,8 +242,8 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
             shape, dtype, labels = headers.outline_of(x, name, f"rank {root}")
         else:
             shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
-            if not at_root and x is not None:
-                _warn_if_dropped(x, on, name, root, headers.projection_in(data))
+            if not at_root and x is not None and modes.limit:
+                _note_if_dropped(x, on, name, root, headers.projection_in(data))
     rooted = dict(zip(on.names, map(Rooted, _coordinates(root, tuple(sizes_of(on)))), strict=True))
     if x is None:
         layout = mesh.grid.layout([rooted.get(a) or labels.get(a, V) for a in mesh.names])

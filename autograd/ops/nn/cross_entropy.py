@@ -50,9 +50,9 @@ def mean_of_targets(losses: Any, caller: str, labels: Any, ignored: int, has_wei
     return (
         f"{caller}(reduction='mean'), whose losses are {describe(losses.array, losses.array.shape, losses.layout)}\n"
         f"  axis {axis!r}: the losses are {label!r}, and each rank would divide the sum of its own part by its own "
-        f"{'weights' if has_weights else 'count'}\n  fix: all_reduce({caller}(..., reduction='sum'), {axis!r}, to=I) / "
-        f"all_reduce({own}, {axis!r}, to=I)   ({what} of all ranks that are not {ignored}, which is ignored)"
-        + call_site()
+        f"{'weights' if has_weights else 'count'}\n  fix: {caller}(..., reduction='sum') / "
+        f"cc.all_reduce({own}, {axis!r}, to=R)   ({what} of all ranks that are not {ignored}, which is ignored; "
+        f"Partial: then sum it over the ranks, all_reduce(loss, {axis!r}, to=I))" + call_site()
     )
 
 
