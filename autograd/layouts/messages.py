@@ -15,8 +15,8 @@ from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
     "ABOUT_EXTENTS", "REJECTED", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf",
-    "explain", "first_elements_text", "fixes", "rank_dependent", "require_one_number", "require_same_number",
-    "unagreed", "unfit",
+    "explain", "first_elements_text", "fixes", "own_part", "rank_dependent", "require_one_number",
+    "require_same_number", "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -570,6 +570,31 @@ def drawn_leaf(caller: str, x: Any) -> str:
         f"cotangent\n  fix: ag.Parameter({x.name or 'x'})   (Invariant: one value that is learned)\n"
         f"  or:  layout={{{axis!r}: R}}   (equal copies, which the ranks use separately)"
     )
+
+
+def own_part(given: str, shape: Sequence[int], axis: str, have: Label, need: Any) -> str:
+    """The text of the error for equal copies that were given for the parts of a sharded value.
+
+    Parameters
+    ----------
+    given : str
+        What was given, and for what: the start of the text.
+    shape : sequence of int
+        The shape of what was given.
+    have, need : Label
+        The label of what was given, and the Shard that is needed; see `layout.is_copy_for_part`.
+    """
+    d, extent = need.dim, need.extent
+    whole = "the whole" if extent is None else f"the whole one, of {extent} elements along dimension {d}"
+    labelled = "v" if have is R or have is I else f"ag.tensor(v, layout={{{axis!r}: R}})"
+    text = (
+        f"{given}{_in_all(need)}\n  axis {axis!r}: all ranks gave the same {int(shape[d])} elements along dimension "
+        f"{d} ({have.word}); needed: on each rank those of its own part\n"
+        f"  fix: cc.shard({labelled}, {axis!r}, dim={d}), with v {whole}   (this rank's part)"
+    )
+    if have is D:
+        text += "\n  or:  draw it for that value: pass the value instead of a shape   (its part of one logical draw)"
+    return text + call_site()
 
 
 def addend(caller: str, x: Any, name: str) -> str:

@@ -21,8 +21,8 @@ from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, place_off_tape, relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
-from ..layouts.layout import C, I, P, V, may_relabel
-from ..layouts.messages import describe, drawn_leaf
+from ..layouts.layout import C, I, P, V, is_copy_for_part, may_relabel
+from ..layouts.messages import describe, drawn_leaf, own_part
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
 
@@ -262,13 +262,17 @@ def tangent_of(x: Tensor, t: Any, record: bool) -> Any:
     if x.layout is not None:
         layout = t.layout
         for k, axis in enumerate(x.layout.grid.names):
-            if layout is None or not may_relabel(layout.labels[k], x.layout.labels[k]):
-                have = describe(t.array, t.array.shape, layout)
+            have, need = None if layout is None else layout.labels[k], x.layout.labels[k]
+            if have is None or is_copy_for_part(have, need) or not may_relabel(have, need):
+                given = (
+                    f"a tangent {describe(t.array, t.array.shape, layout)} was given for an argument "
+                    f"{describe(x.array, x.array.shape, x.layout)}"
+                )
+                if have is not None and is_copy_for_part(have, need):
+                    raise LayoutError(own_part(given, t.array.shape, axis, have, need))
                 raise LayoutError(
-                    f"a tangent {have} was given for an argument {describe(x.array, x.array.shape, x.layout)}\n"
-                    f"  axis {axis!r}: needed: the argument's own layout, {x.layout.labels[k].word}\n  fix: "
-                    f"ag.tensor(tangent, layout={{{axis!r}: {x.layout.labels[k]!r}}}), if that is what the ranks hold"
-                    + call_site()
+                    f"{given}\n  axis {axis!r}: needed: the argument's own layout, {need.word}\n  fix: "
+                    f"ag.tensor(tangent, layout={{{axis!r}: {need!r}}}), if that is what the ranks hold" + call_site()
                 )
         t = relabel(t, x.layout)
     return t if record else t.array
