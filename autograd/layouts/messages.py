@@ -589,7 +589,7 @@ def own_part(given: str, shape: Sequence[int], axis: str, have: Label, need: Any
     labelled = "v" if have is R or have is I else f"ag.tensor(v, layout={{{axis!r}: R}})"
     text = (
         f"{given}{_in_all(need)}\n  axis {axis!r}: all ranks gave the same {int(shape[d])} elements along dimension "
-        f"{d} ({have.word}); needed: on each rank those of its own part\n"
+        f"{d} ({have.word}); needed: {need.word}, on each rank its own part\n"
         f"  fix: cc.shard({labelled}, {axis!r}, dim={d}), with v {whole}   (this rank's part)"
     )
     if have is D:
