@@ -240,3 +240,30 @@ def test_the_traceback_of_one_rank_leaves_out_the_frames_of_the_library(tmp_path
     assert done.returncode == 1 and "axis 'dp': Invariant" in done.stderr
     assert sum("one_rank.py" in frame for frame in frames) == 2
     assert (len(frames) > 2) == is_full
+
+
+# -- a cast outside of the function that is differentiated -------------------------------------------------------------
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_cast_made_outside_of_the_function_of_a_transform(ranks: int) -> None:
+    serial = 2 * X.T @ (X @ START)
+    gradients: dict[str, Callable[[Any, Any], Any]] = {
+        "grad": lambda loss, w: ag.grad(loss)(w),
+        "value_and_grad": lambda loss, w: ag.value_and_grad(loss)(w)[1],
+        "hvp": lambda loss, w: ag.hvp(loss, (w,), (ag.constant(START),))[1],
+        "check_grads": lambda loss, w: [ag.testing.check_grads(loss, w, order=1), ag.grad(loss)(w)][1],
+    }
+    for gradient in gradients.values():
+
+        def outside(mesh: Any, gradient: Any = gradient) -> Any:
+            w = ag.Parameter(START)
+            wr = cc.cast(w, "dp", to=R)
+            return gradient(lambda w: cc.all_reduce(((rows(X) @ wr) ** 2).sum(), "dp", to=I), w)
+
+        def inside(mesh: Any, gradient: Any = gradient) -> Any:
+            whole = lambda w: cc.all_reduce(((rows(X) @ cc.cast(w, "dp", to=R)) ** 2).sum(), "dp", to=I)
+            return gradient(whole, ag.Parameter(START)).numpy()
+
+        text = refusal(outside, ag.TapeError, ranks)
+        assert text.startswith("wr: f64[2,2] {dp: R} was computed from a value that requires a gradient while no tape")
+        assert "fix: compute it inside the function, from its argument" in text
+        numpy.testing.assert_allclose(run(inside, ranks), serial)
