@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import is_taken, name_of, owner_of, parameters_beside
+from .names import is_taken, name_of, owner_of, parameters_beside, slice_of
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -302,12 +302,15 @@ def explain(
     if word == "spans":
         j, d, i = at
         found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found
+        sliced = _part_of_sliced(operands[j], size, labels[i].extent, axis, d) if j < len(operands) else None
         local = shapes[i][labels[i].dim]
         is_same = labels[j] is R or labels[j] is I or labels[j] is C
         if is_same and shapes[j][d] == local != labels[i].extent and size > 1:
             whole = f"all {labels[i].extent}" if labels[i].extent else "all elements"
             found = (f"  fix: shard(whole, {axis!r}, dim={d}), with whole made for {whole} and labelled {R!r}, in "
                      f"place of {names[j]}, which all ranks have made for the {local} of a part")  # fmt: skip
+        if is_same and sliced:
+            found = sliced
         if labels[j] is V and shapes[j][d] == labels[i].extent and _has_default_label(operands[j], axis):
             made = _labelled(operands[j], names[j], {axis: R}, grid.names)
             whole = made if _is_plain(operands[j]) else names[j]
@@ -341,6 +344,9 @@ def explain(
     if word == "invariant" and op.name in ("add", "subtract") and labels[at[1]] is V and found:
         found += (f"\n  or:  add {names[at[0]]} to the result of all_reduce(..., {axis!r}, to=I), if {names[at[1]]} is "
                   f"summed over the ranks later: in the sum it would count once per rank")  # fmt: skip
+    if word == "added" and op.name in ("add", "subtract") and found and "all_reduce" in found:
+        found += (f"\n  or:  {op.name} {names[at[1]]} after the outer all_reduce, if {names[at[0]]} is summed over the "
+                  "ranks later: in the sum it would count once per rank")  # fmt: skip
     if word == "invariant" and found and labels[at[1]] is R:
         found += (f"\n  or:  to=I where {names[at[1]]} is made by all_reduce, all_gather or broadcast, if all ranks "
                   "compute the same from there on")  # fmt: skip
@@ -434,6 +440,15 @@ def _part(name: str, label: Label, axis: str, dim: int) -> str | None:
         cost = "free in both directions" if label is R else "an all-gather in backward"
         return f"  fix: shard({name}, {axis!r}, dim={dim})   (this rank's part; {cost})"
     return None
+
+
+def _part_of_sliced(x: Any, size: int, extent: int | None, axis: str, dim: int) -> str | None:
+    """The fix for a slice of a variable that has the extent of the whole: the variable's own part on this rank."""
+    name, value = slice_of(x, dim, extent)
+    if not name or (size > 1 and x.array.shape[dim] == extent):
+        return None
+    found = _part(name, value.layout[axis], axis, dim)
+    return found and found.replace("   (", f" in place of the slice of {name}   (", 1)
 
 
 def _is_plain(x: Any) -> bool:
