@@ -27,8 +27,8 @@ from ..errors import (
     TapeError,
     call_site,
 )
-from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
-from ..layouts.messages import contradiction, describe, drawn_leaf
+from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V, is_copy_for_part, may_relabel
+from ..layouts.messages import contradiction, describe, drawn_leaf, own_part
 from ..layouts.partition import extents_of_parts, parts, require_fit
 from .events import declarations
 from .recording import LEAF, Recording
@@ -124,6 +124,11 @@ class Leaf(Tensor):
             return g
         for k, axis in enumerate(need.grid.names):
             have, label = None if g.layout is None else g.layout.labels[k], need.labels[k]
+            if have is not None and is_copy_for_part(have, label):
+                raise LayoutError(own_part(
+                    f"a gradient {describe(g.array, g.array.shape, g.layout)} was assigned to {name}: "
+                    f"{describe(self.array, shape, self.layout)}", shape, axis, have, label,
+                ))  # fmt: skip
             if have is None or not (have == label or (have is C and may_relabel(have, label))):
                 fix = f"ag.tensor(gradient, layout={{{axis!r}: {label!r}}}), if that is what the ranks hold"
                 if have is P:

@@ -28,6 +28,7 @@ from ..layouts.layout import I
 from ..layouts.messages import describe
 from ..layouts.names import name_of
 from . import events
+from .pytree import flatten
 
 __all__ = ["EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "UNRECORDED", "Node", "Recording", "Step"]
 
@@ -163,12 +164,15 @@ class Recording:
     lanes : dict
         The places of started (nonblocking) communications, by channel, in order.
     takes_unrecorded : bool
-        Whether values that were computed from leaves while nothing was recorded may enter, as data. A tape of a
-        transform takes them: it differentiates with respect to its arguments only.
+        Whether values that were computed from leaves while nothing was recorded may enter, as data. The tape of a
+        transform takes them if none of its arguments can be what they were computed from.
+    given : object
+        Of a transform's tape: a container of the values that were passed to the transform, which may enter, too. None
+        for other tapes.
     """
 
     __slots__ = (
-        "__weakref__", "_held", "_locked", "_tape", "communicates", "lanes", "leaves", "nodes", "pending",
+        "__weakref__", "_held", "_locked", "_tape", "communicates", "given", "lanes", "leaves", "nodes", "pending",
         "takes_unrecorded", "thread",
     )  # fmt: skip
 
@@ -183,6 +187,7 @@ class Recording:
         self.communicates: Any = False
         self.lanes: dict[Any, list[int]] = {}
         self.takes_unrecorded = False
+        self.given: Any = None
 
     def append(self, node: Node) -> int:
         """Append a node; returns its place."""
@@ -206,7 +211,7 @@ class Recording:
                 x.enter_mesh()
             if not x._requires_grad:
                 if x.node == UNRECORDED and not self.takes_unrecorded:
-                    _refuse_unrecorded(x)
+                    _refuse_unrecorded(self, x)
                 self.lock(x.array)
                 return OUTSIDE
             self.hold(x)
@@ -310,23 +315,33 @@ def _refuse_operand(recording: Recording, x: Any) -> NoReturn:
     )
 
 
-def _refuse_unrecorded(x: Any) -> NoReturn:
-    """Raise TapeError for a value that was computed from a leaf while nothing was recorded, and is used on a tape."""
+def _refuse_unrecorded(recording: Recording, x: Any) -> None:
+    """Raise TapeError for a value that was computed from a leaf while nothing was recorded, and is used on a tape.
+
+    A value that was passed to a transform is data.
+    """
+    in_transform = recording.given is not None
+    if in_transform and any(each is x for each in flatten(recording.given)[0]):
+        return
     name = name_of(x, "")
     shown = f"{name}: {describe(x.array, x.array.shape, x.layout)}" if name else (
         f"an operand, {describe(x.array, x.array.shape, x.layout)},")  # fmt: skip
-    fix = "  fix: "
-    if x.layout is None or all(label is I for label in x.layout.labels):  # as parameters are
-        p = name or "p"
-        fix += (
-            f"p.data = p.numpy() - lr * p.grad.numpy() in place of p = p - lr * p.grad, or {p} = ag.Parameter("
-            f"{p}.numpy()), if {p} is an updated weight\n  or:  "
-        )
+    fix, p = "  fix: ", name or "p"
+    if in_transform:
+        where = "outside of the function that is differentiated. Used in it"
+        needed, inside = "values computed in the function", "inside the function, from its argument"
+        as_data = f"  or:  pass {p} as an argument that argnum does not name, or stop_gradient({p})"
+    else:
+        where = "before the tape's block, after one, or in another thread. Used here"
+        needed, inside = "values that this tape records", "inside the tape's block"
+        as_data = "  or:  stop_gradient(x), or compute it under `with ag.no_grad():`"
+        if x.layout is None or all(label is I for label in x.layout.labels):  # as parameters are
+            fix += (
+                f"p.data = p.numpy() - lr * p.grad.numpy() in place of p = p - lr * p.grad, or {p} = ag.Parameter("
+                f"{p}.numpy()), if {p} is an updated weight\n  or:  "
+            )
     raise TapeError(
-        f"{shown} was computed from a value that requires a gradient "
-        "while no tape recorded it: before the tape's block, after one, or in another thread. Used here, it would be a "
-        "constant, and the gradient through it would be silently missing. Needed: values that this tape records\n"
-        f"{fix}compute it inside the tape's block\n"
-        "  or:  stop_gradient(x), or compute it under `with ag.no_grad():`, if it is meant without its gradient"
-        + call_site()
+        f"{shown} was computed from a value that requires a gradient while no tape recorded it: {where}, it would be a "
+        f"constant, and the gradient through it would be silently missing. Needed: {needed}\n{fix}compute it {inside}\n"
+        f"{as_data}, if it is meant without its gradient" + call_site()
     )

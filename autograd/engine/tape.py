@@ -17,8 +17,8 @@ from ..arrays.device import as_array
 from ..arrays.shape_only import Shaped, shape_only
 from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
 from ..layouts.inference import axes_in
-from ..layouts.layout import C, I, P, R, V, may_relabel
-from ..layouts.messages import describe, require_one_number
+from ..layouts.layout import C, I, P, R, V, is_copy_for_part, may_relabel
+from ..layouts.messages import describe, own_part, require_one_number
 from ..layouts.rank_values import LocalCount, plain, rank_axes
 from . import events
 from .deferred import refuse_pending
@@ -454,6 +454,11 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
                 f"cast(output, {axis!r}, to=I), and the cotangent Invariant, if all ranks hold the same cotangent\n  "
                 f"or:  ag.tensor(cotangent, layout={{{axis!r}: P}}), if the ranks hold addends" + call_site()
             )
+        if not number and is_copy_for_part(label, dual.labels[k]):
+            raise LayoutError(own_part(
+                f"a cotangent {describe(value, value.shape, have)} was given for an output "
+                f"{describe(array, array.shape, y.layout)}", value.shape, axis, label, dual.labels[k],
+            ))  # fmt: skip
         if not may_relabel(label, dual.labels[k]):
             raise LayoutError(
                 f"backward(output: {describe(array, array.shape, y.layout)}, cotangent: "

@@ -26,7 +26,7 @@ from ..errors import MeshError, call_site
 
 __all__ = [
     "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Sum", "V", "dual_label",
-    "may_relabel",
+    "is_copy_for_part", "may_relabel",
 ]  # fmt: skip
 
 
@@ -146,6 +146,11 @@ def may_relabel(have: Label, need: Label) -> bool:
         return True
     varying = have is V or have is R or type(have) in (Shard, Rooted)
     return varying and (need is V or type(need) in (Shard, Rooted) or (need is P and have is not R))
+
+
+def is_copy_for_part(have: Label, need: Label) -> bool:
+    """Whether all ranks hold the same elements where each needs those of its own part."""
+    return type(need) is Shard and (have is C or have is R or have is I or have is D)
 
 
 class Mix:

@@ -10,13 +10,13 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import is_taken, name_of, owner_of, parameters_beside
+from .names import is_taken, name_of, owner_of, parameters_beside, slice_of
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
     "ABOUT_EXTENTS", "REJECTED", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf",
-    "explain", "first_elements_text", "fixes", "rank_dependent", "require_one_number", "require_same_number",
-    "unagreed", "unfit",
+    "explain", "first_elements_text", "fixes", "own_part", "rank_dependent", "require_one_number",
+    "require_same_number", "unagreed", "unfit",
 ]  # fmt: skip
 
 
@@ -302,12 +302,15 @@ def explain(
     if word == "spans":
         j, d, i = at
         found = _of_another_extent(names[j], shapes[j][d], labels[i].extent, labels[j]) or found
+        sliced = _part_of_sliced(operands[j], size, labels[i].extent, axis, d) if j < len(operands) else None
         local = shapes[i][labels[i].dim]
         is_same = labels[j] is R or labels[j] is I or labels[j] is C
         if is_same and shapes[j][d] == local != labels[i].extent and size > 1:
             whole = f"all {labels[i].extent}" if labels[i].extent else "all elements"
             found = (f"  fix: shard(whole, {axis!r}, dim={d}), with whole made for {whole} and labelled {R!r}, in "
                      f"place of {names[j]}, which all ranks have made for the {local} of a part")  # fmt: skip
+        if is_same and sliced:
+            found = sliced
         if labels[j] is V and shapes[j][d] == labels[i].extent and _has_default_label(operands[j], axis):
             made = _labelled(operands[j], names[j], {axis: R}, grid.names)
             whole = made if _is_plain(operands[j]) else names[j]
@@ -341,6 +344,9 @@ def explain(
     if word == "invariant" and op.name in ("add", "subtract") and labels[at[1]] is V and found:
         found += (f"\n  or:  add {names[at[0]]} to the result of all_reduce(..., {axis!r}, to=I), if {names[at[1]]} is "
                   f"summed over the ranks later: in the sum it would count once per rank")  # fmt: skip
+    if word == "added" and op.name in ("add", "subtract") and found and "all_reduce" in found:
+        found += (f"\n  or:  {op.name} {names[at[1]]} after the outer all_reduce, if {names[at[0]]} is summed over the "
+                  "ranks later: in the sum it would count once per rank")  # fmt: skip
     if word == "invariant" and found and labels[at[1]] is R:
         found += (f"\n  or:  to=I where {names[at[1]]} is made by all_reduce, all_gather or broadcast, if all ranks "
                   "compute the same from there on")  # fmt: skip
@@ -434,6 +440,15 @@ def _part(name: str, label: Label, axis: str, dim: int) -> str | None:
         cost = "free in both directions" if label is R else "an all-gather in backward"
         return f"  fix: shard({name}, {axis!r}, dim={dim})   (this rank's part; {cost})"
     return None
+
+
+def _part_of_sliced(x: Any, size: int, extent: int | None, axis: str, dim: int) -> str | None:
+    """The fix for a slice of a variable that has the extent of the whole: the variable's own part on this rank."""
+    name, value = slice_of(x, dim, extent)
+    if not name or (size > 1 and x.array.shape[dim] == extent):
+        return None
+    found = _part(name, value.layout[axis], axis, dim)
+    return found and found.replace("   (", f" in place of the slice of {name}   (", 1)
 
 
 def _is_plain(x: Any) -> bool:
@@ -570,6 +585,31 @@ def drawn_leaf(caller: str, x: Any) -> str:
         f"cotangent\n  fix: ag.Parameter({x.name or 'x'})   (Invariant: one value that is learned)\n"
         f"  or:  layout={{{axis!r}: R}}   (equal copies, which the ranks use separately)"
     )
+
+
+def own_part(given: str, shape: Sequence[int], axis: str, have: Label, need: Any) -> str:
+    """The text of the error for equal copies that were given for the parts of a sharded value.
+
+    Parameters
+    ----------
+    given : str
+        What was given, and for what: the start of the text.
+    shape : sequence of int
+        The shape of what was given.
+    have, need : Label
+        The label of what was given, and the Shard that is needed; see `layout.is_copy_for_part`.
+    """
+    d, extent = need.dim, need.extent
+    whole = "the whole" if extent is None else f"the whole one, of {extent} elements along dimension {d}"
+    labelled = "v" if have is R or have is I else f"ag.tensor(v, layout={{{axis!r}: R}})"
+    text = (
+        f"{given}{_in_all(need)}\n  axis {axis!r}: all ranks gave the same {int(shape[d])} elements along dimension "
+        f"{d} ({have.word}); needed: {need.word}, on each rank its own part\n"
+        f"  fix: cc.shard({labelled}, {axis!r}, dim={d}), with v {whole}   (this rank's part)"
+    )
+    if have is D:
+        text += "\n  or:  draw it for that value: pass the value instead of a shape   (its part of one logical draw)"
+    return text + call_site()
 
 
 def addend(caller: str, x: Any, name: str) -> str:

@@ -14,7 +14,7 @@ from ..errors import caller
 from .layout import Layout, Shard
 
 __all__ = [
-    "global_extent", "is_taken", "name_of", "owner_of", "parameters_beside", "variable_of", "view_of",
+    "global_extent", "is_taken", "name_of", "owner_of", "parameters_beside", "slice_of", "variable_of", "view_of",
 ]  # fmt: skip
 
 _MOST = 64  # elements of a list, attributes of an object
@@ -120,6 +120,24 @@ def view_of(x: Any) -> tuple[str, Any]:
         own = getattr(value, "array", None) if hasattr(value, "layout") else None
         if isinstance(own, np.ndarray) and isinstance(array, np.ndarray) and own.size == array.size:
             if own.dtype == array.dtype and np.may_share_memory(own, array):
+                return text, value
+    return "", None
+
+
+def slice_of(x: Any, dim: int, extent: int | None) -> tuple[str, Any]:
+    """The variable of the caller with `extent` elements along `dim` of which the Tensor `x` is a slice, and its value.
+
+    ("", None) if there is none. The slice may be of all elements, as on one rank, if it has no name of its own.
+    """
+    array = getattr(x, "array", None)
+    if not isinstance(array, np.ndarray) or type(x).__name__ == "Given" or extent is None:
+        return "", None
+    if array.shape[dim] == extent and any(value is x for _, value in _variables()):
+        return "", None
+    for text, value in _variables():
+        own = getattr(value, "array", None) if getattr(value, "layout", None) is not None else None
+        if isinstance(own, np.ndarray) and own.strides == array.strides and own.shape[dim] == extent:
+            if value is not x and np.may_share_memory(own, array):
                 return text, value
     return "", None
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..engine.state import state
+from ..engine.tensor import TENSORS, may_need_gradient
 from ..errors import CommunicationError, RingtapeError
+from ..transforms import vjp
 from .coordinates import Function, OnAllRanks, plain_arrays_named
 from .declaration import check_users_declarations
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
@@ -74,6 +76,8 @@ def check_grads(
         An argument, or the result, is not floating or complex.
     ReplicaMismatch
         Under a mesh: the copies of an argument that is R or I differ between ranks.
+    TapeError
+        `f` uses a value that was computed outside of it from a value that requires a gradient, as an argument does.
     RingtapeError
         `order` or `modes` is not valid.
 
@@ -113,6 +117,8 @@ def check_grads(
         (1e-4 if single else 1e-9) if atol is None else atol, np.random.default_rng(seed),
     )  # fmt: skip
     with plain_arrays_named(args, "check_grads"):
+        if any(x.__class__ in TENSORS and may_need_gradient(x) for x in args):
+            vjp(f, *[x if x.__class__ in TENSORS else np.asarray(x) for x in args])  # the copies below are new leaves
         check_users_declarations(f, tested.spread(xs), seed)
         _check(tested, xs, order, options, "")
 

@@ -187,7 +187,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     state.recording = None
     try:
         with Tape() as tape:
-            tape.recording.takes_unrecorded = recording.takes_unrecorded
+            tape.recording.takes_unrecorded, tape.recording.given = recording.takes_unrecorded, recording.given
             outputs, out_structure = segment.run(operands)
     finally:
         state.recording = recording

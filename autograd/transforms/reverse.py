@@ -13,7 +13,7 @@ from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site
 from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
-from .wrapping import Argnum, name_of, nary, position
+from .wrapping import Argnum, like, name_of, nary, position
 
 __all__ = [
     "egrad", "elementwise_grad", "grad", "grad_and_aux", "grad_named", "holomorphic_grad", "make_vjp",
@@ -48,6 +48,9 @@ def grad(fun: Function, argnum: Argnum = 0) -> Function:
         In a call: an argument is an integer or a boolean.
     LayoutError
         In a call: the result is V or R on an axis, so it is not one number.
+    TapeError
+        In a call: `fun` uses a value that was computed outside of it from a value that requires a gradient, as an
+        argument does. The other arguments of `fun`, and results of `stop_gradient`, are data.
 
     Notes
     -----
@@ -392,7 +395,7 @@ def _grad_and_aux(f: Function, x: Any) -> tuple[Any, Any]:
         aux.append(found[1])
         return found[0]
 
-    traced = Traced(first, x)
+    traced = Traced(like(f, first), x)
     objective(traced)
     found = traced.gradient(None)
     return found, aux_out(traced, aux[0])

@@ -19,10 +19,10 @@ from ..engine.parameter import Constant, Leaf, tensor
 from ..engine.pytree import flatten
 from ..engine.state import state
 from ..engine.tape import Tape
-from ..engine.tensor import TENSORS, Tensor, place_off_tape, relabel
+from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
-from ..layouts.layout import C, I, P, V, may_relabel
-from ..layouts.messages import describe, drawn_leaf
+from ..layouts.layout import C, I, P, V, is_copy_for_part, may_relabel
+from ..layouts.messages import describe, drawn_leaf, own_part
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
 
@@ -60,10 +60,13 @@ class Traced:
         what = what or getattr(function, "what", "argument 0")
         is_outermost = state.recording is None
         with Tape() as self.tape:
-            self.tape.recording.takes_unrecorded |= is_outermost  # the gradients of the arguments alone are asked for
+            recording, is_source = self.tape.recording, False
+            before = recording.takes_unrecorded, recording.given
+            recording.takes_unrecorded |= is_outermost
             for i, x in enumerate(leaves):
                 if x.__class__ in TENSORS:
                     self.raw = False
+                    is_source |= x.tape is not recording and may_need_gradient(x)
                 else:
                     try:
                         x = tensor(x)
@@ -87,10 +90,14 @@ class Traced:
                 elif isinstance(x, Constant):
                     raise _constant_argument(x, self.structure.paths(what)[i])
                 inputs.append(self.tape.watch(x))
+            if is_source and recording.takes_unrecorded:  # a value computed outside may depend on an argument
+                recording.takes_unrecorded, recording.given = False, (tree, getattr(function, "given", None))
             try:
                 found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
             except LayoutError as error:
                 raise self.hinted(error) from error.__cause__
+            finally:
+                recording.takes_unrecorded, recording.given = before
             for y in found:
                 if y.__class__ is Deferred:  # a value that is returned must have arrived
                     y.wait()
@@ -262,13 +269,17 @@ def tangent_of(x: Tensor, t: Any, record: bool) -> Any:
     if x.layout is not None:
         layout = t.layout
         for k, axis in enumerate(x.layout.grid.names):
-            if layout is None or not may_relabel(layout.labels[k], x.layout.labels[k]):
-                have = describe(t.array, t.array.shape, layout)
+            have, need = None if layout is None else layout.labels[k], x.layout.labels[k]
+            if have is None or is_copy_for_part(have, need) or not may_relabel(have, need):
+                given = (
+                    f"a tangent {describe(t.array, t.array.shape, layout)} was given for an argument "
+                    f"{describe(x.array, x.array.shape, x.layout)}"
+                )
+                if have is not None and is_copy_for_part(have, need):
+                    raise LayoutError(own_part(given, t.array.shape, axis, have, need))
                 raise LayoutError(
-                    f"a tangent {have} was given for an argument {describe(x.array, x.array.shape, x.layout)}\n"
-                    f"  axis {axis!r}: needed: the argument's own layout, {x.layout.labels[k].word}\n  fix: "
-                    f"ag.tensor(tangent, layout={{{axis!r}: {x.layout.labels[k]!r}}}), if that is what the ranks hold"
-                    + call_site()
+                    f"{given}\n  axis {axis!r}: needed: the argument's own layout, {need.word}\n  fix: "
+                    f"ag.tensor(tangent, layout={{{axis!r}: {need!r}}}), if that is what the ranks hold" + call_site()
                 )
         t = relabel(t, x.layout)
     return t if record else t.array

@@ -348,16 +348,16 @@ class Communicator:
         """All ranks' parts on the root."""
         return self.run(Request("gather", x, counts=counts, root=root))
 
-    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
-        """All ranks' parts."""
+    def all_gather(self, x: Array, counts: Sequence[int] | None = None) -> Array:
+        """All ranks' parts, of `counts` elements. Raises ArgumentError without counts."""
         return self.run(Request("all_gather", x, counts=counts))
 
     def scatter(self, x: Array | None, counts: Sequence[int], root: int, dtype: Any) -> Array:
         """This rank's part of the root's array."""
         return self.run(Request("scatter", x if root == self.index else None, counts=counts, root=root, dtype=dtype))
 
-    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
-        """This rank's part of the sum."""
+    def reduce_scatter(self, x: Array, counts: Sequence[int] | None = None) -> Array:
+        """This rank's part of the sum, in parts of `counts` elements. Raises ArgumentError without counts."""
         return self.run(Request("reduce_scatter", x, counts=counts))
 
     def all_to_all(self, x: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import DtypeError, MeshError, ShapeError
+from autograd.errors import ArgumentError, DtypeError, MeshError, ShapeError, call_site
 
 __all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
            "check_members", "given_bytes", "shown", "whole_bytes"]  # fmt: skip
@@ -53,6 +53,7 @@ REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan", "accum
 
 _OPERATIONS = ("sum", "max", "prod")
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+_OF_PARTS = frozenset(("all_gather", "reduce_scatter"))
 _PEERS = {"send": "dst", "lend": "dst", "recv": "src"}
 
 
@@ -218,6 +219,12 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
         return
     if counts is not None:
         _check_counts("send_counts" if call == "all_to_all" else "counts", counts, size, name)
+    elif call in _OF_PARTS:
+        each = "x.size" if call == "all_gather" else "x.size // group.size"
+        raise ArgumentError(
+            f"{call} on '{name}' was called without counts; needed: counts, the number of elements of each of the "
+            f"{size} ranks' parts\n  fix: [{each}] * group.size, if all are equal" + call_site()
+        )
     if receive_counts is not None:
         _check_counts("receive_counts", receive_counts, size, name)
     if call in ("scatter", "broadcast"):

@@ -240,3 +240,81 @@ def test_the_traceback_of_one_rank_leaves_out_the_frames_of_the_library(tmp_path
     assert done.returncode == 1 and "axis 'dp': Invariant" in done.stderr
     assert sum("one_rank.py" in frame for frame in frames) == 2
     assert (len(frames) > 2) == is_full
+
+
+# -- a cast outside of the function that is differentiated -------------------------------------------------------------
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_cast_made_outside_of_the_function_of_a_transform(ranks: int) -> None:
+    serial = 2 * X.T @ (X @ START)
+    gradients: dict[str, Callable[[Any, Any], Any]] = {
+        "grad": lambda loss, w: ag.grad(loss)(w),
+        "value_and_grad": lambda loss, w: ag.value_and_grad(loss)(w)[1],
+        "hvp": lambda loss, w: ag.hvp(loss, (w,), (ag.constant(START),))[1],
+        "check_grads": lambda loss, w: [ag.testing.check_grads(loss, w, order=1), ag.grad(loss)(w)][1],
+    }
+    for gradient in gradients.values():
+
+        def outside(mesh: Any, gradient: Any = gradient) -> Any:
+            w = ag.Parameter(START)
+            wr = cc.cast(w, "dp", to=R)
+            return gradient(lambda w: cc.all_reduce(((rows(X) @ wr) ** 2).sum(), "dp", to=I), w)
+
+        def inside(mesh: Any, gradient: Any = gradient) -> Any:
+            whole = lambda w: cc.all_reduce(((rows(X) @ cc.cast(w, "dp", to=R)) ** 2).sum(), "dp", to=I)
+            return gradient(whole, ag.Parameter(START)).numpy()
+
+        text = refusal(outside, ag.TapeError, ranks)
+        assert text.startswith("wr: f64[2,2] {dp: R} was computed from a value that requires a gradient while no tape")
+        assert "fix: compute it inside the function, from its argument" in text
+        numpy.testing.assert_allclose(run(inside, ranks), serial)
+
+
+# -- what is added inside of a sum, a slice that each rank cuts by its rank, and a call without counts -----------------
+def test_a_value_added_to_the_addends_of_an_outer_sum() -> None:
+    inner = lambda x: cc.all_reduce((x**2).sum(0) / 7 + 1e-5, "dp", to=I)
+    for ranks in (1, 3):
+        text = refusal(lambda mesh: inner(rows(X)), ranks=ranks)
+        assert "fix: all_reduce(x, 'dp', to=R)   (an all-reduce in both directions)\n" in text
+        assert "  or:  add y after the outer all_reduce, if x is summed over the ranks later: in the sum it " in text
+        found = run(lambda mesh: (cc.all_reduce((rows(X) ** 2).sum(0) / 7, "dp", to=I) + 1e-5).numpy(), ranks)
+        numpy.testing.assert_allclose(found, (X**2).mean(0) + 1e-5)
+
+
+@pytest.mark.parametrize("to", [I, R])
+def test_a_slice_of_a_whole_by_the_rank(to: Any) -> None:
+    whole = numpy.linspace(1.0, 2.0, 6)
+
+    def gradient(use: Callable[[Any, int, int], Any]) -> Callable[[Any], Any]:
+        def body(mesh: Any) -> Any:
+            x, s = cc.shard(ag.tensor(numpy.arange(6.0), {"dp": R}), "dp"), ag.Parameter(whole)
+            rank, k = int(mesh.axis("dp").rank), 6 // mesh.axis("dp").size
+            with ag.Tape() as tape:
+                loss = cc.all_reduce((x * use(s, rank, k)).sum(), "dp", to=I)
+            tape.backward(loss)
+            return s.grad.numpy()
+
+        return body
+
+    def sliced(s: Any, rank: int, k: int) -> Any:
+        return (s if to is I else cc.cast(s, "dp", to=R))[rank * k : (rank + 1) * k]
+
+    for ranks in (1, 3):
+        text = refusal(gradient(sliced), ranks=ranks)
+        assert "shard(s, 'dp', dim=0) in place of the slice of s   (this rank's part; an all-gather in back" in text
+        found = run(gradient(lambda s, rank, k: cc.shard(s, "dp", dim=0)), ranks)
+        numpy.testing.assert_allclose(found, numpy.arange(6.0))
+
+
+@pytest.mark.parametrize("call", ["all_gather", "reduce_scatter"])
+def test_a_call_of_a_group_without_counts(call: str) -> None:
+    def body(mesh: Any, counts: Any = None) -> Any:
+        group, x = mesh.axis("dp").group, numpy.arange(6.0)
+        return getattr(group, call)(x, *([] if counts is None else [counts(x, group)]))
+
+    for ranks in (1, 3):
+        text = refusal(body, ag.ArgumentError, ranks)
+        assert f"{call} on " in text and "needed: counts, the number of elements of each of the " in text
+        fix = "[x.size] * group.size" if call == "all_gather" else "[x.size // group.size] * group.size"
+        assert f"fix: {fix}, if all are equal" in text and "at test_offered_fixes.py" in text
+        found = run(lambda mesh, fix=fix: body(mesh, lambda x, group: eval(fix, {"x": x, "group": group})), ranks)
+        assert found.size == (6 * ranks if call == "all_gather" else 6 // ranks)

@@ -178,6 +178,82 @@ def test_transforms_take_it_as_an_argument_and_as_a_constant() -> None:
     assert numpy.allclose(ag.grad(lambda x: (ag.checkpoint(lambda x: x * h)(x)).sum())(X), 2 * W)
 
 
+# -- the function of a transform, which uses what was computed outside of it from its argument -------------------------
+def cubes(w: Any, h: Any) -> Any:
+    return np.sum(w * h)
+
+
+GRADIENTS: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
+    "grad": lambda f, w: ag.grad(f)(w),
+    "grad of a container": lambda f, w: ag.grad(lambda p: f(p["w"]))({"w": w})["w"],
+    "value_and_grad": lambda f, w: ag.value_and_grad(f)(w)[1],
+    "grad_and_aux": lambda f, w: ag.grad_and_aux(lambda w: (f(w), None))(w)[0],
+    "vjp": lambda f, w: ag.vjp(f, w)[1](1.0),
+    "jacobian": lambda f, w: ag.jacobian(f)(w),
+    "checkpoint": lambda f, w: ag.grad(ag.checkpoint(f))(w),
+    "in a transform": lambda f, w: ag.grad(lambda x: np.sum(x * ag.grad(f)(w)))(numpy.ones(3)),
+    "jvp": lambda f, w: np.stack([ag.jvp(f, (w,), (e,))[1] for e in numpy.eye(3)]),
+    "hvp": lambda f, w: ag.hvp(f, (w,), (numpy.ones(3),))[1] * w / 2.0,
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_transform_refuses_what_was_computed_outside_of_its_function(name: str) -> None:
+    """The gradient of ``sum(w * w**2)`` was silently that of ``sum(w * h)``, with h constant."""
+    w = ag.Parameter(W)
+    h = w**2
+    with pytest.raises(ag.TapeError, match=REFUSED) as error:
+        GRADIENTS[name](lambda w: np.sum(w * h), w)
+    text = str(error.value)
+    assert text.startswith("h: f64[3] was computed") and "outside of the function that is differentiated" in text
+    assert "fix: compute it inside the function, from its argument\n" in text and "at test_unrecorded.py" in text
+    assert "or:  pass h as an argument that argnum does not name, or stop_gradient(h), if" in text
+    inside = GRADIENTS[name](lambda w: np.sum(w * w**2), w)
+    found = inside.numpy() if isinstance(inside, ag.Tensor) else inside
+    numpy.testing.assert_allclose(found, 3 * W**2)
+
+
+def test_check_grads_refuses_it() -> None:
+    w = ag.Parameter(W)
+    h = w**2
+    with pytest.raises(ag.TapeError, match="outside of the function"):
+        ag.testing.check_grads(lambda w: np.sum(w * h), w)
+    ag.testing.check_grads(lambda w: np.sum(w * w**2), w)
+
+
+DATA: dict[str, Callable[[Any, Any], Any]] = {
+    "another argument": lambda w, h: ag.grad(cubes)(w, h),
+    "another argument, in a container": lambda w, h: ag.grad(lambda w, d: cubes(w, d["h"][0]))(w, {"h": [h]}),
+    "a keyword": lambda w, h: ag.grad(cubes)(w, h=h),
+    "another argument of checkpoint": lambda w, h: ag.grad(lambda w, h: ag.checkpoint(cubes)(w, h))(w, h),
+    "another argument of an inner transform": lambda w, h: ag.jacobian(ag.grad(lambda w, h: np.sum(w**2 * h) / 2.0))(
+        w, h).sum(0),
+    "stop_gradient": lambda w, h: ag.grad(lambda w: cubes(w, ag.stop_gradient(h)))(w),
+    "plain data": lambda w, h: ag.grad(lambda w: cubes(w, W**2))(w),
+    "of another leaf, for a plain argument": lambda w, h: ag.grad(lambda x: cubes(x, h))(W),
+    "of an outer tape": lambda w, h: ag.grad(lambda x: ag.grad(lambda w: cubes(w, x**2))(w).sum())(W) / 2.0 * W,
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_what_is_no_source_of_an_argument_stays_legal(name: str) -> None:
+    w = ag.Parameter(W)
+    found = DATA[name](w, w**2)
+    numpy.testing.assert_allclose(found.numpy() if isinstance(found, ag.Tensor) else found, W**2)
+
+
+def test_updates_by_turns_of_two_groups_of_weights() -> None:
+    """Each is data where the other is differentiated, and so is the value before the step."""
+    w, v, a, b = ag.Parameter(W), ag.Parameter(X), W, X
+    for _ in range(3):
+        near = lambda x, y, before: np.sum(x * y) + np.sum((x - before) ** 2) / 2.0
+        w = w - 0.1 * ag.grad(lambda x, y: near(x, y, w))(w, v)  # noqa: B023
+        v = v - 0.1 * ag.grad(near, 1)(w, v, v)
+        a = a - 0.1 * b
+        b = b - 0.1 * a
+    assert numpy.allclose(w.numpy(), a) and numpy.allclose(v.numpy(), b)
+
+
 def test_evaluation_and_updates_outside_tapes_are_legal() -> None:
     w = ag.Parameter(W)
     assert float((w * w).sum()) == 14.0
