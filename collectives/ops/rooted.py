@@ -201,9 +201,11 @@ def _note_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[fl
 def _warn_of_dropped(outputs: Any, recording: Any) -> None:
     """At backward: warn of the noted values of a tape that only the broadcast uses."""
     for axis in current_mesh().known_axes():
-        noted: list[Any] = axis.kept.pop("dropped", [])
-        for tape, place, text, site in noted:
-            if tape is recording and sum(place in node[3] for node in tape.nodes if node is not None) == 1:
+        noted: list[Any] = axis.kept.get("dropped", [])
+        for each in [each for each in noted if each[0] is recording]:
+            noted.remove(each)
+            tape, place, text, site = each
+            if sum(place in node[3] for node in tape.nodes if node is not None) == 1:
                 warnings.warn_explicit(text, GradientWarning, *site)
 
 

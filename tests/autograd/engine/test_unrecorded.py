@@ -247,7 +247,7 @@ def test_updates_by_turns_of_two_groups_of_weights() -> None:
     w, v, a, b = ag.Parameter(W), ag.Parameter(X), W, X
     for _ in range(3):
         near = lambda x, y, before: np.sum(x * y) + np.sum((x - before) ** 2) / 2.0
-        w = w - 0.1 * ag.grad(lambda x, y: near(x, y, w))(w, v)  # noqa: B023
+        w = w - 0.1 * ag.grad(lambda x, y: near(x, y, w))(w, v)  # noqa: B023 - called at once
         v = v - 0.1 * ag.grad(near, 1)(w, v, v)
         a = a - 0.1 * b
         b = b - 0.1 * a
