@@ -32,6 +32,13 @@ def _several(given: tuple[Any, ...]) -> Any:
     return given[0] if len(given) == 1 and not isinstance(given[0], INTEGERS) else given
 
 
+def _integer(n: Any, what: str) -> int:
+    try:
+        return index(n)
+    except TypeError as error:
+        raise ArgumentError(f"{what} {n!r} was given; needed: an integer" + call_site()) from error
+
+
 def _view(x: Any, *given: Any) -> Any:
     """Return the same elements in another shape: torch's ``view``, which is ``reshape`` here."""
     wanted = _several(given)
@@ -54,12 +61,12 @@ def _split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]
     """Return the parts of a size (the last one may be smaller), or of several sizes, along `dim`."""
     n = int(x.array.shape[normal_axis(dim, x.ndim)])
     if isinstance(split_size_or_sections, Sequence):
-        sizes = [index(size) for size in split_size_or_sections]
+        sizes = [_integer(size, "split: the size") for size in split_size_or_sections]
         if sum(sizes) != n or min(sizes, default=0) < 0:
             raise ShapeError(f"split: sizes {sizes} were given for an extent of {n}; needed: its parts" + call_site())
         ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
     else:
-        size = index(split_size_or_sections)
+        size = _integer(split_size_or_sections, "split: the size")
         if size < 1:
             raise ShapeError(f"split: a size of {size} was given; needed: at least 1" + call_site())
         ends = list(range(size, n, size))
@@ -68,7 +75,7 @@ def _split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]
 
 def _chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     """Return at most `chunks` parts of one size along `dim`; the last one may be smaller."""
-    n, chunks = int(x.array.shape[normal_axis(dim, x.ndim)]), index(chunks)
+    n, chunks = int(x.array.shape[normal_axis(dim, x.ndim)]), _integer(chunks, "chunk: the number")
     if chunks < 1:
         raise ShapeError(f"chunk: {chunks} parts were asked for; needed: at least 1" + call_site())
     return _split(x, max(-(-n // chunks), 1), dim)

@@ -39,7 +39,7 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
                 full[i] = value
             return fun(*full, **kwargs)
 
-        function_of_x.__name__ = name_of(fun)
+        function_of_x.__name__ = name_of(fun)  # and attributes that `Traced` reads; mypy knows none of a function
         function_of_x.what, function_of_x.transform = what, name  # type: ignore[attr-defined]
         function_of_x.given = args, kwargs  # type: ignore[attr-defined]
         x = tuple([args[i] for i in positions]) if several else args[positions[0]]

@@ -20,7 +20,7 @@ _YIELD = "MPIR_CVAR_ENABLE_HEAVY_YIELD"  # MPICH reads it when it is initialised
 _is_crowded = _YIELD not in os.environ and launched_on_host(os.environ, 0) > (os.cpu_count() or 1)
 if _is_crowded:
     os.environ[_YIELD] = "1"
-from mpi4py import MPI  # noqa: E402
+from mpi4py import MPI  # noqa: E402 - after the variable that MPICH reads now
 
 if _is_crowded:
     del os.environ[_YIELD]  # a job that this rank starts decides for itself
