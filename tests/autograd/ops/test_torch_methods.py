@@ -53,7 +53,8 @@ def test_the_rest() -> None:
     for call, kind, text in (
         (lambda: x.view("float32"), ShapeError, "view|shape"), (lambda: x.view(3.5), ArgumentError, "view"),
         (lambda: x.split([1, 1], 1), ShapeError, "sizes"), (lambda: x.split(0), ShapeError, "size of 0"),
-        (lambda: x.chunk(0), ShapeError, "0 parts"), (lambda: x.split(1.5), ArgumentError, "size 1.5"), (lambda: x.split(2, 5), ShapeError, "dim|axis"),
+        (lambda: x.chunk(0), ShapeError, "0 parts"), (lambda: x.split(1.5), ArgumentError, "size 1.5"),
+        (lambda: x.split(2, 5), ShapeError, "dim|axis"),
     ):  # fmt: skip
         with pytest.raises((kind, ArgumentError), match=text):
             call()
