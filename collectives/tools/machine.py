@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PROBES"]
+__all__ = ["PROBES", "cores_of_ranks"]
 
 
 def _text(path: Path) -> str | None:
@@ -20,11 +20,19 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def cores() -> str:
-    """The number of cores that this process may use, and of all cores."""
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> dict[str, Any]:
+    """The cores that this process may use, their number, and that of all. A container may be limited to less time."""
     there = os.cpu_count() or 1
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
-    return f"{mine} of {there} usable"
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(there))
+    limit, _, period = (_text(quota) or "max").partition(" ")
+    most = max(int(limit) // int(period), 1) if limit.isdecimal() and period.isdecimal() else there
+    return {"usable": min(len(mine), most), "of this rank": mine, "limit": most, "all": there}
+
+
+def cores_of_ranks(of_ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The cores of a host, from those of its ranks, which a launcher may have bound to different cores."""
+    together = {core for each in of_ranks for core in each["of this rank"]}
+    return {**of_ranks[0], "usable": min(len(together), of_ranks[0]["limit"])}
 
 
 def numa(root: Path = Path("/sys/devices/system/node")) -> list[dict[str, Any]]:

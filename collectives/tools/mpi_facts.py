@@ -7,6 +7,7 @@ collectives.tools.mpi_facts``. mpi4py is imported when `facts` is called.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MARK", "facts", "probed"]
+from ..job.launcher import why_no_library
+
+__all__ = ["MARK", "PROBLEM", "facts", "probed"]
 
 MARK = "RINGTAPE-FACTS "  # marks the line, because launchers print lines, too
+PROBLEM = "problem"  # the only entry where there is no MPI library: the reason and its fix
+_ROUNDS = 20  # of a ping; the fastest counts
+_TAG = 7
 LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
@@ -69,9 +75,52 @@ def facts() -> dict[str, dict[str, Any]]:
                                         MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
         "ranks": world.Get_size,
         "hosts": hosts,
+        "ping": lambda: _ping(MPI),
+        "all_reduce": lambda: _sum(MPI),
         "shared windows": window,
         "GPU-aware": is_gpu_aware,
     })  # fmt: skip
+
+
+def _ping(MPI: Any) -> dict[str, Any]:
+    """Exchange 8 bytes between rank 0 and each other rank, and measure half of the time there and back."""
+    world = MPI.COMM_WORLD
+    rank, size = world.Get_rank(), world.Get_size()
+    word, times = np.zeros(1), {}
+    for other in range(1, size):
+        world.Barrier()
+        best = float("inf")
+        for k in range(_ROUNDS if rank in (0, other) else 0):
+            start = time.perf_counter()
+            if rank == 0:
+                word[0] = k
+                world.Send(word, other, _TAG)
+            world.Recv(word, 0 if rank else other, _TAG)
+            if rank:
+                world.Send(word, 0, _TAG)
+            elif word[0] != k:
+                raise RuntimeError(f"rank {other} sent {word[0]:g} back, not {k}")
+            best = min(best, (time.perf_counter() - start) / 2)
+        times[other] = best
+    world.Barrier()
+    slowest = max(times, key=times.__getitem__, default=0)
+    return {"slowest": slowest, "slowest_s": times.get(slowest, 0.0), "fastest_s": min(times.values(), default=0.0)}
+
+
+def _sum(MPI: Any) -> dict[str, float]:
+    """Sum 1 MiB over the ranks, and measure the time."""
+    world = MPI.COMM_WORLD
+    rank, size = world.Get_rank(), world.Get_size()
+    mine, total, best = np.full(1 << 17, rank + 1.0), np.empty(1 << 17), float("inf")
+    for _ in range(3):
+        world.Barrier()
+        start = time.perf_counter()
+        world.Allreduce(mine, total)
+        best = min(best, time.perf_counter() - start)
+    wrong = world.allreduce(int(not np.array_equal(total, np.full(1 << 17, size * (size + 1) / 2))))
+    if wrong:
+        raise RuntimeError(f"all_reduce gave a wrong sum on {wrong} of {size} ranks")
+    return {"1 MiB_s": best}
 
 
 def _shared_window(MPI: Any, near: Any) -> str:
@@ -119,9 +168,16 @@ def _is_gpu_aware(MPI: Any) -> bool:
     return False
 
 
-if __name__ == "__main__":
-    _found = facts()
-    from mpi4py import MPI as _MPI
+def _main() -> None:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        print(MARK + json.dumps({PROBLEM: why_no_library(error)}), flush=True)
+        return
+    found = facts()
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        print(MARK + json.dumps(found), flush=True)
 
-    if _MPI.COMM_WORLD.Get_rank() == 0:
-        print(MARK + json.dumps(_found), flush=True)
+
+if __name__ == "__main__":
+    _main()

