@@ -100,9 +100,10 @@ def show(pair: Pair) -> None:
     back = pullback(ct)
 
     columns = {"x": x, "F x": y, "y": ct, "F* y": back}
-    width = 4 * cc.world().size + 8
+    titles = [f"{name}: {t.layout['ranks']!r}" for name, t in columns.items()]
+    width = max(4 * cc.world().size + 8, *(len(title) + 2 for title in titles))
     say(f"\n{pair.name}, and backward {pair.adjoint}:\n{pair.why}")
-    say(" " * 9 + "".join(f"{name}: {t.layout['ranks']!r}".ljust(width) for name, t in columns.items()).rstrip())
+    say(" " * 9 + "".join(title.ljust(width) for title in titles).rstrip())
     cells = [" ".join(f"{v:g}" for v in t.local) if is_here(t) else "-" for t in columns.values()]
     cc.in_order("".join(cell.ljust(width) for cell in cells).rstrip())
 
@@ -114,6 +115,8 @@ def program() -> None:
     """The program of every rank."""
     with cc.Mesh(ranks=-1):
         say(f"ranks: {cc.world().size}. Layouts: R Replicated, I Invariant, P Partial (addends), Shard(0), Rooted(0).")
+        if cc.world().size == 1:
+            say("On one rank F and F* copy their operands: F x = x, and F* y = y. --ranks 4 shows what they do.")
         for pair in PAIRS:
             show(pair)
 

@@ -27,7 +27,7 @@ from tqdm import tqdm
 import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
-from autograd import nn, optim, random
+from autograd import data, nn, optim, random
 from parallel import DataParallel
 from parallel.verify import verify
 
@@ -62,7 +62,7 @@ def share(rows: np.ndarray) -> ag.Tensor:
 
 def mean_loss(model: nn.Module, x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
     """This rank's addend of the mean loss of the global batch: a Partial scalar, to be summed over the ranks."""
-    return nn.cross_entropy(model(x), y).sum() / y.global_shape[0]
+    return nn.cross_entropy(model(x), y, reduction="sum") / y.global_shape[0]
 
 
 def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
@@ -91,11 +91,12 @@ def program(options: argparse.Namespace) -> None:
                 print(report)
             report.require()
 
+        rows = data.Subset(data.TensorDataset(pixels, digits), train)
+        key = random.Key(options.seed, "shuffle")
+        batches = data.DataLoader(rows, options.batch, shuffle=True, key=key, axis="dp")
         losses = []
-        for epoch in tqdm(range(options.epochs), unit="epoch", disable=not first):
-            order = train[random.permutation(random.Key(options.seed, "shuffle", epoch), len(train))]
-            for batch in (order[i : i + options.batch] for i in range(0, len(order), options.batch)):
-                x, y = share(pixels[batch]), share(digits[batch])
+        for _ in tqdm(range(options.epochs), unit="epoch", disable=not first):
+            for x, y in batches:
                 optimizer.zero_grad()
                 with ag.Tape() as tape:
                     loss = cc.all_reduce(mean_loss(model, x, y), "dp", to=cc.I)

@@ -23,7 +23,7 @@ class Operation:
     shape, dtype, layout
         Of the result on this rank, if the node records them.
     parameter : str
-        The name of a leaf; empty for other nodes.
+        The name of a leaf, or of a parameter of an entry; empty for other nodes.
     holders : list of int
         For a leaf, the world ranks that hold data of the value according to its layout.
     communication : int

@@ -90,6 +90,11 @@ def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
             )
         node: Any = recording.nodes[place]
         operations.append(_describe(place, node, sizes))
+        if hasattr(node[0], "communication") and getattr(node[0], "enters", False):
+            # the nodes of its parameters are right before it
+            for entered, parameter in zip(operations[-1 - len(node[2]) : -1], node[2], strict=True):
+                entered.parameter = parameter.name
+                _state_of(entered, parameter.array, None)
         if node[0] is START:
             described = _started(node)
         elif node[0] is WAIT:
@@ -376,6 +381,10 @@ class Plan:
             text = drawn(self.operations, self.communications, self.problems)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
+
+    def _repr_svg_(self) -> str:
+        """The picture, for notebooks."""
+        return drawn(self.operations, self.communications, self.problems)
 
     def __str__(self) -> str:
         lines = [f"{len(self.operations)} ranks, {sum(map(len, self.operations))} operations, "

@@ -93,11 +93,17 @@ def whole(program: ModuleType, mesh: cc.Mesh, held: Parameters) -> Parameters:
     return found
 
 
-def train(program: ModuleType, mesh: cc.Mesh, corrected: bool, steps: int) -> tuple[list[float], float]:
-    """Train a program. Returns the loss of the whole model at every step, and the first gradient's relative error."""
+def train(
+    program: ModuleType, mesh: cc.Mesh, corrected: bool, steps: int, measured: int = 1
+) -> tuple[list[float], list[float]]:
+    """Train a program. Returns the loss of the whole model, and the gradient's relative error at the first steps.
+
+    The error at a step is the norm of the difference from the gradient of the whole model at this step, computed
+    serially, divided by the norm of that gradient. `measured` is the number of steps at which it is computed.
+    """
     begin = program.start() if corrected else getattr(program, "raw_start", program.start)()
     held = own(program, mesh, begin)
-    losses, error = [], math.nan
+    losses, errors = [], []
     for step in range(steps):
         model = whole(program, mesh, held)
         losses.append(float(program.serial(model)))
@@ -106,14 +112,14 @@ def train(program: ModuleType, mesh: cc.Mesh, corrected: bool, steps: int) -> tu
                 gradients = program.corrected(mesh, held)
         else:
             gradients = program.raw(mesh, held)
-        if step == 0:
+        if step < measured:
             expected = own(program, mesh, getattr(program, "expected", dict)(serial_gradients(program, model)))
             off = sum(float(((gradients[n] - expected[n]) ** 2).sum()) for n in held)
             size = sum(float((expected[n] ** 2).sum()) for n in held)
-            error = math.sqrt(float(summed(mesh.ranks, off)) / float(summed(mesh.ranks, size)))
+            errors.append(math.sqrt(float(summed(mesh.ranks, off)) / float(summed(mesh.ranks, size))))
         for name in held:
             held[name] = held[name] - RATE * gradients[name]
-    return losses, error
+    return losses, errors
 
 
 def serial_gradients(program: ModuleType, model: Parameters) -> Parameters:
@@ -140,7 +146,7 @@ def show(program: ModuleType) -> None:
     parser = argparse.ArgumentParser(description=program.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process (alone: 4)")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--plot", metavar="FILE", help="draw the two loss curves as a PNG")
+    parser.add_argument("--plot", metavar="FILE", help="draw the losses and the gradients' errors as a PNG")
     options = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program without a traceback
     ranks = options.ranks or (4 if cc.world().size == 1 else 0)  # one rank alone shows no fault
@@ -153,40 +159,56 @@ def show(program: ModuleType) -> None:
 def report(program: ModuleType, options: argparse.Namespace) -> None:
     """Train both versions, and print the results on rank 0."""
     mesh = mesh_of(program)
-    raw, raw_error = train(program, mesh, False, options.steps)
-    good, good_error = train(program, mesh, True, options.steps)
+    raw, raw_errors = train(program, mesh, False, options.steps, options.steps)
+    good, good_errors = train(program, mesh, True, options.steps, options.steps)
     message = refusal(program, mesh)
     if mesh.ranks.rank:
         return
     print(f"{program.TITLE}   ({program.FROM}; {mesh})\n")
-    print(f"{'step':>6} {'raw collectives':>16} {'corrected':>10}    loss of the whole model")
+    print(f"{'':6}   loss of the whole model      relative error of the gradient")
+    print(f"{'step':>6} {'raw collectives':>16} {'corrected':>10} {'raw collectives':>19} {'corrected':>10}")
     for step in sorted({0, 1, 2, 5, *range(10, options.steps, 10), options.steps - 1} & set(range(options.steps))):
-        print(f"{step:6} {raw[step]:16.4f} {good[step]:10.4f}")
-    print(f"\nrelative error of the first gradient: {raw_error:.2g} with raw collectives, {good_error:.2g} corrected")
+        errors = f"{raw_errors[step]:19.2g} {good_errors[step]:10.1e}"
+        print(f"{step:6} {raw[step]:16.4f} {good[step]:10.4f} {errors}")
+    if raw[-1] < good[-1]:
+        print("\nThe wrong program's loss ends lower: the loss does not show the fault.")
     print(f"\nringtape's error for the same program:\n\n{message}\n")
     if options.plot:
-        plot(program, raw, good, options.plot)
+        plot(program, (raw, raw_errors), (good, good_errors), options.plot)
         print(f"wrote {options.plot}")
 
 
-def plot(program: ModuleType, raw: list[float], good: list[float], path: str) -> None:
-    """Draw the two loss curves of a program."""
+Curves = tuple[list[float], list[float]]
+"""The losses of a training run, and the errors of its gradients."""
+
+
+def plot(program: ModuleType, raw: Curves, good: Curves, path: str) -> None:
+    """Draw the losses and the gradients' errors of a program."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    draw_curves(axes, program, raw, good)
-    axes.set(xlabel="step", ylabel="loss of the whole model")
-    axes.legend(frameon=False)
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2)
+    draw_curves(panels, program, raw, good)
+    for axes in panels:
+        axes.set_xlabel("step")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=144)
 
 
-def draw_curves(axes: Any, program: ModuleType, raw: list[float], good: list[float]) -> None:
-    """Draw the two loss curves of a program into given axes."""
-    axes.plot(raw, color="#e45756", label="raw collectives: wrong gradient")
-    axes.plot(good, color="#4c78a8", label="corrected")
-    axes.set_title(program.TITLE, fontsize="medium")
-    axes.spines[["top", "right"]].set_visible(False)
+def draw_curves(panels: Any, program: ModuleType, raw: Curves, good: Curves) -> None:
+    """Draw the losses into the first of two axes, and the gradients' errors into the second."""
+    for axes, mine, other in zip(panels, raw, good, strict=True):
+        shown = [max(value, 1e-17) for value in other] if axes is panels[1] else other  # 0 has no place on a log scale
+        axes.plot(mine, color="#d1443c", label="raw collectives: wrong gradient")
+        axes.plot(shown, color="#4c78a8", linestyle="--", label="corrected")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    panels[0].set_title(program.TITLE, fontsize="medium", loc="left")
+    panels[0].set_ylabel("loss of the whole model")
+    panels[1].set_yscale("log")
+    panels[1].set_ylim(1e-18, 1e2)
+    panels[1].set_yticks([1e-16, 1e-12, 1e-8, 1e-4, 1])
+    panels[1].set_ylabel("gradient's relative error")
 
 
 def programs() -> list[ModuleType]:
@@ -201,29 +223,28 @@ def programs() -> list[ModuleType]:
 
 
 def draw_all(options: argparse.Namespace) -> None:
-    """Draw the loss curves of all programs."""
+    """Draw the losses and the gradients' errors of all programs."""
     curves = []
     for program in programs():
         mesh = mesh_of(program)
-        curves.append((program, *(train(program, mesh, corrected, options.steps)[0] for corrected in (False, True))))
+        both = (train(program, mesh, corrected, options.steps, options.steps) for corrected in (False, True))
+        curves.append((program, *both))
     if cc.world().rank:
         return
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 5.6), layout="constrained")
-    grid = figure.subplots(2, 5)
-    for axes, (program, raw, good) in zip(grid.flat, curves, strict=True):
-        draw_curves(axes, program, raw, good)
+    figure = Figure(figsize=(13, 14), layout="constrained")
+    grid = figure.subplots(5, 4)
+    for panels, (program, raw, good) in zip(grid.reshape(10, 2), curves, strict=True):
+        draw_curves(panels, program, raw, good)
     for axes in grid[-1]:
         axes.set_xlabel("step")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("loss of the whole model")
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    figure.savefig(options.plot, dpi=100)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    figure.savefig(options.plot, dpi=90)
 
 
 def main() -> None:
-    """Draw the loss curves of all programs in one picture."""
+    """Draw the losses and the gradients' errors of all programs in one picture."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
     parser.add_argument("--steps", type=int, default=STEPS)

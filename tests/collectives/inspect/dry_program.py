@@ -69,7 +69,7 @@ def train(
             y = ag.tensor(numpy.arange(batch) % classes, layout=layout)
             optimizer.zero_grad()
             with ag.Tape() as tape:
-                losses = nn.cross_entropy(model(x), y)
+                losses = nn.cross_entropy(model(x), y, reduction="none")
                 loss = cc.all_reduce(losses.sum() / (dp * batch), "dp", to=cc.I)
             tape.backward(loss)
             optimizer.step()

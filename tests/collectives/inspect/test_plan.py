@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -90,11 +91,67 @@ def test_drawing(tmp_path: Any) -> None:
     plan.write(str(tmp_path / "plan.svg"))
     plan.write(str(tmp_path / "plan.json"))
     root = ElementTree.parse(tmp_path / "plan.svg").getroot()
-    shapes = [e for e in root.iter() if e.tag.endswith(("rect", "circle")) and len(e)]
-    assert len(shapes) == 2 * sum(map(len, plan.operations))  # each in both directions, with its tooltip
+    boxes = [e for e in root.iter() if e.tag.endswith("rect") and len(e)]
+    tooltips = [line for box in boxes for line in (box[0].text or "").splitlines()]
+    assert len(tooltips) == 2 * sum(map(len, plan.operations))  # each operation in both directions
+    assert len(boxes) < len(tooltips)  # local operations are folded
+    texts = drawn_texts(root)
+    for needed in ("forward \u2192", "backward: the tape in reverse, first the loss \u2192", "module 0", "linear, tanh",
+                   "2 parameters", "0.weight, 0.bias", "all_reduce 4 B", "all_reduce 72 B", "send 24 B", "recv 24 B",
+                   "float32[6,3]"):  # fmt: skip
+        assert needed in texts, texts
+    assert texts[0].startswith("4 ranks, 13 communications: ")
     assert json.loads((tmp_path / "plan.json").read_text()) == plan.to_json()
     with pytest.raises(ValueError, match="json or .svg"):
         plan.write(str(tmp_path / "plan.png"))
+
+
+def drawn_texts(root: ElementTree.Element) -> list[str]:
+    return [e.text or "" for e in root.iter() if e.tag.endswith("text")]
+
+
+def test_no_text_of_a_drawing_is_clipped_or_struck_through(tmp_path: Any) -> None:
+    """By a cautious width of a character: texts are inside of boxes or of the page, and no line crosses a box."""
+    plan = cc.run(mixed_program, ranks=4)[0][0]
+    plan.problems.append("a problem: " + "words " * 100)
+    plan.write(str(tmp_path / "plan.svg"))
+    root = ElementTree.parse(tmp_path / "plan.svg").getroot()
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    boxes = [tuple(float(e.attrib[key]) for key in ("x", "y", "width", "height"))
+             for e in root.iter() if e.tag.endswith("rect") and len(e)]  # fmt: skip
+    for e in root.iter():
+        if not e.tag.endswith("text"):
+            continue
+        x, y, size = float(e.attrib["x"]), float(e.attrib["y"]), 5.6 * len(e.text or "")
+        assert 0 < y < height
+        if e.attrib.get("text-anchor") == "middle":
+            assert any(bx < x - size / 2 and x + size / 2 < bx + bw and by < y < by + bh for bx, by, bw, bh in boxes)
+        else:
+            assert x + size < width, e.text
+    paths = [e.attrib["d"] for e in root.iter() if e.attrib.get("class") == "line"]
+    assert paths
+    for path in paths:
+        points = [tuple(map(float, point[1:].split(","))) for point in path.split()]
+        for (x0, y0), (x1, y1) in pairwise(points):
+            for bx, by, bw, bh in boxes:  # the segments are horizontal or vertical
+                crosses_x = max(x0, x1) > bx and min(x0, x1) < bx + bw
+                assert not (crosses_x and max(y0, y1) > by and min(y0, y1) < by + bh), path
+
+
+def test_the_legend_of_a_drawing_has_only_what_occurs(tmp_path: Any) -> None:
+    def program() -> Any:
+        with cc.Mesh(a=2), ag.Tape() as tape:
+            x = ag.tensor(numpy.ones(2), requires_grad=True)
+            (x * 2.0).sum()
+            return tape.plan()
+
+    cc.run(program, ranks=2)[0].write(str(tmp_path / "plan.svg"))
+    root = ElementTree.parse(tmp_path / "plan.svg").getroot()
+    texts = drawn_texts(root)
+    assert "parameters and other leaves" in texts and "local operations" in texts
+    assert "communication" not in texts and "sends nothing in this direction" not in texts
+    style = next(e.text or "" for e in root.iter() if e.tag.endswith("style"))
+    assert "prefers-color-scheme: dark" in style
 
 
 def test_a_send_that_nobody_receives_is_a_problem() -> None:
