@@ -48,9 +48,9 @@ from __future__ import annotations
 
 from .continuous import normal, truncated_normal, uniform
 from .discrete import bernoulli, integers, permutation
-from .keys import Key, State, get_state, next_key, seed, set_state
+from .keys import Key, State, get_state, load_state_dict, next_key, seed, set_state, state_dict
 
 __all__ = [
-    "Key", "State", "bernoulli", "get_state", "integers", "next_key", "normal", "permutation", "seed", "set_state",
-    "truncated_normal", "uniform",
+    "Key", "State", "bernoulli", "get_state", "integers", "load_state_dict", "next_key", "normal", "permutation",
+    "seed", "set_state", "state_dict", "truncated_normal", "uniform",
 ]  # fmt: skip

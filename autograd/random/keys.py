@@ -13,7 +13,10 @@ from ..errors import DtypeError, LayoutError, OptionError, call_site
 from ..layouts.messages import require_same_number
 from ..layouts.rank_values import rank_axes
 
-__all__ = ["Key", "State", "check_key", "get_state", "integer", "next_key", "real", "seed", "set_state"]
+__all__ = [
+    "Key", "State", "check_key", "get_state", "integer", "load_state_dict", "next_key", "real", "seed", "set_state",
+    "state_dict",
+]  # fmt: skip
 
 
 def integer(value: Any, what: str) -> int:
@@ -143,6 +146,9 @@ class State:
     seed: int = 0
     ordinals: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
+    def __reduce__(self) -> Any:  # a MappingProxyType cannot be pickled
+        return State, (self.seed, dict(self.ordinals))
+
 
 class _Thread(threading.local):
     # per thread, because ranks may be threads of one process
@@ -218,7 +224,7 @@ def next_key(name: str) -> Key:
             f"next_key({name!r}): called in thread {threading.current_thread().name!r}, which has set no seed. Random "
             "state is per thread, and which thread runs which task may differ between runs and ranks\n"
             f"  fix: make the keys before, in the thread that starts the tasks: key = random.next_key({name!r}), and "
-            "give task i key.at(i), as in nn.dropout(x, p, key.at(i))\n"
+            "give task i key.at(i), as in nn.dropout(x, p, key=key.at(i))\n"
             "  or:  random.seed(n) at the beginning of a thread that runs one fixed part of the program" + call_site()
         )
     if not isinstance(name, str):
@@ -251,3 +257,42 @@ def set_state(state: State) -> None:
     _thread.is_set = True
     _thread.seed = state.seed
     _thread.ordinals = dict(state.ordinals)
+
+
+def state_dict() -> dict[str, Any]:
+    """Return this thread's random state as numbers and texts that any format can save.
+
+    It is the seed, and the number of keys that `next_key` has returned for each name, by which a layer such as dropout
+    draws other numbers at each call. Keys that the program makes itself have no state.
+
+    Examples
+    --------
+    >>> seed(5)
+    >>> _ = next_key("dropout")
+    >>> state_dict()
+    {'seed': 5, 'ordinals': {'dropout': 1}}
+    """
+    return {"seed": _thread.seed, "ordinals": dict(_thread.ordinals)}
+
+
+def load_state_dict(state: Mapping[str, Any]) -> None:
+    """Restore this thread's random state from a `state_dict`.
+
+    Raises
+    ------
+    OptionError
+        `state` is not a `state_dict` of random numbers.
+
+    Examples
+    --------
+    >>> load_state_dict({"seed": 5, "ordinals": {"dropout": 1}})
+    >>> next_key("dropout").name
+    'dropout.1'
+    """
+    if set(state) != {"seed", "ordinals"}:
+        raise OptionError(
+            f"random.load_state_dict: {sorted(state)} was given; needed: ['ordinals', 'seed'], the result of "
+            "random.state_dict()" + call_site()
+        )
+    ordinals = {str(name): integer(n, f"load_state_dict: {name}") for name, n in state["ordinals"].items()}
+    set_state(State(integer(state["seed"], "load_state_dict: seed"), ordinals))

@@ -78,7 +78,8 @@ def _one_key(caller: str, x: Tensor, layout: Layout, axis: str) -> str:
     along = f"key.along({axis!r})   (other numbers on every rank)"
     if caller == "dropout":
         along = (
-            f"nn.Dropout(p, along={axis!r}), or nn.dropout(x, p, key.along({axis!r}))   (another mask on every rank)"
+            f"nn.Dropout(p, along={axis!r}), or nn.dropout(x, p, key=key.along({axis!r}))   (another mask on every "
+            "rank)"
         )
     return (
         f"{caller}(key, {getattr(x, 'name', '') or 'x'}: {describe(x.array, x.array.shape, layout)})\n"

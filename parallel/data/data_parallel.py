@@ -10,7 +10,7 @@ from weakref import ref
 
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
-from autograd.engine.tensor import interior
+from autograd.engine.tensor import Tensor, interior
 from autograd.errors import ArgumentError, MeshError, call_site
 from autograd.nn import Module
 from collectives import current_mesh
@@ -77,8 +77,8 @@ class DataParallel(Module):
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
 
-    def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
-        yield from self.module.named_buffers(prefix)
+    def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
+        yield from self.module.named_buffer_owners(prefix)
 
     def _register(self) -> None:
         """Find all attributes that hold a parameter. A parameter that several attributes hold enters once."""
@@ -91,7 +91,7 @@ class DataParallel(Module):
                 self._parameters.append(parameter)
             self._owners.append((vars(owner), attribute, index[id(parameter)]))
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         if self._owners is None:
             self._register()
         owners, parameters = self._owners or [], self._parameters
@@ -111,7 +111,8 @@ class DataParallel(Module):
         try:
             for attributes, name, k in owners:
                 attributes[name] = entered[k]
-            return self.module.forward(*args, **kwargs)
+            y: Tensor = self.module.forward(*args, **kwargs)  # or several
+            return y
         finally:
             state.contexts = contexts
             for attributes, name, k in owners:

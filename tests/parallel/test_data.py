@@ -48,7 +48,7 @@ def shares(mesh: cc.Mesh, *wholes: np.ndarray) -> list[ag.Tensor]:
 
 
 def mean_loss(model: Any, x: Any, y: Any, rows: int) -> Any:
-    return nn.cross_entropy(model(x), y).sum() / rows
+    return nn.cross_entropy(model(x), y, reduction="sum") / rows
 
 
 def gradients_of(model: nn.Module) -> dict[str, np.ndarray | None]:

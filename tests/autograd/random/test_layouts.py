@@ -234,16 +234,16 @@ def test_the_label_travels() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_dropout_is_the_same_on_any_number_of_ranks(ranks: int) -> None:
     x = numpy.random.default_rng(0).standard_normal((7, 4))
-    serial = nn.dropout(x, 0.4, KEY)
+    serial = nn.dropout(x, 0.4, key=KEY)
     assert set(numpy.unique(serial == 0)) == {False, True}
     numpy.testing.assert_allclose(serial[serial != 0], (x / 0.6)[serial != 0], rtol=1e-15)
 
     def body(mesh: cc.Mesh) -> Any:
         part_of_x = ag.tensor(numpy.array_split(x, ranks)[mesh.place[0]], {"dp": Shard(0)}, global_shape=x.shape)
-        same = nn.dropout(ag.tensor(x, {"dp": R}), 0.4, KEY).numpy()
+        same = nn.dropout(ag.tensor(x, {"dp": R}), 0.4, key=KEY).numpy()
         addend = ag.tensor(x * (mesh.place[0] + 1.0), {"dp": P})
-        summed = cc.all_reduce(nn.dropout(addend, 0.4, KEY), "dp", to=R).numpy()
-        return nn.dropout(part_of_x, 0.4, KEY).numpy(), same, summed
+        summed = cc.all_reduce(nn.dropout(addend, 0.4, key=KEY), "dp", to=R).numpy()
+        return nn.dropout(part_of_x, 0.4, key=KEY).numpy(), same, summed
 
     found = on({"dp": ranks}, body)
     numpy.testing.assert_array_equal(numpy.concatenate([a for a, _, _ in found]), serial)
@@ -253,7 +253,7 @@ def test_dropout_is_the_same_on_any_number_of_ranks(ranks: int) -> None:
 
 
 def test_dropout_of_values_without_a_place() -> None:
-    for text in refusals(lambda mesh: nn.dropout(numpy.ones((2, 3)), 0.5, KEY)):
+    for text in refusals(lambda mesh: nn.dropout(numpy.ones((2, 3)), 0.5, key=KEY)):
         assert "dropout(key, x: f64[2,3] {dp: V})" in text and "key.along('dp')" in text
     found = on({"dp": 3}, lambda mesh: nn.Dropout(0.5, along="dp")(numpy.ones((4, 8))).numpy().tolist())
     assert len({str(x) for x in found}) == 3
@@ -261,12 +261,12 @@ def test_dropout_of_values_without_a_place() -> None:
 
 def test_dropout_alone() -> None:
     x = numpy.ones((50, 40), numpy.float32)
-    y = nn.dropout(x, 0.25, KEY)
+    y = nn.dropout(x, 0.25, key=KEY)
     assert y.dtype == x.dtype and set(y.ravel().tolist()) == {0.0, float(numpy.float32(1 / 0.75))}
     assert abs((y == 0).mean() - 0.25) < 0.05
-    assert nn.dropout(x, 0.25, KEY, training=False) is x and nn.dropout(x, 0.0, KEY) is x
-    assert not nn.dropout(x, 1.0, KEY).any()
-    g = ag.grad(lambda x: nn.dropout(x, 0.25, KEY).sum())(x)
+    assert nn.dropout(x, 0.25, key=KEY, training=False) is x and nn.dropout(x, 0.0, key=KEY) is x
+    assert not nn.dropout(x, 1.0, key=KEY).any()
+    g = ag.grad(lambda x: nn.dropout(x, 0.25, key=KEY).sum())(x)
     numpy.testing.assert_array_equal(g, y)
     random.seed(3)
     first, second = nn.dropout(x), nn.dropout(x)
@@ -274,4 +274,4 @@ def test_dropout_alone() -> None:
     random.seed(3)
     numpy.testing.assert_array_equal(nn.dropout(x), first)
     with pytest.raises(RingtapeError, match="probability"):
-        nn.dropout(x, 1.5, KEY)
+        nn.dropout(x, 1.5, key=KEY)

@@ -1,111 +1,25 @@
-"""Sampling and data augmentation. The random choices do not depend on the number of ranks.
+"""Data augmentation. The random choices do not depend on the number of ranks.
 
-Each choice is a function of a `random.Key` and of the position of the example in the data set or in the whole batch.
-Any number of ranks therefore sees the same epoch in the same order, with the same examples flipped and cropped in the
-same way. Use a new key for each draw: ``key.at(epoch)``, ``key.at(step)``.
-
-On a mesh, give a batch as a Tensor whose layout says which part of the batch it is,
-``tensor(rows, {"dp": Shard(0)}, global_shape=...)`` or ``collectives.from_local(rows, {"dp": Shard(0)})``. A plain
-array is Varying there, and is refused with one key for all ranks (see `random`).
+Each choice is a function of a `random.Key` and of the position of the example in the whole batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from . import ops, random
-from .arrays.device import is_array
-from .arrays.shape_only import Shaped
-from .engine.parameter import tensor
-from .engine.state import state
-from .engine.tensor import TENSORS, Tensor
-from .errors import LayoutError, MeshError, ShapeError, TapeError, call_site
-from .layouts.layout import R, Shard
-from .layouts.partition import parts
-from .random.placement import coordinates
+from .. import ops, random
+from ..arrays.device import is_array
+from ..arrays.shape_only import Shaped
+from ..engine.parameter import tensor
+from ..engine.state import state
+from ..engine.tensor import TENSORS, Tensor
+from ..errors import LayoutError, ShapeError, TapeError, call_site
+from ..layouts.layout import R, Shard
 
-__all__ = ["batches", "random_crop", "random_flip", "share"]
-
-
-def batches(
-    key: random.Key, n: int, batch_size: int, *, shuffle: bool = True, drop_last: bool = False
-) -> Iterator[np.ndarray]:
-    """Iterate over the batches of one epoch: arrays of example indices, the same on every rank.
-
-    `share` takes this rank's part of a batch.
-
-    Parameters
-    ----------
-    key : random.Key
-        A key for this epoch, ``key.at(epoch)``.
-    n : int
-        Number of examples in the data set.
-    batch_size : int
-        Number of examples in a batch, over all ranks.
-    shuffle : bool
-        Whether the order is random.
-    drop_last : bool
-        Whether to leave out a smaller last batch.
-
-    Yields
-    ------
-    numpy.ndarray of int64
-
-    Raises
-    ------
-    ShapeError
-        `batch_size` is not positive.
-
-    Examples
-    --------
-    >>> from autograd import data, random
-    >>> [len(b) for b in data.batches(random.Key(0, "train").at(3), 10, 4)]
-    [4, 4, 2]
-    """
-    if batch_size < 1:
-        raise ShapeError(f"batches: batch_size={batch_size} was given; needed: at least 1")
-    order = random.permutation(key, n) if shuffle else np.arange(n)
-    for start in range(0, n - batch_size + 1 if drop_last else n, batch_size):
-        yield order[start : start + batch_size]
-
-
-def share(x: Any, axis: str) -> Any:
-    """Return this rank's rows of an array or sequence that every rank has whole.
-
-    The rows are divided as by `numpy.array_split`. The result has no layout: label it ``Shard(0)`` and state the shape
-    of the whole, ``ag.tensor(share(x, "dp"), {"dp": Shard(0)}, global_shape=x.shape)``.
-
-    Parameters
-    ----------
-    x : sequence or array
-        Anything with a length that can be sliced.
-    axis : str
-        The mesh axis whose ranks share the rows.
-
-    Raises
-    ------
-    MeshError
-        No mesh is current.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> import collectives as cc
-    >>> from autograd import data
-    >>> def program():
-    ...     with cc.Mesh(dp=2):
-    ...         return data.share(numpy.arange(5), "dp").tolist()
-    >>> cc.run(program, ranks=2)
-    [[0, 1, 2], [3, 4]]
-    """
-    if state.grid is None:
-        raise MeshError(f"share(x, {axis!r}): no mesh is current. Fix: with cc.Mesh({axis}=-1): around it")
-    ((_, rank),) = coordinates((axis,))
-    extents, offsets = parts(len(x), state.grid.sizes[state.grid.axis(axis)])
-    return x[offsets[rank] : offsets[rank] + extents[rank]]
+__all__ = ["random_crop", "random_flip"]
 
 
 def _examples(x: Tensor, dims: Sequence[int], caller: str) -> Tensor:

@@ -1,0 +1,11 @@
+"""Records of training runs: a log as JSON lines, its reader and plot, and a progress display. Rank 0 writes them.
+
+`values` makes numbers of what a program records. It refuses values that are those of one rank only.
+"""
+
+from __future__ import annotations
+
+from .log import RunLog, plot_log, read_log
+from .progress import Progress
+
+__all__ = ["Progress", "RunLog", "plot_log", "read_log"]

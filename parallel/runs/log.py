@@ -1,0 +1,241 @@
+"""`RunLog` writes the numbers of a training run as JSON lines; `read_log` reads them, and `plot_log` draws them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from autograd.errors import OptionError, RingtapeError, call_site
+from collectives.world import world
+
+from .values import optional, plain_value, writes
+
+__all__ = ["RunLog", "plot_log", "read_log"]
+
+_STARTED = "started"
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class RunLog:
+    """A log of a run: a file with one JSON object a line. All ranks call its methods; rank 0 writes.
+
+    Each line is on disk, as far as the program is concerned, when `write` returns, so a run that fails has its log. An
+    existing file is continued, as a resumed run does: `read_log` leaves out the steps that a resumed run has repeated.
+
+    Parameters
+    ----------
+    path : str or path
+        The file. Its folder must exist.
+    **facts
+        What the run is, such as ``lr=0.1``; numbers and texts of the line that each start of a run writes.
+
+    Raises
+    ------
+    LayoutError
+        A fact depends on the rank.
+    OSError
+        The file cannot be written; on rank 0.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from parallel import RunLog, read_log
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "run.jsonl")
+    >>> with RunLog(path, lr=0.1) as log:
+    ...     for step in range(3):
+    ...         log.write(step=step, loss=1 / (step + 1))
+    >>> with RunLog(path, lr=0.1) as log:               # resumed after step 1
+    ...     log.write(step=2, loss=float("nan"))
+    >>> [(row["step"], row["loss"]) for row in read_log(path)]
+    [(0, 1.0), (1, 0.5), (2, nan)]
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **facts: Any):
+        self.path = os.fspath(path)
+        facts = {name: plain_value(x, name, "RunLog") for name, x in facts.items()}
+        self._file: Any = None
+        self._is_closed = False
+        if writes():
+            is_torn = os.path.exists(self.path) and _is_torn(self.path)
+            self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+            if is_torn:
+                self._file.write("\n")
+            started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._line({_STARTED: started, "ranks": world().size, **facts})
+
+    def write(self, **values: Any) -> None:
+        """Add a line with these values, and the time.
+
+        Parameters
+        ----------
+        **values
+            Numbers, texts, Tensors and arrays, and lists and dictionaries of them; a ``step`` among them says which
+            lines a resumed run repeats. A Tensor must be the same on all ranks. Of a plain number, that of rank 0 is
+            written.
+
+        Raises
+        ------
+        LayoutError
+            A Tensor is an addend (P), another value on each rank (V), a part (Shard) or on one rank only, or a number
+            depends on the rank. Raised on all ranks; the message has the collective that makes one value of it.
+        ArgumentError, DtypeError
+            A value is of another kind.
+        RingtapeError
+            The log is closed.
+        """
+        if self._is_closed:
+            raise RingtapeError(f"RunLog.write: the log {self.path!r} is closed" + call_site())
+        found = {name: plain_value(x, name, "RunLog.write") for name, x in values.items()}
+        if self._file is not None:
+            self._line({**found, "time_s": round(time.time(), 3)})
+
+    def _line(self, values: dict[str, Any]) -> None:
+        self._file.write(json.dumps(_finite(values), allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._is_closed = True
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RunLog({self.path!r})"
+
+
+def _is_torn(path: str) -> bool:
+    """Whether the last line of a file has no end, as after a crash."""
+    with open(path, "rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def _finite(x: Any) -> Any:
+    """A value with texts in the place of NaN and infinities, which JSON does not have."""
+    if isinstance(x, float) and not math.isfinite(x):
+        return "NaN" if math.isnan(x) else "Infinity" if x > 0 else "-Infinity"
+    if isinstance(x, dict):
+        return {key: _finite(value) for key, value in x.items()}
+    return [_finite(value) for value in x] if isinstance(x, list) else x
+
+
+def _restored(x: Any) -> Any:
+    if isinstance(x, str):
+        return _NOT_FINITE.get(x, x)
+    if isinstance(x, dict):
+        return {key: _restored(value) for key, value in x.items()}
+    return [_restored(value) for value in x] if isinstance(x, list) else x
+
+
+def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[dict[str, Any]]:
+    """Read the lines of a `RunLog`, also while the run is going on.
+
+    Parameters
+    ----------
+    path : str or path
+    repeated : bool
+        Whether to return all lines. By default, where a run was started again and its first line has a step s, the
+        earlier lines of the steps from s on are left out: the run has repeated these steps. Lines without a step stay.
+
+    Returns
+    -------
+    list of dict
+        The values of each line, without those that say that a run has started. "NaN", "Infinity" and "-Infinity" are
+        numbers. A line that a crash has cut off is left out.
+
+    Raises
+    ------
+    OptionError
+        A line is no JSON object.
+    """
+    rows: list[dict[str, Any]] = []
+    has_started = False
+    with open(path, encoding="utf-8") as file:
+        lines = [line for line in file.read().split("\n") if line.strip()]
+    for i, line in enumerate(lines):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError
+        except ValueError:
+            if i + 1 == len(lines) or lines[i + 1].startswith(f'{{"{_STARTED}"'):
+                continue
+            raise OptionError(
+                f"read_log({os.fspath(path)!r}): line {i + 1} is {line[:60]!r}; needed: a JSON object, as RunLog "
+                "writes it" + call_site()
+            ) from None
+        if _STARTED in row:
+            has_started = True
+            continue
+        if has_started and not repeated and "step" in row:
+            rows = [old for old in rows if "step" not in old or old["step"] < row["step"]]
+            has_started = False
+        rows.append(_restored(row))
+    return rows
+
+
+def plot_log(
+    runs: Any, y: str | Sequence[str] = "loss", *, x: str = "step", file: str | os.PathLike[str] | None = None,
+    logarithmic: bool = False,
+) -> Any:  # fmt: skip
+    """Draw values of one or several logs as curves, with matplotlib, of the extra "runs".
+
+    Parameters
+    ----------
+    runs : path, list of dict, or mapping of str to these
+        A log, the rows of `read_log`, or several of them by the names that the legend shows.
+    y : str or sequence of str
+        The names of the values. Lines without one are left out of its curve, and a NaN interrupts it.
+    x : str
+        The name of the value along the horizontal axis.
+    file : str or path, optional
+        Where to write the picture; its name ends with the format, as ".png" or ".svg".
+    logarithmic : bool
+        Whether the vertical axis is logarithmic.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    DependencyError
+        matplotlib is not installed.
+    OptionError
+        No line has the values `x` and y.
+    """
+    figure = optional("matplotlib.figure", "plot_log").Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    names = [y] if isinstance(y, str) else list(y)
+    by_run = runs if isinstance(runs, Mapping) else {"": runs}
+    for run, given in by_run.items():
+        rows = given if isinstance(given, list) else read_log(given)
+        for name in names:
+            points = [(row[x], row[name]) for row in rows if x in row and name in row]
+            if not points:
+                has = sorted({key for row in rows for key in row})
+                raise OptionError(f"plot_log: no line has {x!r} and {name!r}; the lines have {has}" + call_site())
+            label = ", ".join(text for text in (run, name if len(names) > 1 or not run else "") if text)
+            axes.plot(*zip(*points, strict=True), label=label, linewidth=1.2, marker="." if len(points) < 50 else None)
+    axes.set(xlabel=x, ylabel=", ".join(names), yscale="log" if logarithmic else "linear")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(by_run) * len(names) > 1:
+        axes.legend(frameon=False)
+    if file is not None:
+        figure.savefig(file, dpi=150)
+    return figure
