@@ -13,6 +13,11 @@ import pytest
 
 from . import summary
 
+# One thread per process, before NumPy is loaded here or in a worker: several tests and their ranks run at a time, and
+# threads of BLAS that wait for work take the cores from them.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _bytecode() -> Iterator[None]:

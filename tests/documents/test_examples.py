@@ -30,8 +30,11 @@ class Ended(NamedTuple):
     err: str
 
 
-def run_example(name: str, how: str, ranks: int, *options: str, is_compiled: bool = False) -> Ended:
-    """Run an example to its end, or kill all of it. Compiled loops take longer to start than a short run takes."""
+def run_example(name: str, how: str, ranks: int, *options: str) -> Ended:
+    """Run an example to its end, or kill all of it.
+
+    Compiled loops take longer to start than a short run takes; the command of the README runs with them.
+    """
     command = [sys.executable, str(EXAMPLES / name), *options]
     if how == "threads":
         command += ["--ranks", str(ranks)]
@@ -40,7 +43,7 @@ def run_example(name: str, how: str, ranks: int, *options: str, is_compiled: boo
     path = os.pathsep.join(filter(None, [str(EXAMPLES.parent), os.environ.get("PYTHONPATH")]))
     job = subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": path, **({} if is_compiled else {"RINGTAPE_COMPILED": "0"})},
+        env={**os.environ, "PYTHONPATH": path, "RINGTAPE_COMPILED": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -69,12 +72,15 @@ def test_adjoints(how: str, ranks: int) -> None:
     ended = run_example("01_adjoints.py", how, ranks)
     assert ended.err == ""
     assert ended.out.startswith(f"ranks: {ranks}.")
+    assert ("On one rank F and F* copy their operands" in ended.out) == (ranks == 1)
     tables = ended.out.split("\n\n")[1:]
     assert [t.split(",")[0] for t in tables] == [
         "broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_reduce(to=R)",
         "all_reduce(to=I)", "cast(to=R)",
     ]  # fmt: skip
     for table in tables:
+        titles = re.split(r"\s{2,}", table.strip().splitlines()[2].strip())
+        assert [title.partition(":")[0] for title in titles] == ["x", "F x", "y", "F* y"], table
         assert ranks_of_lines(table) == list(range(ranks))
         found = re.search(r"<F x, y> = (\S+), <x, F\* y> = (\S+): equal$", table.strip())
         assert found is not None, table
@@ -149,7 +155,7 @@ def test_digits_prints_in_order_of_rank(how: str, ranks: int, folder: Path) -> N
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_digits_learns_under_mpiexec_and_draws(tmp_path: Path) -> None:
     png = tmp_path / "loss.png"
-    ended = run_example("02_digits.py", "mpiexec", 2, "--plot", str(png), is_compiled=True)
+    ended = run_example("02_digits.py", "mpiexec", 2, "--plot", str(png))
     found = re.search(r"test accuracy: ([\d.]+)%", ended.out)
     assert found is not None
     assert float(found[1]) >= 97

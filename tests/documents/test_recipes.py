@@ -119,7 +119,7 @@ def _(names: Names) -> Names:
 @reference("Tensor-parallel layers")
 def _(names: Names) -> Names:
     def loss(a: Any, b: Any, bias: Any) -> Any:
-        y = nn.dropout(np.tanh(names["X"] @ a), 0.5, random.Key(0, "dropout")) @ b + bias
+        y = nn.dropout(np.tanh(names["X"] @ a), 0.5, key=random.Key(0, "dropout")) @ b + bias
         return np.sum(y * y) / 4
 
     weights = names["A"], names["B"], numpy.zeros(2)
@@ -166,7 +166,7 @@ def _(names: Names) -> Names:
             h = nn.embedding(names["tokens"], table)
             for w in weights:
                 h = np.tanh(h @ w)
-            loss = nn.cross_entropy(h @ table.T, names["target"], "mean")
+            loss = nn.cross_entropy(h @ table.T, names["target"])
         tape.backward(loss)
         optimizer.step()
     return {"table": table.numpy(), "w": numpy.stack([w.numpy() for w in weights])}
@@ -175,7 +175,7 @@ def _(names: Names) -> Names:
 @reference("Softmax and norms over a divided dimension")
 def _(names: Names) -> Names:
     def loss(x: Any) -> Any:
-        return np.sum(nn.softmax(nn.layer_norm(x, numpy.ones(6), numpy.zeros(6), eps=1e-5)) ** 2)
+        return np.sum(nn.softmax(nn.layer_norm(x, (6,), numpy.ones(6), numpy.zeros(6))) ** 2)
 
     return {"x.grad": ag.grad(loss)(names["X"])}
 

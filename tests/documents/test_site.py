@@ -107,7 +107,7 @@ def test_all_that_is_public_exists() -> None:
     from autograd import nn
 
     assert callable(nn.convolution)
-    modules = {"errors", "events", "init", "nn", "optim", "random", "schedules", "testing", "utils"}
+    modules = {"errors", "events", "functional", "init", "nn", "optim", "random", "schedules", "testing", "utils"}
     for module in ("autograd", "autograd.nn", "autograd.optim", "collectives", "parallel"):
         found = load(module)
         assert {n for n in found.__all__ if isinstance(getattr(found, n), types.ModuleType)} <= modules

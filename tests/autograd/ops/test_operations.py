@@ -26,13 +26,15 @@ from autograd.testing import numeric_gradient as slopes
 from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case, apart
 from autograd.testing.cases.elementwise import BINARY, sigmoid
 
+from ...grouped import each
+
 Array = Any
 
 def named(c: Case) -> str:
     return f"{c.operation} {c.label}"
 
 
-every = pytest.mark.parametrize("c", CASES, ids=named)
+every = each(CASES, lambda c: c.operation, named)
 
 
 def raw(x: Any) -> Array:
@@ -73,8 +75,9 @@ ORDERS = [2 if n % 3 == 0 or FIRST[c.operation] == n else 1 for n, c in enumerat
 """By default 2 for the first case of an operation and every third; all have the dot-product test of order 2 below."""
 
 
-@pytest.mark.parametrize(("c", "order"), zip(CASES, ORDERS, strict=True), ids=map(named, CASES))
-def test_derivatives_to_order_2(c: Case, order: int) -> None:
+@each(zip(CASES, ORDERS, strict=True), lambda pair: pair[0].operation, lambda pair: named(pair[0]))
+def test_derivatives_to_order_2(case_and_order: tuple[Case, int]) -> None:
+    c, order = case_and_order
     check_grads(c.f, *c.draw(), order=order)
 
 

@@ -49,7 +49,7 @@ def test_the_rest() -> None:
     x = ag.tensor(A)
     assert (x.dim(), x.numel()) == (3, 24)
     assert [part.shape[2] for part in x.split(3, 2)] == [3, 1] and [p.shape[2] for p in x.chunk(3, 2)] == [2, 2]
-    assert ag.tensor(A[0]).transpose(0, 1).shape == (3, 4)  # NumPy's: these axes in this order
+    assert ag.tensor(A[0]).transpose((0, 1)).shape == (3, 4)  # NumPy's: these axes in this order
     for call, kind, text in (
         (lambda: x.view("float32"), ShapeError, "view|shape"), (lambda: x.view(3.5), ArgumentError, "view"),
         (lambda: x.split([1, 1], 1), ShapeError, "sizes"), (lambda: x.split(0), ShapeError, "size of 0"),

@@ -8,6 +8,8 @@ one process computes: the value and its label, the gradients and their labels, t
 The reference is of one of two kinds. Without a Varying operand there is one value, which is assembled from the ranks'
 parts by its label and compared with the function of the whole operands. With a Varying operand or result each rank has
 a function of its own: its operands are what this rank holds, and only the gradients of Replicated operands are summed.
+If the result is Partial nevertheless, Varying operands were taken as the parts of one value, because they stand beside
+a Shard, and the reference is the function of that value: a mean divides by the number of elements of the whole.
 """
 
 from __future__ import annotations
@@ -68,6 +70,11 @@ class Trial:
     def whole(self) -> list[Array]:
         """The operands of one process."""
         return self.case.draw(self.seed)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether all Varying operands have the extents of parts."""
+        return all(label[0] != "V" or label[1:] for label in self.labels)
 
     def own(self, rank: int) -> list[Array]:
         """What this rank holds of each operand (of a Partial operand its addend)."""
@@ -167,7 +174,7 @@ CONDITIONS = [
     _case("where", "of a condition", lambda c, x, y: np.where(c > 0, x, y), normal(4, 7), normal(4, 7), normal(7)),
     _case("where", "select", lambda x, y: np.select([x > 0.5, x > -0.5], [x * y, y], 0.0), normal(4, 7), normal(4, 7)),
     _case("where", "piecewise", lambda x: np.piecewise(x, [x > 0], [lambda z: z * z, 1.0]), normal(4, 7)),
-    _case("where", "smooth_l1_loss", lambda x, y: nn.smooth_l1_loss(x, y, "sum"), normal(4, 7), normal(4, 7)),
+    _case("where", "smooth_l1_loss", lambda x, y: nn.smooth_l1_loss(x, y, reduction="sum"), normal(4, 7), normal(4, 7)),
     _case("where", "a mask of numbers", lambda x, y: x * (y > 0), normal(4, 7), normal(7)),
     _case("clip", "between operands", lambda x, a, b: np.clip(x, a, b + 1), normal(4, 7), normal(7), positive(4, 1)),
     _case("getitem", "by integers", lambda x, i: x[i], normal(4, 7), _integers(5)),
@@ -189,9 +196,10 @@ _ARGUMENTS: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 
 
+# Prefixes. The second argument of `astype` is a dtype, so that the labels of an array in its place do not matter.
 _NOT_SWEPT = (
-    "_", "array2", "array_", "asmatrix", "dropout", "empty", "fromiter", "info", "load", "ones_", "save", "show",
-    "test", "zeros_",
+    "_", "array2", "array_", "asmatrix", "astype", "dropout", "empty", "fromiter", "info", "load", "ones_", "save",
+    "show", "test", "zeros_",
 )
 
 
@@ -421,6 +429,22 @@ def local_cotangent(trial: Trial, y: Array, rank: int | None) -> Array:
     return ct if ct.shape else ct[()]
 
 
+def serial_of_parts(trial: Trial) -> Found:
+    """The reference where the Varying operands are the parts of one value."""
+    def whole(i: int, x: Array, of_rank: Callable[[int], Array]) -> Array:
+        label = trial.labels[i]
+        return assembled([of_rank(rank) for rank in range(RANKS)], label, "") if label[0] == "V" else x
+
+    own = [trial.own(rank) for rank in range(RANKS)]
+    xs = [whole(i, x, lambda rank, i=i: own[rank][i]) for i, x in enumerate(trial.whole)]  # type: ignore[misc]
+    variable = [i for i, label in enumerate(trial.labels) if differentiable(xs[i], label)]
+    ds = [ag.tensor(whole(i, direction(trial, i, None), lambda rank, i=i: direction(trial, i, rank)))  # type: ignore[misc]
+          for i in variable]  # fmt: skip
+    with numpy.errstate(all="ignore"):
+        return run(trial.case.f, [ag.tensor(x) for x in xs], variable,
+                   lambda y: Tensor(local_cotangent(trial, y.array, None)), ds, second=True)  # fmt: skip
+
+
 def serial(trial: Trial, rank: int | None, label: str = "") -> Found:
     """The reference: of the whole operands, or of what a rank holds, where the result has this label."""
     xs = trial.whole if rank is None else trial.own(rank)
@@ -459,7 +483,7 @@ def assembled(parts: Sequence[Array], label: str, what: str) -> Array:
     """The whole value from what the ranks hold."""
     if label == "P":
         return numpy.sum(parts, 0)
-    if label[0] == "S":
+    if label[0] in "SV":
         return numpy.concatenate(parts, int(label[1:]))
     for x in parts[1:]:
         near(x, parts[0], f"{what}, which is to be equal on all ranks")
@@ -499,7 +523,8 @@ def verdict(trial: Trial, found: Sequence[Found]) -> str:
             need = "V" if need[0] == "V" else need
             if have and have != need:
                 raise Wrong(f"the gradient of an operand {of} is {have}; needed {need}")
-    if trial.separate or label == "V":
+    is_of_parts = trial.separate and label == "P" and trial.has_parts
+    if (trial.separate and not is_of_parts) or label == "V":
         expected = [serial(trial, rank, label) for rank in range(RANKS)]
         if label in ("R", "I", "C", "D"):  # it does not depend on the Varying operand
             assembled([x.value for x in found], label, "value")
@@ -529,7 +554,7 @@ def verdict(trial: Trial, found: Sequence[Found]) -> str:
                 for a, b in zip(have, need, strict=True):
                     near(a, b, kind)
         return "right"
-    e = serial(trial, None)
+    e = serial_of_parts(trial) if is_of_parts else serial(trial, None)
     if label[0] == "S":
         at = 0
         for x in found:

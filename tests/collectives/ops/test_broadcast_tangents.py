@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "maximum": lambda h, b: np.maximum(h, b) ** 2,
     "power": lambda h, b: (h * h + 1.0) ** b,
     "hypot": lambda h, b: np.hypot(h, b + 3.0),
-    "layer_norm": lambda h, b: nn.layer_norm(h, b, b * b),
+    "layer_norm": lambda h, b: nn.layer_norm(h, h.shape[-1:], b, b * b),
 }
 
 

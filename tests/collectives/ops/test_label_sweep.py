@@ -56,6 +56,7 @@ def test_some_labels_of_every_case(some_trials: list[Trial], i: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("i", range(PARTS))
 def test_all_labels_of_every_case(cases: list[Case], i: int) -> None:
     wrong = list(faults(list(trials(cases[i::PARTS]))))
@@ -70,6 +71,7 @@ def test_some_labels_on_two_axes(cases: list[Case], i: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("i", range(PARTS))
 def test_more_labels_on_two_axes(cases: list[Case], i: int) -> None:
     """All labels of the cases of one operand, and thirty choices of each other case."""

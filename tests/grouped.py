@@ -1,0 +1,54 @@
+"""Tests of thousands of cases, run in groups, because pytest takes longer for a test than most of these cases do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
+
+import pytest
+
+Case = TypeVar("Case")
+Test = Callable[..., None]
+
+
+def each(
+    cases: Iterable[Case], group: Callable[[Case], Hashable], name: Callable[[Case], str] = str
+) -> Callable[[Test], Test]:
+    """Give the cases to a test as its first argument. All cases of a group are one test, and all of them run.
+
+    Parameters
+    ----------
+    cases : iterable
+    group : callable
+        The group of a case, which names the test.
+    name : callable
+        The name of a case, which a failure shows.
+    """
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(str(group(case)), []).append(case)
+
+    def decorate(test: Test) -> Test:
+        def run(group_of_cases: str, **fixtures: Any) -> None:
+            failures = []
+            for case in groups[group_of_cases]:
+                try:
+                    test(case, **fixtures)
+                # a skipped case would skip those after it, so it is a failure, too
+                except (Exception, pytest.fail.Exception, pytest.skip.Exception) as failure:
+                    failure.add_note(f"the case: {name(case)}")
+                    failures.append(failure)
+            if len(failures) == 1:
+                raise failures[0]
+            if failures:
+                raise BaseExceptionGroup(f"{len(failures)} of {len(groups[group_of_cases])} cases fail", failures)
+
+        fixtures = list(inspect.signature(test).parameters.values())[1:]
+        group_parameter = inspect.Parameter("group_of_cases", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        run.__name__, run.__qualname__, run.__doc__ = test.__name__, test.__qualname__, test.__doc__
+        run.__module__ = test.__module__
+        run.__signature__ = inspect.Signature([group_parameter, *fixtures])  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("group_of_cases", groups)(run)
+
+    return decorate
