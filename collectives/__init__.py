@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # the names in `_LATER`; none of these modules imports this o
     from .ops.reproducible import *
     from .testing.check import CheckFailed, Report, check_collective
 
+    __version__: str
+
 __all__ = [
     "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
     "D", "DeadlockError", "DryRun", "I", "Layout", "LayoutError", "Link", "Mesh", "MeshError", "P", "Pending", "R",

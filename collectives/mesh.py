@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
+from autograd import notebook
 from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
@@ -230,6 +231,12 @@ class Mesh:
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks: the size of each axis, and this rank's place."""
+        rows = [(k, n, int(at)) for k, n, at in zip(self.names, self.sizes, self.place, strict=True)]
+        note = f"{int(self.ranks.size)} rank" + ("s" if self.ranks.size != 1 else "")
+        return notebook.sheet("Mesh", note, notebook.table(rows, ("axis", "size", "this rank")))
 
     def normal(self, axes: str | Sequence[str]) -> tuple[str, ...]:
         """Axis names as a tuple in the mesh's order."""
@@ -492,4 +499,5 @@ def current_mesh() -> Mesh:
 
 events.constants.append(numbers.note)
 events.declarations.append(parts.expect_different)
+events.besides.append(parts.expect_different_beside)
 events.uses.append(declarations.examine)

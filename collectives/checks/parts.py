@@ -7,6 +7,9 @@ counts once per rank, and nothing else is wrong with the program. So of each lin
 
 Not compared are constants, such as zeros, and few whole numbers, such as the classes of some rows: they may be equal on
 all ranks by chance. Parameters are compared at the first backward (see `collectives.replicas`).
+
+The same is done with a Varying operand that has an element for each of a part beside it. If it is equal on all ranks,
+it is probably counted from zero on each, as positions and masks are that are made for the length of a part.
 """
 
 from __future__ import annotations
@@ -14,18 +17,21 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
+from autograd.engine.tensor import TENSORS
 from autograd.errors import ReplicaWarning, find_site
-from autograd.layouts.layout import R, Shard
+from autograd.layouts.layout import R, Shard, V
 from autograd.layouts.messages import describe
-from autograd.layouts.names import variable_of
+from autograd.layouts.names import name_of, variable_of
 
 from . import modes
 from .sanitizer import MOST, Addend, digest_of
 
-__all__ = ["Part", "expect_different", "next_addend", "tell"]
+__all__ = ["Part", "expect_different", "expect_different_beside", "next_addend", "tell"]
 
 _FEW = 64  # whole numbers
 
@@ -80,6 +86,50 @@ def expect_different(how: str, x: Any) -> None:
                 group.parts.append(Part(digest, how, x, name, site))
 
 
+class Beside(Part):
+    """A Varying operand beside a part, where an operation combines their elements."""
+
+    __slots__ = ("name", "of_part")
+
+    def __init__(self, digest: int, operation: str, x: Any, label: Shard, axis: str, site: tuple[str, int]):
+        super().__init__(digest, operation, x, axis, site)
+        self.of_part, self.name = label, name_of(x, "") or "x"
+
+    def warn(self, size: int) -> None:
+        name, axis = self.name, repr(self.axis)
+        extent = self.of_part.extent or "of the whole"
+        warnings.warn_explicit(
+            f"{self.how}({name}: {describe(self.array, self.array.shape, self.layout)}): the {size} ranks of axis "
+            f"{axis} combine equal values with different parts, {self.of_part!r}. By its label each rank holds other "
+            f"values. Is it made for the length of a part, as positions that count from 0 on every rank?\n"
+            f"  fix: make the whole, for all {extent}, and divide it, as positions by "
+            f"cc.shard(ag.constant(numpy.arange({extent})), {axis})\n"
+            f"  or:  leave it so, if the elements of every part are meant to meet the same values",
+            ReplicaWarning, *self.site, registry=_told,
+        )  # fmt: skip
+
+
+def expect_different_beside(operation: str, x: Any, out: Any) -> None:
+    """Record a Varying operand beside the parts of a result, for a next call along each axis that divides it."""
+    mesh = state.mesh
+    if mesh is None or out.grid is not mesh.grid or x.__class__ not in TENSORS or x.layout is None:
+        return
+    if type(x.array) is Shaped:
+        return
+    for axis in mesh.known_axes():
+        group = axis.group
+        if axis.size == 1 or not group.checking or len(group.parts) >= MOST or len(axis.names) > 1:
+            continue
+        (name,) = axis.names
+        label = out[name]
+        if x.layout[name] is V and type(label) is Shard:
+            site = find_site()
+            line = site, operation, x.layout, x.array.dtype, len(x.array.shape)
+            n = axis.declared[line] = axis.declared.get(line, 0) + 1
+            if modes.is_due(n):
+                group.parts.append(Beside(_digest(to_host(x.array), True), operation, x, label, name, site))
+
+
 def next_addend(group: Any, addend: Addend | None) -> Addend | None:
     """The addend of the next call of a group that has parts to compare: the call's own, or the first part."""
     parts = group.parts
@@ -99,10 +149,12 @@ def tell(group: Any) -> None:
         part.warn(group.size)
 
 
-def _digest(host: Any) -> int:
-    """The digest of a part; 0 for one that may be equal on all ranks."""
-    if not host.size or host.dtype.kind not in "fciu" or bool((host == host.reshape(-1)[0]).all()):
+def _digest(host: Any, may_count: bool = False) -> int:
+    """The digest of a part; 0 for one that may be equal on all ranks. With `may_count`, 0, 1, 2, ... may not."""
+    kinds = "fciub" if may_count else "fciu"
+    if not host.size or host.dtype.kind not in kinds or bool((host == host.reshape(-1)[0]).all()):
         return 0
-    if host.size < _FEW and bool((host == host.round()).all()):
-        return 0
+    if host.size < _FEW and (host.dtype.kind == "b" or bool((host == host.round()).all())):
+        if not may_count or host.size < 3 or host.dtype.kind == "b" or bool((np.diff(host.reshape(-1)) != 1).any()):
+            return 0
     return digest_of(host) or 1

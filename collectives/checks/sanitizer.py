@@ -152,7 +152,8 @@ def witness(how: str, x: Any, is_last: bool = False) -> None:
         if axis.size > 1 and len(seen) < MOST and all(_is_equal(layout, name) for name in axis.names):
             if copy is None:
                 name = getattr(x, "name", "") or "x"
-                shown = f"{how}({name}: {describe(x.array, x.array.shape, layout)})"
+                is_text = how in ("key", "order")
+                shown = f"{how}({name if is_text else f'{name}: {describe(x.array, x.array.shape, layout)}'})"
                 copy = Copy(f"{how} at {short_site(*find_site())}", shown, digest_of(x.array))
                 copy = copy._replace(kind=how) if how in _KINDS else copy
             if is_last:
@@ -290,8 +291,9 @@ _KINDS = {
     "number": (
         "the plain numbers of",
         "",
-        "the number of all ranks, cc.all_reduce(n, {name!r}, to=I).item() of a count n or of a squared norm n (to clip "
-        "gradients: optim.clip_grad_norm_); ag.tensor(n), which is Varying, only for a number of each rank's own value",
+        "the number of all ranks, cc.all_reduce(n, {name!r}, to=I).item() of a count n; ag.tensor(n), which is "
+        "Varying, only for a number of each rank's own value. A factor that clips gradients: optim.clip_grad_norm_, "
+        "whose norm counts every parameter once",
     ),
     "constant": (
         "the constants of",
@@ -341,6 +343,12 @@ _KINDS = {
         "",
         "the same seed on every rank, and key.along({name!r}) for numbers of each rank",
     ),
+    "order": (
+        "the orders of",
+        "",
+        "the same key, batch_size and data set on every rank, of which the loader takes this rank's rows; for "
+        "rows that each rank has read itself cc.from_local(rows, {{{name!r}: Shard(0)}})",
+    ),
 }
 """The kinds of facts: the beginning of the message, what is shown of each, and the fix."""
 
@@ -366,7 +374,7 @@ def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:
     )
 
 
-_COMPARED_ALWAYS = ("norm", "key")
+_COMPARED_ALWAYS = ("norm", "key", "order")
 """The declarations that are always compared in every mode but ``off``. Constants are compared where they are used."""
 
 

@@ -73,3 +73,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_LAZY[name]}", __package__), name)
+
+
+def __dir__() -> list[str]:
+    """The names of the module, with those that are loaded at first use, for completion."""
+    return sorted({*globals(), *_LAZY})

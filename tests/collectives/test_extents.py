@@ -526,10 +526,10 @@ def test_an_empty_part_has_no_rows_to_give_an_extent() -> None:
         with cc.Mesh(dp=3):
             x = cc.shard(ag.tensor(numpy.ones((2, 3)), {"dp": R}), "dp")
             try:
-                return str(tuple(map(int, x.reshape(3, -1).shape)))
-            except ShapeError as error:
+                return str(x.reshape(3, -1).shape)
+            except (LayoutError, ShapeError) as error:
                 return str(error)
 
     found = cc.run(program, 3)
-    assert found[:2] == ["(3, 1)", "(3, 1)"]
+    assert all("reshape mixes along dimension 0" in text and "x.shape[0]" in text for text in found[:2])
     assert "this rank's part is empty along dimension 0" in found[2] and "x.shape[0]" in found[2]

@@ -32,7 +32,7 @@ def test_keys_that_are_made_before_are_the_same_on_all_ranks_and_in_any_order() 
         random.seed(3)
         key = random.next_key("dropout")
         with ThreadPoolExecutor(3) as pool:
-            tasks = [lambda i=i: nn.dropout(X, 0.5, key.at(i)) for i in range(6)]
+            tasks = [lambda i=i: nn.dropout(X, 0.5, key=key.at(i)) for i in range(6)]
             order = range(6) if int(cc.world().rank) else reversed(range(6))
             futures = {i: pool.submit(tasks[i]) for i in order}
             return [futures[i].result().tolist() for i in range(6)]
@@ -77,7 +77,7 @@ def test_a_rank_without_a_mesh_is_told_to_make_one() -> None:
 
 
 @pytest.mark.parametrize("masked", [
-    lambda x: nn.Dropout(0.5, along="dp")(x), lambda x: nn.dropout(x, 0.5, random.next_key("dropout").along("dp")),
+    lambda x: nn.Dropout(0.5, along="dp")(x), lambda x: nn.dropout(x, 0.5, key=random.next_key("dropout").along("dp")),
 ])  # fmt: skip
 def test_dropout_of_different_data_names_along(masked: Any) -> None:
     """The error of one mask for different data, and the whole program with each fix: the serial gradient."""
@@ -89,7 +89,7 @@ def test_dropout_of_different_data_names_along(masked: Any) -> None:
                 nn.Dropout(0.5)(rows)
             text = str(error.value)
             assert text.startswith("dropout(key, ") and "axis 'dp'" in text and "test_threads_of_a_rank.py:" in text
-            assert "fix: nn.Dropout(p, along='dp'), or nn.dropout(x, p, key.along('dp'))" in text
+            assert "fix: nn.Dropout(p, along='dp'), or nn.dropout(x, p, key=key.along('dp'))" in text
             w = ag.Parameter(np.ones(6))
             with ag.Tape() as tape:
                 y = masked(rows)

@@ -64,7 +64,7 @@ def test_parts_that_are_not_named() -> None:
 
     def body(mesh: Any) -> None:
         rank = mesh.axis("dp").rank
-        for rows in (X + rank, X * 0, X * 0 + 0.5, X[:0], numpy.arange(6) % 2, X > 0, X if rank else X + 1):
+        for rows in (X + rank, X * 0, X * 0 + 0.5, X[:0], numpy.arange(9) % 2, X > 0, X if rank else X + 1):
             for _ in range(3):
                 cc.from_local(rows, PART)
                 ag.tensor(rows, PART)
@@ -215,3 +215,60 @@ def test_a_replicated_term_of_addends() -> None:
 def test_an_invariant_term_of_a_value_that_is_summed_later() -> None:
     text = refusal(lambda rest, w, copy: summed(rest + (w * w).sum()), plain)
     assert "  or:  add y to the result of all_reduce(..., 'dp', to=I), if rest is summed over the ranks later" in text
+
+
+# -- equal values beside parts ----------------------------------------------------------------------------------------
+SEQUENCE, TABLE = (numpy.random.default_rng(i).standard_normal(shape) for i, shape in enumerate([(2, 9, 4), (9, 4)]))
+POSITIONS: dict[str, Callable[[Any], Any]] = {
+    "np.arange": lambda n: np.arange(n),
+    "numpy.arange": lambda n: numpy.arange(n),
+    "a Varying tensor": lambda n: ag.tensor(numpy.arange(int(n)), {"dp": V}),
+}
+
+
+def of_positions(make: Callable[[Any], Any], learned: bool) -> Any:
+    """The gradient of a program whose sequences are divided, and to which positions are added."""
+
+    def body(mesh: Any) -> Any:
+        x, table = cc.shard(ag.tensor(SEQUENCE, {"dp": R}), "dp", dim=1), ag.Parameter(TABLE)
+        with ag.Tape() as tape:
+            positions = make(x)
+            w = cc.cast(table, "dp", to=R)
+            h = x + ag.nn.embedding(positions, w) if learned else (x * (positions + 1.0)[:, None]) @ w.T
+            loss = cc.all_reduce((h**3).sum(), "dp", to=I)
+        tape.backward(loss)
+        return table.grad.numpy()
+
+    return body
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("make", POSITIONS.values(), ids=list(POSITIONS))
+def test_positions_that_count_from_zero_on_every_rank(make: Callable[[Any], Any], learned: bool) -> None:
+    (text,) = run(of_positions(lambda x: make(x.shape[1]), learned))[0]
+    assert "combine equal values with different parts, Shard(1)" in text and "{dp: V}" in text
+    fix = "make the whole, for all 9, and divide it, as positions by cc.shard(ag.constant(numpy.arange(9)), 'dp')"
+    assert f"  fix: {fix}\n" in text
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_positions_of_the_fix_have_the_serial_gradient(learned: bool) -> None:
+    texts, found = run(of_positions(lambda x: cc.shard(ag.constant(numpy.arange(9)), "dp"), learned))
+    assert texts == []
+    at = numpy.arange(9)
+
+    def serial(w: Any) -> Any:
+        h = SEQUENCE + w[at] if learned else (SEQUENCE * (at + 1.0)[:, None]) @ w.T
+        return (h**3).sum()
+
+    numpy.testing.assert_allclose(found[1], ag.grad(serial)(TABLE))
+
+
+def test_own_values_few_choices_and_constants_beside_parts_are_legal() -> None:
+    def body(mesh: Any) -> None:
+        x = cc.shard(ag.tensor(SEQUENCE, {"dp": R}), "dp", dim=1)
+        own = numpy.random.default_rng(int(mesh.axis("dp").rank)).random((3, 4))
+        for values in (own, numpy.ones((3, 4)), numpy.array([[1.0], [0], [1]])):
+            cc.all_reduce((x * values).sum(), "dp", to=R)
+
+    assert run(body)[0] == []

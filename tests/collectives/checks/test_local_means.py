@@ -69,7 +69,7 @@ MISTAKES: dict[str, Callable[..., Any]] = {
     "a penalty": lambda w, x, y: summed(0.5 * squares(w, x, y).mean() + 0.1 * (w * w).sum()) / 3,
     "mask": lambda w, x, y: summed((squares(w, x, y) * (y > 0)).sum() / (y > 0).sum()) / 3,
     "ignored": lambda w, x, y: cc.mean(
-        nn.cross_entropy((x @ w)[:, None] * numpy.eye(2)[0], numpy.where(y > 0, 1, -100), "mean", ignore_index=-100),
+        nn.cross_entropy((x @ w)[:, None] * numpy.eye(2)[0], numpy.where(y > 0, 1, -100), ignore_index=-100),
         "dp",
         to=I,
     ),

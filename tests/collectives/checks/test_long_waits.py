@@ -32,12 +32,12 @@ def test_a_rank_that_sleeps_is_reported_and_the_job_goes_on() -> None:
 @pytest.mark.parametrize(("how", "culprit"), [("stops", 2), ("first_stops", 0)])
 def test_a_stopped_rank_is_reported_and_the_limit_ends_the_job(how: str, culprit: int) -> None:
     """Also if it is the rank that collects the states of the others."""
-    outcome = waits(how, RINGTAPE_REPORT_S="2", RINGTAPE_TIMEOUT_S="14")
+    outcome = waits(how, RINGTAPE_REPORT_S="2", RINGTAPE_TIMEOUT_S="9")
     assert outcome.code != 0
     assert re.search(r"^ringtape: rank \d has waited for \d+ s; the job goes on", outcome.err, re.MULTILINE), (
         outcome.err
     )
-    assert re.search(r"^ringtape: rank \d has waited for 14 s \(RINGTAPE_TIMEOUT_S\)", outcome.err, re.MULTILINE)
+    assert re.search(r"^ringtape: rank \d has waited for 9 s \(RINGTAPE_TIMEOUT_S\)", outcome.err, re.MULTILINE)
     assert outcome.err.count(f"rank {culprit} does not reply") >= 2, outcome.err
 
 

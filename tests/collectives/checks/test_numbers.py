@@ -78,7 +78,7 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "the bounds of a draw for a Tensor": lambda rank: ag.random.uniform(
         ag.random.Key(0), value(R), high=1.0 + int(rank)
     ),
-    "dropout": lambda rank: ag.nn.dropout(value(R), 0.1 * (int(rank) + 1), ag.random.Key(0)),
+    "dropout": lambda rank: ag.nn.dropout(value(R), 0.1 * (int(rank) + 1), key=ag.random.Key(0)),
 }
 
 
@@ -333,7 +333,7 @@ WEIGHTED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "NLLLoss": lambda x, y, w: ag.nn.NLLLoss(w, reduction="sum")(ag.nn.log_softmax(x), y),
     "nll_loss of a Tensor": lambda x, y, w: ag.nn.nll_loss(x, y, ag.tensor(w), reduction="sum"),
     "weight": lambda x, y, w: ag.nn.BCEWithLogitsLoss(w, reduction="sum")(x, 0.5 + 0 * x),
-    "pos_weight": lambda x, y, w: ag.nn.BCEWithLogitsLoss(None, "sum", w)(x, 0.5 + 0 * x),
+    "pos_weight": lambda x, y, w: ag.nn.BCEWithLogitsLoss(reduction="sum", pos_weight=w)(x, 0.5 + 0 * x),
 }
 
 
