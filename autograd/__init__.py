@@ -59,6 +59,8 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use, so that `impo
         vector_jacobian_product,
     )
 
+    __version__: str
+
 __all__ = [
     "C", "D", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "checkpoint",
     "constant", "deriv", "detect_anomaly", "egrad", "elementwise_grad", "errors", "events", "ggnvp", "grad",
@@ -69,13 +71,14 @@ __all__ = [
 ]  # fmt: skip
 __all__ += errors.__all__
 
+_SUBMODULES = ("builtins", "core", "differential_operators", "extend", "testing", "tracer", "util", "wrap_util")
 _BUILTINS = ("dict", "isinstance", "list", "tuple", "type")  # of `autograd.builtins`; `import *` leaves them out
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name at first use: the rarer transforms, `testing`, and HIPS autograd's replacements of builtins."""
-    if name == "testing":
-        return import_module(".testing", __name__)
+    """Load a name at first use: the rarer transforms and modules, and HIPS autograd's replacements of builtins."""
+    if name in _SUBMODULES:
+        return import_module(f".{name}", __name__)
     if name in transforms.LAZY:
         found = getattr(transforms, name)
     elif name == "detect_anomaly":

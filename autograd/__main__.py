@@ -1,4 +1,7 @@
-"""``python -m autograd registry`` lists all operations as a table, as JSON or as Markdown."""
+"""``python -m autograd registry`` lists all operations as a table, as JSON or as Markdown.
+
+``python -m autograd stubs`` writes the stubs of `autograd.numpy` for type checkers.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from .errors import RingtapeError
@@ -31,7 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     form = registry.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object with an entry per operation")
     form.add_argument("--markdown", action="store_true", help="the page docs/operations.md")
+    commands.add_parser("stubs", help="write the stubs of autograd.numpy for type checkers")
     arguments = parser.parse_args(argv)
+    if arguments.command == "stubs":
+        from .testing import stubs
+
+        for name in stubs.STUBS:
+            stubs.path(name).write_text(stubs.stub(import_module(name)))
+        return 0
     from .testing.listing import rows  # loads all cases, which --help does not need
 
     try:
@@ -83,7 +94,8 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
         "nonlinear. `S`: no cotangent. `*` repeats the last letter.",
         "- **saves**: the operands and results that are saved for backward.",
         "- **R, I, P, V, Shard(0)**: the label of the result on a mesh axis on which all operands have this label. "
-        "*refused* means that the operation raises a `LayoutError`, `-` that its operands cannot all have the label.",
+        "*refused* means that the operation raises a `LayoutError`, `-` that its operands cannot all have the label. "
+        "The function `np.mean` is the sum divided by the global count where a `Shard` is averaged, and is Partial.",
         "- **adjoint**: the rule of each operand, from the cotangent `ct`, the result `y` and the operands.",
         "",
         "| operation | word | saves | R | I | P | V | Shard(0) | adjoint |",

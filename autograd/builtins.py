@@ -9,11 +9,12 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
+from .custom.boxes import DictBox, SequenceBox
 from .extend import getval
 
 dict, list, tuple = builtins.dict, builtins.list, builtins.tuple
 
-__all__ = ["dict", "isinstance", "list", "tuple", "type"]
+__all__ = ["DictBox", "SequenceBox", "dict", "isinstance", "list", "tuple", "type"]
 
 
 def isinstance(x: Any, kinds: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import extend
+from .custom.boxes import VJPNode, backward_pass, isbox
 from .custom.vspace import VSpace, vspace
 from .extend import (
     Box,
@@ -18,7 +19,6 @@ from .extend import (
     defvjp_argnum,
     defvjp_argnums,
     getval,
-    isbox,
     primitive_jvps,
     primitive_vjps,
 )
@@ -26,9 +26,9 @@ from .transforms import make_jvp as _make_jvp
 from .transforms import make_vjp as _make_vjp
 
 __all__ = [
-    "Box", "VSpace", "def_linear", "defjvp", "defjvp_argnum", "defjvp_argnums", "defvjp", "defvjp_argnum",
-    "defvjp_argnums", "getval", "isbox", "make_jvp", "make_vjp", "primitive", "primitive_jvps", "primitive_vjps",
-    "vspace",
+    "Box", "VJPNode", "VSpace", "backward_pass", "def_linear", "defjvp", "defjvp_argnum", "defjvp_argnums", "defvjp",
+    "defvjp_argnum", "defvjp_argnums", "getval", "isbox", "make_jvp", "make_vjp", "primitive", "primitive_jvps",
+    "primitive_vjps", "vspace",
 ]  # fmt: skip
 
 Function = Callable[..., Any]

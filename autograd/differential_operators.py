@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .extend import vspace
 from .transforms import (
     checkpoint,
     deriv,
@@ -25,10 +26,11 @@ from .transforms import (
     value_and_grad,
     vector_jacobian_product,
 )
+from .transforms.wrapping import unary_to_nary
 
 __all__ = [
     "checkpoint", "deriv", "egrad", "elementwise_grad", "grad", "grad_and_aux", "grad_named", "hessian",
     "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "jacobian", "make_ggnvp", "make_hvp",
     "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict", "tensor_jacobian_product", "value_and_grad",
-    "vector_jacobian_product",
+    "unary_to_nary", "vector_jacobian_product", "vspace",
 ]  # fmt: skip

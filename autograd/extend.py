@@ -17,11 +17,13 @@ should accept sharded operands with `op`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from itertools import count
 from typing import Any
 
+from .custom.boxes import Box
 from .custom.primitive import Call, Extension
 from .custom.vspace import VSpace, vspace
 from .engine import events
@@ -30,8 +32,8 @@ from .engine.dispatch import identity, ones, unbroadcast
 from .engine.events import listeners
 from .engine.multi_output import Several
 from .engine.primitive import Primitive, op, registry
-from .engine.tensor import TENSORS, Tensor
-from .errors import NotDifferentiable
+from .engine.tensor import TENSORS
+from .errors import GradientWarning, NotDifferentiable
 from .layouts.layout import Mix, Sum
 
 __all__ = [
@@ -46,9 +48,6 @@ primitive_vjps: dict[Any, Function] = {}
 """Reverse rules by primitive: ``rule(argnums, ans, args, kwargs)`` returns ``g -> one cotangent per argnum``."""
 primitive_jvps: dict[Any, Function] = {}
 """Forward rules by primitive: ``rule(argnums, gs, ans, args, kwargs)`` returns the tangent."""
-
-Box = Tensor
-"""The type of traced values; ``isinstance(x, Box)`` tests for one."""
 
 
 def primitive(function: Function) -> Function:
@@ -118,8 +117,21 @@ def notrace_primitive(function: Function) -> Function:
 
 
 def _require_primitive(fun: Any, what: str) -> str:
-    """Return the name of the primitive `fun`; raise NotDifferentiable if `fun` is not a user's primitive."""
+    """Return the name of the primitive `fun`; raise NotDifferentiable if `fun` is an operation of this package.
+
+    HIPS autograd keeps the rules of a function that was never made a primitive, and never uses them. So does this, with
+    a warning.
+    """
     if not hasattr(fun, "operation"):
+        if callable(fun) and not getattr(fun, "__module__", "autograd").startswith("autograd"):
+            name = getattr(fun, "__name__", repr(fun))
+            warnings.warn(
+                f"{what} for {name}, which is no primitive: its rules are never used, and its operations are "
+                f"differentiated one by one. Fix: @primitive above def {name}",
+                GradientWarning,
+                stacklevel=4,
+            )
+            return str(name)
         raise NotDifferentiable(
             f"{what} for {getattr(fun, '__name__', fun)!r}, which was not made by autograd.extend.primitive; "
             "needed: a primitive of your own. Fix: mine = primitive(the function on plain arrays)"
@@ -178,13 +190,16 @@ def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | Non
         rule = rules[argnum]
         return (lambda g: None) if rule is None else rule(ans, *args, **kwargs)
 
-    defvjp_argnum(fun, maker)
+    _define_vjp(fun, maker)
 
 
 def defvjp_argnum(fun: Function, maker: Function) -> None:
     """Define one reverse rule for every argument: ``maker(argnum, ans, args, kwargs) -> (g -> cotangent)``."""
     _require_primitive(fun, "defvjp_argnum")
+    _define_vjp(fun, maker)
 
+
+def _define_vjp(fun: Function, maker: Function) -> None:
     def combined(wanted: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Function:
         vjps = [maker(argnum, ans, args, kwargs) for argnum in wanted]
         return lambda g: [vjp(g) for vjp in vjps]
@@ -247,7 +262,10 @@ def _replaced(args: Sequence[Any], argnum: int, g: Any) -> list[Any]:
 def defjvp_argnum(fun: Function, rule: Function) -> None:
     """Define one forward rule for every argument: ``rule(argnum, g, ans, args, kwargs) -> tangent``, to be summed."""
     _require_primitive(fun, "defjvp_argnum")
+    _define_jvp(fun, rule)
 
+
+def _define_jvp(fun: Function, rule: Function) -> None:
     def combined(given: Sequence[int], gs: Sequence[Any], ans: Any, args: Any, kwargs: Any) -> Any:
         total = None
         for argnum, g in zip(given, gs, strict=True):
@@ -287,8 +305,3 @@ def getval(x: Any) -> Any:
         assert arguments is not None
         return arguments.raw()[0]
     return x
-
-
-def isbox(x: Any) -> bool:
-    """Return whether a value is traced."""
-    return x.__class__ in TENSORS

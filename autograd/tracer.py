@@ -1,7 +1,11 @@
-"""The module `autograd.tracer` of HIPS autograd; its names are defined in `autograd.extend`."""
+"""The module `autograd.tracer` of HIPS autograd; its names are defined in `autograd.extend` and `autograd.custom`."""
 
 from __future__ import annotations
 
-from .extend import Box, getval, isbox, notrace_primitive, primitive, register_notrace
+from .custom.boxes import Box, DictBox, SequenceBox, TraceStack, isbox, new_box, trace_stack
+from .extend import getval, notrace_primitive, primitive, register_notrace
 
-__all__ = ["Box", "getval", "isbox", "notrace_primitive", "primitive", "register_notrace"]
+__all__ = [
+    "Box", "DictBox", "SequenceBox", "TraceStack", "getval", "isbox", "new_box", "notrace_primitive", "primitive",
+    "register_notrace", "trace_stack",
+]  # fmt: skip

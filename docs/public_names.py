@@ -27,14 +27,14 @@ from autograd.layouts.layout import Label
 from autograd.testing.listing import row
 
 MODULES = (
-    "autograd.errors", "autograd", "autograd.events", "autograd.numpy", "autograd.numpy.linalg",
-    "autograd.numpy.fft", "autograd.scipy.special", "autograd.scipy.linalg", "autograd.scipy.signal",
-    "autograd.scipy.integrate", "autograd.scipy.stats.beta", "autograd.scipy.stats.chi2",
-    "autograd.scipy.stats.dirichlet", "autograd.scipy.stats.gamma", "autograd.scipy.stats.multivariate_normal",
-    "autograd.scipy.stats.norm", "autograd.scipy.stats.poisson", "autograd.scipy.stats.t", "autograd.nn",
+    "autograd.errors", "autograd", "autograd.events", "autograd.numpy", "autograd.numpy.linalg", "autograd.numpy.fft",
+    "autograd.scipy.special", "autograd.scipy.linalg", "autograd.scipy.signal", "autograd.scipy.integrate",
+    "autograd.scipy.stats.beta", "autograd.scipy.stats.chi2", "autograd.scipy.stats.dirichlet",
+    "autograd.scipy.stats.gamma", "autograd.scipy.stats.multivariate_normal", "autograd.scipy.stats.norm",
+    "autograd.scipy.stats.poisson", "autograd.scipy.stats.t", "autograd.nn", "autograd.nn.functional",
     "autograd.nn.init", "autograd.nn.utils", "autograd.optim", "autograd.optim.schedules", "autograd.random",
     "autograd.data", "autograd.testing", "autograd.extend", "autograd.misc", "autograd.misc.fixed_points",
-    "autograd.misc.optimizers", "parallel.data", "parallel", "collectives", "collectives.testing",
+    "autograd.misc.optimizers", "parallel.data", "parallel.runs", "parallel", "collectives", "collectives.testing",
 )  # fmt: skip
 """The public modules. A name of several of them is documented with the first."""
 

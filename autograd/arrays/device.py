@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, ShapeError, call_site
+from ..errors import DependencyError, DtypeError, OptionError, ShapeError, call_site
 from .read_only import Guarded
 from .shape_only import Shaped, shape_only
 
-__all__ = ["as_array", "is_array", "is_inexact", "move", "register_device", "to_host", "zeros_on"]
+__all__ = [
+    "as_array", "is_array", "is_device", "is_inexact", "move", "register_device", "to_device", "to_host", "zeros_on",
+]  # fmt: skip
 
 
 _to_host: dict[type, Callable[[Any], np.ndarray]] = {}
@@ -85,6 +87,37 @@ def move(host: np.ndarray, like: Any) -> Any:
     if type(like) is Shaped and not like.absent:
         return shape_only(host)
     return _from_host[type(like)](host) if _find_device(type(like)) else host
+
+
+def is_device(x: Any) -> bool:
+    """Whether `x` is the name of a device: "cpu", "cuda" or "cuda:0"."""
+    return isinstance(x, str) and x.partition(":")[0] in ("cpu", "cuda")
+
+
+def to_device(array: Any, device: str) -> Any:
+    """The array on a device: itself if it is there, else a copy.
+
+    Raises
+    ------
+    OptionError
+        The device is unknown.
+    DependencyError
+        The device is "cuda", and CuPy is not installed.
+    """
+    kind, _, number = str(device).partition(":")
+    if not is_device(device) or (number and not number.isdigit()) or (kind == "cpu" and number not in ("", "0")):
+        raise OptionError(f"the device {device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
+    if type(array) is Shaped or (kind == "cpu" and isinstance(array, _HOST)):
+        return array
+    if kind == "cpu":
+        return to_host(array)
+    try:
+        import cupy
+    except ImportError as error:
+        text = f"the device {device!r} was given, which needs CuPy: pip install 'ringtape[gpu]'"
+        raise DependencyError(text + call_site()) from error
+    with cupy.cuda.Device(int(number or 0)):
+        return cupy.asarray(array)
 
 
 def is_inexact(dtype: Any) -> bool:

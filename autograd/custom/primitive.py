@@ -11,7 +11,7 @@ gradients of arguments only.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,16 @@ class Call:
         self.argnums = tuple(i for i, (a, b) in enumerate(self.spans()) if max(self.places[a:b], default=-1) >= 0)
         return bool(self.argnums)
 
+    def has_objects(self) -> bool:
+        """Whether an argument is an object, which may hold Tensors that are arguments, too."""
+        return any(not (_is_value(x) or isinstance(x, int | str | bytes)) for x in self.leaves)
+
+    def known_places(self, recording: Recording) -> set[int]:
+        """The places of the operands on a tape."""
+        known = recording.leaves
+        tensors = [self.found[i] for i in self.operands]
+        return {x.node if x.tape is recording else known.get(id(x), -1) for x in tensors}
+
     def spans(self) -> list[tuple[int, int]]:
         """The range of leaves of each argument."""
         spans, start = [], 0
@@ -126,7 +136,8 @@ class Call:
         found = []
         for k, tree in zip(argnums, trees, strict=True):
             if tree is not None:
-                items = self.structure.parts[k].match(tree, f"what {name}'s rule gave for argument {k}")
+                structure = self.structure.parts[k]
+                items = structure.match(_as_container(tree, structure), f"what {name}'s rule gave for argument {k}")
                 found += list(zip(range(*spans[k]), items, strict=True))
         return found
 
@@ -144,6 +155,11 @@ class Extension:
 
     def __repr__(self) -> str:
         return f"<primitive {self.name}>"
+
+    @property
+    def has_jvp(self) -> bool:
+        """Whether it has a forward rule."""
+        return self.jvp() is not None
 
     def letters(self, n: int) -> str:
         """The letters for layout inference: nonlinear in each operand."""
@@ -166,8 +182,14 @@ class Extension:
         ys, call.ans_structure = flatten(result)
         if recording is not None and any(y.__class__ in TENSORS for y in ys):
             # run it again and record it, to detect Tensors that it closes over
+            start = len(recording.nodes)
             ys, _ = flatten(self.function(*args, **call.kwargs))
-            if any(y.__class__ in TENSORS and y.requires_grad for y in ys):
+            followed = [
+                y.node if y.tape is recording else recording.enter(y)
+                for y in ys if y.__class__ in TENSORS and y.requires_grad
+            ]  # fmt: skip
+            sources = _sources(recording, followed, start)
+            if sources and not (call.has_objects() and sources <= call.known_places(recording)):
                 raise NotDifferentiable(
                     f"{self.name} closes over a value that the tape follows: no rule gives its gradient, so it would "
                     "be lost. Fix: pass it as an argument, or stop_gradient(x)" + call_site()
@@ -392,6 +414,41 @@ class _Transposing(threading.local):
 
 
 _transposing = _Transposing()
+
+
+def _sources(recording: Recording, places: list[int], start: int) -> set[int]:
+    """The places that the values at `places` depend on and that were recorded before `start`, or entered since."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    left = places
+    while left:
+        place = left.pop()
+        node = recording.nodes[place]
+        if place < start or node is None or not node[3]:
+            found.add(place)
+        elif place not in seen:
+            seen.add(place)
+            left += [parent for parent in node[3] if parent >= 0]
+    return found
+
+
+def _as_container(tree: Any, structure: Structure) -> Any:
+    """What a rule gave, with the rows of an array, and the items of any iterable, where the argument is a sequence."""
+    kind = structure.kind
+    if tree is None or kind is None or kind is type(None):
+        return tree
+    if issubclass(kind, Mapping):
+        if not isinstance(tree, Mapping):
+            return tree
+        parts = structure.children()
+        return {key: _as_container(x, parts[key]) if key in parts else x for key, x in tree.items()}
+    is_scalar = hasattr(tree, "shape") and not tree.shape
+    if is_scalar or isinstance(tree, Mapping) or not isinstance(tree, Iterable):
+        return tree
+    items = list(tree)
+    if len(items) != len(structure.parts):
+        return tree
+    return [_as_container(x, part) for x, part in zip(items, structure.parts, strict=True)]
 
 
 def _is_value(x: Any) -> bool:

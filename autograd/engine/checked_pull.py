@@ -11,7 +11,7 @@ from typing import Any
 
 from ..arrays.device import is_array
 from ..errors import LayoutError
-from ..layouts.layout import Layout, Shard, V, may_relabel
+from ..layouts.layout import C, Layout, Shard, V, may_relabel
 from .recording import Node, Recording
 from .state import state
 from .tape import Sweep
@@ -108,7 +108,7 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
             g = op.cotangent(i, ct, y, xs, options, shapes)
             needed = signature.layouts[i].dual
             for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
-                if not may_relabel(have, need):
+                if need is not C and not may_relabel(have, need):  # a part of a constant needs no cotangent
                     raise LayoutError(
                         f"{op.name}'s adjoint for {op.operand_name(i)} is not linear in the cotangent: "
                         f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"

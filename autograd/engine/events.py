@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "Listener", "constants", "declarations", "emit", "listeners", "listening", "objectives", "repeated", "uses",
+    "Listener", "besides", "constants", "declarations", "emit", "listeners", "listening", "objectives", "repeated",
+    "uses",
 ]  # fmt: skip
 
 Listener = Callable[[str, str, str], None]
@@ -32,7 +33,8 @@ listeners: list[tuple[int, Listener]] = []
 
 declarations: list[Callable[[str, Any], None]] = []
 """Called as ``f("tensor", x)`` with a leaf with explicit labels, ``f("constant", x)`` with a constant, ``f("norm", x)``
-with a norm that a function of the user has computed, and ``f("key", x)`` with the name of a random key."""
+with a norm that a function of the user has computed, ``f("key", x)`` with the name of a random key, and
+``f("order", x)`` with that of the order of a data set."""
 
 objectives: list[Callable[[Any, Any], None]] = []
 """Called as ``f(outputs, recording)`` before a sweep without given cotangents over a recording that communicates."""
@@ -44,6 +46,11 @@ these layouts, shapes and dtypes under a mesh."""
 constants: list[Callable[[str, Any, Any], None]] = []
 """Called as ``f(name, layout, value)`` where a number or an array that should be constant is used: with the name of the
 operation and the layout of its result. On axes where the result is R, I or P, all ranks must use the same value."""
+
+
+besides: list[Callable[[str, Any, Any], None]] = []
+"""Called as ``f(name, x, out)`` where a Varying operand of an operation on elements has an element for each of a part
+beside it: with the name of the operation, the operand (a Tensor or an array), and the layout of the result."""
 
 
 def compare(name: str, layout: Any, value: Any) -> None:

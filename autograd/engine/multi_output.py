@@ -135,6 +135,8 @@ class Several(Primitive):
     [[6.0], [-4.0]]
     """
 
+    __call__: Callable[..., Any]  # several Tensors
+
     def __init__(
         self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Rule | None] | Rule, *,
         outputs: Callable[..., Any], dims: Dims | None = None, **words: Any,

@@ -37,7 +37,9 @@ from .state import state
 from .tape import Sweep, Tape
 from .tensor import TENSORS, Tensor, is_followed
 
-__all__ = ["Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "resolve", "tensor"]
+__all__ = [
+    "BOXED", "Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "resolve", "tensor",
+]  # fmt: skip
 
 
 class Leaf(Tensor):
@@ -146,14 +148,19 @@ class Leaf(Tensor):
         """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
         if state.recording is not None and self._requires_grad:
             self._refuse_exit("{x}.data", "stop_gradient({x}).data")
-        self._refuse_addend("data")
+        if self.layout is not None and P in self.layout.labels:
+            self._refuse_addend("data")
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter
     def data(self, value: Any) -> None:
         value = as_array(value, self.array.dtype)
         if value.shape != self.array.shape:
-            raise ShapeError(f"a value of shape {value.shape} was given for a leaf of shape {self.array.shape}")
+            is_transposed = value.ndim == 2 and value.shape[::-1] == self.array.shape
+            note = ": the transpose. Weights of nn.Linear have the shape (in, out), in torch (out, in)" * is_transposed
+            raise ShapeError(
+                f"a value of shape {value.shape} was given for a leaf of shape {self.array.shape}{note}" + call_site()
+            )
         if self.uses:
             step_check(self)
         if self._grad is not None:
@@ -392,6 +399,10 @@ def tensor(
     Leaf([1., 2.])
     """
     return make_leaf("tensor", array, layout, requires_grad, global_shape, dtype, name)
+
+
+BOXED: dict[type, Any] = {}
+"""By type of argument: a function ``(value, trace, node)`` that programs of HIPS autograd register (`custom.boxes`)."""
 
 
 def make_leaf(

@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
 from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site
-from ..layouts.inference import infer, layout_of, require_no_first_elements, varying
-from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard
+from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
+from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
 from ..layouts.messages import REJECTED, unfit
 from ..layouts.rank_values import rank_axes
 from . import events
 from .broadcasting import broadcast
 from .checked_pull import lift
 from .dispatch import bind, unbroadcast
+from .formula import docstring
 from .forward_mode import tangent
 from .recording import Node, Recording
 from .state import state
-from .tensor import TENSORS, relabel
+from .tensor import TENSORS, Tensor, relabel
 
 __all__ = ["Primitive", "Signature", "compare_constants", "op", "registry"]
 
@@ -110,6 +111,17 @@ def operation_named(name: str) -> Primitive:
     return registry[name]
 
 
+class Call(Protocol):
+    """The call of an operation, for type checkers: of a Tensor it is a Tensor."""
+
+    @overload
+    def __call__(self, x: Tensor, /, *operands: Any, options: tuple[Any, ...] = ()) -> Tensor: ...
+    @overload
+    def __call__(self, x: Any, y: Tensor, /, *operands: Any, options: tuple[Any, ...] = ()) -> Tensor: ...
+    @overload
+    def __call__(self, *operands: Any, options: tuple[Any, ...] = (), **words: Any) -> Any: ...
+
+
 class Primitive:
     """A differentiable operation. Called with no Tensor among the operands it runs the bare function.
 
@@ -140,15 +152,16 @@ class Primitive:
     ranked : bool
         Whether options may hold numbers that differ between ranks. The ranks then compare all options, where the
         result is R, I or P; otherwise those that are floating or complex numbers.
+    beside : callable, optional
+        For a `ranked` operation, ``beside(options, dim)``: the options that determine other elements of the result, or
+        other extents, than its extent along `dim`. Where they differ between ranks that hold parts of the operand along
+        `dim`, the ranks' results are no parts of one value, but Varying.
     keeping : callable, optional
         Runs instead of `function` while a tape records. Returns the result, and the value that the rules get as `y`.
     instead : callable, optional
         Computes the same by other operations, for layouts that this operation does not support, and for listeners.
     neutral_zero : bool
         Whether an integer 0 as the last operand leaves the first unchanged, whatever its layout.
-    of_parts : callable, optional
-        ``of_parts(*names, *options)``: the expression that computes the same where the operation mixes along a sharded
-        dimension. Error messages offer it.
     replace : bool
         Whether the operation may take the name of another one in the registry.
 
@@ -168,10 +181,14 @@ class Primitive:
         notebook twice, replaces the earlier one.
     """
 
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = _Documentation(cls.__doc__)  # type: ignore[assignment]  # a descriptor, which gives a string
+
     __slots__ = ("__call__", "__dict__")  # a slot: calling an instance calls its own function directly
 
-    __call__: Callable[..., Any]
     communicates = False
+
+    __call__: Call
 
     def __init__(
         self,
@@ -186,10 +203,10 @@ class Primitive:
         operands: str = "x y z",
         promotes: bool = True,
         ranked: bool = False,
+        beside: Callable[[Any, int], Any] | None = None,
         keeping: Callable[..., tuple[Any, Any]] | None = None,
         instead: Callable[..., Any] | None = None,
         neutral_zero: bool = False,
-        of_parts: Callable[..., str] | None = None,
         replace: bool = False,
     ):
         self.declared = Declared.by(self, function)
@@ -200,13 +217,12 @@ class Primitive:
                 "needed: a name of its own. Fix: another name, or replace=True" + call_site()
             )
         self.name, self.function, self.keeping, self.instead = name, function, keeping, instead
-        self.of_parts = of_parts
         self.words, self.variadic = word.rstrip("*").split(), word.endswith("*")
         self.adjoint, self.tangent = (adjoint,) if callable(adjoint) else tuple(adjoint), tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
         self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
-        self.promotes, self.ranked, self.neutral_zero = promotes, ranked, neutral_zero
+        self.promotes, self.ranked, self.beside, self.neutral_zero = promotes, ranked, beside, neutral_zero
         self.signatures: dict[Any, Signature] = {}
         self.call, self.pull = self.bind()
         self.__call__ = self.call
@@ -267,7 +283,8 @@ class Primitive:
         out = signature.out
         if isinstance(out, Layout) and max(grid.sizes) > 1:
             has_numbers = bool(self.compared_options(options)) and compared(out, grid)
-            if has_numbers or any(_is_constant(x, out) for x in signature.layouts):
+            beside = self.elementwise and any(_beside(out, signature.layouts, arrays))
+            if has_numbers or beside or any(_is_constant(x, out) for x in signature.layouts):
                 signature.at_once = None
         if None not in layouts:  # otherwise a leaf has just got its layout, and the next call has another key
             if len(self.signatures) > 4096:  # bounds the memory of programs whose shapes change all the time
@@ -287,6 +304,11 @@ class Primitive:
             numbers = self.compared_options(options)
             if numbers:
                 events.compare(self.name, out, numbers)
+            if self.elementwise:
+                arrays = [x.array if x.__class__ in TENSORS else x for x in xs]
+                for x, is_beside in zip(xs, _beside(out, signature.layouts, arrays), strict=True):
+                    for each in events.besides if is_beside else ():
+                        each(self.name, x, out)
         return out
 
     def compared_options(self, options: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -305,10 +327,13 @@ class Primitive:
         """The signature for operands `xs` of these layouts."""
         operands = layouts
         try:
-            if self.ranked and rank_axes(options):
+            differs = self.ranked and rank_axes(options)
+            if differs:
                 require_no_first_elements(self, layouts, arrays, options, xs)
                 operands = [varying(x, rank_axes(options), self.name) for x in layouts]
             out = infer(self, operands, *shapes_and_kinds(arrays), options, arrays, xs)
+            if differs and self.beside is not None:
+                out = without_false_parts(out, self.beside, options)
         except Exception as error:
             try:
                 self.function(*arrays, *options)  # shapes that do not fit are reported first
@@ -357,7 +382,7 @@ def compare_constants(name: str, out: Layout, layouts: Sequence[Layout], values:
     """
     for layout, x in zip(layouts, values, strict=True):
         if _is_constant(layout, out):
-            same = _with_whole_shards(out) if out.special else out
+            same = _with_whole_shards(layout, out) if out.special or layout.special else out
             events.compare(name, same, x.array if x.__class__ in TENSORS else x)
 
 
@@ -369,9 +394,27 @@ def _is_constant(x: Layout, out: Layout) -> bool:
     )
 
 
-def _with_whole_shards(out: Layout) -> Layout:
-    """The layout of a result, with R in the place of Shard: a constant is one for the parts of one value, too."""
-    return out.grid.layout([R if type(b) is Shard else b for b in out.labels])
+def _beside(out: Layout, layouts: Sequence[Layout], arrays: Sequence[Any]) -> list[bool]:
+    """Whether each operand is Varying and has an element for each of a part with which it is combined."""
+    shapes = [np.shape(x) for x in arrays]
+    ndim = max(map(len, shapes))
+
+    def is_beside(layout: Layout, shape: tuple[int, ...]) -> bool:
+        return any(
+            size > 1 and a is V and type(b) is Shard and (d := b.dim - ndim + len(shape)) >= 0 and shape[d] > 1
+            for a, b, size in zip(layout.labels, out.labels, out.grid.sizes, strict=True)
+        )
+
+    return list(map(is_beside, layouts, shapes))
+
+
+def _with_whole_shards(x: Layout, out: Layout) -> Layout:
+    """The layout of a result, with R in the place of Shard: a constant is one for the parts of one value, too.
+
+    On an axis on which the operand is itself a Shard, its parts differ and are not compared.
+    """
+    labels = [R if type(b) is Shard else b for b in out.labels]
+    return out.grid.layout([V if type(a) is Shard else b for a, b in zip(x.labels, labels, strict=True)])
 
 
 def compared(out: Layout, grid: Grid) -> bool:
@@ -386,6 +429,18 @@ def shapes_and_kinds(arrays: Sequence[Any]) -> tuple[list[tuple[int, ...]], list
     shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
     return shapes, [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
 
+
+class _Documentation:
+    """The docstring of a class, and of its instances, the operations: their own if they have one, or made from them."""
+
+    def __init__(self, of_class: str | None):
+        self.of_class = of_class
+
+    def __get__(self, op: Any, cls: Any) -> str | None:
+        return self.of_class if op is None else docstring(op)
+
+
+Primitive.__doc__ = _Documentation(Primitive.__doc__)  # type: ignore[assignment]  # as for subclasses
 
 op = Primitive
 """Declare an operation: see `Primitive`."""

@@ -14,6 +14,7 @@ from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
 from ..layouts.names import global_extent
 from ..layouts.rank_values import RANK_NUMBERS, has_local_count, plain, rank_axes
+from .recording import copying, unshared
 from .state import state
 from .tensor import TENSORS, Given
 
@@ -106,6 +107,8 @@ def given(x: Any, grid: Any, dtype: Any = None) -> Given:
     """A plain array, list or number as an operand. `grid` gives it labels, unless it is None."""
     values = x if x.__class__ is np.ndarray else plain(x)
     array = as_array(values) if dtype is None else as_array(values, dtype)
+    if copying and (recording := state.recording) is not None and recording.copies:
+        array = unshared(array)
     return Given(array if array.shape else array[()], None if grid is None else layout_of(x, grid))
 
 

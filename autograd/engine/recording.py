@@ -30,7 +30,10 @@ from ..layouts.names import name_of
 from . import events
 from .pytree import flatten
 
-__all__ = ["EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "UNRECORDED", "Node", "Recording", "Step"]
+__all__ = [
+    "COPIED_BYTES", "EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "UNRECORDED", "Node", "Recording", "Step",
+    "copying", "unshared",
+]  # fmt: skip
 
 Node = tuple[Any, ...]
 
@@ -142,6 +145,19 @@ def _unlock(array: Any) -> None:
             array.setflags(True)
 
 
+COPIED_BYTES = 2**20
+"""Larger arrays are not copied when they enter a transform: a copy takes a good part of the time of their operation."""
+
+
+copying: list[Any] = []
+"""The recordings with `copies` whose functions run, in any thread. It is tested first, because it is quickly read."""
+
+
+def unshared(array: Any) -> Any:
+    """A copy of a small array on the host, any other array itself."""
+    return array.copy("K") if isinstance(array, ndarray) and array.ndim > 0 and array.nbytes <= COPIED_BYTES else array
+
+
 class Recording:
     """A thread's flat list of nodes. The outermost active `Tape` owns it; a tape opened inside is an interval of it.
 
@@ -163,6 +179,10 @@ class Recording:
         True in a boolean context if a collective was recorded. It may be the last one, for the layers above.
     lanes : dict
         The places of started (nonblocking) communications, by channel, in order.
+    copies : bool
+        Whether plain arrays of up to `COPIED_BYTES` are copied when they enter, so that the program may write to them,
+        as programs of HIPS autograd do. The tape of a transform copies. Larger arrays, and those of other tapes, are
+        read-only until the recording is released.
     takes_unrecorded : bool
         Whether values that were computed from leaves while nothing was recorded may enter, as data. The tape of a
         transform takes them if none of its arguments can be what they were computed from.
@@ -172,8 +192,8 @@ class Recording:
     """
 
     __slots__ = (
-        "__weakref__", "_held", "_locked", "_tape", "communicates", "given", "lanes", "leaves", "nodes", "pending",
-        "takes_unrecorded", "thread",
+        "__weakref__", "_held", "_locked", "_tape", "communicates", "copies", "given", "lanes", "leaves", "nodes",
+        "pending", "takes_unrecorded", "thread",
     )  # fmt: skip
 
     def __init__(self, tape: Callable[[Recording], Any]) -> None:
@@ -186,6 +206,7 @@ class Recording:
         self.thread = threading.get_ident()
         self.communicates: Any = False
         self.lanes: dict[Any, list[int]] = {}
+        self.copies = False
         self.takes_unrecorded = False
         self.given: Any = None
 

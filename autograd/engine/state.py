@@ -36,6 +36,8 @@ class State(threading.local):
     """By axis: the name, dtype, shape and layout of the last leaf with labels for other axes but none for this one."""
     in_rules: bool = False
     """Whether a sweep runs. The numbers in the rules of operations are not compared between the ranks."""
+    levels: tuple[int, ...] = ()
+    """The first places of the tapes of the transforms whose functions are running, outermost first."""
     no_grad: bool = False
     """Whether a `no_grad` block is active: values computed outside of a tape in it are meant without a gradient."""
     dry: bool = False

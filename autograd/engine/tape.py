@@ -6,6 +6,7 @@ the same list, so that the outer tape can differentiate what an inner sweep reco
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .. import notebook
 from ..arrays.device import as_array
 from ..arrays.shape_only import Shaped, shape_only
 from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
@@ -32,6 +34,7 @@ __all__ = ["Sweep", "Tape", "scope"]
 
 
 _NOTHING = object()
+_MOST_SHOWN = 12  # operations in a notebook
 
 
 class Sweep:
@@ -164,6 +167,15 @@ class Tape:
         held = [node for node in nodes[self.start : self.end] if node is not None and node[0] is not LEAF]
         what = "recording" if self.end is None else "released" if not nodes else "recorded"
         return f"<Tape, {what}, {len(held)} operations>"
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks, with the operations that it holds and how often."""
+        nodes = [] if self.recording is None else self.recording.nodes[self.start : self.end]
+        counts = Counter(node[0].name for node in nodes if node is not None and node[0] is not LEAF)
+        rows = counts.most_common(_MOST_SHOWN)
+        if len(counts) > _MOST_SHOWN:
+            rows.append(("others", sum(counts.values()) - sum(n for _, n in rows)))
+        return notebook.sheet("Tape", repr(self)[7:-1], notebook.table(rows, ("operation", "times")) if rows else "")
 
     def __enter__(self) -> Tape:
         if self.recording is not None:
@@ -488,7 +500,8 @@ def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
     if y.tape is None:
         raise TapeError(
             f"backward of a value of shape {y.array.shape} that depends on no leaf: nothing was recorded. Needed: "
-            "a Parameter, or a tensor with requires_grad=True, used inside the tape's block" + FROM_A_GRADIENT
+            "a Parameter, or a tensor with requires_grad=True, used inside the tape's block\n  fix: compute all of it "
+            "inside the block, from a Parameter" + FROM_A_GRADIENT
             + call_site()
         )
     if y.tape is recording and recording.released(y.node):

@@ -7,16 +7,17 @@ are combined; only few combinations are legal (see `combine`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import LayoutError
-from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Sum, V
+from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Stated, Sum, V
 from .messages import ABOUT_EXTENTS, Refused, explain, first_elements_text, rank_dependent
 from .partition import extents_of_parts
 from .rank_values import EVERY_AXIS, first_elements, rank_axes
 
-__all__ = ["axes_in", "combine", "infer", "layout_of", "require_no_first_elements", "varying"]
+__all__ = ["axes_in", "combine", "infer", "layout_of", "require_no_first_elements", "varying", "without_false_parts"]
 
 
 def infer(
@@ -39,6 +40,7 @@ def infer(
             raise LayoutError(f"{op.name}: operands of two meshes, {layouts[0]!r} and {layout!r}; needed: one mesh")
     letters = op.letters(len(layouts))
     maps = op.dims(shapes, options) if op.dims is not None else None
+    combined = partial(combine, repeated=[_repeated(x, shape) for x, shape in zip(layouts, shapes, strict=True)])
     result = []
     for k, axis in enumerate(grid.names):
         labels = [
@@ -46,16 +48,31 @@ def infer(
             for x, letter, has in zip(layouts, letters, real, strict=True)
         ]
         try:
-            result.append(combine(op, labels, shapes, maps, grid.sizes[k]))
+            result.append(combined(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
-            text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combine, operands, options)
+            text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combined, operands, options)
             error = LayoutError(text)
             error.is_about_extents = refused.args[0] in ABOUT_EXTENTS
             raise error from None
     return grid.layout(result)
 
 
-def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any, size: int) -> Label:
+def _repeated(layout: Layout, shape: tuple[int, ...]) -> list[bool]:
+    """For each dimension whether it has extent 1, so that broadcasting repeats it.
+
+    A sharded dimension counts with the extent of the whole value. That of this rank's part may be 1 here only.
+    """
+    found = [n == 1 for n in shape]
+    for label in reversed(layout.labels if layout.special else ()):  # an earlier axis is the outer one
+        if isinstance(label, Shard) and label.dim < len(found):
+            found[label.dim] = label.extent == 1
+    return found
+
+
+def combine(
+    op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any, size: int,
+    repeated: Sequence[Sequence[bool]],
+) -> Label:  # fmt: skip
     """The result's label on one axis of `size` ranks. `labels` holds C for operands without a cotangent."""
     shard = None
     length = 0  # of the dimension of `shard` on this rank
@@ -67,7 +84,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
         if not isinstance(label, Shard):
             continue
         entry = Mix if maps is None else maps[i][label.dim]
-        if entry is Mix:
+        if entry is Mix or (type(entry) is Stated and label.is_agreed and len({*extents_of_parts(label, size)}) > 1):
             raise Refused("mixes", i)
         place, factor = _place(entry)
         along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if _place(e)[0] == place]
@@ -86,7 +103,7 @@ def combine(op: Any, labels: Sequence[Label], shapes: Sequence[tuple[int, ...]],
             shard, length = target, n
         for j, d in along:
             other = labels[j]
-            if j == i or shapes[j][d] == 1:
+            if j == i or repeated[j][d]:
                 continue
             if other is V and shapes[j][d] * _place(maps[j][d])[1] == shapes[i][label.dim] * factor:
                 continue
@@ -217,3 +234,20 @@ def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:
         if layout[axis] is I or layout[axis] is P:
             raise LayoutError(rank_dependent(name, layout, axis))
     return layout.replace([axis for axis in on if layout[axis] in (R, C, D)], V)
+
+
+def without_false_parts(out: Layout, beside: Callable[[Any, int], Any], options: Any) -> Layout:
+    """The layout of a result, Varying in place of Shard where the ranks hold no parts of one value.
+
+    They do not if options on which the result depends besides its extent along the sharded dimension differ between
+    them: see `beside` of `Primitive`.
+    """
+    labels: list[Label] = list(out.labels)
+    false: set[int] = set()  # dimensions
+    for k in reversed(range(len(labels))):  # without the parts of an inner axis there are none of an outer one
+        x = labels[k]
+        if isinstance(x, Shard):
+            if x.dim in false or out.grid.names[k] in axes_in(out.grid, rank_axes(beside(options, x.dim))):
+                false.add(x.dim)
+                labels[k] = V
+    return out.grid.layout(labels)

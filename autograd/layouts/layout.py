@@ -25,8 +25,8 @@ from typing import Any
 from ..errors import MeshError, call_site
 
 __all__ = [
-    "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Sum", "V", "dual_label",
-    "is_copy_for_part", "may_relabel",
+    "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Stated", "Sum", "V",
+    "dual_label", "is_copy_for_part", "may_relabel",
 ]  # fmt: skip
 
 
@@ -170,6 +170,12 @@ class Sum:
 
     def __hash__(self) -> int:
         return hash(("Sum", self.key))
+
+
+class Stated(int):
+    """A dimension of the result whose extent the program states as a plain number: all parts must have this extent."""
+
+    __slots__ = ()
 
 
 class Layout(Mapping[str, Label]):

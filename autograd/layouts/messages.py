@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import is_taken, name_of, owner_of, parameters_beside, slice_of
+from .names import name_of, owner_of, parameters_beside, slice_of
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -51,8 +51,6 @@ class _Named:
         one = dict(zip(found, operands, strict=False))
         is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
         self.name, self.names = _CALLED.get(op.name, op.name), found if is_clear else letters
-        if operands and getattr(op, "of_parts", None) and self.names == letters == ["x"] and is_taken("x", operands[0]):
-            self.names = ["operand"]  # the fix counts its elements: those of the program's x would be others
 
     def operand_name(self, i: int) -> str:
         return self.names[i]
@@ -273,8 +271,6 @@ def explain(
     lines = [f"{named.name}({shown})", *questions, f"  axis {axis!r}: {_REASONS[word](named, labels, *at)}"]
     condition = f", if the ranks of {axis!r} have different data" if questions else ""
     found = None
-    if word == "mixes" and getattr(op, "of_parts", None) is not None:
-        found = f"  fix: {op.of_parts(*names, *options)}   (Partial: the sum over the ranks is still to be taken)"
     if any(labels[i] is V and shapes[i] == () and _is_plain(x) for i, x in enumerate(operands)):
         found = "  fix: use a number that is the same on every rank, like the global extent x.global_shape[...]"
     sharded = [(i, x) for i, x in enumerate(labels) if isinstance(x, Shard)]
@@ -338,6 +334,9 @@ def explain(
         if found and op.name == "getitem" and labels[at[0]].dim > 0:
             found += ("\n  or:  a weight for each slice, each divided by columns, if the columns of a fused weight are "
                       "split here, as in q, k, v = split(x @ w, 3)")  # fmt: skip
+    if word == "mixes" and op.name == "reshape" and found and options[2] >= 0:
+        d = labels[at[0]].dim
+        found += f"\n  or:  {names[at[0]]}.shape[{d}] in the shape, where its number is the extent of this rank's part"
     if word in ("invariant", "added"):
         i, j = at if word == "added" else (at[1], at[0])
         found = _of_common_term(names[i], labels[i], names[j], labels[j], axis, with_label(j, P)) or found

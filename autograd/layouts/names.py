@@ -14,7 +14,7 @@ from ..errors import caller
 from .layout import Layout, Shard
 
 __all__ = [
-    "global_extent", "is_taken", "name_of", "owner_of", "parameters_beside", "slice_of", "variable_of", "view_of",
+    "global_extent", "name_of", "owner_of", "parameters_beside", "slice_of", "variable_of", "view_of",
 ]  # fmt: skip
 
 _MOST = 64  # elements of a list, attributes of an object
@@ -106,11 +106,6 @@ def parameters_beside(name: str) -> list[Any]:
     module = next((value for text, value in _variables() if text == root), None)
     find = getattr(module, "parameters", None)
     return list(find()) if callable(find) and "." in name else []
-
-
-def is_taken(name: str, x: Any) -> bool:
-    """Whether `name` is a variable of the caller that holds another value than `x`."""
-    return any(text == name and value is not x for text, value in _variables())
 
 
 def view_of(x: Any) -> tuple[str, Any]:

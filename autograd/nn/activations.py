@@ -5,20 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
+from ..engine.tensor import Tensor
 from ..errors import OptionError, call_site
-from ..ops.arguments import operand
+from ..ops.arguments import LAST, one_of, operand
 from ..random.keys import integer
-from .arguments import number
+from .arguments import number, refuse_in_place
 from .module import Module
 
 __all__ = ["GELU", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
 
 
 class ReLU(Module):
-    """Rectified linear unit, ``max(x, 0)``, elementwise."""
+    """Rectified linear unit, ``max(x, 0)``, elementwise. `inplace` is False."""
 
-    def forward(self, x: Any) -> Any:
-        return ops.relu(x)
+    def __init__(self, inplace: bool = False):
+        refuse_in_place(inplace, "ReLU")
+
+    def forward(self, input: Any) -> Tensor:
+        return ops.relu(input)
 
 
 class LeakyReLU(Module):
@@ -27,46 +31,52 @@ class LeakyReLU(Module):
     Parameters
     ----------
     negative_slope : float
+    inplace : bool
+        Only False.
 
     Notes
     -----
     Source: Maas, Hannun & Ng 2013, section 2. The derivative at 0 is `negative_slope`, as in torch.
     """
 
-    def __init__(self, negative_slope: float = 1e-2):
+    def __init__(self, negative_slope: float = 1e-2, inplace: bool = False):
+        refuse_in_place(inplace, "LeakyReLU")
         self.negative_slope = number(negative_slope, "LeakyReLU: negative_slope")
 
-    def forward(self, x: Any) -> Any:
-        x = operand(x)
-        return ops.where(x > 0, x, x * self.negative_slope)
+    def forward(self, input: Any) -> Tensor:
+        input = operand(input)
+        return ops.where(input > 0, input, input * self.negative_slope)
 
 
 class Tanh(Module):
     """Hyperbolic tangent, elementwise."""
 
-    def forward(self, x: Any) -> Any:
-        return ops.tanh(x)
+    def forward(self, input: Any) -> Tensor:
+        return ops.tanh(input)
 
 
 class Sigmoid(Module):
     """Logistic function, ``1 / (1 + exp(-x))``, elementwise."""
 
-    def forward(self, x: Any) -> Any:
-        return ops.sigmoid(x)
+    def forward(self, input: Any) -> Tensor:
+        return ops.sigmoid(input)
 
 
 class Softplus(Module):
     """``log(1 + exp(x))``, elementwise and without overflow."""
 
-    def forward(self, x: Any) -> Any:
-        return ops.softplus(x)
+    def forward(self, input: Any) -> Tensor:
+        return ops.softplus(input)
 
 
 class SiLU(Module):
-    """Sigmoid linear unit, ``x * sigmoid(x)``, elementwise."""
+    """Sigmoid linear unit, ``x * sigmoid(x)``, elementwise. `inplace` is False."""
 
-    def forward(self, x: Any) -> Any:
-        return ops.silu(x)
+    def __init__(self, inplace: bool = False):
+        refuse_in_place(inplace, "SiLU")
+
+    def forward(self, input: Any) -> Tensor:
+        return ops.silu(input)
 
 
 class GELU(Module):
@@ -83,8 +93,8 @@ class GELU(Module):
             raise OptionError(f"GELU: approximate={approximate!r} was given; needed: 'none' or 'tanh'" + call_site())
         self.approximate = approximate
 
-    def forward(self, x: Any) -> Any:
-        return ops.gelu(x, self.approximate)
+    def forward(self, input: Any) -> Tensor:
+        return ops.gelu(input, self.approximate)
 
 
 class Softmax(Module):
@@ -94,13 +104,16 @@ class Softmax(Module):
     ----------
     dim : int
         The dimension that is normalised. It must not be sharded.
+    axis : int
+        Another name of `dim`.
     """
 
-    def __init__(self, dim: int = -1):
-        self.dim = integer(dim, f"{type(self).__name__}: dim")
+    def __init__(self, dim: int = LAST, *, axis: int | None = None):
+        name = type(self).__name__
+        self.dim = integer(dim if axis is None else one_of(name, dim, LAST, axis), f"{name}: dim")
 
-    def forward(self, x: Any) -> Any:
-        return ops.softmax(x, self.dim)
+    def forward(self, input: Any) -> Tensor:
+        return ops.softmax(input, self.dim)
 
 
 class LogSoftmax(Module):
@@ -110,10 +123,13 @@ class LogSoftmax(Module):
     ----------
     dim : int
         The dimension that is normalised. It must not be sharded.
+    axis : int
+        Another name of `dim`.
     """
 
-    def __init__(self, dim: int = -1):
-        self.dim = integer(dim, f"{type(self).__name__}: dim")
+    def __init__(self, dim: int = LAST, *, axis: int | None = None):
+        name = type(self).__name__
+        self.dim = integer(dim if axis is None else one_of(name, dim, LAST, axis), f"{name}: dim")
 
-    def forward(self, x: Any) -> Any:
-        return ops.log_softmax(x, self.dim)
+    def forward(self, input: Any) -> Tensor:
+        return ops.log_softmax(input, self.dim)

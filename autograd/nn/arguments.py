@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import OptionError, ShapeError, call_site
+from ..errors import ArgumentError, OptionError, ShapeError, call_site
+from ..ops import swapaxes
 from ..random.keys import integer, real
 
-__all__ = ["count", "number", "probability"]
+__all__ = ["batch_first", "count", "flag", "number", "probability", "refuse_in_place", "tokens_first"]
 
 
 def count(value: Any, what: str, least: int = 0) -> int:
@@ -54,3 +55,42 @@ def probability(value: Any, what: str) -> float:
     if not 0 <= x <= 1:
         raise OptionError(f"{what}={x!r} was given; needed: a probability, 0 <= p <= 1" + call_site())
     return x
+
+
+def flag(value: Any, what: str) -> bool:
+    """Return a boolean; raise ArgumentError for anything else, which may be an argument at the wrong place."""
+    if value is not True and value is not False:
+        raise ArgumentError(f"{what}={value!r} was given; needed: True or False" + call_site())
+    return bool(value)
+
+
+def refuse_in_place(inplace: Any, caller: str) -> None:
+    """Raise OptionError unless `inplace` is False."""
+    if flag(inplace, f"{caller}: inplace"):
+        raise OptionError(
+            f"{caller}: inplace=True was given; needed: False: a Tensor is not changed in place, because a tape may "
+            "have saved its array\n  fix: leave it out" + call_site()
+        )
+
+
+def batch_first(x: Any, caller: str) -> Any:
+    """A sequence [tokens, batch, width] as [batch, tokens, width]; one of two dimensions, [tokens, width], unchanged.
+
+    Raises
+    ------
+    ShapeError
+        It has another number of dimensions.
+    """
+    if len(x.shape) == 3:
+        return swapaxes(x, 0, 1)
+    if len(x.shape) != 2:
+        raise ShapeError(
+            f"{caller}: sequences of shape {tuple(map(int, x.shape))} were given; needed: [tokens, batch, width] or "
+            "[tokens, width]\n  fix: batch_first=True, for [..., tokens, width]" + call_site()
+        )
+    return x
+
+
+def tokens_first(x: Any) -> Any:
+    """The inverse of `batch_first`."""
+    return swapaxes(x, 0, 1) if len(x.shape) == 3 else x

@@ -9,9 +9,11 @@ import numpy as np
 from .. import ops, random
 from ..engine.parameter import Parameter, constant
 from ..engine.state import state
+from ..engine.tensor import Tensor
 from ..errors import DtypeError, ShapeError, call_site
 from ..ops.arguments import operand, raw
-from .arguments import count, number, probability
+from .arguments import batch_first as as_batch_first
+from .arguments import count, flag, number, probability, tokens_first
 from .dropout import dropout
 from .linear import Linear
 from .module import Module
@@ -23,8 +25,7 @@ class MultiheadAttention(Module):
     """Multi-head scaled dot-product attention with input and output projections: ``out_proj(concat(heads))``.
 
     Weights are stored [in, out], the transpose of torch's: ``in_proj_weight`` has shape ``[embed_dim, 3 * embed_dim]``
-    (queries, keys and values side by side), ``out_proj.weight`` has shape [embed_dim, embed_dim]. Inputs are batch
-    first.
+    (queries, keys and values side by side), ``out_proj.weight`` has shape [embed_dim, embed_dim].
 
     Parameters
     ----------
@@ -35,6 +36,10 @@ class MultiheadAttention(Module):
         The probability of dropping a weight of the attention in training.
     bias : bool
         Whether the projections have biases.
+    batch_first : bool
+        Whether inputs and outputs of three dimensions are [batch, tokens, embed_dim], or [tokens, batch, embed_dim],
+        which is torch's default. Those of two are [tokens, embed_dim]; of more, [..., tokens, embed_dim], with
+        ``batch_first=True`` only.
     rotary : bool or float
         Apply rotary position embeddings to queries and keys (`ops.rotary`). A number is the base of the angles; True
         means 10000.
@@ -56,14 +61,17 @@ class MultiheadAttention(Module):
     --------
     >>> import numpy
     >>> from autograd import nn
-    >>> attend = nn.MultiheadAttention(8, 2)
-    >>> attend(numpy.zeros((3, 5, 8), numpy.float32), is_causal=True).shape
-    (3, 5, 8)
+    >>> attend = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = numpy.zeros((3, 5, 8), numpy.float32)
+    >>> y, weights = attend(x, x, x)
+    >>> y.shape, weights.shape
+    ((3, 5, 8), (3, 5, 5))
+    >>> y, _ = attend(x, x, x, need_weights=False, is_causal=True)
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, *, rotary: bool | float = False,
-        dtype: Any = np.float32, key: random.Key | None = None,
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, *, batch_first: bool = False,
+        rotary: bool | float = False, dtype: Any = np.float32, key: random.Key | None = None,
     ):  # fmt: skip
         embed_dim = count(embed_dim, "MultiheadAttention: embed_dim", 1)
         num_heads = count(num_heads, "MultiheadAttention: num_heads", 1)
@@ -78,6 +86,7 @@ class MultiheadAttention(Module):
             )
         key = random.next_key("MultiheadAttention") if key is None else key
         self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.batch_first = flag(batch_first, "MultiheadAttention: batch_first")
         self.dropout = probability(dropout, "MultiheadAttention: dropout")
         base = 10000.0 if rotary is True else rotary
         self.rotary = number(base, "MultiheadAttention: rotary", 0) if rotary else 0.0
@@ -91,22 +100,25 @@ class MultiheadAttention(Module):
         if self.out_proj.bias is not None:
             self.out_proj.bias = Parameter(np.zeros(embed_dim, dtype))
 
+    def stores_transposed(self, attribute: str) -> bool:
+        return attribute == "in_proj_weight"
+
     def forward(
-        self, query: Any, key: Any = None, value: Any = None, key_padding_mask: Any = None, need_weights: bool = False,
+        self, query: Any, key: Any = None, value: Any = None, key_padding_mask: Any = None, need_weights: bool = True,
         attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
-    ) -> Any:  # fmt: skip
-        """Compute attention.
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Compute attention. The shapes are those of ``batch_first=True``.
 
         Parameters
         ----------
         query : Tensor or array, [..., tokens, embed_dim]
         key, value : Tensor or array, [..., keys, embed_dim], optional
-            `key` defaults to `query` (self-attention), `value` to `key`.
+            `key` defaults to `query` (self-attention), `value` to `key`. If they are the same Tensor or array, it is
+            projected in one product.
         key_padding_mask : array, [..., keys], optional
             Booleans, True for a key that no query attends to, or numbers that are added to the scores.
         need_weights : bool
-            Whether to return the weights too. Unlike in torch the default is False, because the fused attention does
-            not compute them.
+            Whether to return the weights, which the fused attention does not compute: False is several times as fast.
         attn_mask : array, [tokens, keys], or broadcastable to [..., num_heads, tokens, keys], optional
             Booleans, True where a query does not attend to a key, or numbers that are added to the scores. Torch's
             ``[batch * num_heads, tokens, keys]`` is taken too.
@@ -117,10 +129,33 @@ class MultiheadAttention(Module):
 
         Returns
         -------
-        Tensor or array, [..., tokens, embed_dim]
-            Zeros, before the output projection, of a query that attends to no key. With `need_weights` a pair with
-            the weights, [..., tokens, keys], or [..., num_heads, tokens, keys] if they are not averaged.
+        output : Tensor or array, [..., tokens, embed_dim]
+            Zeros, before the output projection, of a query that attends to no key.
+        weights : Tensor or array, [..., tokens, keys], or None
+            [..., num_heads, tokens, keys] if they are not averaged; None unless `need_weights`.
+
+        Raises
+        ------
+        ShapeError
+            `value` is given without `key`; or an input has more than three dimensions, without ``batch_first=True``.
         """
+        if key is None and value is not None:
+            raise ShapeError("MultiheadAttention: value was given without key; needed: key too" + call_site())
+        if key is query and (value is None or value is query):
+            key = value = None
+        if not self.batch_first:
+            given = (query, key, value)
+            query, key, value = (None if x is None else as_batch_first(x, "MultiheadAttention") for x in given)
+        y, weights = self._attend(query, key, value, key_padding_mask, need_weights, attn_mask, is_causal)
+        if not self.batch_first:
+            y = tokens_first(y)
+        return y, weights if weights is None or not average_attn_weights else ops.mean(weights, -3)
+
+    def _attend(
+        self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: bool, attn_mask: Any,
+        is_causal: bool,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """The outputs, [..., tokens, embed_dim], and the weights of each head or None."""
         width = self.embed_dim // self.num_heads
         is_dropping = self.training and self.dropout > 0
         if key is None and value is None and not (self.rotary or need_weights or is_dropping):
@@ -128,9 +163,7 @@ class MultiheadAttention(Module):
             *lead, tokens, _ = qkv.shape
             mask = self._mask(attn_mask, key_padding_mask, lead, tokens)
             y = ops.self_attention(ops.reshape(qkv, (*lead, tokens, 3, self.num_heads, width)), mask, causal=is_causal)
-            return self.out_proj(ops.reshape(y, (*lead, tokens, self.embed_dim)))
-        if key is None and value is not None:
-            raise ShapeError("MultiheadAttention: value was given without key; needed: key too" + call_site())
+            return self.out_proj(ops.reshape(y, (*lead, tokens, self.embed_dim))), None
         if key is None:
             *lead, tokens, _ = query.shape
             qkv = ops.reshape(self._project(query, 0, 3), (*lead, tokens, 3, self.num_heads, width))
@@ -148,14 +181,13 @@ class MultiheadAttention(Module):
         weights = None
         if need_weights or is_dropping:
             weights = ops.attention_weights(q, k, mask, causal=is_causal)
-            y = (dropout(weights, self.dropout, random.next_key("MultiheadAttention")) if is_dropping else weights) @ v
+            kept = dropout(weights, self.dropout, key=random.next_key("MultiheadAttention")) if is_dropping else weights
+            y = kept @ v
         else:
             y = ops.attention(q, k, v, mask, causal=is_causal)
         y = ops.swapaxes(y, -2, -3)
         y = self.out_proj(ops.reshape(y, (*y.shape[:-2], self.embed_dim)))
-        if not need_weights:
-            return y
-        return y, ops.mean(weights, -3) if average_attn_weights else weights
+        return y, weights if need_weights else None
 
     def _mask(self, attn_mask: Any, key_padding_mask: Any, lead: Any, tokens: Any) -> Any:
         """Both masks as one of `ops.attention`, whose booleans are True where a query attends to a key."""
@@ -192,7 +224,8 @@ class MultiheadAttention(Module):
 
     def _project(self, x: Any, first: int, last: int) -> Any:
         """Project onto the blocks ``first:last`` of the three (queries, keys, values), in one product."""
-        weight, bias = self.in_proj_weight, self.in_proj_bias
+        weight: Tensor = self.in_proj_weight
+        bias: Tensor | None = self.in_proj_bias
         if last - first < 3:
             part = slice(first * self.embed_dim, last * self.embed_dim)
             weight, bias = weight[:, part], None if bias is None else bias[part]

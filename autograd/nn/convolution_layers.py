@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..engine.tensor import Tensor
 from ..errors import ShapeError
 from ..ops.nn.unfold import per_dimension
 from .arguments import count
@@ -77,8 +78,8 @@ class _Conv(Module):
         self.weight = uniform_parameter(key.fold("weight"), shape, bound, dtype)
         self.bias = uniform_parameter(key.fold("bias"), (out_channels,), bound, dtype) if bias else None
 
-    def forward(self, x: Any) -> Any:
-        return ops.convolution(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+    def forward(self, input: Any) -> Tensor:
+        return ops.convolution(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class Conv1d(_Conv):
@@ -119,9 +120,9 @@ class _MaxPool(Module):
         self.kernel_size, self.stride = kernel_size, stride
         self.padding, self.dilation = padding, dilation
 
-    def forward(self, x: Any) -> Any:
-        _check_ndim(self, x)
-        return ops.max_pool(x, self.kernel_size, self.stride, self.padding, self.dilation)
+    def forward(self, input: Any) -> Tensor:
+        _check_ndim(self, input)
+        return ops.max_pool(input, self.kernel_size, self.stride, self.padding, self.dilation)
 
 
 class MaxPool1d(_MaxPool):
@@ -156,9 +157,9 @@ class _AvgPool(Module):
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.count_include_pad = count_include_pad
 
-    def forward(self, x: Any) -> Any:
-        _check_ndim(self, x)
-        return ops.avg_pool(x, self.kernel_size, self.stride, self.padding, self.count_include_pad)
+    def forward(self, input: Any) -> Tensor:
+        _check_ndim(self, input)
+        return ops.avg_pool(input, self.kernel_size, self.stride, self.padding, self.count_include_pad)
 
 
 class AvgPool1d(_AvgPool):

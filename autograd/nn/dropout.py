@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -11,17 +11,27 @@ from .. import random
 from ..engine.parameter import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import DtypeError, call_site, typed_errors
+from ..errors import ArgumentError, DtypeError, call_site, typed_errors
 from ..random.keys import check_key
 from ..random.placement import of_tensor
-from .arguments import probability
+from .arguments import probability, refuse_in_place
 from .module import Module
 
 __all__ = ["Dropout", "dropout"]
 
 
+@overload
+def dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, key: random.Key | None = None
+) -> Tensor: ...
+@overload
+def dropout(
+    input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, key: random.Key | None = None
+) -> Any: ...
 @typed_errors
-def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: bool = True) -> Any:
+def dropout(
+    input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, key: random.Key | None = None
+) -> Any:
     """Set each element to zero with probability p and divide the others by 1 - p. Keeps the layout of x.
 
     Whether an element is dropped depends on the key and on the element's position in the logical tensor only, so the
@@ -30,13 +40,15 @@ def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: boo
 
     Parameters
     ----------
-    x : Tensor or array
+    input : Tensor or array
     p : float
         Probability of dropping an element, 0 <= p <= 1.
+    training : bool
+        If False, the input is returned unchanged.
+    inplace : bool
+        Only False.
     key : random.Key, optional
         Use each key once. By default the thread's next key; see `random`.
-    training : bool
-        If False, x is returned unchanged.
 
     Returns
     -------
@@ -52,6 +64,8 @@ def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: boo
         p is not a probability.
     DtypeError
         p is not a number, or key is not a Key.
+    ArgumentError
+        `training` is not a boolean.
 
     Notes
     -----
@@ -62,11 +76,16 @@ def dropout(x: Any, p: float = 0.5, key: random.Key | None = None, training: boo
     --------
     >>> import numpy
     >>> from autograd import nn, random
-    >>> y = nn.dropout(numpy.ones(8), 0.5, random.Key(0, "dropout"))
+    >>> y = nn.dropout(numpy.ones(8), 0.5, key=random.Key(0, "dropout"))
     >>> sorted(set(y.tolist()))
     [0.0, 2.0]
     """
-    p = probability(p, "dropout: p")
+    p, x = probability(p, "dropout: p"), input
+    if training is not True and training is not False:
+        fix = "\n  fix: key=key" if isinstance(training, random.Key) else ""
+        raise ArgumentError(f"dropout: training={training!r} was given; needed: True or False{fix}" + call_site())
+    if inplace is not False:
+        refuse_in_place(inplace, "dropout")
     if key is not None and not isinstance(key, random.Key):
         raise DtypeError(f"dropout: key={key!r} was given; needed: a random.Key, or None" + call_site())
     if x.__class__ not in TENSORS and np.asarray(x).dtype.kind not in "biufc":
@@ -93,6 +112,8 @@ class Dropout(Module):
     ----------
     p : float
         Probability of dropping an element.
+    inplace : bool
+        Only False.
     along : str or sequence of str
         Mesh axes on which x is Varying. The ranks of these axes use different masks.
 
@@ -102,11 +123,12 @@ class Dropout(Module):
         At a call: x is Varying on an axis that is not in `along`.
     """
 
-    def __init__(self, p: float = 0.5, *, along: str | Sequence[str] = ()):
+    def __init__(self, p: float = 0.5, inplace: bool = False, *, along: str | Sequence[str] = ()):
+        refuse_in_place(inplace, "Dropout")
         self.p = probability(p, "Dropout: p")
         self.along = (along,) if isinstance(along, str) else tuple(along)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, input: Any) -> Tensor:
         if not self.training:
-            return x
-        return dropout(x, self.p, random.next_key("dropout").along(*self.along))
+            return input
+        return dropout(input, self.p, key=random.next_key("dropout").along(*self.along))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from .. import ops, random
 from ..engine.parameter import Parameter
-from ..engine.tensor import TENSORS
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, PositionError, ShapeError, call_site, typed_errors
 from ..ops.arguments import operand
 from ..random.keys import integer
@@ -56,8 +56,11 @@ class Linear(Module):
         self.weight = uniform_parameter(key.fold("weight"), (in_features, out_features), bound, dtype)
         self.bias = uniform_parameter(key.fold("bias"), (out_features,), bound, dtype) if bias else None
 
-    def forward(self, x: Any) -> Any:
-        return x @ self.weight if self.bias is None else ops.linear(x, self.weight, self.bias)
+    def stores_transposed(self, attribute: str) -> bool:
+        return attribute == "weight"
+
+    def forward(self, input: Any) -> Tensor:
+        return input @ self.weight if self.bias is None else ops.linear(input, self.weight, self.bias)
 
 
 class Embedding(Module):
@@ -92,35 +95,32 @@ class Embedding(Module):
         self.weight = Parameter(random.normal(key.fold("weight"), (num_embeddings, embedding_dim), dtype=dtype))
         self.padding_idx = None
         if padding_idx is not None:
-            at = integer(padding_idx, "Embedding: padding_idx")
-            if not -num_embeddings <= at < num_embeddings:
-                raise PositionError(
-                    f"Embedding: padding_idx={at} was given; needed: a row of {num_embeddings}" + call_site()
-                )
-            self.padding_idx = at % num_embeddings
+            self.padding_idx = _row(padding_idx, num_embeddings, "Embedding")
             self.weight.array[self.padding_idx] = 0
 
-    def forward(self, index: Any) -> Any:
-        rows = embedding(index, self.weight)
-        if self.padding_idx is None:
-            return rows
-        index = operand(index)
-        padding = ops.reshape(index == self.padding_idx, (*index.shape, 1))
-        return ops.where(padding, ops.stop_gradient(rows), rows)
+    def forward(self, input: Any) -> Tensor:
+        return embedding(input, self.weight, self.padding_idx)
 
 
+@overload
+def embedding(input: Any, weight: Tensor, padding_idx: int | None = None) -> Tensor: ...
+@overload
+def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any: ...
 @typed_errors
-def embedding(index: Any, weight: Any) -> Any:
-    """Return the rows ``weight[index]``.
+def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
+    """Return the rows ``weight[input]``.
 
     Parameters
     ----------
-    index : array of int, any shape
+    input : array of int, any shape
+        Indices of rows.
     weight : Tensor or array, [rows, width]
+    padding_idx : int, optional
+        The index of a row that gets no gradient.
 
     Returns
     -------
-    Tensor or array, ``[*index.shape, width]``
+    Tensor or array, ``[*input.shape, width]``
 
     Raises
     ------
@@ -128,12 +128,14 @@ def embedding(index: Any, weight: Any) -> Any:
         An index is not an integer.
     ShapeError
         An index is out of range. Negative indices are refused: they do not count from the end.
+    PositionError
+        `padding_idx` is no row. A negative one counts from the end.
 
     Notes
     -----
     Adjoint: row i of the gradient is the sum of the cotangents of all lookups of row i.
     """
-    raw = index.array if index.__class__ in TENSORS else np.asarray(index)
+    raw = input.array if input.__class__ in TENSORS else np.asarray(input)
     if raw.dtype.kind not in "iu":
         raise DtypeError(f"embedding: an index of dtype {raw.dtype} was given; needed: integers" + call_site())
     rows = weight.shape[0]
@@ -141,23 +143,43 @@ def embedding(index: Any, weight: Any) -> Any:
         raise ShapeError(
             f"embedding: indices from {raw.min()} to {raw.max()} were given; needed: 0..{rows - 1}" + call_site()
         )
-    return ops.take_rows(weight, index if index.__class__ in TENSORS else raw)
+    found = ops.take_rows(weight, input if input.__class__ in TENSORS else raw)
+    if padding_idx is None:
+        return found
+    input = operand(input)
+    padding = ops.reshape(input == _row(padding_idx, int(rows), "embedding"), (*input.shape, 1))
+    return ops.where(padding, ops.stop_gradient(found), found)
+
+
+def _row(padding_idx: int, rows: int, caller: str) -> int:
+    """The index of the row for padding, from 0 on."""
+    at = integer(padding_idx, f"{caller}: padding_idx")
+    if not -rows <= at < rows:
+        raise PositionError(f"{caller}: padding_idx={at} was given; needed: a row of {rows}" + call_site())
+    return at % rows
 
 
 class Identity(Module):
     """Return x unchanged."""
 
-    def forward(self, x: Any) -> Any:
-        return x
+    def forward(self, input: Any) -> Tensor:
+        return input
 
 
 class Flatten(Module):
-    """Flatten the dimensions from `start_dim` on into one."""
+    """Flatten the dimensions from `start_dim` to `end_dim` into one."""
 
-    def __init__(self, start_dim: int = 1):
-        self.start_dim = integer(start_dim, "Flatten: start_dim")
+    def __init__(self, start_dim: int = 1, end_dim: int = -1):
+        self.start_dim, self.end_dim = integer(start_dim, "Flatten: start_dim"), integer(end_dim, "Flatten: end_dim")
 
-    def forward(self, x: Any) -> Any:
-        if not -len(x.shape) <= self.start_dim <= len(x.shape):
-            raise ShapeError(f"Flatten: start_dim={self.start_dim} was given for x of shape {x.shape}" + call_site())
-        return ops.reshape(x, (*x.shape[: self.start_dim], -1))
+    def forward(self, input: Any) -> Tensor:
+        ndim = len(input.shape)
+        if self.start_dim == ndim and self.end_dim == -1:  # of [n] with the defaults: [n, 1]
+            return ops.reshape(input, (*input.shape, 1))
+        first, last = self.start_dim % max(ndim, 1), self.end_dim % max(ndim, 1)
+        if not (-ndim <= self.start_dim < ndim and -ndim <= self.end_dim < ndim and first <= last):
+            raise ShapeError(
+                f"Flatten: start_dim={self.start_dim}, end_dim={self.end_dim} were given for x of shape "
+                f"{tuple(map(int, input.shape))}; needed: two of its dimensions in order" + call_site()
+            )
+        return ops.reshape(input, (*input.shape[:first], -1, *input.shape[last + 1 :]))

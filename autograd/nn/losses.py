@@ -1,13 +1,12 @@
 """Loss functions, as functions and as modules.
 
-``reduction`` is "none" (a loss per element or row), "sum" or "mean", which is the default, as in torch. A mean over a
-sharded dimension is refused, because each rank would divide by its own count: use the sum, which is Partial, and divide
-it by the global count.
+``reduction`` is "none" (a loss per element or row), "sum" or "mean", which is the default, as in torch. The sum and the
+mean of sharded rows are Partial: the sum over the ranks is still to be taken. The mean divides by the global count.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,23 +15,22 @@ from ..engine import events
 from ..engine.parameter import constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import DtypeError, LayoutError, ShapeError, call_site, typed_errors
+from ..errors import ArgumentError, DtypeError, LayoutError, ShapeError, call_site, typed_errors
 from ..layouts.layout import R, Shard
-from ..ops.nn.cross_entropy import as_rows, mean_of_targets
-from ..ops.reductions import mean_loss
+from ..ops.nn.cross_entropy import IGNORED, as_rows, mean_of_targets
 from ..random.keys import integer
 from .arguments import number
 from .module import Module
 
 __all__ = [
     "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss", "NLLLoss", "SmoothL1Loss",
-    "binary_cross_entropy_with_logits", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss",
+    "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss",
 ]  # fmt: skip
 
 
-def _reduce(losses: Any, reduction: str, caller: str, input: Any, target: Any) -> Any:
+def _reduce(losses: Any, reduction: str) -> Any:
     if reduction == "mean":
-        return mean_loss(losses, caller, input=input, target=target)
+        return ops.mean(losses)
     if reduction == "sum":
         return ops.sum(losses)
     if reduction != "none":
@@ -49,8 +47,12 @@ def _check_shapes(name: str, x: Any, target: Any) -> None:
         )
 
 
+@overload
+def mse_loss(input: Tensor, target: Any, *, reduction: str = "mean") -> Tensor: ...
+@overload
+def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any: ...
 @typed_errors
-def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     """Squared error, ``(input - target)^2``.
 
     Parameters
@@ -77,18 +79,26 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """
     _check_shapes("mse_loss", input, target)
     d = input - target
-    return _reduce(d * d, reduction, "mse_loss", input, target)
+    return _reduce(d * d, reduction)
 
 
+@overload
+def l1_loss(input: Tensor, target: Any, *, reduction: str = "mean") -> Tensor: ...
+@overload
+def l1_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any: ...
 @typed_errors
-def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+def l1_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     """Absolute error, ``|input - target|``; its derivative at 0 is 0. The parameters are `mse_loss`'s."""
     _check_shapes("l1_loss", input, target)
-    return _reduce(ops.absolute(input - target), reduction, "l1_loss", input, target)
+    return _reduce(ops.absolute(input - target), reduction)
 
 
+@overload
+def smooth_l1_loss(input: Tensor, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Tensor: ...
+@overload
+def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Any: ...
 @typed_errors
-def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Any:
     """Squared error near zero, absolute error beyond: ``d^2 / (2 beta)`` where ``|d| < beta``, else ``|d| - beta / 2``.
 
     ``d = input - target``. Source: Girshick 2015 (Fast R-CNN), equation 3.
@@ -105,14 +115,22 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     d = input - target
     size = ops.absolute(d)
     if beta == 0:
-        return _reduce(size, reduction, "smooth_l1_loss", input, target)
+        return _reduce(size, reduction)
     losses = ops.where(ops.less(size, beta), d * d * (0.5 / beta), size - 0.5 * beta)
-    return _reduce(losses, reduction, "smooth_l1_loss", input, target)
+    return _reduce(losses, reduction)
 
 
+@overload
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
+) -> Tensor: ...
+@overload
+def binary_cross_entropy_with_logits(
+    input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
+) -> Any: ...
 @typed_errors
 def binary_cross_entropy_with_logits(
-    input: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
+    input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:
     """Binary cross-entropy of logits, computed without overflow.
 
@@ -147,7 +165,7 @@ def binary_cross_entropy_with_logits(
         scale = (_as_constant(pos_weight) - 1.0) * target + 1.0
         losses = input * (1.0 - target) + scale * ops.softplus(-input)
     losses = losses if weight is None else losses * _as_constant(weight)
-    return _reduce(losses, reduction, "binary_cross_entropy_with_logits", input, target)
+    return _reduce(losses, reduction)
 
 
 def _as_constant(weight: Any) -> Any:
@@ -155,8 +173,99 @@ def _as_constant(weight: Any) -> Any:
     return weight if weight.__class__ in TENSORS or state.grid is None else constant(weight)
 
 
+@overload
+def cross_entropy(
+    input: Tensor, target: Any, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor: ...  # fmt: skip
+@overload
+def cross_entropy(
+    input: Any, target: Any, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any: ...  # fmt: skip
+def cross_entropy(
+    input: Any, target: Any, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    """Cross-entropy of logits and labels, ``-log softmax(input)[row, target[row]]`` of each row.
+
+    With label smoothing s, the labels have the probability ``1 - s``, and each class s / classes more. A mean is
+    divided by the number of rows that are not ignored, or with weights by the sum of the weights of their labels.
+
+    Parameters
+    ----------
+    input : Tensor or array, [n, classes]
+        Logits. The classes may not be sharded.
+    target : array of int, [n]
+        Labels.
+    weight : array, [classes], optional
+        Weight of each class; the same on every rank.
+    ignore_index : int
+        Rows with this label have no loss and are not counted in a mean.
+    reduction : {"mean", "sum", "none"}
+    label_smoothing : float
+        The part of each label's probability that is spread evenly over all classes (Szegedy et al. 2016, section 7).
+
+    Returns
+    -------
+    Tensor or array
+        One number, or with "none" a loss for each row. A sum or mean over sharded rows is Partial.
+
+    Raises
+    ------
+    ShapeError
+        The shapes do not fit, a label is out of range, or `reduction` or `label_smoothing` is not allowed.
+    DtypeError
+        The labels are not integers.
+    LayoutError
+        The classes are sharded; a mean over sharded rows, some of which are ignored: each rank would divide by its own
+        count.
+
+    Notes
+    -----
+    Adjoint: ``ct * (softmax(input) - one_hot(target))`` row by row.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> float(nn.cross_entropy(numpy.zeros((3, 4)), numpy.array([0, 3, -100])).round(6))
+    1.386294
+    """
+    if weight is None:
+        return ops.cross_entropy(
+            input, target, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing
+        )
+    return _weighted_cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+
+
 @typed_errors
-def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> Any:
+def _weighted_cross_entropy(
+    input: Any, target: Any, weight: Any, ignore_index: Any, reduction: str, label_smoothing: Any
+) -> Any:
+    if isinstance(weight, str):
+        raise ArgumentError(
+            f"cross_entropy: weight={weight!r} was given; needed: a weight for each class\n  fix: "
+            f"reduction={weight!r}" + call_site()
+        )
+    ignore_index = integer(ignore_index, "cross_entropy: ignore_index")
+    label_smoothing = number(label_smoothing, "cross_entropy: label_smoothing", 0, 1)
+    log_p = ops.log_softmax(input, 1)
+    return _weighted_nll("cross_entropy", log_p, target, weight, ignore_index, label_smoothing, reduction)
+
+
+@overload
+def nll_loss(
+    input: Tensor, target: Any, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
+) -> Tensor: ...
+@overload
+def nll_loss(
+    input: Any, target: Any, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
+) -> Any: ...
+@typed_errors
+def nll_loss(
+    input: Any, target: Any, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
+) -> Any:
     """Negative log-likelihood, ``-weight[t] input[row, t]`` for the label t of each row.
 
     A mean is divided by the sum of the weights of the rows.
@@ -180,7 +289,8 @@ def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -1
     DtypeError
         The labels are not integers.
     LayoutError
-        A mean over sharded rows: each rank would divide by its own count.
+        A mean over sharded rows with class weights, or with rows that are ignored: each rank would divide by its own
+        count.
 
     Examples
     --------
@@ -199,10 +309,22 @@ def _weighted_nll(
     of_classes, of_rows = _weights(name, log_p, target, weight, ignored, smoothing)
     losses = ops.sum(log_p * of_classes, -1) * -1.0
     if reduction != "mean":
-        return _reduce(losses, reduction, name, log_p, target)
+        return _reduce(losses, reduction)
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
+        if weight is None and not _has_ignored(target, ignored):
+            return ops.mean(losses)
         raise LayoutError(mean_of_targets(losses, name, target, ignored, weight is not None))
     return ops.sum(losses) / ops.sum(of_rows)
+
+
+def _has_ignored(target: Any, ignored: int) -> bool:
+    """Whether a mean must leave out rows of this rank's part.
+
+    A label that was chosen to be ignored is taken to occur. The default, which is no class, is looked for, so that the
+    losses have torch's default, and a mean of sharded rows needs no communication where no label is ignored. A rank
+    that finds it raises the error, which ends the job.
+    """
+    return ignored != IGNORED or bool((np.asarray(getattr(target, "array", target)) == ignored).any())
 
 
 def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothing: float) -> tuple[Any, Any]:
@@ -236,7 +358,7 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
 
 
 class CrossEntropyLoss(Module):
-    """Cross-entropy of logits [n, classes] and labels [n], with torch's defaults; see `ops.cross_entropy`.
+    """`cross_entropy` of logits [n, classes] and labels [n] as a module.
 
     Parameters
     ----------
@@ -257,70 +379,68 @@ class CrossEntropyLoss(Module):
     """
 
     def __init__(
-        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+        self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean", label_smoothing: float = 0.0
     ):
         self.weight = None if weight is None else np.asarray(weight)
         self.ignore_index, self.reduction = integer(ignore_index, "CrossEntropyLoss: ignore_index"), reduction
         self.label_smoothing = number(label_smoothing, "CrossEntropyLoss: label_smoothing", 0, 1)
 
-    def forward(self, input: Any, target: Any) -> Any:
-        if self.weight is None:
-            return ops.cross_entropy(
-                input, target, self.reduction, ignore_index=self.ignore_index, label_smoothing=self.label_smoothing
-            )
-        return _weighted_nll(
-            "CrossEntropyLoss", ops.log_softmax(input, 1), target, self.weight, self.ignore_index,
-            self.label_smoothing, self.reduction,
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return cross_entropy(
+            input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
         )  # fmt: skip
 
 
 class NLLLoss(Module):
     """`nll_loss` as a module."""
 
-    def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"):
+    def __init__(self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"):
         self.weight = None if weight is None else np.asarray(weight)
         self.ignore_index, self.reduction = integer(ignore_index, "NLLLoss: ignore_index"), reduction
 
-    def forward(self, input: Any, target: Any) -> Any:
-        return nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return nll_loss(input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
 
 
 class _ElementwiseLoss(Module):
-    def __init__(self, reduction: str = "mean"):
+    def __init__(self, *, reduction: str = "mean"):
         self.reduction = reduction
 
 
 class MSELoss(_ElementwiseLoss):
     """`mse_loss` as a module."""
 
-    def forward(self, input: Any, target: Any) -> Any:
-        return mse_loss(input, target, self.reduction)
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return mse_loss(input, target, reduction=self.reduction)
 
 
 class L1Loss(_ElementwiseLoss):
     """`l1_loss` as a module."""
 
-    def forward(self, input: Any, target: Any) -> Any:
-        return l1_loss(input, target, self.reduction)
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return l1_loss(input, target, reduction=self.reduction)
 
 
 class SmoothL1Loss(Module):
     """`smooth_l1_loss` as a module."""
 
-    def __init__(self, reduction: str = "mean", beta: float = 1.0):
+    def __init__(self, *, reduction: str = "mean", beta: float = 1.0):
         self.reduction, self.beta = reduction, number(beta, "SmoothL1Loss: beta", 0)
 
-    def forward(self, input: Any, target: Any) -> Any:
-        return smooth_l1_loss(input, target, self.reduction, self.beta)
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
 
 
 class BCEWithLogitsLoss(Module):
     """`binary_cross_entropy_with_logits` as a module."""
 
-    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None):
+    def __init__(self, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None):
         self.weight = None if weight is None else np.asarray(weight)
         self.pos_weight = None if pos_weight is None else np.asarray(pos_weight)
         self.reduction = reduction
 
-    def forward(self, input: Any, target: Any) -> Any:
-        return binary_cross_entropy_with_logits(input, target, self.weight, self.reduction, self.pos_weight)
+    def forward(self, input: Any, target: Any) -> Tensor:
+        return binary_cross_entropy_with_logits(
+            input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+        )

@@ -1,4 +1,4 @@
-"""`Module`, the base class of layers and models, and its containers; saving and loading of parameters.
+"""`Module`, the base class of layers and models, and its containers.
 
 A module is a class with a `forward`. Its Parameters and submodules are the attributes that hold them, in order of
 assignment, and are named by their path ("0.weight"). A buffer is an array that is saved with the parameters but not
@@ -7,27 +7,25 @@ learned, such as a running mean.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from inspect import signature
 from operator import index
-from typing import Any, Self
-from uuid import uuid4
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
-from ..arrays.device import is_inexact, move
-from ..engine.parameter import Leaf, Parameter, constant
+from .. import notebook
+from ..arrays.device import is_device, is_inexact, move, to_device
+from ..engine.parameter import Constant, Leaf, Parameter, constant
 from ..engine.state import state
-from ..engine.tensor import TENSORS
+from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import part_of, sharded_axes, whole_of
 from ..errors import (
     UNTYPED,
     DtypeError,
-    LayoutError,
+    OptionError,
     PositionError,
     RingtapeError,
     ShapeError,
@@ -37,9 +35,20 @@ from ..errors import (
     is_raised_inside,
     refused,
 )
-from ..layouts.layout import Layout, P, V
+from ..layouts.layout import Layout
+from ..random.philox import floating
 
-__all__ = ["Module", "ModuleDict", "ModuleList", "Sequential", "load", "save"]
+__all__ = ["Module", "ModuleDict", "ModuleList", "Sequential"]
+
+
+Args = ParamSpec("Args")
+Output = TypeVar("Output", covariant=True)
+
+
+class _Forward(Protocol[Args, Output]):
+    """A module, by whose `forward` type checkers check a call of the module."""
+
+    def forward(self, *args: Args.args, **kwargs: Args.kwargs) -> Output: ...
 
 
 def _typed_errors_of(made: Any) -> Any:
@@ -87,10 +96,11 @@ class Module:
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
-        if is_own_file(sys.modules[cls.__module__].__file__ or "") and "__init__" in vars(cls):
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)  # a notebook has none
+        if is_own_file(file or "") and "__init__" in vars(cls):
             cls.__init__ = _typed_errors_of(cls.__init__)  # type: ignore[method-assign]  # the same signature, wrapped
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: _Forward[Args, Output], *args: Args.args, **kwargs: Args.kwargs) -> Output:
         try:
             return self.forward(*args, **kwargs)
         except UNTYPED as error:
@@ -119,7 +129,7 @@ class Module:
         """Iterate over the direct submodules, each once."""
         yield from {id(child): child for _, child in self.named_children()}.values()
 
-    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+    def named_modules(self, *, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Iterate over (path, module) of this module and all its submodules, each once. Its own path is `prefix`."""
         seen: set[int] = set()
         stack: list[tuple[str, Module]] = [(prefix, self)]
@@ -154,14 +164,16 @@ class Module:
         fn(self)
         return self
 
-    def register_buffer(self, name: str, value: Any) -> None:
-        """Add a buffer: an attribute that is saved with the parameters but not learned.
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """Add a buffer: an attribute that is saved with the parameters, if it is persistent, but not learned.
 
-        It may later be assigned like any attribute.
+        It is an array, or `tensor` itself if that is a constant or has labels: ``ag.constant(mask)`` stays the same on
+        all ranks. It may later be assigned like any attribute.
         """
-        vars(self).setdefault("_buffers", ())
-        self._buffers: tuple[str, ...] = (*self._buffers, name)
-        setattr(self, name, None if value is None else np.asarray(value))
+        vars(self).setdefault("_buffers", {})
+        self._buffers: dict[str, bool] = {**self._buffers, name: bool(persistent)}
+        has_labels = tensor.__class__ in TENSORS and (isinstance(tensor, Constant) or tensor.layout is not None)
+        setattr(self, name, tensor if tensor is None or has_labels else np.asarray(tensor))
 
     def buffer(self, name: str) -> Any:
         """Return a buffer as an operand of operations. On a mesh an array is equal on all ranks by declaration."""
@@ -174,18 +186,29 @@ class Module:
         array = value.array if value.__class__ in TENSORS else value
         setattr(self, name, array if plain else Leaf(array, value.layout))
 
-    def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
+    def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
         """Iterate over (path, owner, attribute) of all buffers that are not None."""
         for attribute in getattr(self, "_buffers", ()):
             if getattr(self, attribute) is not None:
                 yield prefix + attribute, self, attribute
         for name, child in self.named_children():
-            yield from child.named_buffers(f"{prefix}{name}.")
+            yield from child.named_buffer_owners(f"{prefix}{name}.")
 
-    def buffers(self) -> Iterator[Any]:
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        """Iterate over (path, value) of all buffers that are not None; the arguments are `named_parameters`'."""
+        seen: set[int] = set()
+        for path, owner, attribute in self.named_buffer_owners():
+            value = getattr(owner, attribute)
+            if (recurse or owner is self) and not (remove_duplicate and id(value) in seen):
+                seen.add(id(value))
+                yield _below(prefix, path), value
+
+    def buffers(self, recurse: bool = True) -> Iterator[Any]:
         """Iterate over all buffers that are not None."""
-        for _, owner, attribute in self.named_buffers():
-            yield getattr(owner, attribute)
+        for _, value in self.named_buffers(recurse=recurse):
+            yield value
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set whether all parameters are learned, and return the module. A frozen one gets no gradient and no update.
@@ -211,21 +234,116 @@ class Module:
         """Set evaluation mode, ``train(False)``: no dropout, and batch norm uses its running statistics."""
         return self.train(False)
 
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Iterate over (name, Parameter), each parameter once. A parameter without a name gets its path as its name."""
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Iterate over (name, Parameter). A parameter without a name gets its path as its name.
+
+        Parameters
+        ----------
+        prefix : str
+            The path of this module, with which all names begin.
+        recurse : bool
+            Whether those of submodules are included.
+        remove_duplicate : bool
+            Whether a parameter that several attributes hold is yielded once only.
+        """
         seen: set[int] = set()
-        for path, _, _, parameter in self.named_owners():
-            if id(parameter) not in seen:
+        for path, owner, _, parameter in self.named_owners():
+            if (recurse or owner is self) and not (remove_duplicate and id(parameter) in seen):
                 seen.add(id(parameter))
                 parameter.name = parameter.name or path
-                yield path, parameter
+                yield _below(prefix, path), parameter
 
-    def parameters(self) -> list[Parameter]:
-        """Return all parameters, each once, in order of assignment."""
-        return [parameter for _, parameter in self.named_parameters()]
+    def parameters(self, recurse: bool = True) -> list[Parameter]:
+        """Return all parameters, each once, in order of assignment; without `recurse` not those of submodules."""
+        return [parameter for _, parameter in self.named_parameters(recurse=recurse)]
 
-    def zero_grad(self) -> None:
-        """Set the gradients of all parameters to None."""
+    def to(
+        self, *args: Any, dtype: Any = None, device: str | None = None, non_blocking: bool = False
+    ) -> Self:
+        """Convert all floating parameters and buffers to a dtype, move them to a device, and return the module.
+
+        Parameters
+        ----------
+        *args
+            A dtype, a device, both, or a Tensor or array, whose dtype is meant.
+        dtype : dtype, optional
+            A floating one.
+        device : str, optional
+            "cpu", or "cuda" or "cuda:0" with CuPy.
+        non_blocking : bool
+            Ignored.
+
+        Raises
+        ------
+        DtypeError
+            The dtype is not floating.
+        OptionError
+            The device is unknown.
+        DependencyError
+            CuPy is not installed.
+        TapeError
+            A tape still needs the present value of a parameter.
+
+        Examples
+        --------
+        >>> from autograd import nn
+        >>> nn.Linear(2, 1).to("float64").weight.dtype
+        dtype('float64')
+        """
+        for given in args:
+            if is_device(given):
+                device = given
+            elif hasattr(given, "dtype") and not isinstance(given, type):
+                dtype = given.dtype
+            elif given is not None:
+                dtype = given
+        found = None if dtype is None else floating(dtype, "Module.to")
+        for name, p in self.named_parameters():
+            _refuse_use("Module.to", name, p)
+            p.array = _converted(p.array, found, device)
+            if p._grad is not None:
+                g = p._grad
+                p._grad = (
+                    Tensor(_converted(g.array, found, device), g.layout) if g.__class__ in TENSORS
+                    else _converted(g, found, device)
+                )  # fmt: skip
+        for _, owner, attribute in self.named_buffer_owners():
+            value = getattr(owner, attribute)
+            if value.__class__ in TENSORS:
+                kind = Constant if isinstance(value, Constant) else Leaf
+                setattr(owner, attribute, kind(_converted(value.array, found, device), value.layout))
+            else:
+                setattr(owner, attribute, _converted(value, found, device))
+        return self
+
+    def float(self) -> Self:
+        """Convert all floating parameters and buffers to float32, and return the module."""
+        return self.to(dtype=np.float32)
+
+    def double(self) -> Self:
+        """Convert all floating parameters and buffers to float64, and return the module."""
+        return self.to(dtype=np.float64)
+
+    def half(self) -> Self:
+        """Convert all floating parameters and buffers to float16, and return the module."""
+        return self.to(dtype=np.float16)
+
+    def cpu(self) -> Self:
+        """Move all parameters and buffers to the host, and return the module."""
+        return self.to(device="cpu")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradients of all parameters to None.
+
+        Raises
+        ------
+        OptionError
+            `set_to_none` is not True: a gradient of zeros is not made.
+        """
+        if set_to_none is not True:
+            raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True" + call_site())
         for parameter in self.parameters():
             parameter.zero_grad()
 
@@ -279,59 +397,203 @@ class Module:
         return "\n  ".join([f"{type(self).__name__}({extra if type(self).extra_repr is not Module.extra_repr else ''}",
                             *children]) + "\n)"
 
+    def _repr_html_(self) -> str:
+        """The same for notebooks, as a tree with the numbers of elements of the parameters."""
+        total = _elements(self)
+        frozen = sum(int(p.array.size) for p in _parameters_of(self) if not p.requires_grad)
+        note = f"{total:,} elements in {len(_parameters_of(self))} parameters"
+        note += f", {frozen:,} frozen" if frozen else ""
+        return notebook.sheet(type(self).__name__, note, *_branches(self, 0))
+
     def _values(self) -> Iterator[tuple[str, Any, Layout | None]]:
         """Iterate over (name, array, layout) of all parameters and buffers."""
         for name, p in self.named_parameters():
             yield name, p.array, p.layout
-        for name, owner, attribute in self.named_buffers():
+        for name, owner, attribute in self._saved_buffers():
             value = getattr(owner, attribute)
             is_tensor = value.__class__ in TENSORS
             yield name, value.array if is_tensor else value, value.layout if is_tensor else None
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def _saved_buffers(self) -> Iterator[tuple[str, Module, str]]:
+        """Iterate over (path, owner, attribute) of the persistent buffers that are not None."""
+        for name, owner, attribute in self.named_buffer_owners():
+            if owner._buffers[attribute]:
+                yield name, owner, attribute
+
+    def stores_transposed(self, attribute: str) -> bool:
+        """Whether a parameter of this module is stored [in, out], the transpose of torch's. Subclasses override it."""
+        return False
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> IncompatibleKeys:
         """Set all parameters and buffers from a `state_dict`. If it raises, nothing has been changed.
 
         Each rank takes its part of a whole value, whatever number of ranks has saved it. A Tensor with the labels of a
-        parameter is this rank's part already.
+        parameter is this rank's part already. A value that is a tensor of torch is transposed where torch's module of
+        this name stores it so: ``model.load_state_dict(torchs_model.state_dict())``. An array is not.
+
+        Parameters
+        ----------
+        state_dict : mapping from name to array
+        strict : bool
+            Whether names that are missing or unknown are an error. The others are ignored otherwise.
+        assign : bool
+            Only False: parameters keep their dtypes, and stay the objects that an optimizer has.
+
+        Returns
+        -------
+        missing_keys, unexpected_keys : list of str
 
         Raises
         ------
         ShapeError
-            Names are missing or unknown, or shapes differ from those of the whole values.
+            Names are missing or unknown, with `strict`, or shapes differ from those of the whole values.
         LayoutError
             A parameter is a Shard whose extents the ranks have not agreed on.
         DtypeError
             One of the arrays is integer and the other floating.
         TapeError
             A tape still needs the present value of a parameter.
+        OptionError
+            `assign` is not False.
+
+        Examples
+        --------
+        >>> from autograd import nn
+        >>> model = nn.Linear(2, 1)
+        >>> model.load_state_dict(nn.Linear(2, 1).state_dict())
+        <All keys matched successfully>
+        >>> model.load_state_dict({"weight": [[1.0], [2.0]]}, strict=False)
+        IncompatibleKeys(missing_keys=['bias'], unexpected_keys=[])
         """
-        mine = dict(self.named_parameters())
-        buffers = {name: (owner, attribute) for name, owner, attribute in self.named_buffers()}
-        names = set(mine) | set(buffers)
-        missing, unknown = sorted(names - set(state)), sorted(set(state) - names)
-        if missing or unknown:
-            raise ShapeError(
-                f"load_state_dict: missing {missing or 'none'}, unknown {unknown or 'none'}; needed: "
-                f"{[*mine, *buffers]}"
-            )
-        arrays = {}
-        for name, p in mine.items():
-            value = part_of(state[name], p.array, p.layout, "load_state_dict", name)
-            if is_inexact(value.dtype) != is_inexact(p.array.dtype):
-                raise DtypeError(f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}")
-            if type(p.array) is np.ndarray and not p.array.flags.writeable:
-                raise TapeError(f"load_state_dict: a tape still needs {name}. Fix: load after backward")
-            arrays[name] = move(value.astype(p.array.dtype), p.array)
+        if assign is not False:
+            raise OptionError(f"load_state_dict: assign={assign!r} was given; needed: False" + call_site())
+        given = dict(state_dict)
+        owners: dict[int, tuple[Module, str]] = {}
+        for _, owner, attribute, p in self.named_owners():
+            owners.setdefault(id(p), (owner, attribute))
+        parameters = dict(self.named_parameters())
+        buffers = {name: (owner, attribute) for name, owner, attribute in self._saved_buffers()}
+        names = [*parameters, *buffers]
+        keys = IncompatibleKeys([x for x in names if x not in given], [x for x in given if x not in names])
+        faults = []
+        if strict and keys.unexpected_keys:
+            faults.append(f"Unexpected key(s) in state_dict: {_quoted(keys.unexpected_keys)}. ")
+        if strict and keys.missing_keys:
+            faults.insert(0, f"Missing key(s) in state_dict: {_quoted(keys.missing_keys)}. ")
+        arrays: dict[str, Any] = {}
+        for name, p in parameters.items():
+            if name in given:
+                owner, attribute = owners[id(p)]
+                turned = owner.stores_transposed(attribute) and _is_torchs(given[name])
+                value = _fitting(given[name].T if turned else given[name], p.array, p.layout, name, faults)
+                if value is None:
+                    continue
+                if is_inexact(value.dtype) != is_inexact(p.array.dtype):
+                    raise DtypeError(f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}")
+                _refuse_use("load_state_dict", name, p)
+                arrays[name] = move(value.astype(p.array.dtype), p.array)
         for name, (owner, attribute) in buffers.items():
-            have = getattr(owner, attribute)
-            layout = have.layout if have.__class__ in TENSORS and sharded_axes(have.layout) else None
-            array = have.array if have.__class__ in TENSORS else have
-            value = part_of(state[name], array, layout, "load_state_dict", name).astype(array.dtype)
-            arrays[name] = value if layout is None else Leaf(value, layout)
-        for name, p in mine.items():
-            p.array = arrays[name]
-        for name, (owner, attribute) in buffers.items():
-            setattr(owner, attribute, arrays[name])
+            if name in given:
+                have = getattr(owner, attribute)
+                layout = have.layout if have.__class__ in TENSORS and sharded_axes(have.layout) else None
+                array = have.array if have.__class__ in TENSORS else have
+                value = _fitting(given[name], array, layout, name, faults)
+                if value is not None:
+                    value = value.astype(array.dtype)
+                    if isinstance(have, Constant):
+                        arrays[name] = Constant(value, have.layout)
+                    else:
+                        arrays[name] = value if layout is None else Leaf(value, layout)
+        if faults:
+            title = f"Error(s) in loading state_dict for {type(self).__name__}:"
+            raise ShapeError("\n\t".join([title, *faults]) + call_site())
+        for name, value in arrays.items():
+            if name in parameters:
+                parameters[name].array = value
+            else:
+                setattr(*buffers[name], value)
+        return keys
+
+
+class IncompatibleKeys(NamedTuple):
+    """What `Module.load_state_dict` returns: the names that the state lacked, and those that the module has not."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+
+def _below(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix else path
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _is_torchs(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def _fitting(value: Any, array: Any, layout: Layout | None, name: str, faults: list[str]) -> Any:
+    """This rank's part of a value of a state, or None, with a line in `faults`, if its shape is another one."""
+    try:
+        return part_of(value, array, layout, "load_state_dict", name)
+    except ShapeError as error:
+        if sharded_axes(layout):
+            faults.append(str(error))
+            return None
+        given, need = tuple(np.shape(value)), tuple(array.shape)
+        is_turned = len(need) == 2 and given == need[::-1]
+        turned = "\n\t  fix: its transpose: here it is stored [in, out]" if is_turned else ""
+        faults.append(
+            f"size mismatch for {name}: copying a param with shape {given} from checkpoint, the shape in current model "
+            f"is {need}.{turned}"
+        )
+        return None
+
+
+def _refuse_use(caller: str, name: str, p: Parameter) -> None:
+    """Raise TapeError if a tape still needs the value of a parameter, which is about to be replaced."""
+    if type(p.array) is np.ndarray and not p.array.flags.writeable:
+        raise TapeError(f"{caller}: a tape still needs {name}. Fix: call it after backward")
+
+
+def _converted(array: Any, dtype: Any, device: str | None) -> Any:
+    """An array of a dtype, if it is floating, and on a device, if one is given."""
+    if dtype is not None and is_inexact(array.dtype) and array.dtype != dtype:
+        array = array.astype(dtype)
+    return array if device is None else to_device(array, device)
+
+
+def _parameters_of(module: Module) -> list[Parameter]:
+    """The parameters, each once. Unlike `Module.parameters` it gives them no names."""
+    return list({id(p): p for *_, p in module.named_owners()}.values())
+
+
+def _elements(module: Module) -> int:
+    return sum(int(p.array.size) for p in _parameters_of(module))
+
+
+def _branches(module: Module, depth: int) -> list[str]:
+    """The entries of a module in the tree: its own parameters, and its submodules."""
+    entries = []
+    for _, owner, name, p in module.named_owners():
+        if owner is module:
+            layout = "" if p.layout is None else f" {p.layout!r}"
+            entries.append(notebook.branch(name, f"{tuple(map(int, p.array.shape))} {p.array.dtype}{layout}"))
+    for name, child in module.named_children():
+        extra = child.extra_repr()
+        inner = _branches(child, depth + 1)
+        elements = f"{_elements(child):,} elements" if inner else ""
+        entries.append(notebook.branch(f"{name}: {type(child).__name__}({extra})", elements, inner, depth < 1))
+    return entries
 
 
 def _is_plain(value: Any) -> bool:
@@ -449,10 +711,10 @@ class Sequential(ModuleList):
     def __init__(self, *modules: Module):
         super().__init__(modules)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, input: Any) -> Tensor:
         for module in self.layers:
-            x = module.forward(x)
-        return x
+            input = module.forward(input)
+        return input
 
 
 class ModuleDict(Module):
@@ -469,6 +731,8 @@ class ModuleDict(Module):
     >>> heads = nn.ModuleDict({"digits": nn.Linear(8, 10), "sign": nn.Linear(8, 1)})
     >>> list(heads), [name for name, _ in heads.named_parameters()][0]
     (['digits', 'sign'], 'digits.weight')
+    >>> heads.sign is heads["sign"]
+    True
     """
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()):
@@ -486,6 +750,13 @@ class ModuleDict(Module):
 
     def __getitem__(self, key: str) -> Module:
         return self.by_key[key]
+
+    def __getattr__(self, name: str) -> Any:
+        """A module by its key, as torch has it: ``heads.digits`` is ``heads["digits"]``."""
+        found = vars(self).get("by_key", {})
+        if name not in found:
+            raise AttributeError(f"ModuleDict has no attribute and no module {name!r}; its modules: {', '.join(found)}")
+        return found[name]
 
     def __setitem__(self, key: str, module: Module) -> None:
         if not isinstance(key, str) or not isinstance(module, Module):
@@ -526,114 +797,3 @@ class ModuleDict(Module):
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         for key, module in self.by_key.items():
             yield from module.named_owners(f"{prefix}{key}.")
-
-
-def save(module: Module, path: str | os.PathLike[str]) -> None:
-    """Write all parameters and buffers to an ``.npz`` file.
-
-    The file contains whole values, so it can be loaded on any number of ranks. Without a mesh, and for parameters that
-    are equal on all ranks, any rank may call it alone. If a parameter is sharded, all ranks along its axes call it
-    together: the parts are gathered, and the first rank that gives a path writes its file. Of a Varying parameter the
-    file contains this rank's value, and its place on the mesh; each rank gives a path of its own.
-
-    The file is written under another name and then renamed, so that an interrupted call leaves no partial file, and
-    several ranks may write the same file.
-
-    Parameters
-    ----------
-    module : Module
-    path : str or path
-        The file. It is overwritten.
-
-    Raises
-    ------
-    MeshError
-        A value is sharded, and its mesh is not current.
-    RingtapeError
-        Another rank could not write the file.
-
-    Examples
-    --------
-    >>> import tempfile, os
-    >>> from autograd import nn
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     model = nn.Linear(2, 1)
-    ...     nn.save(model, os.path.join(folder, "model.npz"))
-    ...     nn.load(model, os.path.join(folder, "model.npz"))
-    """
-    target = os.fspath(path)
-    values = {**module.state_dict(), **_own_places(module)}
-    axes = {axis for _, _, layout in module._values() for axis in sharded_axes(layout)}
-    if not axes:
-        _write(values, target)
-        return
-    group = state.mesh.axis(tuple(axes)).group
-    error: OSError | None = None
-    if group.exchange(os.fsencode(target)).index(os.fsencode(target)) == group.index:
-        try:
-            _write(values, target)
-        except OSError as failure:
-            error = failure
-    failures = group.exchange(b"" if error is None else str(error).encode())
-    if error is not None:
-        raise error
-    for rank, text in zip(group.ranks, failures, strict=True):
-        if text:
-            raise RingtapeError(f"save: rank {rank} could not write the file: {text.decode()}" + call_site())
-
-
-_PLACES = "places of varying values"
-"""The entry of a file with values of one rank: as JSON, this rank's coordinate on each axis on which it has its own."""
-
-
-def _own_places(module: Module) -> dict[str, np.ndarray]:
-    """The entry `_PLACES`, if the module has values of this rank."""
-    places: dict[str, int] = {}
-    for _, _, layout in module._values():
-        if layout is not None:
-            for axis, size, place, label in zip(
-                layout.grid.names, layout.grid.sizes, layout.grid.place, layout.labels, strict=True
-            ):
-                if size > 1 and (label is V or label is P):
-                    places[axis] = int(place)
-    return {_PLACES: np.array(json.dumps(places, sort_keys=True))} if places else {}
-
-
-def _write(values: dict[str, Any], target: Any) -> None:
-    part = f"{os.fsdecode(target)}.{uuid4().hex}.part"  # ranks may be threads of a process, or processes of many hosts
-    try:
-        with open(part, "wb") as file:
-            np.savez(file, allow_pickle=False, **values)
-        os.replace(part, target)
-    finally:
-        if os.path.exists(part):
-            os.remove(part)
-
-
-def load(module: Module, path: str | os.PathLike[str]) -> None:
-    """Read parameters and buffers that `save` wrote, on any number of ranks. Each rank takes its part.
-
-    Parameters
-    ----------
-    module : Module
-        It has the parameters and buffers of the module that was saved, in any layout.
-    path : str or path
-        The file; on all ranks the same, except for Varying parameters.
-
-    Raises
-    ------
-    LayoutError
-        The file contains the Varying values of another place on the mesh.
-    ShapeError, DtypeError, TapeError
-        See `Module.load_state_dict`.
-    """
-    with np.load(path, allow_pickle=False) as file:
-        values = {name: file[name] for name in file.files}
-    saved, mine = values.pop(_PLACES, None), _own_places(module).get(_PLACES)
-    if saved is not None and mine is not None and str(saved) != str(mine):
-        raise LayoutError(
-            f"load({os.fspath(path)!r}): the file contains values of the rank at {saved}; this rank is at {mine}, and "
-            "the module is Varying there: each rank has values of its own\n  fix: a path for each rank, in save and in "
-            "load: nn.save(model, f'model.{rank}.npz')" + call_site()
-        )
-    module.load_state_dict(values)

@@ -68,8 +68,8 @@ class LayerNorm(Module):
         self.weight = Parameter(np.ones(n, dtype)) if elementwise_affine else None
         self.bias = Parameter(np.zeros(n, dtype)) if elementwise_affine and bias else None
 
-    def forward(self, x: Any) -> Any:
-        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+    def forward(self, input: Any) -> Tensor:
+        return ops.layer_norm(input, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(Module):
@@ -98,8 +98,8 @@ class RMSNorm(Module):
         n, dtype = _feature_count(normalized_shape, "RMSNorm"), floating(dtype, "RMSNorm")
         self.weight = Parameter(np.ones(n, dtype)) if elementwise_affine else None
 
-    def forward(self, x: Any) -> Any:
-        return ops.rms_norm(x, self.weight, self.eps)
+    def forward(self, input: Any) -> Tensor:
+        return ops.rms_norm(input, self.weight, self.eps)
 
 
 def _refuse_parts(caller: str, x: Any, axes: Sequence[int]) -> None:
@@ -167,14 +167,14 @@ class GroupNorm(Module):
         self.weight = Parameter(np.ones(num_channels, dtype)) if affine else None
         self.bias = Parameter(np.zeros(num_channels, dtype)) if affine else None
 
-    def forward(self, x: Any) -> Any:
-        shape = x.shape if x.__class__ in TENSORS else np.shape(x)
+    def forward(self, input: Any) -> Tensor:
+        shape = input.shape if input.__class__ in TENSORS else np.shape(input)
         if len(shape) < 2 or shape[1] != self.num_channels:
             raise ShapeError(
                 f"GroupNorm: x of shape {tuple(shape)}; needed: {self.num_channels} channels in dimension 1"
                 + call_site()
             )
-        groups = ops.layer_norm(ops.reshape(x, (shape[0], self.num_groups, -1)), None, None, self.eps)
+        groups = ops.layer_norm(ops.reshape(input, (shape[0], self.num_groups, -1)), None, None, self.eps)
         y = ops.reshape(groups, shape)
         if self.weight is None:
             return y
@@ -234,8 +234,8 @@ class _BatchNorm(Module):
         self.register_buffer("running_var", np.ones(num_features, dtype) if tracked else None)
         self.register_buffer("num_batches_tracked", np.zeros((), np.int64) if tracked else None)
 
-    def forward(self, x: Any) -> Any:
-        shape = x.array.shape if x.__class__ in TENSORS else np.shape(x)
+    def forward(self, input: Any) -> Tensor:
+        shape = input.array.shape if input.__class__ in TENSORS else np.shape(input)
         if len(shape) not in self.dimensions or shape[1] != self.num_features:
             raise ShapeError(
                 f"{type(self).__name__}: x of shape {shape}; needed: {' or '.join(map(str, self.dimensions))} "
@@ -244,9 +244,9 @@ class _BatchNorm(Module):
         axes = (0, *range(2, len(shape)))
         wide = (-1, *(1 for _ in shape[2:]))
         if self.training or self.running_mean is None:
-            _refuse_parts(type(self).__name__, x, axes)
-            mean = ops.mean(x, axes, keepdims=True)
-            centred = x - mean
+            _refuse_parts(type(self).__name__, input, axes)
+            mean = ops.mean(input, axes, keepdims=True)
+            centred = input - mean
             variance = ops.mean(centred * centred, axes, keepdims=True)
             count = int(np.prod([shape[i] for i in axes]))
             if self.training and self.running_mean is not None:
@@ -258,7 +258,7 @@ class _BatchNorm(Module):
                 self._track(mean, variance, count)
         else:
             mean = ops.reshape(self.buffer("running_mean"), wide)
-            centred, variance = x - mean, ops.reshape(self.buffer("running_var"), wide)
+            centred, variance = input - mean, ops.reshape(self.buffer("running_var"), wide)
         y = centred / ops.sqrt(variance + self.eps)
         if self.weight is not None:
             y = y * ops.reshape(self.weight, wide) + ops.reshape(self.bias, wide)

@@ -12,9 +12,10 @@ import numpy as np
 from .. import ops, random
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import OptionError, RingtapeError, call_site
+from ..errors import RingtapeError
 from ..ops.arguments import operand
-from .arguments import count, probability
+from .arguments import batch_first as as_batch_first
+from .arguments import count, flag, probability, tokens_first
 from .dropout import dropout
 from .linear import uniform_parameter
 from .module import Module
@@ -40,6 +41,9 @@ class _Cell(Module):
         self.weight_hh = uniform_parameter(key.fold("weight_hh"), (hidden_size, wide), bound, dtype)
         self.bias_ih = uniform_parameter(key.fold("bias_ih"), (wide,), bound, dtype) if bias else None
         self.bias_hh = uniform_parameter(key.fold("bias_hh"), (wide,), bound, dtype) if bias else None
+
+    def stores_transposed(self, attribute: str) -> bool:
+        return attribute.startswith("weight_")
 
     def _from_input(self, x: Any) -> Any:
         return x @ self.weight_ih if self.bias_ih is None else ops.linear(x, self.weight_ih, self.bias_ih)
@@ -100,15 +104,18 @@ class RNNCell(_Cell):
     (2, 4)
     """
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", **words: Any):
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", *,
+        dtype: Any = np.float32, key: random.Key | None = None,
+    ):  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
             raise RingtapeError(f"RNNCell: nonlinearity={nonlinearity!r} was given; needed: 'tanh' or 'relu'")
-        super().__init__(input_size, hidden_size, bias, **words)
+        super().__init__(input_size, hidden_size, bias, dtype=dtype, key=key)
         self.nonlinearity = nonlinearity
 
-    def forward(self, x: Any, h: Any = None) -> Any:
-        h = self._initial_state(x) if h is None else h
-        z = self._from_input(x) + self._from_hidden(h)
+    def forward(self, input: Any, hx: Any = None) -> Tensor:
+        hx = self._initial_state(input) if hx is None else hx
+        z = self._from_input(input) + self._from_hidden(hx)
         return ops.tanh(z) if self.nonlinearity == "tanh" else ops.relu(z)
 
 
@@ -133,9 +140,9 @@ class LSTMCell(_Cell):
 
     gates = 4
 
-    def forward(self, x: Any, hc: Any = None) -> tuple[Any, Any]:
-        h, c = (self._initial_state(x), self._initial_state(x)) if hc is None else hc
-        return lstm_step(self._from_input(x) + self._from_hidden(h), c)
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+        h, c = (self._initial_state(input), self._initial_state(input)) if hx is None else hx
+        return lstm_step(self._from_input(input) + self._from_hidden(h), c)
 
 
 class GRUCell(_Cell):
@@ -160,20 +167,21 @@ class GRUCell(_Cell):
 
     gates = 3
 
-    def forward(self, x: Any, h: Any = None) -> Any:
-        h = self._initial_state(x) if h is None else h
-        a, b = self._from_input(x), self._from_hidden(h)
+    def forward(self, input: Any, hx: Any = None) -> Tensor:
+        hx = self._initial_state(input) if hx is None else hx
+        a, b = self._from_input(input), self._from_hidden(hx)
         r = ops.sigmoid(self._gate(a, 0) + self._gate(b, 0))
         z = ops.sigmoid(self._gate(a, 1) + self._gate(b, 1))
         n = ops.tanh(self._gate(a, 2) + r * self._gate(b, 2))
-        return n + z * (h - n)
+        return n + z * (hx - n)
 
 
 class LSTM(Module):
     """Layers of long short-term memory over a sequence; each step is an `LSTMCell`.
 
-    Call it with x [..., tokens, input_size] and optionally the pair (h, c), each [layers, ..., hidden_size], by default
-    zeros; `layers` is the number of layers, or twice that if bidirectional. It returns ``y, (h, c)``: the outputs of
+    Call it with x [..., tokens, input_size] (with ``batch_first=True``) and optionally the pair (h, c), each [layers,
+    ..., hidden_size], by default zeros; `layers` is the number of layers, or twice that if bidirectional. It returns
+    ``y, (h, c)``: the outputs of
     the last layer, [..., tokens, hidden_size] or twice as wide if bidirectional, and the last state of each layer.
 
     Parameters
@@ -183,7 +191,8 @@ class LSTM(Module):
         Each further layer has the outputs of the one before as its inputs.
     bias : bool
     batch_first : bool
-        Only True: see the module `nn`. It is here so that a program that says it runs.
+        Whether sequences of three dimensions are [batch, tokens, width], or [tokens, batch, width], which is torch's
+        default. Those of two are [tokens, width]; of more, [..., tokens, width], with ``batch_first=True`` only.
     dropout : float
         The probability of dropping an output of a layer, except of the last one, in training.
     bidirectional : bool
@@ -201,20 +210,16 @@ class LSTM(Module):
     --------
     >>> import numpy
     >>> from autograd import nn
-    >>> y, (h, c) = nn.LSTM(3, 4, num_layers=2)(numpy.zeros((5, 7, 3), numpy.float32))
+    >>> y, (h, c) = nn.LSTM(3, 4, num_layers=2, batch_first=True)(numpy.zeros((5, 7, 3), numpy.float32))
     >>> y.shape, h.shape, c.shape
     ((5, 7, 4), (2, 5, 4), (2, 5, 4))
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = True,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
         dropout: float = 0.0, bidirectional: bool = False, *, dtype: Any = np.float32, key: random.Key | None = None,
     ):  # fmt: skip
-        if batch_first is not True:
-            raise OptionError(
-                f"LSTM: batch_first={batch_first!r} was given; needed: True: sequences are [..., tokens, width]\n"
-                "  fix: swapaxes(x, 0, 1), and batch_first=True" + call_site()
-            )
+        self.batch_first = flag(batch_first, "LSTM: batch_first")
         self.input_size = count(input_size, "LSTM: input_size")
         self.hidden_size = count(hidden_size, "LSTM: hidden_size")
         self.num_layers = count(num_layers, "LSTM: num_layers", 1)
@@ -231,22 +236,26 @@ class LSTM(Module):
                     path = f"{name}_l{layer}{direction}"
                     setattr(self, path, uniform_parameter(key.fold(path), shape, bound, dtype))
 
-    def forward(self, x: Any, hc: Any = None) -> tuple[Any, tuple[Any, Any]]:
-        x = operand(x)
+    def stores_transposed(self, attribute: str) -> bool:
+        return attribute.startswith("weight_")
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, tuple[Any, Any]]:
+        input = operand(input)
+        input = input if self.batch_first else as_batch_first(input, "LSTM")
         hs: list[Any] = []
         cs: list[Any] = []
         for layer in range(self.num_layers):
             sides = []
             for direction in self._directions:
-                start = None if hc is None else (hc[0][len(hs)], hc[1][len(hs)])
-                outputs, (h, c) = self._sweep(x, f"_l{layer}{direction}", start, bool(direction))
+                start = None if hx is None else (hx[0][len(hs)], hx[1][len(hs)])
+                outputs, (h, c) = self._sweep(input, f"_l{layer}{direction}", start, bool(direction))
                 sides.append(outputs)
                 hs.append(h)
                 cs.append(c)
-            x = sides[0] if len(sides) == 1 else ops.concatenate(sides, -1)
+            input = sides[0] if len(sides) == 1 else ops.concatenate(sides, -1)
             if self.dropout and self.training and layer < self.num_layers - 1:
-                x = dropout(x, self.dropout, random.next_key("LSTM"))
-        return x, (ops.stack(hs), ops.stack(cs))
+                input = dropout(input, self.dropout, key=random.next_key("LSTM"))
+        return input if self.batch_first else tokens_first(input), (ops.stack(hs), ops.stack(cs))
 
     def _sweep(self, x: Any, suffix: str, start: Any, is_reverse: bool) -> tuple[Any, tuple[Any, Any]]:
         """One cell over the whole sequence: its outputs in the sequence's order, and its last state."""

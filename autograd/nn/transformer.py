@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..engine.tensor import Tensor
 from ..errors import OptionError, call_site
 from .attention import MultiheadAttention
 from .dropout import Dropout
@@ -38,7 +39,7 @@ class TransformerEncoderLayer(Module):
     activation : {"relu", "gelu"} or callable
     layer_norm_eps : float
     batch_first : bool
-        Only True: see the module `nn`.
+        As in `MultiheadAttention`.
     norm_first, bias : bool
     dtype : dtype
     key : random.Key, optional
@@ -52,21 +53,16 @@ class TransformerEncoderLayer(Module):
     --------
     >>> import numpy
     >>> from autograd import nn
-    >>> layer = nn.TransformerEncoderLayer(8, 2, 16, norm_first=True)
+    >>> layer = nn.TransformerEncoderLayer(8, 2, 16, norm_first=True, batch_first=True)
     >>> layer(numpy.zeros((3, 5, 8), numpy.float32), is_causal=True).shape
     (3, 5, 8)
     """
 
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: str | Callable[[Any], Any] = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = True,
+        activation: str | Callable[[Any], Any] = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
         norm_first: bool = False, bias: bool = True, *, dtype: Any = np.float32, key: random.Key | None = None,
     ):  # fmt: skip
-        if batch_first is not True:
-            raise OptionError(
-                f"TransformerEncoderLayer: batch_first={batch_first!r} was given; needed: True: sequences are "
-                "[..., tokens, width]\n  fix: swapaxes(x, 0, 1), and batch_first=True" + call_site()
-            )
         if not callable(activation) and activation not in _ACTIVATIONS:
             raise OptionError(
                 f"TransformerEncoderLayer: activation={activation!r} was given; needed: 'relu', 'gelu' or a function"
@@ -74,7 +70,9 @@ class TransformerEncoderLayer(Module):
             )
         key = random.next_key("TransformerEncoderLayer") if key is None else key
         words = {"dtype": dtype}
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, key=key.fold("self_attn"), **words)
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, key=key.fold("self_attn"), **words
+        )
         self.linear1 = Linear(d_model, dim_feedforward, bias, key=key.fold("linear1"), **words)
         self.linear2 = Linear(dim_feedforward, d_model, bias, key=key.fold("linear2"), **words)
         self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, **words)
@@ -85,14 +83,19 @@ class TransformerEncoderLayer(Module):
 
     def forward(
         self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
-    ) -> Any:
-        """Apply the layer to [..., tokens, d_model]. The masks are those of `MultiheadAttention`."""
+    ) -> Tensor:
+        """Apply the layer to [..., tokens, d_model] (with ``batch_first=True``).
+
+        The masks are those of `MultiheadAttention`.
+        """
 
         def attention(x: Any) -> Any:
-            y = self.self_attn(x, key_padding_mask=src_key_padding_mask, attn_mask=src_mask, is_causal=is_causal)
+            y, _ = self.self_attn(
+                x, key_padding_mask=src_key_padding_mask, need_weights=False, attn_mask=src_mask, is_causal=is_causal
+            )
             return self.dropout1(y)
 
-        def network(x: Any) -> Any:
+        def network(x: Any) -> Tensor:
             return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
         if self.norm_first:

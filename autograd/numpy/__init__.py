@@ -14,7 +14,8 @@ Refused on purpose
 assignment to elements, in-place methods (``x[0] = 1``, ``x.sort()``, ``x.fill(0)``)
     A tape may have saved the array. Fix: ``where``, ``concatenate``, or the function that returns a new array.
 ``out=``
-    For the same reason. ``a += x`` with an array `a` and a Tensor `x` is such a call. Fix: ``a = a + x``.
+    For the same reason. ``a += x`` with an array `a` and a Tensor `x` is such a call. Fix: ``a = a + x``. A Tensor
+    without a gradient may be added to an array, as in ``w.data -= lr * w.grad``.
 ``where=``, ``initial=`` in reductions of Tensors
     Fix: ``sum(where(mask, x, 0))``.
 ``numpy.array(x)``, ``numpy.asarray(x)``, ``numpy.float64(x)`` of a value that a tape records
@@ -35,7 +36,10 @@ triangle that it reads. For complex numbers the pairing is bilinear: the gradien
 
 from __future__ import annotations
 
-from typing import Any
+import sys as _sys
+import types as _types
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as _numpy
 
@@ -75,10 +79,8 @@ from ..ops.creation import (
 from ..ops.einsum import cross, dot, einsum, inner, kron, outer, tensordot, vdot, vecdot
 from ..ops.elementwise import (
     absolute,
-    add,
     conj,
     cos,
-    divide,
     equal,
     exp,
     expm1,
@@ -93,17 +95,13 @@ from ..ops.elementwise import (
     logical_not,
     maximum,
     minimum,
-    multiply,
-    negative,
     not_equal,
-    power,
     real,
     reciprocal,
     sign,
     sin,
     sqrt,
     square,
-    subtract,
     tanh,
 )
 from ..ops.manipulation import (
@@ -136,7 +134,6 @@ from ..ops.manipulation import (
     unstack,
     vsplit,
 )
-from ..ops.matmul import matmul
 from ..ops.numpy_protocol import register as _register
 from ..ops.reductions import all, any, argmax, argmin, count_nonzero, max, mean, min, sum
 from ..ops.shape import (
@@ -239,7 +236,6 @@ from ..ops.ufuncs import (
     logical_and,
     logical_or,
     logical_xor,
-    mod,
     modf,
     nan_to_num,
     positive,
@@ -256,6 +252,7 @@ from ..ops.ufuncs import (
     trunc,
     unwrap,
 )
+from .arithmetic import add, divide, matmul, mod, multiply, negative, power, subtract
 from .constructors import astype, c_, r_
 
 # aliases
@@ -299,7 +296,7 @@ __all__ = [
 
 # all other public names are NumPy's own objects; NumPy's submodules are loaded at first use, by __getattr__
 globals().update({_name: vars(_numpy)[_name] for _name in {*_numpy.__all__} & {*vars(_numpy)} - {*globals()}})
-globals()["__all__"] = sorted({*__all__, *_numpy.__all__})
+globals()["__all__"] = sorted({*__all__, *_numpy.__all__, "builtins"})
 __version__ = _numpy.__version__
 
 _register(globals(), _numpy)
@@ -307,6 +304,23 @@ _register(vars(linalg), _numpy.linalg)
 _register(vars(fft), _numpy.fft)
 
 
-def __getattr__(name: str) -> Any:
-    """Return submodules of NumPy, and its names outside ``__all__``."""
-    return getattr(_numpy, name)
+_OF_HIPS = ("numpy_boxes", "numpy_vjps", "numpy_vspaces", "numpy_wrapper")
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+
+class _Module(_types.ModuleType):
+    """Finds submodules of HIPS autograd's module and of NumPy, and NumPy's names outside ``__all__``.
+
+    A class, because programs that wrap all functions in ``vars(autograd.numpy)`` would wrap a `__getattr__` there, too.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_HIPS:
+            return _import_module(f".{name}", __name__)
+        return _import_module("autograd.builtins") if name == "builtins" else getattr(_numpy, name)
+
+
+_sys.modules[__name__].__class__ = _Module

@@ -15,7 +15,10 @@ __all__ = ["astype", "c_", "r_"]
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
-    """Return `x` converted to another dtype; `copy` and `device` are ignored."""
+    """Return `x` converted to another dtype; `copy` and `device` are ignored.
+
+    Adjoint: the cotangent converted to the dtype of `x`.
+    """
     return elementwise.astype(x, dtype)
 
 

@@ -38,23 +38,32 @@ T, _dot = matrix_transpose, matmul  # names of HIPS autograd that its users call
 
 @_instead_of(_linalg.cross)
 def cross(x1: object, x2: object, /, *, axis: int = -1) -> object:
-    """Return the cross product of vectors with three components along an axis."""
+    """Return the cross product of vectors with three components along an axis.
+
+    Adjoint: ``cross(x2, ct)`` and ``cross(ct, x1)``.
+    """
     return _cross(x1, x2, axis=axis)
 
 
 @_instead_of(_linalg.outer)
 def outer(x1: object, x2: object, /) -> object:
-    """Return the matrix of all products of an element of one vector and an element of another."""
+    """Return the matrix of all products of an element of one vector and an element of another.
+
+    Adjoint: ``ct @ x2`` and ``x1 @ ct``.
+    """
     return _outer(x1, x2)
 
 
 @_instead_of(_linalg.diagonal)
 def diagonal(x: object, /, *, offset: int = 0) -> object:
-    """Return the diagonal of the last two dimensions."""
+    """Return the diagonal of the last two dimensions. Adjoint: a matrix with the cotangent on its diagonal."""
     return _diagonal(x, offset, -2, -1)
 
 
 @_instead_of(_linalg.trace)
 def trace(x: object, /, *, offset: int = 0, dtype: object = None) -> object:
-    """Return the sum of the diagonal of the last two dimensions."""
+    """Return the sum of the diagonal of the last two dimensions.
+
+    Adjoint: the cotangent on the diagonal of a matrix of zeros.
+    """
     return _trace(x, offset, -2, -1, dtype)

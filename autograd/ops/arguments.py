@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from operator import index
 from typing import Any
@@ -150,12 +150,58 @@ def _index_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
     return getitem(ct, (slice(None),) * axis + (i,))
 
 
+def sequence(arrays: Any) -> Any:
+    """The arrays to join, as they are or as a list: any iterable is accepted, as HIPS autograd does."""
+    return arrays if arrays.__class__ in (list, tuple) or hasattr(arrays, "shape") else list(arrays)
+
+
 _stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_index_of_operand,), dims=_stack_dims)
 
 
-def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, *, dtype: Any = None,
-          casting: Any = "same_kind") -> Any:  # fmt: skip
+# -- torch's names -----------------------------------------------------------------------------------------------------
+class Default(int):
+    """An integer that is the default of an argument, which tells it from the same integer that is given."""
+
+
+FIRST, LAST = Default(0), Default(-1)
+_NUMPYS = {"dim": "axis", "keepdim": "keepdims", "dim1": "axis1", "dim2": "axis2"}
+
+
+def renamed(caller: str, words: dict[str, Any], positional: Sequence[str] = ()) -> dict[str, Any]:
+    """Keyword arguments with NumPy's names in the place of torch's: ``dim=`` is ``axis=``, ``keepdim=`` ``keepdims=``.
+
+    Raises
+    ------
+    ArgumentError
+        An argument is given by both names; those of NumPy's names that are given by position are `positional`.
+    """
+    found = {}
+    for name, value in words.items():
+        ours = _NUMPYS.get(name, name)
+        if ours in found or (ours is not name and ours in positional):
+            raise both(caller, ours, next(theirs for theirs in _NUMPYS if _NUMPYS[theirs] == ours))
+        found[ours] = value
+    return found
+
+
+def both(caller: str, axis: str = "axis", dim: str = "dim") -> ArgumentError:
+    """The error for one argument that is given by two names."""
+    return ArgumentError(f"{caller}: {axis}= and {dim}= were given, which are one argument; needed: one" + call_site())
+
+
+def one_of(caller: str, axis: Any, default: Any, dim: Any) -> Any:
+    """The dimension that is given as ``dim=``, or ArgumentError if it is given as ``axis=``, too."""
+    if axis is not default:
+        raise both(caller)
+    return dim
+
+
+def stack(arrays: Sequence[Any], axis: int = FIRST, out: Any = None, *, dtype: Any = None,
+          casting: Any = "same_kind", dim: Any = None) -> Any:  # fmt: skip
     """Return the arrays joined along a new axis. Adjoint: operand i gets element i of the cotangent on that axis."""
+    arrays = sequence(arrays)
+    if dim is not None:
+        axis = one_of("stack", axis, FIRST, dim)
     if not tensors_in((arrays, out)):
         return np.stack(arrays, axis, out, dtype=dtype, casting=casting)
     if out is not None:
@@ -294,17 +340,26 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
     asked: dict[Any, Any] = {}  # signature -> whether NumPy's results are all discrete, and have no layout
 
     def made(ours: Callable[..., Any]) -> Any:
+        names = ours.__code__.co_varnames[: ours.__code__.co_argcount]
+
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
             x: Any = None
             recorded = False
+            if words and not _NUMPYS.keys().isdisjoint(words):
+                words = renamed(ours.__name__, words, names[: len(args)])
             for x in args:
                 if x.__class__ in TENSORS:
                     recorded = (x.tape is not None or x._requires_grad) and state.recording is not None
                     break
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):
-                    return of_rank_numbers(theirs, args, words)
+                    try:
+                        return of_rank_numbers(theirs, args, words)
+                    except TypeError:
+                        if args and isinstance(args[0], Iterator):  # HIPS autograd joins the arrays of any iterable
+                            return call(list(args[0]), *args[1:], **words)
+                        raise
             if words and "out" in words:
                 if words["out"] is not None:
                     raise refusal(theirs.__name__, words)
@@ -509,7 +564,7 @@ def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
             add(x)
         elif kind is list or kind is tuple:
             add(_signature(x))
-        elif kind is np.ndarray:
+        elif kind is np.ndarray or isinstance(x, np.ndarray):
             found += x.shape, x.dtype, x.tobytes() if x.size <= 16 else None
         else:
             add(repr(x) if kind.__hash__ is None else x)

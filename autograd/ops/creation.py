@@ -30,7 +30,17 @@ from .arguments import (
     tensors_in,
 )
 from .elementwise import power
-from .shape import broadcast_to, concatenate, expand_dims, moveaxis, reshape, swapaxes
+from .shape import (
+    broadcast_to,
+    common_shape,
+    concatenate,
+    expand_dims,
+    moveaxis,
+    ravel,
+    repeated_to,
+    reshape,
+    swapaxes,
+)
 from .ufuncs import floor
 
 
@@ -39,6 +49,8 @@ from .ufuncs import floor
 def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None, subok: bool = False,
           ndmin: int = 0) -> Any:  # fmt: skip
     """Return an array. From a Tensor, or nested lists that hold Tensors, it is a Tensor with a gradient.
+
+    Adjoint: the part of the cotangent at the place of each Tensor.
 
     Examples
     --------
@@ -49,12 +61,12 @@ def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None
     y = operand(object)
     if dtype is not None:
         y = y.astype(np.dtype(dtype))
-    return reshape(y, (1,) * (ndmin - y.ndim) + tuple(y.shape)) if y.ndim < ndmin else y
+    return expand_dims(y, tuple(range(ndmin - y.ndim))) if y.ndim < ndmin else y
 
 
 @instead_of(np.asarray)
 def asarray(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
-    """Return `a` as an array. A Tensor is returned as it is."""
+    """Return `a` as an array. A Tensor is returned as it is. Adjoint: the cotangent."""
     return array(a, dtype)
 
 
@@ -66,7 +78,7 @@ def _array_converter(theirs: Any) -> Any:
         return array(a, dtype, ndmin=int(theirs is np.ascontiguousarray))
 
     converted.__name__ = converted.__qualname__ = theirs.__name__
-    converted.__doc__ = theirs.__doc__
+    converted.__doc__ = f"""Return an array, as `numpy.{theirs.__name__}` does. Adjoint: the cotangent."""
     return converted
 
 
@@ -75,7 +87,7 @@ asanyarray, ascontiguousarray = _array_converter(np.asanyarray), _array_converte
 
 @instead_of(np.copy)
 def copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
-    """Return `a` itself. Tensors are never changed in place, so a copy is not needed."""
+    """Return `a` itself. Tensors are never changed in place, so a copy is not needed. Adjoint: the cotangent."""
     return array(a)
 
 
@@ -84,21 +96,19 @@ def _at_least(n: int) -> Any:
     theirs = (np.atleast_1d, np.atleast_2d, np.atleast_3d)[n - 1]
 
     @instead_of(theirs, checked=1)
-    def at_least(*arys: Any) -> Any:
+    def at_least(*arys: Any) -> Any | tuple[Any, ...]:
         found = []
         for a in arys:
             a = operand(a)
-            shape = raw(a).shape
-            if len(shape) < n:
-                shape = (*shape, 1) if n == 3 and len(shape) == 2 else (1,) * (n - len(shape)) + shape
-                if n == 3 and a.ndim == 1:
-                    shape = (1, *raw(a).shape, 1)
-                a = reshape(a, shape)
+            ndim = len(raw(a).shape)
+            if ndim < n:
+                last = (n - 1,) if n == 3 and ndim else ()
+                a = expand_dims(a, (*range(n - ndim - len(last)), *last))
             found.append(a)
         return found[0] if len(found) == 1 else tuple(found)
 
     at_least.__name__ = at_least.__qualname__ = theirs.__name__
-    at_least.__doc__ = f"""Return each operand with at least {n} dimension{"s" if n > 1 else ""}."""
+    at_least.__doc__ = f"""Return each operand with at least {n} dimension{"s" if n > 1 else ""}. Adjoint: a reshape."""
     return at_least
 
 
@@ -111,7 +121,10 @@ def _has_dims(x: Any, n: int) -> bool:
 
 @instead_of(np.vstack, checked=1)
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    """Return the arrays joined along the first dimension. One-dimensional operands are rows."""
+    """Return the arrays joined along the first dimension. One-dimensional operands are rows.
+
+    Adjoint: the part of the cotangent that an operand has become.
+    """
     return concatenate([x if _has_dims(x, 2) else atleast_2d(x) for x in tup], 0, dtype=dtype, casting=casting)
 
 
@@ -120,27 +133,39 @@ row_stack = vstack
 
 @instead_of(np.hstack, checked=1)
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    """Return the arrays joined along the second dimension, or along the only one of one-dimensional operands."""
+    """Return the arrays joined along the second dimension, or along the only one of one-dimensional operands.
+
+    Adjoint: the part of the cotangent that an operand has become.
+    """
     xs = [x if _has_dims(x, 1) else atleast_1d(x) for x in tup]
     return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @instead_of(np.dstack, checked=1)
 def dstack(tup: Any) -> Any:
-    """Return the arrays joined along the third dimension."""
+    """Return the arrays joined along the third dimension.
+
+    Adjoint: the part of the cotangent that an operand has become.
+    """
     return concatenate([x if _has_dims(x, 3) else atleast_3d(x) for x in tup], 2)
 
 
 @instead_of(np.column_stack)
 def column_stack(tup: Any) -> Any:
-    """Return the arrays joined along the second dimension. One-dimensional operands are columns."""
+    """Return the arrays joined along the second dimension. One-dimensional operands are columns.
+
+    Adjoint: the part of the cotangent that an operand has become.
+    """
     xs = [operand(x) for x in tup]
     return concatenate([reshape(x, (-1, 1)) if x.ndim < 2 else x for x in xs], 1)
 
 
 @instead_of(np.append)
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
-    """Return `values` appended to `arr` along an axis, or both flattened without one."""
+    """Return `values` appended to `arr` along an axis, or both flattened without one.
+
+    Adjoint: the part of the cotangent that an operand has become.
+    """
     arr, values = strong(arr, values)
     if axis is None:
         return concatenate([reshape(arr, (-1,)), reshape(values, (-1,))])
@@ -150,6 +175,8 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
 @instead_of(np.block)
 def block(arrays: Any) -> Any:
     """Return an array assembled from nested lists of blocks.
+
+    Adjoint: the part of the cotangent that an operand has become.
 
     The innermost lists are joined along the last dimension, the lists around them along the one before, and so on.
     """
@@ -162,7 +189,7 @@ def block(arrays: Any) -> Any:
     def joined(x: Any, axis: int) -> Any:
         if not isinstance(x, list):
             x = operand(x)
-            return reshape(x, (1,) * (ndim - x.ndim) + tuple(raw(x).shape)) if x.ndim < ndim else x
+            return expand_dims(x, tuple(range(ndim - x.ndim))) if x.ndim < ndim else x
         return concatenate([joined(part, axis + 1) for part in x], axis)
 
     def widest(x: Any) -> int:
@@ -318,24 +345,35 @@ def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dt
 @instead_of(np.logspace)
 def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None,
              axis: int = 0) -> Any:  # fmt: skip
-    """Return powers of `base` with evenly spaced exponents from `start` to `stop`."""
+    """Return powers of `base` with evenly spaced exponents from `start` to `stop`.
+
+    Adjoint: ``sum(ct * y * log(base) * t)``, where the exponent is ``start + t * (stop - start)``, for `stop`, and with
+    ``1 - t`` for `start`.
+    """
     y = power(base, linspace(start, stop, num, endpoint, axis=axis))
     return y if dtype is None else y.astype(dtype)
 
 
 @instead_of(np.broadcast_arrays)
-def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
-    """Return all operands broadcast to their common shape."""
+def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
+    """Return all operands broadcast to their common shape.
+
+    Adjoint: the cotangent summed over the dimensions that were broadcast.
+    """
     xs = [operand(x) for x in args]
-    shape = np.broadcast_shapes(*(raw(x).shape for x in xs))
-    return tuple(x if raw(x).shape == shape else broadcast_to(x, shape) for x in xs)
+    shape = common_shape(*(x.shape for x in xs))
+    return tuple(repeated_to(x, shape) for x in xs)
 
 
 @instead_of(np.meshgrid)
-def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Any:
-    """Return the coordinate arrays of a grid, given the coordinates along each dimension."""
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Any, ...]:
+    """Return the coordinate arrays of a grid, given the coordinates along each dimension.
+
+    Adjoint: the cotangents summed over the other dimensions.
+    """
     n = len(xi)
-    xs = [reshape(operand(x), (1,) * i + (-1,) + (1,) * (n - 1 - i)) for i, x in enumerate(xi)]
+    flat = [x if x.ndim == 1 else ravel(x) for x in map(operand, xi)]
+    xs = [expand_dims(x, tuple(j for j in range(n) if j != i)) for i, x in enumerate(flat)]
     if indexing == "xy" and n > 1:
         xs = [swapaxes(x, 0, 1) for x in xs]
     return tuple(xs) if sparse else broadcast_arrays(*xs)

@@ -91,7 +91,7 @@ _eigh_op = Several(
 
 
 @instead_of(np.linalg.eigh)
-def eigh(a: Any, UPLO: str = "L") -> Any:
+def eigh(a: Any, UPLO: str = "L") -> Any | tuple[Any, ...]:
     """Return eigenvalues (ascending) and eigenvectors of Hermitian matrices.
 
     Only the triangle that is read, `UPLO`, gets a cotangent.
@@ -101,7 +101,7 @@ def eigh(a: Any, UPLO: str = "L") -> Any:
 
 @instead_of(np.linalg.eigvalsh)
 def eigvalsh(a: Any, UPLO: str = "L") -> Any:
-    """Return the eigenvalues of Hermitian matrices, in ascending order."""
+    """Return the eigenvalues of Hermitian matrices, in ascending order. Adjoint: that of `eigh` for the eigenvalues."""
     return eigh(a, UPLO)[0]
 
 
@@ -126,14 +126,18 @@ _eig_op = Several(
 
 
 @instead_of(np.linalg.eig)
-def eig(a: Any) -> Any:
-    """Return eigenvalues and eigenvectors (of length 1) of square matrices, real if all eigenvalues are real."""
+def eig(a: Any) -> Any | tuple[Any, ...]:
+    """Return eigenvalues and eigenvectors (of length 1) of square matrices, real if all eigenvalues are real.
+
+    Adjoint: ``inv(v).T @ (diag(ct_w) + (v.T @ ct_v) / (w_j - w_i)) @ v.T``, with 0 on the diagonal of the quotient, for
+    ``a @ v = v @ diag(w)`` (Giles 2008, section 3.1), and the term of the normalisation of `v`.
+    """
     return _eig_op(a)
 
 
 @instead_of(np.linalg.eigvals)
 def eigvals(a: Any) -> Any:
-    """Return the eigenvalues of square matrices."""
+    """Return the eigenvalues of square matrices. Adjoint: that of `eig` for the eigenvalues."""
     return eig(a)[0]
 
 
@@ -176,7 +180,7 @@ _svd_op = Several(
 
 
 @instead_of(np.linalg.svd)
-def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any | tuple[Any, ...]:
     """Return the singular value decomposition ``(u, s, vh)`` of matrices, or `s` alone without `compute_uv`.
 
     Raises
@@ -211,7 +215,10 @@ def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
 
 @instead_of(np.linalg.svdvals)
 def svdvals(x: Any) -> Any:
-    """Return the singular values of matrices, in descending order."""
+    """Return the singular values of matrices, in descending order.
+
+    Adjoint: that of `svd` for the singular values, ``u @ diag(ct) @ vh``.
+    """
     return _svd_op(x, options=(False,))[1]
 
 
@@ -271,8 +278,11 @@ _qr_op = Several(
 
 
 @instead_of(np.linalg.qr)
-def qr(a: Any, mode: str = "reduced") -> Any:
+def qr(a: Any, mode: str = "reduced") -> Any | tuple[Any, ...]:
     """Return ``(q, r)`` with orthonormal columns q and upper triangular r, where ``a = q @ r``; `r` with mode "r".
+
+    Adjoint: ``(q @ (ct_r @ r.T + tril(w - w.T, -1)) + ct_q - q @ q.T @ ct_q) @ inv(r).T`` with ``w = q.T @ ct_q - ct_r
+    @ r.T``, for real matrices.
 
     Raises
     ------

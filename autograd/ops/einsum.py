@@ -5,6 +5,7 @@ Contractions are reduced to one `matmul` per pair of operands.
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +15,10 @@ import numpy as np
 from ..errors import ShapeError, call_site
 from .arguments import axes_in_order, instead_of, operand, raw
 from .elementwise import conj, multiply
-from .manipulation import diagonal, pad
+from .manipulation import diagonal
 from .matmul import matmul
 from .reductions import sum
-from .shape import broadcast_to, expand_dims, moveaxis, ravel, reshape, squeeze, transpose
+from .shape import broadcast_to, concatenate, expand_dims, moveaxis, ravel, reshape, squeeze, transpose
 from .sorting import take
 
 Shape = tuple[int, ...]
@@ -25,7 +26,10 @@ Shape = tuple[int, ...]
 
 @instead_of(np.dot, checked=2)
 def dot(a: Any, b: Any, out: None = None) -> Any:
-    """Return the sum of products over the last dimension of `a` and the second to last (or only) one of `b`."""
+    """Return the sum of products over the last dimension of `a` and the second to last (or only) one of `b`.
+
+    Adjoint: the product of the cotangent and the other operand over the dimensions that the operand does not have.
+    """
     a, b = operand(a), operand(b)
     m, n = len(raw(a).shape), len(raw(b).shape)
     if not m or not n:
@@ -35,20 +39,29 @@ def dot(a: Any, b: Any, out: None = None) -> Any:
 
 @instead_of(np.vdot)
 def vdot(a: Any, b: Any) -> Any:
-    """Return the sum of ``conj(a) * b`` over all elements."""
+    """Return the sum of ``conj(a) * b`` over all elements.
+
+    Adjoint: ``conj(ct * b)`` for `a`, and ``ct * conj(a)`` for `b`.
+    """
     return matmul(conj(ravel(operand(a))), ravel(operand(b)))
 
 
 @instead_of(np.vecdot)
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
-    """Return the sum of ``conj(x1) * x2`` along an axis."""
+    """Return the sum of ``conj(x1) * x2`` along an axis.
+
+    Adjoint: ``conj(ct * x2)`` for `x1`, and ``ct * conj(x1)`` for `x2`.
+    """
     x1, x2 = moveaxis(operand(x1), axis, -1), moveaxis(operand(x2), axis, -1)
     return sum(multiply(conj(x1), x2), -1)
 
 
 @instead_of(np.inner)
 def inner(a: Any, b: Any) -> Any:
-    """Return the sum of products over the last dimensions of both operands."""
+    """Return the sum of products over the last dimensions of both operands.
+
+    Adjoint: ``tensordot`` of the cotangent and the other operand.
+    """
     a, b = operand(a), operand(b)
     m, n = len(raw(a).shape), len(raw(b).shape)
     return tensordot(a, b, ((m - 1,), (n - 1,))) if m and n else multiply(a, b)
@@ -56,13 +69,18 @@ def inner(a: Any, b: Any) -> Any:
 
 @instead_of(np.outer)
 def outer(a: Any, b: Any, out: None = None) -> Any:
-    """Return the matrix of all products of an element of `a` and an element of `b`."""
+    """Return the matrix of all products of an element of `a` and an element of `b`.
+
+    Adjoint: ``ct @ b`` and ``a @ ct``, flattened operands taken.
+    """
     return multiply(expand_dims(ravel(operand(a)), 1), expand_dims(ravel(operand(b)), 0))
 
 
 @instead_of(np.tensordot)
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Return the sum of products over pairs of dimensions.
+
+    Adjoint: for each operand ``tensordot`` of the cotangent and the other one over the dimensions that remain.
 
     The other dimensions are kept in order, those of `a` first. An integer `axes` pairs the last `axes` dimensions of
     `a` with the first of `b`.
@@ -89,7 +107,10 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 @instead_of(np.kron)
 def kron(a: Any, b: Any) -> Any:
-    """Return the Kronecker product: every element of `a` times the whole of `b`."""
+    """Return the Kronecker product: every element of `a` times the whole of `b`.
+
+    Adjoint: for each operand the sum of the cotangent times the elements of the other one.
+    """
     a, b = operand(a), operand(b)
     n = max(a.ndim, b.ndim)
     p, q = ((1,) * (n - x.ndim) + tuple(x.shape) for x in (a, b))
@@ -100,7 +121,10 @@ def kron(a: Any, b: Any) -> Any:
 
 @instead_of(np.cross)
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
-    """Return the cross product of vectors with three (or two) components along an axis."""
+    """Return the cross product of vectors with three (or two) components along an axis.
+
+    Adjoint: ``cross(b, ct)`` and ``cross(ct, a)``.
+    """
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = moveaxis(operand(a), axisa, -1), moveaxis(operand(b), axisb, -1)
@@ -109,10 +133,19 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
         raise ShapeError(f"cross of vectors of {m} and {n} components; needed: two or three")
     if m == n == 2:
         return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-    a, b = (x if k == 3 else pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]) for x, k in ((a, m), (b, n)))
     one, two = [1, 2, 0], [2, 0, 1]
-    y = take(a, one, -1) * take(b, two, -1) - take(a, two, -1) * take(b, one, -1)
+    if m == n:
+        y = take(a, one, -1) * take(b, two, -1) - take(a, two, -1) * take(b, one, -1)
+    elif n == 2:  # a product with the missing component would be nan where the other one is infinite
+        y = concatenate([_cross_with_plane(a, b), a[..., :1] * b[..., 1:] - a[..., 1:2] * b[..., :1]], -1)
+    else:
+        y = concatenate([-_cross_with_plane(b, a), a[..., :1] * b[..., 1:2] - a[..., 1:] * b[..., :1]], -1)
     return moveaxis(y, -1, axisc)
+
+
+def _cross_with_plane(a: Any, b: Any) -> Any:
+    """The first two components of the cross product of vectors with three components and with two."""
+    return concatenate([-(a[..., 2:] * b[..., 1:]), a[..., 2:] * b[..., :1]], -1)
 
 
 # -- einsum ----------------------------------------------------------------------------------------------------------
@@ -218,8 +251,8 @@ def _contract(a: Any, one: list[str], b: Any, two: list[str], kept: Sequence[str
     b = _reduce_to(b, two, (*batch, *summed, *right))
     k = len(batch)
     if not summed:  # an outer product
-        a = reshape(a, (*raw(a).shape, *(1,) * len(right))) if right else a
-        b = reshape(b, (*raw(b).shape[:k], *(1,) * len(left), *raw(b).shape[k:])) if left else b
+        a = expand_dims(a, tuple(range(a.ndim, a.ndim + len(right)))) if right else a
+        b = expand_dims(b, tuple(range(k, k + len(left)))) if left else b
         y = multiply(a, b)
     else:
         y = matmul(_merge_dims(_merge_dims(a, k + len(left), len(summed)), k, len(left)),
@@ -243,8 +276,8 @@ def _merge_dims(x: Any, at: int, count: int) -> Any:
         return x
     if count == 0:
         return expand_dims(x, at)
-    shape = raw(x).shape
-    n = int(np.prod(shape[at : at + count]))
+    shape = x.shape
+    n = math.prod(shape[at : at + count])
     return reshape(x, (*shape[:at], n, *shape[at + count :]))
 
 
@@ -259,6 +292,8 @@ def _split_dims(y: Any, k: int, left: list[int], right: list[int]) -> Any:
 @instead_of(np.einsum, checked=9)
 def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     """Return sums of products given by subscripts, in both of NumPy's calling forms.
+
+    Adjoint: for each operand ``einsum`` of the cotangent and the other operands, with the subscripts exchanged.
 
     Operands are contracted two at a time, each pair by one matmul. With three or more operands the order is that of
     ``numpy.einsum_path(..., optimize="greedy")``; `optimize` is ignored.
@@ -319,7 +354,7 @@ def _pair_order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> li
 
 @instead_of(np.linalg.multi_dot)
 def multi_dot(arrays: Sequence[Any], *, out: None = None) -> Any:
-    """Return the product of several matrices, in an order chosen for low cost."""
+    """Return the product of several matrices, in an order chosen for low cost. Adjoint: those of the products."""
     xs = [operand(x) for x in arrays]
     if len(xs) == 2:
         return dot(*xs)

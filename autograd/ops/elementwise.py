@@ -51,12 +51,14 @@ divide = op(
 
 
 def _power_adjoint_of_base(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    """``ct * b * a**(b - 1)``, and 0 where b is 0."""
     # the derivative of x**0 is 0 everywhere; the formula b * x**(b - 1) would give 0 * 0**-1 = nan at x = 0
     lower = (b - 1 if b else b) if isinstance(b, int | float) else where(b == 0, b, b - 1)
     return ct * (b * power(a, lower))
 
 
 def _power_adjoint_of_exponent(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    """``ct * y * log(a)``, and 0 where a is 0."""
     # the derivative of 0**b with respect to b is 0 for b > 0; the formula y * log(0) would give nan
     if isinstance(a, int | float):
         return ct * (y * float(np.log(a) if a else 0.0))

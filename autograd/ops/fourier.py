@@ -119,13 +119,19 @@ def ifft(a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: None = No
 
 @instead_of(np.fft.rfft)
 def rfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: None = None) -> Any:
-    """Return the transform of real numbers: the frequencies 0 to n // 2; the others are their conjugates."""
+    """Return the transform of real numbers: the frequencies 0 to n // 2; the others are their conjugates.
+
+    Adjoint: the real part of `fft` of the cotangent padded with zeros.
+    """
     return _rfft_along_axis(a, n, axis, norm)
 
 
 @instead_of(np.fft.irfft)
 def irfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: None = None) -> Any:
     """Return the inverse of `rfft`, n real numbers.
+
+    Adjoint: `rfft` of the cotangent, conjugated and divided by n, with the frequencies counted twice that stand for
+    two.
 
     The imaginary parts of frequency zero and, for even n, of the highest frequency are ignored: they are zero in the
     transform of real numbers.
@@ -135,13 +141,16 @@ def irfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: None = N
 
 @instead_of(np.fft.hfft)
 def hfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: None = None) -> Any:
-    """Return the transform of numbers with Hermitian symmetry, which is real."""
+    """Return the transform of numbers with Hermitian symmetry, which is real.
+
+    Adjoint: that of `irfft` of the conjugate, times n.
+    """
     return _irfft_along_axis(conj(operand(a)), n, axis, _ADJOINT_NORM[norm])
 
 
 @instead_of(np.fft.ihfft)
 def ihfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: None = None) -> Any:
-    """Return the inverse of `hfft`."""
+    """Return the inverse of `hfft`. Adjoint: that of `rfft`, conjugated and divided by n."""
     return conj(_rfft_along_axis(a, n, axis, _ADJOINT_NORM[norm]))
 
 
@@ -194,7 +203,10 @@ def _named_transform(theirs: Any, transform: Any, what: str) -> Any:
         return transform(a, s, axes, norm)
 
     named.__name__ = named.__qualname__ = theirs.__name__
-    named.__doc__ = f"Return the {what} over {'two axes, by default the last two' if two else 'several axes'}."
+    named.__doc__ = (
+        f"Return the {what} over {'two axes, by default the last two' if two else 'several axes'}.\n\n"
+        "Adjoint: those of the transforms over one axis, in reverse order."
+    )
     return named
 
 
@@ -218,11 +230,14 @@ def _shift(x: Any, axes: Any, sign: int) -> Any:
 
 @instead_of(np.fft.fftshift)
 def fftshift(x: Any, axes: Any = None) -> Any:
-    """Return the frequencies rolled so that zero is in the middle, along axes or along all."""
+    """Return the frequencies rolled so that zero is in the middle, along axes or along all.
+
+    Adjoint: `ifftshift` of the cotangent.
+    """
     return _shift(x, axes, 1)
 
 
 @instead_of(np.fft.ifftshift)
 def ifftshift(x: Any, axes: Any = None) -> Any:
-    """Return the inverse of `fftshift`."""
+    """Return the inverse of `fftshift`. Adjoint: `fftshift` of the cotangent."""
     return _shift(x, axes, -1)

@@ -12,7 +12,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import LayoutError, call_site
-from ..layouts.layout import C, D, I, Mix, P, R
+from ..layouts.layout import C, D, I, Mix, P, R, Shard
 from ..layouts.messages import describe
 from ..layouts.rank_values import LocalCount, plain, rank_axes
 
@@ -28,6 +28,7 @@ def normal_key(key: Any) -> tuple[Any, ...]:
             k = k.array
         if isinstance(k, list):
             k = np.asarray(k)
+            k = k if k.size else k.astype(np.intp)  # an empty list selects nothing
         if _is_index_array(k):
             k = k.copy()  # the tape keeps it: a later write to the user's index array must not change the gradient
         result.append(k)
@@ -104,6 +105,11 @@ def _put_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(back)]
 
 
+def _whole_index(options: Any, dim: int) -> Any:
+    """An index that differs between ranks takes other elements: it takes those of a sharded dimension as they are."""
+    return options
+
+
 put: Primitive = op(
     "put",
     "a",
@@ -112,10 +118,11 @@ put: Primitive = op(
     dims=_put_dims,
     operands="x",
     ranked=True,
+    beside=_whole_index,
 )
 _getitem_op: Primitive = op(
     "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
-    dims=_dims, operands="x", ranked=True,
+    dims=_dims, operands="x", ranked=True, beside=_whole_index,
 )  # fmt: skip
 
 
@@ -124,8 +131,9 @@ def getitem(x: Any, key: Any) -> Any:
 
     An index that may differ between ranks makes the result Varying. Such indices are Tensors whose labels say so,
     numbers that remember their mesh axes, and arrays, unless `constant` marks the array as equal on all ranks. A list
-    of Python numbers counts as equal on all ranks. So a slice of a random draw is Drawn, unless its bounds depend on
-    ``mesh.axis(name).rank``.
+    of Python numbers counts as equal on all ranks. Of parts of a sharded `x` the results are no parts of one value if
+    the index is labelled as different, or a rank number; a plain array counts as equal there.
+    So a slice of a random draw is Drawn, unless its bounds depend on ``mesh.axis(name).rank``.
     """
     return taken(x, key, key if isinstance(key, tuple) else (key,))
 
@@ -156,7 +164,7 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
                 _refuse_partial_index(operand)
                 axes = axes.union(axis for axis, label in labels.items() if label not in (R, I, C, D))
             elif _is_index_array(operand):
-                axes = axes.union(layout.grid.names)
+                axes = axes.union(axis for axis, label in layout.items() if type(label) is not Shard)
         if axes:
             shape = tuple(LocalCount(n, axes) for n in shape)
     return _getitem_op(x, options=(normal_key(key), shape))

@@ -178,15 +178,21 @@ _slogdet_op = Several(
 
 
 @instead_of(np.linalg.slogdet)
-def slogdet(a: Any) -> Any:
-    """Return the sign of the determinant and the logarithm of its absolute value."""
+def slogdet(a: Any) -> Any | tuple[Any, ...]:
+    """Return the sign of the determinant and the logarithm of its absolute value.
+
+    Adjoint: ``ct * inv(a).T`` for the logarithm.
+    """
     return _slogdet_op(a)
 
 
 # -- composed of the operations above --------------------------------------------------------------------------------
 @instead_of(np.linalg.matrix_power)
 def matrix_power(a: Any, n: int) -> Any:
-    """Return the n-th power of square matrices, for an integer n of either sign, by repeated squaring."""
+    """Return the n-th power of square matrices, for an integer n of either sign, by repeated squaring.
+
+    Adjoint: those of the products and of the inverse.
+    """
     if n < 0:
         a, n = inv(a), -n
     if n == 0:
@@ -201,7 +207,10 @@ def matrix_power(a: Any, n: int) -> Any:
 
 @instead_of(np.linalg.tensorinv)
 def tensorinv(a: Any, ind: int = 2) -> Any:
-    """Return the inverse of the linear map ``x -> tensordot(a, x, ind)``."""
+    """Return the inverse of the linear map ``x -> tensordot(a, x, ind)``.
+
+    Adjoint: that of `inv` of the matrix of the map.
+    """
     shape = raw(a).shape
     n = int(np.prod(shape[ind:]))
     return reshape(inv(reshape(a, (n, -1))), (*shape[ind:], *shape[:ind]))
@@ -209,7 +218,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
 
 @instead_of(np.linalg.tensorsolve)
 def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
-    """Return the `x` with ``tensordot(a, x, x.ndim) == b``."""
+    """Return the `x` with ``tensordot(a, x, x.ndim) == b``. Adjoint: that of `solve` with the matrix of the map."""
     a, b = operand(a), operand(b)
     if axes is not None:
         a = moveaxis(a, tuple(axes), tuple(range(a.ndim - len(axes), a.ndim)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,6 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
-from ..layouts.rank_values import INTEGERS
 from .arguments import (
     axes_in_order,
     constant_like,
@@ -28,7 +28,7 @@ from .arguments import (
 )
 from .indexing import getitem, put, taken
 from .reductions import sum
-from .shape import broadcast_to, concatenate, expand_dims, ravel, reshape, swapaxes, transpose
+from .shape import broadcast_to, concatenate, expand_dims, extents, ravel, reshape, swapaxes, transpose
 
 Shape = tuple[int, ...]
 
@@ -64,19 +64,19 @@ def flip(m: Any, axis: Any = None) -> Any:
 
 @instead_of(np.flipud)
 def flipud(m: Any) -> Any:
-    """Return the rows in reverse order."""
+    """Return the rows in reverse order. Adjoint: the elements moved back."""
     return flip(m, 0)
 
 
 @instead_of(np.fliplr)
 def fliplr(m: Any) -> Any:
-    """Return the columns in reverse order."""
+    """Return the columns in reverse order. Adjoint: the elements moved back."""
     return flip(m, 1)
 
 
 @instead_of(np.rot90)
 def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
-    """Return `m` rotated by `k` quarter turns in the plane of two axes."""
+    """Return `m` rotated by `k` quarter turns in the plane of two axes. Adjoint: the cotangent rotated back."""
     a, b = axes_in_order(axes, m.ndim, "axes")
     k = option(k, "rot90", m) % 4
     if k == 0:
@@ -98,7 +98,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
 
 @instead_of(np.rollaxis)
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
-    """Return `a` with an axis moved before the position `start`."""
+    """Return `a` with an axis moved before the position `start`. Adjoint: the elements moved back."""
     n = a.ndim
     axis, start = normal_axis(axis, n), start + n if start < 0 else start
     order = [i for i in range(n) if i != axis]
@@ -146,12 +146,15 @@ def tile(A: Any, reps: Any) -> Any:
 
 @instead_of(np.resize)
 def resize(a: Any, new_shape: Any) -> Any:
-    """Return an array of the shape `new_shape`, filled with repeated copies of the elements of `a`."""
-    shape = (new_shape,) if isinstance(new_shape, INTEGERS) else tuple(new_shape)
+    """Return an array of the shape `new_shape`, filled with repeated copies of the elements of `a`.
+
+    Adjoint: the sum of the cotangents of the copies of an element.
+    """
+    shape = extents(new_shape)
     flat = ravel(operand(a))
     if not flat.shape[0]:
         return made_like(partial(np.zeros, shape, flat.dtype), flat)
-    return reshape(taken(flat, np.arange(int(np.prod(shape))) % flat.shape[0]), shape)
+    return reshape(taken(flat, np.arange(math.prod(map(int, shape))) % flat.shape[0], by=shape), shape)
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------
@@ -196,8 +199,11 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
 
 # -- splits: each part is a slice, so the operand's cotangent is the sum of those of its slices ----------------------
 @instead_of(np.array_split)
-def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    """Return the parts of an array along an axis: a number of nearly equal ones, or cut at given indices."""
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """Return the parts of an array along an axis: a number of nearly equal ones, or cut at given indices.
+
+    Adjoint: the cotangents of the parts, joined.
+    """
     return _parts(ary, indices_or_sections, normal_axis(axis, ary.ndim))
 
 
@@ -219,8 +225,10 @@ def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
 
 
 @instead_of(np.split)
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Return the parts of an array along an axis: a number of equal ones, or cut at given indices.
+
+    Adjoint: the cotangents of the parts, joined.
 
     Raises
     ------
@@ -235,33 +243,42 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
 
 
 @instead_of(np.vsplit)
-def vsplit(ary: Any, indices_or_sections: Any) -> Any:
-    """Return the parts along the first dimension, as `split` does."""
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Return the parts along the first dimension, as `split` does. Adjoint: the cotangents of the parts, joined."""
     return split(ary, indices_or_sections, 0)
 
 
 @instead_of(np.hsplit)
-def hsplit(ary: Any, indices_or_sections: Any) -> Any:
-    """Return the parts along the second dimension, or along the only one, as `split` does."""
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Return the parts along the second dimension, or along the only one, as `split` does.
+
+    Adjoint: the cotangents of the parts, joined.
+    """
     return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
 
 
 @instead_of(np.dsplit)
-def dsplit(ary: Any, indices_or_sections: Any) -> Any:
-    """Return the parts along the third dimension, as `split` does."""
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Return the parts along the third dimension, as `split` does. Adjoint: the cotangents of the parts, joined."""
     return split(ary, indices_or_sections, 2)
 
 
 @instead_of(np.unstack)
-def unstack(x: Any, /, *, axis: int = 0) -> Any:
-    """Return the sub-arrays along an axis as a tuple; that axis is removed."""
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    """Return the sub-arrays along an axis as a tuple; that axis is removed.
+
+    Adjoint: the cotangents of the parts, joined.
+    """
     (axis,) = axes_in_order(axis, x.ndim)
     return tuple(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis])))
 
 
 @instead_of(np.delete)
 def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
-    """Return `arr` without the entries `obj` along an axis, or of the flattened array."""
+    """Return `arr` without the entries `obj` along an axis, or of the flattened array.
+
+    Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
+    """
     if axis is None:
         arr, axis = ravel(arr), 0
     axis = normal_axis(axis, arr.ndim)
@@ -339,19 +356,25 @@ def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> An
 
 @instead_of(np.diag)
 def diag(v: Any, k: int = 0) -> Any:
-    """Return the k-th diagonal of a matrix, or the matrix with a vector on its k-th diagonal."""
+    """Return the k-th diagonal of a matrix, or the matrix with a vector on its k-th diagonal.
+
+    Adjoint: `diag` of the cotangent, of the extents of `v`.
+    """
     return make_diagonal(v, k) if v.ndim == 1 else diagonal(v, k)
 
 
 @instead_of(np.diagflat)
 def diagflat(v: Any, k: int = 0) -> Any:
-    """Return the matrix with all elements of `v` on its k-th diagonal."""
+    """Return the matrix with all elements of `v` on its k-th diagonal.
+
+    Adjoint: the diagonal of the cotangent in the shape of `v`.
+    """
     return make_diagonal(ravel(v), k)
 
 
 @instead_of(np.trace)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
-    """Return the sum of a diagonal of two dimensions."""
+    """Return the sum of a diagonal of two dimensions. Adjoint: the cotangent on the diagonal of zeros."""
     return sum(_diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
@@ -389,7 +412,10 @@ def _slice(x: Any, axis: int, a: int | None, b: int | None, step: int | None = N
 
 @instead_of(np.diff)
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """Return the differences of neighbouring elements along an axis, taken `n` times."""
+    """Return the differences of neighbouring elements along an axis, taken `n` times.
+
+    Adjoint: the negative differences of the cotangent padded with zeros.
+    """
     a = operand(a)
     if n == 0:
         return a
@@ -398,7 +424,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     for end in (prepend, append):
         if end is not None:
             _, end = strong(a, end)
-            shape = list(raw(a).shape)
+            shape = list(a.shape)
             shape[axis] = 1
             end = broadcast_to(end, tuple(shape)) if end.ndim == 0 else end
         ends.append(end)
@@ -411,15 +437,20 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 @instead_of(np.ediff1d)
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """Return the differences of neighbouring elements of the flattened array, with values put before and after."""
+    """Return the differences of neighbouring elements of the flattened array, with values put before and after.
+
+    Adjoint: that of `diff`, and the parts of the cotangent for the values before and after.
+    """
     ary = operand(ary)
     parts = [x for x in (to_begin, diff(ravel(ary)), to_end) if x is not None]
     return concatenate([ravel(x).astype(ary.dtype) for x in operands(*parts)])
 
 
 @instead_of(np.gradient)
-def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any | list[Any]:
     """Return central differences in the interior and one-sided ones at the ends, along each axis.
+
+    Adjoint: the transposed differences of the cotangent.
 
     Spacings are given as in NumPy: none, one number, or per axis a number or the coordinates.
     """

@@ -33,6 +33,7 @@ def _rows(x: Any) -> Any:
 
 # In the adjoints, indices add and remove dimensions. A reshape could take a part of extent 1 for one that is added.
 def _adjoint_of_a(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    """``ct @ b.T``, summed over dimensions that were broadcast."""
     if b.ndim == 2 and ct.ndim == 2 and a.ndim == 2:
         return ct @ b.T
     if b.ndim == 2 and a.ndim > 2 and ct.__class__ is b.__class__ is ndarray:
@@ -48,6 +49,7 @@ def _adjoint_of_a(ct: Any, y: Any, a: Any, b: Any) -> Any:
 
 
 def _adjoint_of_b(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    """``a.T @ ct``, summed over dimensions that were broadcast."""
     if a.ndim == 2 and ct.ndim == 2 and b.ndim == 2:
         return a.T @ ct
     if b.ndim == 2 and a.ndim > 2 and ct.__class__ is a.__class__ is ndarray:
@@ -86,18 +88,21 @@ def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
 
 
 def _linear_adjoint_of_x(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    """``ct @ w.T``."""
     if ct.__class__ is not ndarray:
         return _adjoint_of_a(ct, y, x, w)
     return ct.dot(w.T) if ct.ndim == 2 else _rows(ct).dot(w.T).reshape(x.shape)
 
 
 def _linear_adjoint_of_w(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    """``x.T @ ct``, summed over all dimensions but the last."""
     if ct.__class__ is not ndarray:
         return _adjoint_of_b(ct, y, x, w)
     return x.T.dot(ct) if ct.ndim == 2 else _rows(x).T.dot(_rows(ct))
 
 
 def _linear_adjoint_of_b(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
+    """``ct``, summed over all dimensions but the last."""
     if ct.__class__ is not ndarray:
         return ct.sum(axis=tuple(range(ct.ndim - 1)))
     if ct.ndim != 2:

@@ -102,7 +102,7 @@ def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
 
 @instead_of(np.linalg.vector_norm)
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """Return the norm of vectors along axes, or of all elements without `axis`."""
+    """Return the norm of vectors along axes, or of all elements without `axis`. Adjoint: that of `norm`."""
     x, keepdims = operand(x), bool(keepdims)
     axes = normal_axes(axis, x.ndim)
     if len(axes) == 1 or ord in (2, None):
@@ -113,15 +113,19 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 @instead_of(np.linalg.matrix_norm)
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """Return the norm of the matrices in the last two dimensions."""
+    """Return the norm of the matrices in the last two dimensions. Adjoint: that of `norm`."""
     return norm(x, ord, (-2, -1), keepdims)
 
 
 @instead_of(np.linalg.cond)
 def cond(x: Any, p: Any = None) -> Any:
-    """Return the condition number with respect to inversion, in the norm `p` (2 by default)."""
+    """Return the condition number with respect to inversion, in the norm `p` (2 by default).
+
+    Adjoint: those of the norm and of the inverse, or of the singular values.
+    """
     if p in (None, 2, -2):
         s = svdvals(x)
+        s = absolute(s)  # a zero may have a sign
         y = s[..., 0] / s[..., -1] if p != -2 else s[..., -1] / s[..., 0]
     else:
         y = norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..engine.primitive import registry
-from ..engine.tensor import TENSORS
-from ..errors import LayoutError, NotDifferentiable, RingtapeError, SavedArrayError, call_site
+from ..engine.tensor import TENSORS, may_need_gradient
+from ..errors import LayoutError, NotDifferentiable, RingtapeError, SavedArrayError, call_site, typed
 from ..layouts.layout import P
 from ..layouts.messages import describe
 from .arguments import followed, operand, refusal, run_plain
@@ -117,6 +117,8 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     out = options.get("out")
     if out is not None and any(target is not None for target in out):
         if xs and out[0] is xs[0]:
+            if method == "__call__" and out[0].__class__ is np.ndarray and not any(map(_may_need_gradient, xs)):
+                return _in_place(ufunc, xs, options)  # as w.data -= lr * w.grad
             raise SavedArrayError(
                 f"{name} of an array and a Tensor, in place: a value that a tape may follow would be written to it"
                 "\n  fix: w.data = w.numpy() - lr * w.grad.numpy(), for an update by hand; otherwise a = a - x, or "
@@ -138,6 +140,20 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
         a, b = map(operand, xs)
         return ours(reshape(a, (*a.shape, *(1,) * b.ndim)), b)
     return _on_values(name if method == "__call__" else f"{name}.{method}", getattr(ufunc, method), xs, options)
+
+
+def _may_need_gradient(x: Any) -> bool:
+    return x.__class__ in TENSORS and may_need_gradient(x)
+
+
+def _in_place(ufunc: Any, xs: Any, options: Any) -> Any:
+    """Run a ufunc on an array, and Tensors that have no gradient, and write the result to the array."""
+    try:
+        return ufunc(*(x.numpy() if x.__class__ in TENSORS else x for x in xs), **options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, RingtapeError):
+            raise
+        raise typed(error, f"{ufunc.__name__} of an array and a Tensor, in place: {error}" + call_site()) from error
 
 
 def from_function(function: Any, args: Any, words: Any) -> Any:

@@ -6,7 +6,7 @@ The options of every operation here are (axes, keepdims, shape of the operand).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,25 @@ from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, call_site
-from ..layouts.layout import Mix, Shard, Sum, V
+from ..layouts.layout import Mix, Shard, Sum
 from ..layouts.messages import describe
-from ..layouts.names import is_taken, name_of, view_of
-from ..layouts.partition import global_shape
+from ..layouts.partition import require_agreed
 from .arguments import (
     Axes,
     ask,
     axes_of_number,
+    both,
     is_discrete,
     is_free,
     normal_axes,
     normal_axis,
     of_rank_numbers,
     on_values,
+    one_of,
     operand,
     refusal,
+    renamed,
+    run_plain,
     tensors_in,
 )
 from .shape import broadcast_to, expand_dims
@@ -96,65 +99,15 @@ def _mean_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tu
     return broadcast_back(ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape)
 
 
-def _mean_of_parts(x: str, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> str:
-    """The mean as the sum divided by the global count."""
-    given = [] if len(axes) == len(shape) else [str(axes[0] if len(axes) == 1 else tuple(axes))]
-    return f"{x}.sum({', '.join(given + ['keepdims=True'] * keepdims)}) / {global_count(x, axes)}"
-
-
-def global_count(x: str, axes: Iterable[int]) -> str:
-    """The expression for the number of elements of the whole of `x` along some dimensions."""
-    count = " * ".join(f"{x}.global_shape[{d}]" for d in axes)
-    return f"({count})" if "*" in count else count
-
-
-def mean_loss(losses: Any, caller: str, **operands: Any) -> Any:
-    """The mean of the losses that `caller` has computed of `operands`. Of sharded rows it is refused.
-
-    Parameters
-    ----------
-    losses : Tensor or array
-    caller : str
-    **operands : Tensor or array
-        By the names that the function gives them. The first dimensions of each are those of the losses.
-    """
-    if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
-        axis, label = next((a, x) for a, x in losses.layout.items() if type(x) is Shard)
-        array = losses.array
-        count, note = count_of_losses(losses, operands)
-        raise LayoutError(
-            f"{caller}(reduction='mean'), whose losses are {describe(array, array.shape, losses.layout)}\n"
-            f"  axis {axis!r}: the losses are {label!r}, and each rank would divide the sum of its own part by its own "
-            f"count\n  fix: {caller}(..., reduction='sum') / {count}   "
-            f"({note}Partial: then sum it over the ranks, all_reduce(loss, {axis!r}, to=I))" + call_site()
-        )
-    return mean(losses)
-
-
-def count_of_losses(losses: Any, operands: Mapping[str, Any]) -> tuple[str, str]:
-    """The expression for the number of the losses of all ranks, in the program's own names, and its value if known.
-
-    The operand may be a view of the program's variable, as in ``cross_entropy(logits.reshape(-1, 10), ...)``. Then the
-    count is that of the variable's first dimensions.
-    """
-    shape = losses.array.shape
-    known = all(x is not V and (type(x) is not Shard or x.extent is not None) for x in losses.layout.labels)
-    here = f"here {math.prod(global_shape(losses.layout, shape))}" if known else ""
-    note = f"{here}; " if here else ""
-    for x in operands.values():
-        if x.__class__ not in TENSORS or x.layout is None or not x.layout.special:
-            continue
-        if name := name_of(x, ""):
-            return global_count(name, range(len(shape))), note
-        name, whole = view_of(x)
-        sizes = whole.array.shape if name else ()
-        for n in range(1, len(sizes) + 1):
-            if math.prod(sizes[:n]) == math.prod(shape) and sizes[n:] == x.array.shape[len(shape) :]:
-                return global_count(name, range(n)), note
-    default, x = next(iter(operands.items()))
-    if getattr(x, "layout", None) is not None and x.layout.special and not is_taken(default, x):
-        return global_count(default, range(len(shape))), note
-    return "n", f"n: the number of the losses of all ranks{f', {here}' if here else ''}; "
+def _mean_of_parts(x: Any, axes: Axes, keepdims: bool) -> Any:
+    """The mean over axes of which at least one is sharded: this rank's sum divided by the global count, Partial."""
+    layout, shape = x.layout, x.array.shape
+    require_agreed(layout, shape, "mean")
+    extents: list[Any] = [int(n) for n in shape]
+    for label in reversed(layout.labels):  # an earlier axis is the outer one, so its extent is the larger
+        if type(label) is Shard:
+            extents[label.dim] = label.extent
+    return _sum_op(x, options=(axes, keepdims, shape)) / math.prod(extents[i] for i in axes)
 
 
 def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
@@ -173,7 +126,7 @@ def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
 
 _mean_op = op(
     "mean", "a", lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims), _mean_adjoint,
-    dims=reduction_dims(lambda i: Mix), operands="x", of_parts=_mean_of_parts,
+    dims=reduction_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 
 
@@ -227,11 +180,18 @@ _count_op = _without_derivative(
 )
 
 
+_any = any  # the reduction below has its name
 _ALL_AXES = [tuple(range(n)) for n in range(65)]  # NumPy's arrays have at most 64 dimensions
 
 
 def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
-    """The slow path of a reduction: arrays, lists, ``dtype=``, and arguments that only NumPy's function takes."""
+    """The slow path of a reduction: arrays, lists, ``dtype=``, and arguments that only NumPy's or torch's has."""
+    if "dim" in words:
+        axis = one_of(plain.__name__, axis, None, words.pop("dim"))
+    if "keepdim" in words:
+        if keepdims is not False:
+            raise both(plain.__name__, "keepdims", "keepdim")
+        keepdims = words.pop("keepdim")
     words = {"axis": axis, "keepdims": keepdims, **words}
     if dtype is not None:
         words["dtype"] = dtype
@@ -252,7 +212,7 @@ def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any
         return on_values(plain, (x,), words)
     x = x if dtype is None else x.astype(dtype)
     shape = x.array.shape
-    axes = normal_axes(axis, len(shape)) if shape or primitive is _mean_op else axes_of_number(axis)
+    axes = normal_axes(axis, len(shape)) if shape or primitive is _mean else axes_of_number(axis)
     return primitive(x, options=(axes, bool(keepdims), shape))
 
 
@@ -262,9 +222,19 @@ def _named(reduction: Any, plain: Any) -> Any:
     return reduction
 
 
+def _mean(x: Any, *, options: tuple[Axes, bool, tuple[int, ...]]) -> Any:
+    """The mean of a Tensor."""
+    layout = x.layout
+    if layout is not None and layout.special:
+        axes, keepdims, _ = options
+        if _any(type(label) is Shard and label.dim in axes for label in layout.labels):
+            return _mean_of_parts(x, axes, keepdims)
+    return _mean_op(x, options=options)
+
+
 def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
     def of_number(axis: Any) -> Any:
-        return normal_axes(axis, 0) if primitive is _mean_op else axes_of_number(axis)
+        return normal_axes(axis, 0) if primitive is _mean else axes_of_number(axis)
 
     def reduction(
         a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any
@@ -297,11 +267,11 @@ def _without_dtype_argument(primitive: Any, plain: Any) -> Any:
 
 sum = _with_dtype_argument(_sum_op, np.sum)
 sum.__doc__ = """Return the sum over axes. Over a sharded dimension it is Partial. Adjoint: the cotangent, broadcast."""
-mean = _with_dtype_argument(_mean_op, np.mean)
+mean = _with_dtype_argument(_mean, np.mean)
 mean.__doc__ = """Return the mean over axes.
 
-A sharded dimension is refused, because the mean of a part is not the mean of the whole. Adjoint: the cotangent
-divided by the number of elements, broadcast.
+Over a sharded dimension it is Partial: the sum of this rank's part, divided by the number of elements of the whole. The
+ranks must have agreed on its extent. Adjoint: the cotangent divided by the number of elements, broadcast.
 """
 max = _without_dtype_argument(_max_op, np.max)
 max.__doc__ = """Return the maximum over axes. At a tie the maximal elements share the cotangent equally."""
@@ -310,7 +280,15 @@ min.__doc__ = """Return the minimum over axes. At a tie the minimal elements sha
 
 
 def _index_reduction(primitive: Any, plain: Any) -> Any:
-    def reduction(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
+    def reduction(
+        a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False, **words: Any
+    ) -> Any:
+        if words:
+            given = ("axis",) * (axis is not None) + ("keepdims",) * (keepdims is not False)
+            words = renamed(plain.__name__, words, given)
+            if not words.keys() <= {"axis", "keepdims"}:
+                return run_plain(plain, (a, axis, out), {"keepdims": keepdims, **words})  # raises what NumPy raises
+            return reduction(a, **{"axis": axis, "out": out, "keepdims": keepdims, **words})
         if a.__class__ not in TENSORS:
             return plain(a, axis=axis, out=out, keepdims=keepdims)
         if out is not None:

@@ -13,9 +13,21 @@ from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, OptionError, ShapeError, call_site
-from ..layouts.layout import Mix, Shard
-from ..layouts.rank_values import INTEGERS, RANK_NUMBERS, LocalCount, RankInt
-from .arguments import ask, axes_in_order, axes_of_number, normal_axes, normal_axis, operand, raw, refusal, tensors_in
+from ..layouts.layout import C, D, I, Mix, R, Shard, Stated
+from ..layouts.rank_values import INTEGERS, RANK_NUMBERS, LocalCount, RankInt, rank_axes, rank_number
+from .arguments import (
+    FIRST,
+    ask,
+    axes_in_order,
+    axes_of_number,
+    normal_axes,
+    normal_axis,
+    one_of,
+    operand,
+    raw,
+    refusal,
+    tensors_in,
+)
 from .indexing import getitem
 
 Shape = tuple[int, ...]
@@ -36,11 +48,21 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     those of this rank, but the answer must be the same on all ranks. So a part with one row, or with none, is treated
     like longer parts; and an extent given as -1 or as a number that differs between ranks may be 1 here and longer on
     another rank, so it does not count as a dimension that was inserted.
+
+    A sharded dimension goes where its own extent is given, otherwise where -1 is. Beside these, plain extents are those
+    of the whole value: where one of them would take the sharded dimension, -1 would be inferred from a part. Only the
+    extent of every part is legal there.
     """
     (source,), target = shapes, tuple(int(n) for n in options[0])
     given, free = options[1:]
-    local = {j for j, n in enumerate(options[0]) if isinstance(n, RANK_NUMBERS) or j == free}
-    parts = {i for i, n in enumerate(given) if isinstance(n, RANK_NUMBERS)} if local - {free} else set()
+    marked = {j: rank_axes(n) for j, n in enumerate(options[0]) if isinstance(n, RANK_NUMBERS) and j != free}
+    homes: dict[int, set[int]] = {}  # of a sharded dimension: the dimensions of the result that may begin with it
+    for i, n in enumerate(given):
+        if isinstance(n, RANK_NUMBERS):
+            found = {j for j, axes in marked.items() if not axes.isdisjoint(n.axes)}
+            homes[i] = found or ({free} if free >= 0 else set())
+    local = set(marked).union(*homes.values())
+    parts = homes if local else {}
     if any(n == 0 and not isinstance(n, RANK_NUMBERS) for n in given):  # empty on every rank
         source = tuple(_EMPTY if n == 0 and not isinstance(n, RANK_NUMBERS) else int(n) for n in given)
         target = tuple(_EMPTY if n == 0 and j not in local else n for j, n in enumerate(target))
@@ -57,11 +79,12 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
         if source[i] == 1 and i not in parts and j in local and any(k > i for k in parts):
             i += 1
             continue
-        if source[i] != target[j] and (source[i] == 1) != (target[j] == 1 and j not in local):
+        is_one = source[i] == 1 and i not in parts
+        if source[i] != target[j] and is_one != (target[j] == 1 and j not in local):
             # a dimension of extent 1 that was inserted or removed does not start a group
-            if source[i] == 1:
+            if is_one:
                 ones.append(i)
-            i, j = i + (source[i] == 1), j + (target[j] == 1)
+            i, j = i + is_one, j + (not is_one)
             continue
         a, b, m, n = i, j, source[i], target[j]
         i, j = i + 1, j + 1
@@ -80,7 +103,9 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
                 from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
 
                 factor = Fraction(inner_source, inner_target) if inner_source and inner_target else Fraction(1)
-                if factor.numerator % _EMPTY and factor.denominator % _EMPTY:
+                if k in parts and parts[k] and b not in parts[k]:
+                    entries[k] = Stated(b) if factor == 1 and b not in local else Mix
+                elif factor.numerator % _EMPTY and factor.denominator % _EMPTY:
                     entries[k] = b if factor == 1 else (b, factor)
         ones.clear()
     return [tuple(entries)]
@@ -118,8 +143,8 @@ def _check_order(order: Any) -> None:
         raise OptionError(f"order={order!r} was given; needed: 'C', 'F', 'A' or 'K'" + call_site())
 
 
-def _extents(shape: Any) -> Any:
-    """A shape as a tuple of integers, with their marks of ranks."""
+def extents(shape: Any) -> Any:
+    """A shape as a tuple of integers. Those that differ between ranks, also in a Tensor, remember their axes."""
     try:
         found = tuple(shape) if isinstance(shape, Iterable) and getattr(shape, "ndim", True) else (shape,)
         for n in found:
@@ -127,7 +152,13 @@ def _extents(shape: Any) -> Any:
                 index(n)
     except TypeError as error:
         raise ArgumentError(f"shape {shape!r} was given; needed: integers" + call_site()) from error
-    return found
+    return tuple(_extent(n) if n.__class__ in TENSORS else n for n in found)
+
+
+def _extent(n: Any) -> Any:
+    """An integer that a Tensor holds; a rank number where its labels say that the ranks hold different ones."""
+    axes = [axis for axis, label in (n.layout or {}).items() if label not in (R, I, C, D)]
+    return rank_number(index(n), frozenset(axes))
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
@@ -153,7 +184,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     if shape.__class__ is not tuple or total.__class__ is not int:
         if shape is None:
             return x
-        shape = _extents(shape)
+        shape = extents(shape)
         total = math.prod(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
@@ -221,8 +252,10 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     return _transpose(x, options=(axes,))
 
 
-def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+def swapaxes(a: Any, axis1: Any = None, axis2: Any = None, *, dim0: Any = None, dim1: Any = None) -> Any:
     """Return `a` with two dimensions exchanged. Adjoint: the same exchange."""
+    if dim0 is not None or dim1 is not None:
+        axis1, axis2 = one_of("swapaxes", axis1, None, dim0), one_of("swapaxes", axis2, None, dim1)
     a = a if hasattr(a, "shape") else operand(a)
     axes = list(range(len(raw(a).shape)))
     i, j = normal_axis(axis1, len(axes), "axis1"), normal_axis(axis2, len(axes), "axis2")
@@ -231,7 +264,10 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    """Return `a` with dimensions moved to other positions; the others keep their order."""
+    """Return `a` with dimensions moved to other positions; the others keep their order.
+
+    Adjoint: the elements moved back.
+    """
     a = a if hasattr(a, "shape") else operand(a)
     ndim = len(raw(a).shape)
     sources, targets = axes_in_order(source, ndim, "source"), axes_in_order(destination, ndim, "destination")
@@ -244,7 +280,10 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
 
 
 def matrix_transpose(x: Any) -> Any:
-    """Return the transpose of each matrix: the last two dimensions exchanged."""
+    """Return the transpose of each matrix: the last two dimensions exchanged.
+
+    Adjoint: the transpose of the cotangent.
+    """
     x = x if hasattr(x, "shape") else operand(x)
     if len(raw(x).shape) < 2:
         raise ShapeError(f"matrix_transpose of shape {raw(x).shape}; needed: at least two dimensions")
@@ -260,6 +299,7 @@ def _broadcast_dims(shapes: Sequence[Shape], options: Any) -> Any:
 _broadcast_to = op(
     "broadcast_to", "a", lambda x, shape, source: np.broadcast_to(x, shape),
     lambda ct, y, x, shape, source: unbroadcast(ct, source), dims=_broadcast_dims, operands="x", ranked=True,
+    beside=lambda options, dim: options[0][:dim] + options[0][dim + 1 :],
 )  # fmt: skip
 
 
@@ -268,8 +308,31 @@ def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) ->
     x = operand(array) if isinstance(array, list | tuple) else array
     source = getattr(raw(x), "shape", ())
     if shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
-        shape = (shape,) if isinstance(shape, INTEGERS) else _extents(shape)
+        shape = (shape,) if isinstance(shape, INTEGERS) else extents(shape)
     return _broadcast_to(x, options=(shape, source))
+
+
+def common_shape(*shapes: Shape) -> Shape:
+    """The shape to which shapes broadcast. Extents that differ between ranks remember their axes."""
+    found: list[Any] = list(np.broadcast_shapes(*(tuple(map(int, shape)) for shape in shapes)))
+    for shape in shapes:
+        for i, n in enumerate(shape, len(found) - len(shape)):
+            if isinstance(n, RANK_NUMBERS):
+                found[i] = LocalCount(found[i], rank_axes((found[i], n)))
+    return tuple(found)
+
+
+def repeated_to(x: Any, shape: Shape) -> Any:
+    """`x` broadcast to a `common_shape`, or `x` itself where no dimension is repeated on any rank.
+
+    A dimension of extent 1 is repeated to the parts of a sharded one, also where this rank's part has extent 1. A
+    longer one that is not sharded keeps its extent and its labels, so that an operation with the parts refuses it.
+    """
+    own = x.shape
+    new = (1,) * (len(shape) - len(own))
+    wanted = tuple(m if n == 1 or isinstance(n, RANK_NUMBERS) else n for n, m in zip(new + own, shape, strict=True))
+    is_same = not new and all(n == m and rank_axes(n) == rank_axes(m) for n, m in zip(own, wanted, strict=True))
+    return x if is_same else broadcast_to(x, wanted)
 
 
 def _expand_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -293,8 +356,10 @@ _squeeze: Primitive = op(
 )  # fmt: skip
 
 
-def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
+def expand_dims(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = None) -> Any:
     """Return `a` with new dimensions of extent 1 at the positions `axis` of the result. Adjoint: `squeeze`."""
+    if dim is not None:
+        axis = one_of("expand_dims", axis, None, dim)
     x = a if hasattr(a, "shape") else operand(a)
     count = len(axis) if isinstance(axis, tuple | list) else 1
     if isinstance(axis, np.ndarray | Tensor) and axis.ndim:
@@ -311,8 +376,10 @@ def _sharded_extents(x: Any) -> dict[int, Any]:
     return {label.dim: label.extent for label in reversed(labels) if isinstance(label, Shard)}
 
 
-def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
+def squeeze(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = None) -> Any:
     """Return `a` without dimensions of extent 1: those of `axis`, or all. Adjoint: `expand_dims`."""
+    if dim is not None:
+        axis = one_of("squeeze", axis, None, dim)
     x = a if hasattr(a, "shape") else operand(a)
     shape = raw(x).shape
     if axis is None:
@@ -344,9 +411,11 @@ _concatenate = op(
 )
 
 
-def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: Any = None,
-                casting: str = "same_kind") -> Any:  # fmt: skip
+def concatenate(arrays: Any, axis: int | None = FIRST, out: Any = None, *, dtype: Any = None,
+                casting: str = "same_kind", dim: int | None = None) -> Any:  # fmt: skip
     """Return the arrays joined along an existing axis. Adjoint: each operand gets its slice of the cotangent."""
+    if dim is not None:
+        axis = one_of("concatenate", axis, FIRST, dim)
     if out is not None or dtype is not None or casting.__class__ is not str or casting != "same_kind":
         if not tensors_in((arrays, out)):
             theirs: Any = np.concatenate
@@ -359,7 +428,7 @@ def concatenate(arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: An
         xs, axis = [ravel(x) for x in xs], 0
     raws = [raw(x) for x in xs]
     if not raws:
-        raise ShapeError("concatenate of no arrays; needed: at least one")
+        raise ShapeError("concatenate of no arrays: need at least one array to concatenate" + call_site())
     ndim = len(raws[0].shape)
     if axis.__class__ is bool:
         raise ArgumentError(f"concatenate: axis={axis} was given; needed: an integer" + call_site())

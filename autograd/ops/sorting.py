@@ -33,7 +33,17 @@ from .creation import broadcast_arrays
 from .elementwise import where as _where
 from .indexing import taken
 from .reductions import mean
-from .shape import broadcast_to, concatenate, expand_dims, mixed_axis_dims, ravel, reshape, squeeze, transpose
+from .shape import (
+    common_shape,
+    concatenate,
+    expand_dims,
+    mixed_axis_dims,
+    ravel,
+    repeated_to,
+    reshape,
+    squeeze,
+    transpose,
+)
 from .ufuncs import isnan, mod
 
 Shape = tuple[int, ...]
@@ -43,6 +53,8 @@ _NUMBERS = frozenset({bool, int, float, complex, *RANK_NUMBERS})
 # -- where -----------------------------------------------------------------------------------------------------------
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """Return elements of `x` where the condition is true and of `y` elsewhere.
+
+    Adjoint: the cotangent where the condition is true for `x`, and elsewhere for `y`; 0 in the other places.
 
     With `condition` alone, return its nonzero indices, as `numpy.nonzero` does. If all three are Python numbers the
     result is one too, so that it does not change the dtype of an array that it is combined with.
@@ -66,7 +78,10 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 @instead_of(np.select)
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
-    """Return each element from the first choice whose condition is true there, else the default."""
+    """Return each element from the first choice whose condition is true there, else the default.
+
+    Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
+    """
     if len(condlist) != len(choicelist):
         raise ShapeError(f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: one per condition")
     y = default
@@ -79,12 +94,14 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
 def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
     """Return the values of functions (or constants), each where its condition is true.
 
+    Adjoint: those of the functions, each where its condition is true.
+
     One function more than conditions is the default. Unlike NumPy, every function is called on all of `x`.
     """
     conditions = list(condlist) if isinstance(condlist, list | tuple) else [condlist]
     values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
     default = values.pop() if len(values) == len(conditions) + 1 else 0
-    y = x * 0 + default
+    y = where(False, x, default)  # of the shape, dtype and label of x; x * 0 is nan where x is
     for condition, value in zip(conditions, values, strict=True):
         y = where(condition, value, y)
     return y
@@ -131,14 +148,10 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     if axis is None:
         arr, axis = ravel(arr), 0
     axis = normal_axis(axis, arr.ndim)
-    shape = tuple(int(n) for n in raw(arr).shape)
-    free = np.broadcast_shapes(*(tuple(1 if i == axis else int(n) for i, n in enumerate(raw(x).shape))
-                                 for x in (arr, indices)))  # fmt: skip
-    whole = tuple(shape[axis] if i == axis else n for i, n in enumerate(free))
-    index_shape = tuple(int(raw(indices).shape[axis]) if i == axis else n for i, n in enumerate(free))
-    arr = arr if shape == whole else broadcast_to(arr, whole)
-    indices = indices if raw(indices).shape == index_shape else broadcast_to(indices, index_shape)
-    return _take_along_op(arr, indices, options=(axis, whole))
+    free = common_shape(*((*x.shape[:axis], 1, *x.shape[axis + 1 :]) for x in (arr, indices)))
+    whole, index_shape = ((*free[:axis], x.shape[axis], *free[axis + 1 :]) for x in (arr, indices))
+    arr, indices = repeated_to(arr, whole), repeated_to(indices, index_shape)
+    return _take_along_op(arr, indices, options=(axis, tuple(map(int, raw(arr).shape))))
 
 
 _argsort_op = op(
@@ -179,7 +192,7 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *,
 
 
 def msort(a: Any) -> Any:
-    """Return the elements sorted along the first axis."""
+    """Return the elements sorted along the first axis. Adjoint: the elements moved back."""
     return sort(a, 0)
 
 
@@ -194,7 +207,10 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect"
 
 @instead_of(np.sort_complex)
 def sort_complex(a: Any) -> Any:
-    """Return the elements sorted by real part, then imaginary part, as complex numbers."""
+    """Return the elements sorted by real part, then imaginary part, as complex numbers.
+
+    Adjoint: the elements moved back.
+    """
     a = operand(a)
     return sort(a if a.dtype.kind == "c" else a.astype(complex))
 
@@ -211,7 +227,10 @@ def _index_by_mode(index: Any, mode: Any, n: int) -> Any:
 
 @instead_of(np.take, checked=math.inf)
 def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Any:
-    """Return the elements at indices along an axis, or of the flattened array without one."""
+    """Return the elements at indices along an axis, or of the flattened array without one.
+
+    Adjoint: the cotangents added at the places of the elements that were taken.
+    """
     a = operand(a)
     if axis is None:
         a, axis = ravel(a), 0
@@ -234,7 +253,10 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
 
 @instead_of(np.compress)
 def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) -> Any:
-    """Return the slices along an axis where the one-dimensional condition is true."""
+    """Return the slices along an axis where the one-dimensional condition is true.
+
+    Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
+    """
     if getattr(getattr(condition, "layout", None), "special", False):  # then a is to be sharded alike, as by a mask
         a, axis = (ravel(operand(a)), 0) if axis is None else (operand(a), normal_axis(axis, np.ndim(raw(a))))
         return a[(slice(None),) * axis + (condition != 0,)]
@@ -243,16 +265,23 @@ def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) 
 
 @instead_of(np.extract)
 def extract(condition: Any, arr: Any) -> Any:
-    """Return the elements where a condition is true, in one dimension."""
+    """Return the elements where a condition is true, in one dimension.
+
+    Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
+    """
     return compress(ravel(operand(condition)), ravel(operand(arr)))
 
 
 @instead_of(np.choose)
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
-    """Return at each position the element of the choice that `a` gives there."""
+    """Return at each position the element of the choice that `a` gives there.
+
+    Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
+    """
     count = len(choices) if isinstance(choices, list | tuple) else int(raw(choices).shape[0])
     index, *options = broadcast_arrays(a, *operands(*(choices[i] for i in range(count))))
     at = raw(index)
+    at = at.astype(np.intp) if at.dtype == bool else at
     at = at % count if mode == "wrap" else np.clip(at, 0, count - 1) if mode == "clip" else at
     return squeeze(take_along_axis(stack(options), expand_dims(labelled(at, index), 0), 0), 0)
 
@@ -269,7 +298,10 @@ def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
 
 @instead_of(np.median)
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    """Return the median over axes: the middle element, or the mean of the two middle elements."""
+    """Return the median over axes: the middle element, or the mean of the two middle elements.
+
+    Adjoint: the cotangent at the place of the middle element, halved where there are two.
+    """
     flat, axes = reduced_axes_last(operand(a), axis)
     n = int(raw(flat).shape[-1])
     ordered = sort(flat)
@@ -311,7 +343,7 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
     found = [expand_dims(y, axes) if keepdims else y for y in _nan_where_any_is(ordered, found)]
     if at.ndim == 0:
         return found[0]
-    y = reshape(stack(found), (*at.shape, *raw(found[0]).shape))
+    y = reshape(stack(found), (*at.shape, *found[0].shape))
     return y.astype(np.result_type(y.dtype, np.float64))
 
 
@@ -326,7 +358,7 @@ def _interpolated(ordered: Any, k: int, t: float) -> Any:
 @instead_of(np.percentile)
 def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
                method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
-    """Return percentiles over axes: ``quantile(a, q / 100)``."""
+    """Return percentiles over axes: ``quantile(a, q / 100)``. Adjoint: that of `quantile`."""
     return quantile(a, np.asarray(option(q, "percentile", a), float) / 100, axis, method=method, keepdims=keepdims)
 
 

@@ -17,7 +17,17 @@ from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, normal_axes, normal_axis, operand, raw
 from .elementwise import conj, divide, real, sqrt, where
 from .reductions import broadcast_back, max, mean, min, reduction_dims, require_whole, sum
-from .shape import broadcast_to, concatenate, expand_dims, mixed_axis_dims, moveaxis, ravel, reshape, transpose
+from .shape import (
+    common_shape,
+    concatenate,
+    expand_dims,
+    mixed_axis_dims,
+    moveaxis,
+    ravel,
+    repeated_to,
+    reshape,
+    transpose,
+)
 from .ufuncs import isnan, nonzero
 
 Shape = tuple[int, ...]
@@ -146,14 +156,20 @@ def _cumulated(y: Any, first: float, axis: int | None, include_initial: bool) ->
 @instead_of(np.cumulative_sum)
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, out: None = None,
                    include_initial: bool = False) -> Any:  # fmt: skip
-    """Return the cumulative sum along an axis, which only one-dimensional arrays may omit."""
+    """Return the cumulative sum along an axis, which only one-dimensional arrays may omit.
+
+    Adjoint: the sums of the cotangent from each element to the end.
+    """
     return _cumulated(cumsum(x, axis, dtype), 0, axis, include_initial)
 
 
 @instead_of(np.cumulative_prod)
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, out: None = None,
                     include_initial: bool = False) -> Any:  # fmt: skip
-    """Return the cumulative product along an axis, which only one-dimensional arrays may omit."""
+    """Return the cumulative product along an axis, which only one-dimensional arrays may omit.
+
+    Adjoint: that of `cumprod`.
+    """
     return _cumulated(cumprod(x, axis, dtype), 1, axis, include_initial)
 
 
@@ -163,7 +179,10 @@ def var(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,
 ) -> Any:  # fmt: skip
-    """Return the variance over axes: the sum of ``|x - mean(x)|**2`` divided by ``n - ddof``."""
+    """Return the variance over axes: the sum of ``|x - mean(x)|**2`` divided by ``n - ddof``.
+
+    Adjoint: ``ct * 2 (x - mean(x)) / (n - ddof)``.
+    """
     return _variance(a, axis, dtype, ddof if correction is None else correction, keepdims, mean)
 
 
@@ -215,10 +234,12 @@ def root(x: Any) -> Any:
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
     """Return the weighted mean over axes. Both the values and the weights have derivatives."""
     a = operand(a)
+    axis = tuple(axis) if isinstance(axis, list) else axis  # as NumPy's, which takes lists here
     if weights is None:
         y = mean(a, axis, keepdims=keepdims)
         if not returned:
             return y
+        require_whole("average(returned=True)", a, normal_axes(axis, a.ndim))
         count = count_of(raw(a).shape, normal_axes(axis, a.ndim))
         return y, made_like(partial(np.full, raw(y).shape, count, y.dtype), y)
     weights = operand(weights)
@@ -228,7 +249,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         weights = reshape(weights, tuple(n if i == at else 1 for i, n in enumerate(a.shape)))
     total = sum(weights, axis, keepdims=keepdims)
     y = divide(sum(a * weights, axis, keepdims=keepdims), total)
-    return (y, broadcast_to(total, raw(y).shape)) if returned else y
+    return (y, repeated_to(total, common_shape(total.shape, y.shape))) if returned else y
 
 
 # -- ignoring nan ----------------------------------------------------------------------------------------------------
@@ -243,43 +264,46 @@ def _count_present(missing: Any, like: Any, axis: Any, keepdims: bool) -> Any:
 
 @instead_of(np.nansum)
 def nansum(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
-    """Return the sum over axes, ignoring nan."""
+    """Return the sum over axes, ignoring nan. Adjoint: the cotangent, broadcast, and 0 for nan."""
     return sum(_replace_nan(operand(a), 0)[0], axis, dtype, keepdims=keepdims)
 
 
 @instead_of(np.nanprod)
 def nanprod(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
-    """Return the product over axes, ignoring nan."""
+    """Return the product over axes, ignoring nan. Adjoint: that of `prod`, and 0 for nan."""
     return prod(_replace_nan(operand(a), 1)[0], axis, dtype, keepdims=keepdims)
 
 
 @instead_of(np.nanmax)
 def nanmax(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
-    """Return the maximum over axes, ignoring nan."""
+    """Return the maximum over axes, ignoring nan. Adjoint: that of `max`, and 0 for nan."""
     return max(_replace_nan(operand(a), -math.inf)[0], axis, keepdims=keepdims)
 
 
 @instead_of(np.nanmin)
 def nanmin(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
-    """Return the minimum over axes, ignoring nan."""
+    """Return the minimum over axes, ignoring nan. Adjoint: that of `min`, and 0 for nan."""
     return min(_replace_nan(operand(a), math.inf)[0], axis, keepdims=keepdims)
 
 
 @instead_of(np.nancumsum)
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """Return the cumulative sum, with 0 in place of nan."""
+    """Return the cumulative sum, with 0 in place of nan. Adjoint: that of `cumsum`, and 0 for nan."""
     return cumsum(_replace_nan(operand(a), 0)[0], axis, dtype)
 
 
 @instead_of(np.nancumprod)
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """Return the cumulative product, with 1 in place of nan."""
+    """Return the cumulative product, with 1 in place of nan. Adjoint: that of `cumprod`, and 0 for nan."""
     return cumprod(_replace_nan(operand(a), 1)[0], axis, dtype)
 
 
 @instead_of(np.nanmean)
 def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
-    """Return the mean over axes, ignoring nan."""
+    """Return the mean over axes, ignoring nan.
+
+    Adjoint: the cotangent divided by the number of elements that are not nan, and 0 for nan.
+    """
     filled, missing = _replace_nan(operand(a), 0)
     total = sum(filled, axis, dtype, keepdims=keepdims)
     return total / _count_present(missing, total, axis, keepdims)
@@ -289,7 +313,7 @@ def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepd
 def nanvar(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False
 ) -> Any:
-    """Return the variance over axes, ignoring nan."""
+    """Return the variance over axes, ignoring nan. Adjoint: that of `var`, and 0 for nan."""
     filled, missing = _replace_nan(operand(a), 0)
     square = _squared_magnitude(where(missing, 0, filled - nanmean(a, axis, dtype, keepdims=True)))
     if dtype is not None:
@@ -306,5 +330,8 @@ def nanvar(
 def nanstd(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False
 ) -> Any:
-    """Return the standard deviation over axes, ignoring nan: the square root of `nanvar`."""
+    """Return the standard deviation over axes, ignoring nan: the square root of `nanvar`.
+
+    Adjoint: that of `std`, and 0 for nan.
+    """
     return root(nanvar(a, axis, dtype, None, ddof, keepdims))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, SavedArrayError
+from ..errors import ArgumentError, SavedArrayError, call_site
 from ..layouts.rank_values import INTEGERS
 from . import (
     einsum,
@@ -22,7 +22,7 @@ from . import (
     torch_methods,
     ufuncs,
 )
-from .arguments import run_plain
+from .arguments import normal_axis, run_plain
 from .matmul import matmul
 
 __all__ = ["UNREFLECTED_OPERATORS", "METHODS", "OPERATORS", "PROPERTIES", "install"]
@@ -33,13 +33,22 @@ def _reshape(x: Any, *given: Any, order: str = "C", copy: Any = None) -> Any:
     return shape.reshape(x, given[0] if len(given) == 1 else given, order)
 
 
-def _transpose(x: Any, *axes: Any) -> Any:
+def _transpose(x: Any, *axes: Any, dim0: Any = None, dim1: Any = None) -> Any:
     """Return the dimensions permuted by axes, given as one tuple or several integers; reversed without any.
 
-    Two integers exchange these two of more dimensions, as in torch. NumPy refuses them.
+    Two integers exchange these two of more dimensions, as in torch. NumPy refuses them. Of two dimensions ``(0, 1)``
+    has two meanings, and is refused.
     """
-    if len(axes) == 2 and len(x.array.shape) > 2 and all(isinstance(axis, INTEGERS) for axis in axes):
-        return shape.swapaxes(x, *axes)
+    if dim0 is not None or dim1 is not None:
+        return shape.swapaxes(x, *axes, dim0=dim0, dim1=dim1)
+    if len(axes) == 2 and all(isinstance(axis, INTEGERS) for axis in axes):
+        if len(x.array.shape) > 2:
+            return shape.swapaxes(x, *axes)
+        if tuple(axes) in ((0, 1), (-2, -1)) and len(x.array.shape) == 2:
+            raise ArgumentError(
+                f"transpose({axes[0]}, {axes[1]}) of a Tensor of two dimensions: NumPy's permutation leaves it as it "
+                "is, torch's exchange transposes it\n  fix: x.T, or x itself" + call_site()
+            )
     one = len(axes) == 1 and not isinstance(axes[0], INTEGERS)
     return shape.transpose(x, (axes[0] if one else axes) or None)
 
@@ -48,6 +57,22 @@ def _astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok
             copy: bool = True) -> Any:  # fmt: skip
     """Return the Tensor converted to another dtype."""
     return elementwise.astype(x, dtype)
+
+
+def _flatten(x: Any, start_dim: Any = 0, end_dim: Any = -1, *, order: str = "C") -> Any:
+    """Return all elements in one dimension, or those of the dimensions from `start_dim` to `end_dim`, as torch does.
+
+    NumPy's only argument is the order, which is a text.
+    """
+    if isinstance(start_dim, str):
+        start_dim, order = 0, start_dim
+    if (start_dim, end_dim) == (0, -1) or not x.array.shape:
+        return shape.ravel(x, order)
+    first, last = normal_axis(start_dim, x.ndim, "start_dim"), normal_axis(end_dim, x.ndim, "end_dim")
+    if first > last:
+        text = f"flatten: start_dim={start_dim} and end_dim={end_dim} of an array of {x.ndim} dimensions were given"
+        raise ArgumentError(f"{text}; needed: start_dim before end_dim" + call_site())
+    return shape.reshape(x, (*x.shape[:first], -1, *x.shape[last + 1 :]))
 
 
 def _dot(x: Any, b: Any, out: None = None) -> Any:
@@ -82,14 +107,14 @@ METHODS: dict[str, Any] = {
     "astype": _astype,
     "choose": sorting.choose,
     "clip": ufuncs.clip,
-    "compress": lambda x, condition, axis=None, out=None: sorting.compress(condition, x, axis, out=out),
+    "compress": lambda x, condition, *args, **words: sorting.compress(condition, x, *args, **words),
     "conj": elementwise.conj,
     "conjugate": elementwise.conj,
     "cumprod": statistics.cumprod,
     "cumsum": statistics.cumsum,
     "diagonal": manipulation.diagonal,
     "dot": _dot,
-    "flatten": shape.ravel,
+    "flatten": _flatten,
     "copy": torch_methods.copy,
     "max": reductions.max,
     "mean": reductions.mean,

@@ -12,7 +12,7 @@ from ..engine.tensor import Tensor
 from ..errors import ArgumentError, ShapeError, call_site
 from ..layouts.rank_values import INTEGERS
 from . import elementwise, manipulation, shape, sorting
-from .arguments import normal_axis
+from .arguments import FIRST, normal_axis, one_of
 
 __all__ = ["METHODS", "copy"]
 
@@ -52,29 +52,31 @@ def _permute(x: Any, *dims: Any) -> Any:
     return shape.transpose(x, _several(dims))
 
 
-def _unsqueeze(x: Any, dim: int) -> Any:
+def _unsqueeze(x: Any, dim: int | None = None, *, axis: int | None = None) -> Any:
     """Return `x` with a new dimension of extent 1 at `dim`."""
-    return shape.expand_dims(x, dim)
+    return shape.expand_dims(x, dim if axis is None else one_of("unsqueeze", dim, None, axis))
 
 
-def _split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+def _split(x: Any, split_size: Any, dim: int = FIRST, *, axis: int | None = None) -> tuple[Any, ...]:
     """Return the parts of a size (the last one may be smaller), or of several sizes, along `dim`."""
+    dim = dim if axis is None else one_of("split", dim, FIRST, axis)
     n = int(x.array.shape[normal_axis(dim, x.ndim)])
-    if isinstance(split_size_or_sections, Sequence):
-        sizes = [_integer(size, "split: the size") for size in split_size_or_sections]
+    if isinstance(split_size, Sequence):
+        sizes = [_integer(size, "split: the size") for size in split_size]
         if sum(sizes) != n or min(sizes, default=0) < 0:
             raise ShapeError(f"split: sizes {sizes} were given for an extent of {n}; needed: its parts" + call_site())
         ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
     else:
-        size = _integer(split_size_or_sections, "split: the size")
+        size = _integer(split_size, "split: the size")
         if size < 1:
             raise ShapeError(f"split: a size of {size} was given; needed: at least 1" + call_site())
         ends = list(range(size, n, size))
     return tuple(manipulation.split(x, ends, dim))
 
 
-def _chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+def _chunk(x: Any, chunks: int, dim: int = FIRST, *, axis: int | None = None) -> tuple[Any, ...]:
     """Return at most `chunks` parts of one size along `dim`; the last one may be smaller."""
+    dim = dim if axis is None else one_of("chunk", dim, FIRST, axis)
     n, chunks = int(x.array.shape[normal_axis(dim, x.ndim)]), _integer(chunks, "chunk: the number")
     if chunks < 1:
         raise ShapeError(f"chunk: {chunks} parts were asked for; needed: at least 1" + call_site())

@@ -134,7 +134,10 @@ _sinc_op: Primitive = op(
 
 @instead_of(np.sinc)
 def sinc(x: Any) -> Any:
-    """Return ``sin(pi x) / (pi x)``, which is 1 at zero. Derivatives of every order are exact, at zero too."""
+    """Return ``sin(pi x) / (pi x)``, which is 1 at zero. Derivatives of every order are exact, at zero too.
+
+    Adjoint: ``ct * (cos(pi x) - sinc(x)) / x``.
+    """
     return _sinc_op(x, options=(0,))
 
 
@@ -240,7 +243,10 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 
 
 def angle(z: Any, deg: bool = False) -> Any:
-    """Return the angle (argument) of complex numbers in radians, or in degrees with ``deg=True``."""
+    """Return the angle (argument) of complex numbers in radians, or in degrees with ``deg=True``.
+
+    Adjoint: ``-1j * ct / z``, and 0 for real numbers.
+    """
     if z.__class__ not in TENSORS:
         return np.angle(z, deg)
     if deg.__class__ is not bool:
@@ -251,19 +257,22 @@ def angle(z: Any, deg: bool = False) -> Any:
 
 @instead_of(np.real_if_close)
 def real_if_close(a: Any, tol: float = 100) -> Any:
-    """Return the real part if all imaginary parts are close to zero, else `a` unchanged."""
+    """Return the real part if all imaginary parts are close to zero, else `a` unchanged. Adjoint: the cotangent."""
     return a if a.dtype.kind == "c" and np.real_if_close(a.array, tol).dtype.kind == "c" else real(a)
 
 
 @instead_of(np.fabs)
 def fabs(x: Any) -> Any:
-    """Return the absolute value of real numbers as floats."""
+    """Return the absolute value of real numbers as floats. Adjoint: ``ct * sign(x)``."""
     return absolute(x if x.dtype.kind == "f" else x.astype(float))
 
 
 @instead_of(np.copysign)
 def copysign(x1: Any, x2: Any) -> Any:
-    """Return the magnitude of `x1` with the sign of `x2`."""
+    """Return the magnitude of `x1` with the sign of `x2`.
+
+    Adjoint: the cotangent times the sign of ``x1 * x2`` for `x1`, and 0 for `x2`.
+    """
     x1, x2 = operands(x1, x2)
     magnitude = absolute(x1.astype(np.copysign.resolve_dtypes((x1.dtype, x2.dtype, None))[-1]))
     return where(signbit(x2), -magnitude, magnitude)
@@ -271,13 +280,13 @@ def copysign(x1: Any, x2: Any) -> Any:
 
 @instead_of(np.positive)
 def positive(x: Any) -> Any:
-    """Return the operand unchanged."""
+    """Return the operand unchanged. Adjoint: the cotangent."""
     return x
 
 
 @instead_of(np.float_power)
 def float_power(x1: Any, x2: Any) -> Any:
-    """Return ``x1 ** x2`` computed in at least double precision."""
+    """Return ``x1 ** x2`` computed in at least double precision. Adjoint: that of `power`."""
     if x1.__class__ in TENSORS and x2.__class__ in (int, float):
         return power(x1.astype(np.result_type(x1.dtype, np.float64)), float(x2))
     x1, x2 = operands(x1, x2)
@@ -287,19 +296,19 @@ def float_power(x1: Any, x2: Any) -> Any:
 
 @instead_of(np.ldexp)
 def ldexp(x1: Any, x2: Any) -> Any:
-    """Return ``x1 * 2**x2`` for an integer `x2`."""
+    """Return ``x1 * 2**x2`` for an integer `x2`. Adjoint: ``ct * 2**x2`` for `x1`."""
     dtype = x1.dtype if hasattr(x1, "dtype") else np.dtype(float)
     return multiply(x1, exp2(x2.astype(dtype)) if hasattr(x2, "dtype") else 2.0**x2)
 
 
 @instead_of(np.divmod)
-def divmod(x1: Any, x2: Any) -> Any:
+def divmod(x1: Any, x2: Any) -> tuple[Any, Any]:
     """Return the quotient rounded down, which has no derivative, and the remainder."""
     return floor_divide(x1, x2), mod(x1, x2)
 
 
 @instead_of(np.modf)
-def modf(x: Any) -> Any:
+def modf(x: Any) -> tuple[Any, Any]:
     """Return the fractional part, and the integral part, which has no derivative."""
     whole = trunc(x)
     return where(isinf(x), zero_like(x), subtract(x, whole)), whole
@@ -307,7 +316,10 @@ def modf(x: Any) -> Any:
 
 @instead_of(np.ptp)
 def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Return the maximum minus the minimum over axes ("peak to peak")."""
+    """Return the maximum minus the minimum over axes ("peak to peak").
+
+    Adjoint: the cotangent at the maximum, and its negative at the minimum.
+    """
     return subtract(reductions.max(a, axis, keepdims=keepdims), reductions.min(a, axis, keepdims=keepdims))
 
 

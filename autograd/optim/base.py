@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import notebook
 from ..arrays.device import is_inexact, move
 from ..arrays.shape_only import is_absent
 from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
@@ -117,6 +118,8 @@ class Optimizer:
             check_names(self, own)
             start, end = end, end + len(members)
             self._groups.append(Members(range(start, end), own))
+        self._has_groups = len(self._groups) > 1
+        self._checked_lr: Any = None  # is a number that `step` has found legal
         check_numbers(caller, lr=self.lr)
         check_count(caller, digest_every=digest_every)
         for group in self.param_groups:
@@ -163,8 +166,21 @@ class Optimizer:
         numbers = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.number_names())
         return f"{type(self).__name__}({len(self.parameters)} parameters, {numbers})"
 
-    def zero_grad(self) -> None:
-        """Set the gradients of all parameters to None."""
+    def _repr_html_(self) -> str:
+        """The same for notebooks: a row for each group of parameters."""
+        names = self.number_names()
+        rows = [
+            (i, len(group["params"]), f"{sum(int(p.array.size) for p in group['params']):,}",
+             *(getattr(group[name], "__name__", group[name]) for name in names))
+            for i, group in enumerate(self.param_groups)
+        ]  # fmt: skip
+        heads = ("group", "parameters", "elements", *names)
+        return notebook.sheet(type(self).__name__, "", notebook.table(rows, heads))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradients of all parameters to None; OptionError if `set_to_none` is not True."""
+        if set_to_none is not True:
+            raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True" + call_site())
         for p in self.parameters:
             p._grad = None
 
@@ -192,9 +208,11 @@ class Optimizer:
         mesh = state.mesh
         if self.schedule is not None:
             self.lr = self.schedule(self.steps)
-        if not 0.0 <= self.lr < math.inf:
-            check_numbers(type(self).__name__, lr=self.lr)
-        has_groups = len(self._groups) > 1
+        lr = self.lr
+        if lr is not self._checked_lr:
+            check_numbers(type(self).__name__, lr=lr)
+            self._checked_lr = lr
+        has_groups = self._has_groups
         if has_groups:
             self._begin_groups()
         if mesh is not None:
@@ -205,7 +223,7 @@ class Optimizer:
                         type(self).__name__, {name: group[name] for name in self.number_names()}, group["params"]
                     )
                 refuse_unlabelled(type(self).__name__, self.parameters)
-            elif self.lr.__class__ is not float or has_groups:
+            elif lr.__class__ is not float or has_groups:
                 for group in self.param_groups:
                     refuse_rank_numbers(type(self).__name__, {"lr": group["lr"]}, group["params"])
             if self.digest_every and not mesh.is_alone:
@@ -318,7 +336,7 @@ class Optimizer:
             ]
         return found
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the state from the `state_dict` of an optimizer of the same class with parameters of the same shapes.
 
         Raises
@@ -326,7 +344,7 @@ class Optimizer:
         ShapeError
             Entries are missing or unknown, or shapes differ from those of the whole values.
         """
-        needed, n = {"steps", "lr", *self._saved}, len(self._groups)
+        state, needed, n = state_dict, {"steps", "lr", *self._saved}, len(self._groups)
         if n > 1:
             needed.add("groups")
         if (

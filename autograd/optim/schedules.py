@@ -116,7 +116,7 @@ def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> S
     return lambda step: lr * gamma ** bisect_right(ordered, step)
 
 
-def sequential_lr(schedules: Sequence[Schedule], milestones: Sequence[int]) -> Schedule:
+def sequential_lr(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> Schedule:
     """Return a schedule that follows several schedules in turn. Each counts steps from the milestone where it begins.
 
     Raises
@@ -131,20 +131,20 @@ def sequential_lr(schedules: Sequence[Schedule], milestones: Sequence[int]) -> S
     >>> [rate(step) for step in range(5)]
     [0.5, 0.75, 1.0, 0.5, 0.25]
     """
-    if len(schedules) != len(milestones) + 1 or list(milestones) != sorted(milestones):
+    if len(schedulers) != len(milestones) + 1 or list(milestones) != sorted(milestones):
         raise OptionError(
-            f"sequential_lr: {len(schedules)} schedules and milestones {list(milestones)}; needed: one milestone fewer "
-            "than schedules, in order"
+            f"sequential_lr: {len(schedulers)} schedules and milestones {list(milestones)}; needed: one milestone "
+            "fewer than schedules, in order"
         )
 
     def rate(step: int) -> float:
         k = bisect_right(milestones, step)
-        return schedules[k](step - (milestones[k - 1] if k else 0))
+        return schedulers[k](step - (milestones[k - 1] if k else 0))
 
     return rate
 
 
-def chained_lr(lr: float, schedules: Sequence[Schedule]) -> Schedule:
+def chained_lr(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
     """Return a schedule that applies the factors of several schedules, each relative to `lr`, one after another.
 
     Its rate is ``lr`` times the product of ``schedule(step) / lr``. The schedules are made with the same `lr`.
@@ -157,7 +157,7 @@ def chained_lr(lr: float, schedules: Sequence[Schedule]) -> Schedule:
     [0.125, 0.125, 0.09375, 0.0625]
     """
     check_numbers("chained_lr", lr=lr)
-    parts = list(schedules)
+    parts = list(schedulers)
     return lambda step: lr * math.prod(part(step) / lr for part in parts) if lr else 0.0
 
 
@@ -201,6 +201,7 @@ def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
 def one_cycle_lr(
     max_lr: float,
     total_steps: int,
+    *,
     pct_start: float = 0.3,
     anneal_strategy: str = "cos",
     div_factor: float = 25.0,

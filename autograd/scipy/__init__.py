@@ -15,3 +15,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    """The names of the module, with those that are loaded at first use, for completion."""
+    return sorted({*globals(), *__all__})

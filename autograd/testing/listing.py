@@ -6,19 +6,15 @@ that the operation's cases have.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import itertools
-import linecache
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..engine import events
 from ..engine.broadcasting import broadcast
+from ..engine.formula import source
 from ..engine.multi_output import Several
 from ..engine.parameter import resolve, tensor
 from ..engine.primitive import Primitive, registry
@@ -83,52 +79,6 @@ def row(name: str) -> dict[str, Any]:
         "real_only": REAL_ONLY.get(name, ""),
         "without_derivative": WITHOUT_DERIVATIVE.get(name, ""),
     }  # fmt: skip
-
-
-# -- rules as text ---------------------------------------------------------------------------------------------------
-
-
-def source(rule: Callable[..., Any] | None) -> str:
-    """Return the source of a rule: a function or lambda as it is written, and the lambdas that it closes over.
-
-    Examples
-    --------
-    >>> from autograd.testing.listing import source
-    >>> from autograd.engine.primitive import registry
-    >>> source(registry["exp"].adjoint[0])
-    'lambda ct, y, x: ct * derivative(y, x), where derivative = lambda y, x: y'
-    >>> source(None)
-    'no cotangent'
-    """
-    if rule is None:
-        return "no cotangent"
-    code = getattr(rule, "__code__", None)
-    if code is None:
-        return str(getattr(rule, "name", None) or getattr(rule, "__name__", repr(rule)))
-    if code.co_name != "<lambda>":
-        try:
-            return textwrap.dedent(inspect.getsource(rule)).rstrip()
-        except (OSError, TypeError):
-            return str(code.co_name)
-    text = _lambda_source(code)
-    closed = zip(code.co_freevars, (c.cell_contents for c in rule.__closure__ or ()), strict=True)
-    # named functions are left out: they can be looked up, and would not fit into a table
-    inner = [f"{name} = {source(x)}" for name, x in closed if getattr(x, "__name__", "") == "<lambda>"]
-    return text + (f", where {'; '.join(inner)}" if inner else "")
-
-
-@lru_cache(maxsize=64)
-def _lambdas(file: str) -> list[tuple[ast.Lambda, str]]:
-    text = "".join(linecache.getlines(file))
-    return [(node, text) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda)]
-
-
-def _lambda_source(code: Any) -> str:
-    """Return the source of a lambda: of all lambdas in its file, the one whose body is at the position of the code."""
-    spans = {(line, column) for line, _, column, _ in code.co_positions()}
-    there = [(n, text) for n, text in _lambdas(code.co_filename) if n.lineno == code.co_firstlineno]
-    own = [(n, text) for n, text in there if (n.body.lineno, n.body.col_offset) in spans] or there
-    return " ".join((ast.get_source_segment(own[0][1], own[0][0]) or "").split()) if own else "lambda"
 
 
 # -- layouts ---------------------------------------------------------------------------------------------------------

@@ -71,3 +71,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'autograd.transforms' has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(f"autograd.transforms.{LAZY[name]}"), name)
     return found
+
+
+def __dir__() -> list[str]:
+    """The names of the module, with those that are loaded at first use, for completion."""
+    return sorted({*globals(), *LAZY})

@@ -154,10 +154,16 @@ def _jacobian(f: Function, x: Any, mode: str | None, *, warn: bool = True) -> An
 
 
 def _cheaper_mode(traced: Traced) -> str:
-    """The mode that needs less work, or reverse where the layout of the result depends on the mode."""
+    """The mode that needs less work, or reverse where the layout of the result depends on the mode.
+
+    Reverse, too, where a user's primitive has no forward rule. The transpose of its reverse rule would call that rule
+    with Tensors, and rules of HIPS autograd's programs may compute with functions of any library.
+    """
     if not all(is_copied(x.layout) for x in (*traced.inputs, *traced.outputs)):
         return "reverse"
-    return "forward" if 2 * _count(traced.inputs) <= _count(traced.outputs) else "reverse"
+    if 2 * _count(traced.inputs) > _count(traced.outputs) or traced.has_only_reverse_rules:
+        return "reverse"
+    return "forward"
 
 
 def _count(xs: Sequence[Tensor]) -> int:

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..engine.pytree import tree_map
 from ..engine.state import state
 from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site
@@ -158,6 +160,8 @@ def elementwise_grad(fun: Function, argnum: Argnum = 0) -> Function:
 
     Notes
     -----
+    An argument that is a NumPy array of integers is converted to floating point.
+
     ``g_j = sum_i d f_i / d x_j``: the pullback of ones, at the cost of one gradient. Under a mesh every element of the
     global value counts once: the cotangent of a Replicated output is 1 on the first rank of the axis and 0 on the
     others.
@@ -407,6 +411,8 @@ def aux_out(traced: Traced, aux: Any) -> Any:
 
 
 def _elementwise_grad(f: Function, x: Any) -> Any:
+    if isinstance(x, np.ndarray) and x.dtype.kind in "iu":  # as programs of HIPS autograd pass points to evaluate at
+        x = x.astype(float)
     traced = Traced(f, x)
     for y in traced.outputs:
         if y.array.dtype.kind == "c":

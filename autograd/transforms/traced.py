@@ -15,8 +15,9 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
-from ..engine.parameter import Constant, Leaf, tensor
+from ..engine.parameter import BOXED, Constant, Leaf, tensor
 from ..engine.pytree import flatten
+from ..engine.recording import copying, unshared
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
@@ -62,14 +63,17 @@ class Traced:
         with Tape() as self.tape:
             recording, is_source = self.tape.recording, False
             before = recording.takes_unrecorded, recording.given
+            levels = state.levels
             recording.takes_unrecorded |= is_outermost
+            recording.copies |= is_outermost
             for i, x in enumerate(leaves):
                 if x.__class__ in TENSORS:
                     self.raw = False
                     is_source |= x.tape is not recording and may_need_gradient(x)
                 else:
                     try:
-                        x = tensor(x)
+                        maker = BOXED.get(x.__class__)
+                        x = tensor(unshared(x) if recording.copies else x) if maker is None else maker(x, 0, None)
                     except DtypeError as error:
                         what = what or getattr(function, "what", "argument 0")
                         raise DtypeError(f"{self.structure.paths(what)[i]}: {error}" + call_site()) from error
@@ -92,12 +96,18 @@ class Traced:
                 inputs.append(self.tape.watch(x))
             if is_source and recording.takes_unrecorded:  # a value computed outside may depend on an argument
                 recording.takes_unrecorded, recording.given = False, (tree, getattr(function, "given", None))
+            state.levels = (*levels, self.tape.start)
+            if recording.copies:
+                copying.append(recording)
             try:
                 found, self.out_structure = flatten(function(self.structure.rebuild(inputs)))
             except LayoutError as error:
                 raise self.hinted(error) from error.__cause__
             finally:
                 recording.takes_unrecorded, recording.given = before
+                state.levels = levels
+                if recording.copies:
+                    copying.remove(recording)
             for y in found:
                 if y.__class__ is Deferred:  # a value that is returned must have arrived
                     y.wait()
@@ -130,6 +140,12 @@ class Traced:
             if y.tape is not None:
                 return True
         return self.tape.recording.communicates
+
+    @property
+    def has_only_reverse_rules(self) -> bool:
+        """Whether the function called a user's primitive that has no forward rule."""
+        nodes = self.tape.recording.nodes[self.tape.start : self.tape.end]
+        return any(node is not None and not getattr(node[0], "has_jvp", True) for node in nodes)
 
     def value(self, keep: bool = False) -> Any:
         """Return the result of the function; with `keep`, as copies where the tape still needs the arrays."""

@@ -642,7 +642,7 @@ class Row34(Bug):
         x = ag.tensor(rows, {"dp": Shard(0)}, global_shape=(7, 4))  # parts of one value, which has one mask
         w = ag.Parameter(draw("w", 4, 5), name="w")
         with ag.Tape() as tape:
-            h = nn.dropout(np.tanh(x @ cc.cast(w, "dp", to=R)), 0.5, self.key)
+            h = nn.dropout(np.tanh(x @ cc.cast(w, "dp", to=R)), 0.5, key=self.key)
             loss = cc.all_reduce((h**3).sum(), "dp", to=I)
         tape.backward(loss)
         optim.SGD([w], lr=0.0).step()
@@ -650,7 +650,7 @@ class Row34(Bug):
 
     def serial(self) -> Any:
         x = draw("x", 7, 4)
-        (g,) = grads(lambda w: (nn.dropout(np.tanh(x @ w), 0.5, self.key) ** 3).sum(), draw("w", 4, 5))
+        (g,) = grads(lambda w: (nn.dropout(np.tanh(x @ w), 0.5, key=self.key) ** 3).sum(), draw("w", 4, 5))
         return {"w": g}
 
 

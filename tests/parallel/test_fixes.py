@@ -7,7 +7,6 @@ until it ends. Then its gradients must be those of the serial program.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,6 @@ from collectives import I, R, Shard
 
 MOST = 6  # fixes of one program
 X, T, W = (numpy.random.default_rng(i).standard_normal(shape) for i, shape in enumerate([(7, 4), (7, 3), (4, 3)]))
-LABELS = numpy.arange(7) % 3
 
 
 class Run:
@@ -77,11 +75,7 @@ class Run:
         return cc.shard(ag.tensor(array, layout=dict.fromkeys(self.mesh.names, R)), "dp")
 
 
-LOSSES = {
-    "mse_loss": nn.mse_loss, "l1_loss": nn.l1_loss, "smooth_l1_loss": nn.smooth_l1_loss,
-    "binary_cross_entropy_with_logits": nn.binary_cross_entropy_with_logits, "cross_entropy": nn.cross_entropy,
-}  # fmt: skip
-NAMES = {**vars(cc), **LOSSES, "ag": ag, "cc": cc}
+NAMES = {**vars(cc), "ag": ag, "cc": cc}
 SAME = re.compile(r"The same on all ranks[^?]*\?\s+(?:fix: )?(?P<how>.+)")
 FIX = re.compile(r"^  fix: (?P<how>.+?)(?P<different>, if the ranks of '\w+' have different data)?(?:   \(.*)?$", re.M)
 MADE = re.compile(r"^  (?P<name>\w+)(?:: \S+ \{.*\})? was made without a label", re.M)
@@ -104,8 +98,6 @@ def fix_of(text: str, is_same: bool, operands: dict[str, Any]) -> tuple[str | No
         if own := getattr(x, "name", ""):
             how = re.sub(rf"\b{own}\b(?=[,)])", name, how)
     how = how.replace("dim=...", "dim=0").removesuffix(" first").split(", or ")[0].split(" and ")[0]
-    if how.partition("(")[0] in LOSSES:
-        return None, "", how.replace("(...", f"({', '.join(operands)}")
     if how.startswith("leave "):
         return None, "", next(iter(operands))
     inside = re.match(r"(?:\w+\.)?\w+\((\w+)[,)]", how)
@@ -157,7 +149,7 @@ def test_the_fixes_lead_to_the_serial_gradient(name: str) -> None:
             assert numpy.allclose(gradient, wanted[key], rtol=1e-9, atol=1e-12), "\n".join(told)
 
 
-# -- a mean of sharded rows -------------------------------------------------------------------------------------------
+# -- operations along sharded rows -------------------------------------------------------------------------------------
 def entered(run: Run) -> Any:
     return cc.cast(run.parameter("w", W), "dp", to=R)
 
@@ -176,10 +168,6 @@ def of_rows(place: str, operation: Any, **operands: str) -> Any:
 
 
 for _name, _operation, _says in [
-    ("mean", lambda x: np.mean(x**2), "x.sum() / (x.global_shape[0] * x.global_shape[1])"),
-    ("mean_of_rows", lambda x: np.mean(x, 0), "x.sum(0) / x.global_shape[0]"),
-    ("mean_with_kept_dimensions", lambda x: np.mean(x, 0, keepdims=True), "keepdims=True"),
-    ("average", lambda x: np.average(x, 0), "x.sum(0) / x.global_shape[0]"),
     ("standard_deviation", lambda x: np.std(x, 0), "all_gather(x, 'dp', dim=0)"),
     ("variance", lambda x: np.var(x), "all_gather(x, 'dp', dim=0)"),
     ("softmax_over_rows", lambda x: nn.softmax(x, 0) ** 2, "all_gather(x, 'dp', dim=0)"),
@@ -187,30 +175,7 @@ for _name, _operation, _says in [
     ("maximum", lambda x: np.max(x, 0), "all_gather(x, 'dp', dim=0)"),
     ("reversed", lambda x: x[::-1] * ag.constant(numpy.arange(1.0, 4)), "all_gather(x, 'dp', dim=0)"),
 ]:
-    if _name == "mean":
-        _operation = np.mean
     program(lambda p, f=_operation: (f(X @ p["w"] - T) * 1.0).sum(), says=_says)(of_rows(_name, _operation))
-
-
-def of_loss(name: str, loss: Any) -> Any:
-    def body(run: Run) -> Any:
-        with ag.Tape() as tape:
-            y = run.sharded(X) @ entered(run)
-            if name == "cross_entropy":
-                operands = {"logits": y, "labels": run.sharded(LABELS)}
-            else:
-                operands = {"input": y, "target": run.sharded(T)}
-            return run.backward(tape, run.do(name, functools.partial(loss, reduction="mean"), **operands))
-
-    body.__name__ = name
-    return body
-
-
-for _name, _loss in LOSSES.items():
-    _target = LABELS if _name == "cross_entropy" else T
-    program(lambda p, f=_loss, t=_target: f(X @ p["w"], t, reduction="mean"), says="reduction='sum'")(
-        of_loss(_name, _loss)
-    )
 
 
 # -- how data get their labels ----------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from ...engine.broadcasting import broadcast
 from ...engine.primitive import op
+from ...engine.tensor import Tensor
 from ...errors import ShapeError, call_site, typed_errors
 from ...kernels import normal
 from ..elementwise import exp, sigmoid, tanh
@@ -42,12 +43,17 @@ def _gelu_adjoint(ct: Any, y: Any, x: Any, form: str) -> Any:
 _gelu_op = Fused("gelu", "N", _gelu, (_gelu_adjoint,), saves="0", dims=broadcast, operands="x")
 
 
+@overload
+def gelu(input: Tensor, approximate: str = "none") -> Tensor: ...
+@overload
+def gelu(input: Any, approximate: str = "none") -> Any: ...
 @typed_errors
-def gelu(x: Any, approximate: str = "none") -> Any:
+def gelu(input: Any, approximate: str = "none") -> Any:
     """Return ``x P(x)``, where P is the standard normal distribution function, elementwise.
 
     Parameters
     ----------
+    input : Tensor or array
     approximate : "none" or "tanh"
         "tanh" computes ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``.
 
@@ -69,7 +75,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     """
     if approximate not in ("none", "tanh"):
         raise ShapeError(f"gelu: approximate={approximate!r} was given; needed: 'none' or 'tanh'" + call_site())
-    return _gelu_op(x, options=(approximate,))
+    return _gelu_op(input, options=(approximate,))
 
 
 def _silu_adjoint(ct: Any, y: Any, x: Any) -> Any:

@@ -7,11 +7,11 @@ blocks of rows, and on views of any strides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from ...engine.tensor import TENSORS
+from ...engine.tensor import TENSORS, Tensor
 from ...errors import DtypeError, ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import constant_like, raw, stack
@@ -118,6 +118,14 @@ masked_attention_op = Fused(
 )  # fmt: skip
 
 
+@overload
+def attention(
+    q: Tensor, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
+) -> Tensor: ...
+@overload
+def attention(
+    q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
+) -> Any: ...
 @typed_errors
 def attention(
     q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
@@ -184,6 +192,12 @@ def attention(
     return masked_attention_op(q, k, v, mask, options=(bool(causal), scale))
 
 
+@overload
+def attention_weights(
+    q: Tensor, k: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
+) -> Tensor: ...
+@overload
+def attention_weights(q: Any, k: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any: ...
 @typed_errors
 def attention_weights(q: Any, k: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any:
     """Return ``softmax(scale q k' + mask)``, the weights of `attention`, [..., heads, tokens, keys].
@@ -266,6 +280,10 @@ masked_self_attention_op = Fused(
 )  # fmt: skip
 
 
+@overload
+def self_attention(qkv: Tensor, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Tensor: ...
+@overload
+def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any: ...
 @typed_errors
 def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any:
     """Return the `attention` of queries, keys and values held in one array, the result of one projection.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
-from ...engine.tensor import TENSORS
+from ...engine.tensor import TENSORS, Tensor
 from ...errors import ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix, Sum
 from ..shape import reshape
@@ -123,6 +123,14 @@ convolution_weight: Primitive = op(
 )  # fmt: skip
 
 
+@overload
+def convolution(
+    x: Tensor, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor: ...
+@overload
+def convolution(
+    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any: ...
 @typed_errors
 def convolution(
     x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.shape_only import Shaped
 from ...engine.dispatch import ones
+from ...engine.events import listeners
 from ...engine.primitive import op
-from ...engine.tensor import TENSORS
+from ...engine.tensor import TENSORS, Tensor
 from ...errors import UNTYPED, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, refused
 from ...kernels import compiled
 from ...layouts.layout import Mix, Shard, Sum
@@ -19,7 +21,7 @@ from ...layouts.messages import describe
 from ...layouts.names import name_of, view_of
 from ..arguments import labelled, raw
 from ..elementwise import not_equal, where
-from ..reductions import mean_loss
+from ..reductions import mean
 from ..reductions import sum as total
 from ..shape import reshape
 from .fused import Fused
@@ -193,10 +195,10 @@ def _smoothed(logits: Any, labels: Any, ignored: int | None, smoothing: float) -
 
 def _smoothed_adjoint(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
     classes = logits.shape[1]
-    g = reshape(ct, (*ct.shape, 1)) * (
-        softmax(logits, 1) - (one_hot(labels, logits) * (1.0 - smoothing) + smoothing / max(classes, 1))
-    )
-    return g if ignored is None else where(_not_ignored(labels, ignored, ct), g, 0.0)
+    slope = softmax(logits, 1) - (one_hot(labels, logits) * (1.0 - smoothing) + smoothing / max(classes, 1))
+    if ignored is not None:  # of the slope, because a cotangent may be Partial, which `where` does not take
+        slope = where(_not_ignored(labels, ignored, ct), slope, 0.0)
+    return reshape(ct, (*ct.shape, 1)) * slope
 
 
 smoothed_cross_entropy_op = Fused(
@@ -205,6 +207,26 @@ smoothed_cross_entropy_op = Fused(
 )  # fmt: skip
 
 
+IGNORED = -100
+"""The label of rows without a loss, where a program names none: torch's. No class has it."""
+_CHECKED = frozenset((np.ndarray, Shaped))
+"""The types of labels that are checked for their range, or have no values."""
+
+
+def _may_ignore(labels: Any) -> bool:
+    """Whether a row may have the label IGNORED. Labels on a device stay there, and are not looked at."""
+    return type(labels) is not Shaped and (type(labels) is not np.ndarray or bool((labels == IGNORED).any()))
+
+
+@overload
+def cross_entropy(
+    logits: Tensor, labels: Any, reduction: str = "none", *, ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor: ...  # fmt: skip
+@overload
+def cross_entropy(
+    logits: Any, labels: Any, reduction: str = "none", *, ignore_index: int | None = None, label_smoothing: float = 0.0
+) -> Any: ...
 def cross_entropy(
     logits: Any, labels: Any, reduction: str = "none", *, ignore_index: int | None = None, label_smoothing: float = 0.0
 ) -> Any:
@@ -216,10 +238,10 @@ def cross_entropy(
         The classes may not be sharded.
     labels : [n], integers
     reduction : "none", "sum" or "mean"
-        The mean is over the rows that are not ignored. It is refused where the rows are sharded, because the mean of
-        a part is not the mean of the whole: divide the sum by the *global* count instead.
+        The mean is over the rows that are not ignored. Where the rows are sharded, the sum and the mean are Partial,
+        and the mean divides by the number of rows of all ranks; with `ignore_index` it is refused.
     ignore_index : int, optional
-        Rows with this label have loss 0 and gradient 0.
+        Rows with this label have loss 0 and gradient 0. -100 costs nothing where no row has it.
     label_smoothing : float
         The fraction of each target that is spread evenly over all classes (Szegedy et al. 2016, section 7).
 
@@ -235,7 +257,7 @@ def cross_entropy(
     DtypeError
         The labels are not integers.
     LayoutError
-        The classes are sharded, or a mean over sharded rows is asked for.
+        The classes are sharded, or the rows are, and a mean over those that are not ignored is asked for.
 
     Notes
     -----
@@ -251,7 +273,8 @@ def cross_entropy(
     try:
         if reduction not in ("none", "sum", "mean"):
             raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
-        array, indices = raw(logits), raw(labels)
+        array = logits.array if logits.__class__ in TENSORS else logits
+        indices = labels.array if labels.__class__ in TENSORS else labels
         if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
             raise DtypeError(f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers")
         if len(array.shape) != 2 or indices.shape != array.shape[:1]:
@@ -259,14 +282,26 @@ def cross_entropy(
                 f"cross_entropy: logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: "
                 f"[n, classes] and [n]{as_rows(array.shape, indices.shape)}" + call_site()
             )
-        if ignore_index is None and label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE:
-            if reduction == "none":
-                return cross_entropy_op(logits, labels)
-            if reduction == "mean":
-                return mean_loss(cross_entropy_op(logits, labels), "cross_entropy", logits=logits, labels=labels)
-            if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
-                return cross_entropy_sum(logits, labels)
-            return cross_entropy_op(logits, labels).sum()
+        is_plain = label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE
+        if ignore_index == IGNORED:  # the operation finds it, if a row is ignored
+            is_plain = is_plain and type(indices) in _CHECKED and not listeners
+            if not is_plain and not _may_ignore(indices):
+                ignore_index = None
+                is_plain = label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE
+        elif ignore_index is not None:
+            is_plain = False
+        if is_plain:
+            try:
+                if reduction == "none":
+                    return cross_entropy_op(logits, labels)
+                if reduction == "mean":
+                    return mean(cross_entropy_op(logits, labels))
+                if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
+                    return cross_entropy_sum(logits, labels)
+                return cross_entropy_op(logits, labels).sum()
+            except ShapeError:  # IGNORED is out of range: the check of the labels finds it without another pass
+                if ignore_index is None or not _may_ignore(indices):
+                    raise
         if ignore_index is not None:
             ignore_index = index(ignore_index)
         if not 0 <= label_smoothing <= 1:
@@ -279,7 +314,7 @@ def cross_entropy(
         if reduction == "sum":
             return total(losses)
         if ignore_index is None:
-            return mean_loss(losses, "cross_entropy", logits=logits, labels=labels)
+            return mean(losses)
         if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
             raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignore_index))
         return total(losses) / float(np.count_nonzero(indices != ignore_index))

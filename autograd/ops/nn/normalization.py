@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
+from ...engine.tensor import Tensor
 from ...errors import OptionError, ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import raw
@@ -67,6 +68,10 @@ layer_norm_op = Fused(
 )  # fmt: skip
 
 
+@overload
+def layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor: ...
+@overload
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any: ...
 @typed_errors
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension.
@@ -129,6 +134,10 @@ rms_norm_op = Fused(
 )  # fmt: skip
 
 
+@overload
+def rms_norm(x: Tensor, weight: Any = None, eps: float | None = None) -> Tensor: ...
+@overload
+def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any: ...
 @typed_errors
 def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any:
     """Return ``x / sqrt(mean(x^2) + eps) * weight`` along the last dimension, which may not be sharded.

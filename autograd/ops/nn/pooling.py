@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -47,6 +47,10 @@ max_pool_op = op(
 )  # fmt: skip
 
 
+@overload
+def max_pool(x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1) -> Tensor: ...
+@overload
+def max_pool(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1) -> Any: ...
 @typed_errors
 def max_pool(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1) -> Any:
     """Return the maximum of every window of x, ``[n, channels, *spatial]``.
@@ -95,6 +99,14 @@ def _pooling_windows(caller: str, x: Any, kernel: Any, stride: Any, padding: Any
     return w
 
 
+@overload
+def avg_pool(
+    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
+) -> Tensor: ...
+@overload
+def avg_pool(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
+) -> Any: ...
 @typed_errors
 def avg_pool(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True

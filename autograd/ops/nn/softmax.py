@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from ...engine.primitive import op
+from ...engine.tensor import Tensor
 from ...errors import ArgumentError, call_site, typed_errors
 from ...layouts.layout import Mix
-from ..arguments import normal_axes, raw
+from ..arguments import LAST, normal_axes, one_of, raw
 from ..elementwise import exp
 from ..shape import expand_dims, mixed_axis_dims
 from .fused import Fused
@@ -65,42 +66,55 @@ _log_softmax_op = Fused(
 )  # fmt: skip
 
 
-def _axis(x: Any, axis: int) -> int:
+def _axis(x: Any, dim: Any, axis: Any) -> int:
+    if axis is not None:
+        dim = one_of("softmax and logsumexp", dim, LAST, axis)
+    axis = -1 if dim is LAST else dim
     if axis is None or isinstance(axis, list | tuple):
         raise ArgumentError(f"softmax and logsumexp: axis={axis!r} was given; needed: one integer" + call_site())
     return normal_axes(axis, len(raw(x).shape))[0]
 
 
+@overload
+def logsumexp(input: Tensor, dim: int = LAST, *, axis: Any = None) -> Tensor: ...
+@overload
+def logsumexp(input: Any, dim: int = LAST, *, axis: Any = None) -> Any: ...
 @typed_errors
-def logsumexp(x: Any, axis: int = -1) -> Any:
+def logsumexp(input: Any, dim: int = LAST, *, axis: Any = None) -> Any:
     """Return ``log(sum(exp(x)))`` along an axis, computed without overflow. That dimension may not be sharded."""
-    return _logsumexp_op(x, options=(_axis(x, axis),))
+    return _logsumexp_op(input, options=(_axis(input, dim, axis),))
 
 
+@overload
+def softmax(input: Tensor, dim: int = LAST, *, axis: Any = None) -> Tensor: ...
+@overload
+def softmax(input: Any, dim: int = LAST, *, axis: Any = None) -> Any: ...
 @typed_errors
-def softmax(x: Any, axis: int = -1) -> Any:
+def softmax(input: Any, dim: int = LAST, *, axis: Any = None) -> Any:
     """Return ``exp(x) / sum(exp(x))`` along an axis, computed without overflow. That dimension may not be sharded.
 
     Adjoint: ``ct * y - y * sum(ct * y)``.
 
     Parameters
     ----------
-    x : Tensor or array
-        R, I, V, or Shard of another dimension than `axis`; a Partial value is refused.
+    input : Tensor or array
+        R, I, V, or Shard of another dimension than `dim`; a Partial value is refused.
+    dim : int
+        The dimension along which the results add up to 1, by default the last one.
     axis : int
-        The dimension along which the results add up to 1.
+        Another name of `dim`.
 
     Returns
     -------
     Tensor or array
-        The shape, dtype and layout of `x`.
+        The shape, dtype and layout of `input`.
 
     Raises
     ------
     LayoutError
-        `x` is Partial, or sharded along `axis`.
+        `input` is Partial, or sharded along `dim`.
     AxisError
-        `x` has no dimension `axis`.
+        `input` has no dimension `dim`.
 
     Examples
     --------
@@ -109,24 +123,28 @@ def softmax(x: Any, axis: int = -1) -> Any:
     >>> nn.softmax(numpy.zeros((1, 4))).tolist()
     [[0.25, 0.25, 0.25, 0.25]]
     """
-    return _softmax_op(x, options=(_axis(x, axis),))
+    return _softmax_op(input, options=(_axis(input, dim, axis),))
 
 
+@overload
+def log_softmax(input: Tensor, dim: int = LAST, *, axis: Any = None) -> Tensor: ...
+@overload
+def log_softmax(input: Any, dim: int = LAST, *, axis: Any = None) -> Any: ...
 @typed_errors
-def log_softmax(x: Any, axis: int = -1) -> Any:
+def log_softmax(input: Any, dim: int = LAST, *, axis: Any = None) -> Any:
     """Return ``log(softmax(x))`` along an axis, computed without overflow. That dimension may not be sharded.
 
     Adjoint: ``ct - softmax(x) * sum(ct)``.
 
     Parameters
     ----------
-    x, axis
+    input, dim, axis
         As in `softmax`.
 
     Returns
     -------
     Tensor or array
-        The shape, dtype and layout of `x`.
+        The shape, dtype and layout of `input`.
 
     Raises
     ------
@@ -140,7 +158,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     >>> nn.log_softmax(numpy.zeros((1, 4))).round(4).tolist()
     [[-1.3863, -1.3863, -1.3863, -1.3863]]
     """
-    return _log_softmax_op(x, options=(_axis(x, axis),))
+    return _log_softmax_op(input, options=(_axis(input, dim, axis),))
 
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]

@@ -17,6 +17,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.testing.cases import CASES, Case
 from collectives import I, P, R, Rooted, Shard, V
 
+from ...grouped import each
 from ..ops.test_operations import named, raw
 from . import fake_device
 from .fake_device import DeviceArray, Mixed
@@ -89,7 +90,7 @@ def test_a_training_step_stays_on_the_device(optimizer: Callable[[Any], Any]) ->
         for _ in range(3):
             with without_crossings():
                 with ag.Tape() as tape:
-                    loss = nn.cross_entropy(model(data[0]), data[1]).sum() * (1 / 5)
+                    loss = nn.cross_entropy(model(data[0]), data[1], reduction="sum") * (1 / 5)
                 tape.backward(loss)
                 steps.step()
                 steps.zero_grad()
@@ -264,7 +265,7 @@ def test_data_parallel_training_on_the_device() -> None:
             mine, labels = (ag.tensor(place(a[rows]), {"dp": Shard(0)}) for a in (x, y))
             for _ in range(2):
                 with ag.Tape() as tape:
-                    loss = cc.all_reduce(nn.cross_entropy(model(mine), labels).sum() * (1 / 6), "dp", to=I)
+                    loss = cc.all_reduce(nn.cross_entropy(model(mine), labels, reduction="sum") * (1 / 6), "dp", to=I)
                 tape.backward(loss)
                 steps.step()
                 steps.zero_grad()
@@ -284,7 +285,7 @@ def shaped(x: Any) -> Shaped:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("c", CASES, ids=named)
+@each(CASES, lambda c: c.operation, named)
 def test_shapes_without_values(c: Case, dtype: str) -> None:
     args = [a.astype(dtype) for a in c.draw()]
     with numpy.errstate(all="ignore"):

@@ -20,6 +20,7 @@ from autograd.engine.primitive import op, registry
 from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case
 from autograd.testing.cases.special import ON_HOST
 
+from ...grouped import each
 from ..ops.test_operations import BITS, named
 from . import fake_device
 
@@ -110,7 +111,7 @@ def reasonable(c: Case) -> bool:
     return c.operation not in (*on_host, *ON_HOST) and not any(word in c.label for word in HOST_ARRAYS)
 
 
-@pytest.mark.parametrize("c", [c for c in CASES if reasonable(c) or c.label == "number"], ids=named)
+@each([c for c in CASES if reasonable(c) or c.label == "number"], lambda c: c.operation, named)
 def test_every_operation_on_the_device(c: Case, there: Device) -> None:
     args = c.draw()
     with numpy.errstate(all="ignore"):

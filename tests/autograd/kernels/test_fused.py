@@ -387,7 +387,7 @@ def test_attention_shards_batches_heads_and_queries() -> None:
         assert ops.self_attention(packed, ag.constant(numpy.eye(5, dtype=bool))).layout["tp"] == Shard(2)
 
 
-def test_a_mean_over_sharded_rows_is_refused() -> None:
+def test_a_mean_over_sharded_rows_that_are_not_ignored_is_refused() -> None:
     labels = numpy.array([0, 1, 2, -1])
     with cc.Mesh(dp=1):
         x = ag.tensor(draws()(4, 3), {"dp": Shard(0)}, requires_grad=True)

@@ -112,6 +112,11 @@ def flag() -> Kind:
     return Kind(lambda d: d.random() < 0.5, unknown)
 
 
+def boolean() -> Kind:
+    """True or False, and nothing else."""
+    return Kind(lambda d: d.random() < 0.5, lambda v: v is True or v is False, [0, 1, None, "x"])
+
+
 def dtype() -> Kind:
     def legal(v: Any) -> bool | None:
         try:
@@ -392,11 +397,11 @@ CALLS: dict[str, Entry] = {
     ),
     # -- functions
     "cross_entropy": Entry(
-        nn.cross_entropy, {"logits": array(3, 4), "labels": labels(3, 4), "reduction": choice(*REDUCTION)}
+        nn.cross_entropy, {"input": array(3, 4), "target": labels(3, 4), "reduction": choice(*REDUCTION)}
     ),
     "smoothed cross_entropy": Entry(
         lambda x, t, r, ignore_index, label_smoothing: nn.cross_entropy(
-            x, t, r, ignore_index=ignore_index, label_smoothing=label_smoothing
+            x, t, reduction=r, ignore_index=ignore_index, label_smoothing=label_smoothing
         ),
         {
             "logits": array(3, 4),
@@ -431,16 +436,18 @@ CALLS: dict[str, Entry] = {
             "reduction": choice(*REDUCTION),
         },
     ),
-    "softmax": Entry(nn.softmax, {"x": array(2, 3), "axis": axis(2)}),
-    "log_softmax": Entry(nn.log_softmax, {"x": array(2, 3), "axis": axis(2)}),
+    "softmax": Entry(nn.softmax, {"input": array(2, 3), "dim": axis(2)}),
+    "log_softmax": Entry(nn.log_softmax, {"input": array(2, 3), "dim": axis(2)}),
     "layer_norm": Entry(
-        nn.layer_norm,
+        ag.ops.layer_norm,
         {"x": array(2, 3), "weight": array(3, optional=True), "bias": array(3, optional=True), "eps": eps()},
     ),
-    "rms_norm": Entry(nn.rms_norm, {"x": array(2, 3), "weight": array(3, optional=True), "eps": eps(optional=True)}),
-    "dropout": Entry(nn.dropout, {"x": array(2, 3), "p": probability(), "key": key()}),
-    "embedding": Entry(nn.embedding, {"index": indices(5), "weight": array(5, 3, is_moved=True)}),
-    "gelu": Entry(nn.gelu, {"x": array(2, 3), "approximate": choice("none", "tanh")}),
+    "rms_norm": Entry(
+        ag.ops.rms_norm, {"x": array(2, 3), "weight": array(3, optional=True), "eps": eps(optional=True)}
+    ),
+    "dropout": Entry(nn.dropout, {"input": array(2, 3), "p": probability(), "training": boolean(), "key": key()}),
+    "embedding": Entry(nn.embedding, {"input": indices(5), "weight": array(5, 3, is_moved=True)}),
+    "gelu": Entry(nn.gelu, {"input": array(2, 3), "approximate": choice("none", "tanh")}),
     **{name: Entry(getattr(nn, name), {"x": array(2, 3)}) for name in ("relu", "sigmoid", "silu", "softplus", "tanh")},
     "max_pool": Entry(
         nn.max_pool,
@@ -484,7 +491,7 @@ CALLS: dict[str, Entry] = {
     ),
     # -- initialisers
     **{
-        name: Entry(getattr(nn.init, name), {"p": parameter(), **kinds, "key": key()})
+        name: Entry(getattr(nn.init, name), {"tensor": parameter(), **kinds, "key": key()})
         for name, kinds in {
             "uniform_": {"a": bound(-1.0, 0.0), "b": bound(1.0, 2.0)},
             "normal_": {"mean": bound(0.0, 1.0), "std": number(0, 1e30, 0.0, 1.0)},
@@ -499,11 +506,11 @@ CALLS: dict[str, Entry] = {
     "constant_": Entry(
         nn.init.constant_,
         {
-            "p": parameter(),
-            "value": Kind(lambda d: 1.0, lambda v: None if is_real(v) else bound().legal(v), ["0.5", 1j, None]),
+            "tensor": parameter(),
+            "val": Kind(lambda d: 1.0, lambda v: None if is_real(v) else bound().legal(v), ["0.5", 1j, None]),
         },
     ),
-    "zeros_": Entry(nn.init.zeros_, {"p": parameter()}),
+    "zeros_": Entry(nn.init.zeros_, {"tensor": parameter()}),
     "calculate_gain": Entry(nn.init.calculate_gain, {"nonlinearity": choice("relu", "tanh", "linear", "leaky_relu")}),
     # -- random numbers
     "Key": Entry(

@@ -25,14 +25,14 @@ def test_random_calls() -> None:
 def test_the_fuzzer_finds_planted_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     legal = fuzz.CALLS["dropout"]
     faults: dict[str, Any] = {
-        "internal": lambda x, p, key: x.missing,
-        "accepted": lambda x, p, key: ag.tensor(X),
+        "internal": lambda x, p, training, key: x.missing,
+        "accepted": lambda x, p, training, key: ag.tensor(X),
     }
     for kind, fault in faults.items():
         monkeypatch.setitem(fuzz.CALLS, "dropout", fuzz.Entry(fault, legal.kinds))
         assert fuzz.run(60, seed=1, only="dropout")[0][kind] > 10
 
-    def refuses(x: Any, p: Any, key: Any) -> None:
+    def refuses(x: Any, p: Any, training: Any, key: Any) -> None:
         raise OptionError("no")
 
     monkeypatch.setitem(fuzz.CALLS, "dropout", fuzz.Entry(refuses, legal.kinds))
@@ -45,7 +45,7 @@ def test_the_fuzzer_finds_planted_faults(monkeypatch: pytest.MonkeyPatch) -> Non
         (lambda: nn.Linear(-1, 3), ShapeError, "Linear: in_features=-1 was given; needed: an integer from 0 on"),
         (lambda: nn.Linear(2.0, 3), DtypeError, "Linear: in_features must be an integer, got 2.0"),
         (lambda: nn.LayerNorm(3, eps=-1.0), OptionError, "LayerNorm: eps=-1.0 was given; needed: a finite number, "),
-        (lambda: nn.layer_norm(X, eps=-1.0), OptionError, "layer_norm: eps=-1.0"),
+        (lambda: nn.layer_norm(X, (3,), eps=-1.0), OptionError, "layer_norm: eps=-1.0"),
         (lambda: nn.BatchNorm1d(3, momentum=1.5), OptionError, "BatchNorm1d: momentum=1.5 .* from 0 to 1"),
         (lambda: nn.Dropout(1.5), OptionError, "Dropout: p=1.5"),
         (lambda: nn.dropout(X, float("nan")), OptionError, "dropout: p=nan"),

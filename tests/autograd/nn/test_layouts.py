@@ -27,19 +27,19 @@ class Images(nn.Module):
     def forward(self, x: Any) -> Any:
         x = ops.max_pool(nn.gelu(self.one(x)), 2)
         x = ops.avg_pool(nn.silu(self.two(x)), 2)
-        x = nn.dropout(x.reshape(-1, 4), 0.3, random.Key(0, "drop"))
+        x = nn.dropout(x.reshape(-1, 4), 0.3, key=random.Key(0, "drop"))
         return ((self.read(x)) ** 3).sum()
 
 
 class Words(nn.Module):
     def __init__(self) -> None:
         self.embed, self.norm = nn.Embedding(9, 8, **F), nn.LayerNorm(8, **F)
-        self.attend = nn.MultiheadAttention(8, 2, rotary=True, **F)
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True, rotary=True, **F)
         self.scale, self.cell = nn.RMSNorm(8, **F), nn.GRUCell(8, 5, **F)
 
     def forward(self, x: Any) -> Any:
         x = self.embed(x)
-        x = self.scale(x + self.attend(self.norm(x), is_causal=True))
+        x = self.scale(x + self.attend(self.norm(x), need_weights=False, is_causal=True)[0])
         h = None
         for t in range(x.shape[1]):
             h = self.cell(x[:, t], h)
@@ -51,9 +51,9 @@ class Story(nn.Module):
 
     def __init__(self) -> None:
         self.embed = nn.Embedding(9, 8, padding_idx=0, **F)
-        self.layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.2, norm_first=True, **F)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.2, batch_first=True, norm_first=True, **F)
         self.group, self.leaky = nn.GroupNorm(2, 4, **F), nn.LeakyReLU(0.2)
-        self.lstm = nn.LSTM(8, 3, 2, dropout=0.3, bidirectional=True, **F)
+        self.lstm = nn.LSTM(8, 3, 2, batch_first=True, dropout=0.3, bidirectional=True, **F)
 
     def forward(self, words: Any) -> Any:
         x = self.layer(self.embed(words), src_key_padding_mask=words == 0)

@@ -16,11 +16,11 @@ F = {"dtype": float}
 class Block(nn.Module):
     def __init__(self, dim: int, heads: int):
         self.ln_1, self.ln_2 = nn.LayerNorm(dim, **F), nn.LayerNorm(dim, **F)
-        self.attn = nn.MultiheadAttention(dim, heads, rotary=True, **F)
+        self.attn = nn.MultiheadAttention(dim, heads, batch_first=True, rotary=True, **F)
         self.up, self.down = nn.Linear(dim, 4 * dim, **F), nn.Linear(4 * dim, dim, **F)
 
     def forward(self, x: Any) -> Any:
-        x = x + self.attn(self.ln_1(x), is_causal=True)
+        x = x + self.attn(self.ln_1(x), need_weights=False, is_causal=True)[0]
         return x + self.down(ops.gelu(self.up(self.ln_2(x)), "tanh"))
 
 
@@ -40,7 +40,7 @@ class GPT(nn.Module):
         x = self.ln_f(x)
         logits = x @ self.tokens.weight.T if self.head is None else self.head(x)
         logits = logits[:, :-1].reshape(-1, logits.shape[-1])
-        return nn.cross_entropy(logits, tokens[:, 1:].reshape(-1), reduction="mean")
+        return nn.cross_entropy(logits, tokens[:, 1:].reshape(-1))
 
 
 class ConvNet(nn.Module):
@@ -53,7 +53,7 @@ class ConvNet(nn.Module):
 
     def forward(self, x: Any, labels: Any) -> Any:
         x = self.features(x)
-        return nn.cross_entropy(self.classify(x.reshape(len(x), -1)), labels, "mean", label_smoothing=0.1)
+        return nn.cross_entropy(self.classify(x.reshape(len(x), -1)), labels, label_smoothing=0.1)
 
 
 class Recurrent(nn.Module):

@@ -27,7 +27,7 @@ class Net(nn.Module):
 def test_named_modules_has_each_module_once_by_its_first_path() -> None:
     model = nn.Sequential(Net(), nn.ReLU())
     assert [path for path, _ in model.named_modules()] == ["", "0", "0.first", "0.blocks.0", "0.blocks.1", "1"]
-    assert [path for path, _ in model.named_modules("m")][:2] == ["m", "m.0"]
+    assert [path for path, _ in model.named_modules(prefix="m")][:2] == ["m", "m.0"]
     assert [type(module).__name__ for module in model[0].children()] == ["Linear", "LayerNorm", "Dropout"]
     assert list(model.modules()) == [module for _, module in model.named_modules()]
 
@@ -54,7 +54,7 @@ def test_frozen_parameters_get_no_gradient_and_no_update() -> None:
 
 def test_buffers() -> None:
     norm = nn.BatchNorm1d(3)
-    assert [b.shape for b in norm.buffers()] == [getattr(norm, name).shape for _, _, name in norm.named_buffers()]
+    assert [b.shape for b in norm.buffers()] == [b.shape for _, b in norm.named_buffers()]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])

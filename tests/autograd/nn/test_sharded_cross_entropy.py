@@ -16,7 +16,9 @@ ROWS, LABELS = numpy.random.default_rng(0).normal(size=(7, 2)), numpy.array([0, 
 W = numpy.random.default_rng(1).normal(size=(2, 3))
 
 
-@pytest.mark.parametrize("options", [{"reduction": "sum"}, {}, {"label_smoothing": 0.1}])
+@pytest.mark.parametrize(
+    "options", [{"reduction": "sum"}, {"reduction": "none"}, {"reduction": "none", "label_smoothing": 0.1}]
+)
 def test_ignored_labels_of_a_sharded_value(options: dict[str, Any]) -> None:
     def loss_of(w: Any, x: Any, y: Any) -> Any:
         return nn.cross_entropy(x @ w, y, ignore_index=-100, **options).sum() / (LABELS != -100).sum()

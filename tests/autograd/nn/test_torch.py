@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import Any
 
 import numpy
@@ -58,7 +59,7 @@ LAYERS: dict[str, Any] = {
     "GRUCell, no state": lambda: nn.GRUCell(4, 3, **F),
     "GRUCell, no bias": lambda: nn.GRUCell(4, 3, bias=False, **F),
     "LSTMCell, no state": lambda: nn.LSTMCell(4, 3, **F),
-    "attention, rotary": lambda: nn.MultiheadAttention(8, 2, rotary=True, **F),
+    "attention, rotary": lambda: nn.MultiheadAttention(8, 2, batch_first=True, rotary=True, **F),
 }
 
 
@@ -66,8 +67,10 @@ LAYERS: dict[str, Any] = {
 def test_a_layer_is_torchs(entry: str) -> None:
     module = LAYERS[entry]()
     load(module, entry)
-    words = {"is_causal": True} if entry == "attention, rotary" else {}
-    compare(entry, lambda *xs: module(*xs, **words), module)
+    f = module
+    if entry == "attention, rotary":
+        f = lambda x: module(x, need_weights=False, is_causal=True)[0]
+    compare(entry, f, module)
 
 
 def test_an_lstm_is_torchs() -> None:
@@ -81,11 +84,13 @@ def test_an_lstm_is_torchs() -> None:
     ("attention, no bias", (8, 1, 0.0, False), {}), ("attention, across", (8, 2), {}), ("attention, mask", (8, 2), {}),
 ])  # fmt: skip
 def test_attention_is_torchs(entry: str, size: Any, words: dict[str, Any]) -> None:
-    module = nn.MultiheadAttention(*size, **F)
+    module = nn.MultiheadAttention(*size, batch_first=True, **F)
     load(module, entry, lambda path: path.removeprefix("inner."))
     if entry == "attention, mask":
         words = {"attn_mask": ~reference(entry)["mask"]}
-    compare(entry, lambda *xs: module(*xs, **words), module, lambda path: path.removeprefix("inner."))
+    for need in False, True:
+        f = partial(module, need_weights=need, **words)
+        compare(entry, lambda *xs, f=f: f(*xs)[0], module, lambda path: path.removeprefix("inner."))
 
 
 def masks() -> dict[str, Any]:
@@ -101,16 +106,16 @@ def test_masks_are_torchs(entry: str) -> None:
         "padding": {"key_padding_mask": found["padding"]}, "hidden": {"attn_mask": found["hidden"]}, "both": both,
         "added": {"attn_mask": added["attn_mask"]}, "added and padding": added,
     }[entry]  # fmt: skip
-    module = nn.MultiheadAttention(8, 2, **F)
+    module = nn.MultiheadAttention(8, 2, batch_first=True, **F)
     load(module, f"attention, {entry}", lambda path: path.removeprefix("inner."))
 
     def with_weights(x: Any) -> Any:
-        return module(x, need_weights=True, average_attn_weights=False, **words)
+        return module(x, x, x, average_attn_weights=False, **words)
 
     compare(f"attention, {entry}", with_weights, module, lambda path: path.removeprefix("inner."))
     x = reference(f"attention, {entry}")["in/0"]
-    close(module(x, **words).numpy(), with_weights(x)[0].numpy(), "without the weights")
-    mean = module(x, need_weights=True, **words)[1].numpy()
+    close(module(x, need_weights=False, **words)[0].numpy(), with_weights(x)[0].numpy(), "without the weights")
+    mean = module(x, **words)[1].numpy()
     close(mean, with_weights(x)[1].numpy().mean(1), "averaged weights")
 
 
@@ -118,7 +123,7 @@ def test_masks_are_torchs(entry: str) -> None:
     ("", {}), (", first", {"norm_first": True, "activation": "gelu"}), (", plain", {"bias": False}),
 ])  # fmt: skip
 def test_an_encoder_layer_is_torchs(name: str, words: dict[str, Any]) -> None:
-    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, **words, **F)
+    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True, **words, **F)
     load(layer, f"TransformerEncoderLayer{name}")
     found = masks()
     compare(f"TransformerEncoderLayer{name}", lambda x: layer(x, found["hidden"], found["padding"]), layer)
@@ -131,7 +136,7 @@ def test_an_encoder_layer_is_torchs(name: str, words: dict[str, Any]) -> None:
 @pytest.mark.parametrize("state", ["", ", state"])
 def test_an_lstm_of_sequences_is_torchs(name: str, words: dict[str, Any], state: str) -> None:
     entry = f"LSTM{name}{state}"
-    module = nn.LSTM(4, 3, **words, **F)
+    module = nn.LSTM(4, 3, batch_first=True, **words, **F)
     load(module, entry, lambda path: path.removeprefix("inner."))
 
     def f(x: Any, *hc: Any) -> Any:
@@ -185,10 +190,10 @@ def test_losses_are_torchs(reduction: str) -> None:
         compare(f"nll_loss {reduction}{name}", lambda x, w=w: nn.NLLLoss(w, reduction=reduction)(x, labels))
     for f, name in ((nn.mse_loss, "mse_loss"), (nn.l1_loss, "l1_loss")):
         compare(f"{name} {reduction}", lambda x, y, f=f: f(x, y, reduction=reduction))
-    compare(f"mse_loss {reduction}", nn.MSELoss(reduction))
-    compare(f"l1_loss {reduction}", nn.L1Loss(reduction))
+    compare(f"mse_loss {reduction}", nn.MSELoss(reduction=reduction))
+    compare(f"l1_loss {reduction}", nn.L1Loss(reduction=reduction))
     for beta in (1.0, 0.3):
-        compare(f"smooth_l1_loss {reduction} {beta}", nn.SmoothL1Loss(reduction, beta))
+        compare(f"smooth_l1_loss {reduction} {beta}", nn.SmoothL1Loss(reduction=reduction, beta=beta))
     bce = nn.BCEWithLogitsLoss
     for name, words in (("", {}), (", weight", {"weight": weight}), (", pos_weight", {"pos_weight": weight})):
         compare(f"bce {reduction}{name}", lambda x, words=words: bce(reduction=reduction, **words)(x, target))

@@ -85,7 +85,9 @@ SCHEDULES: dict[str, Any] = {
     "cosine_annealing_warm_restarts": schedules.cosine_annealing_warm_restarts(0.4, 2, 2, 0.01),
     "lambda_lr": schedules.lambda_lr(0.4, lambda step: 1 / (1 + step)),
     "one_cycle_lr": schedules.one_cycle_lr(0.4, 12),
-    "one_cycle_lr, linear": schedules.one_cycle_lr(0.4, 12, 0.4, "linear", 10.0, 100.0),
+    "one_cycle_lr, linear": schedules.one_cycle_lr(
+        0.4, 12, pct_start=0.4, anneal_strategy="linear", div_factor=10.0, final_div_factor=100.0
+    ),
 }
 
 

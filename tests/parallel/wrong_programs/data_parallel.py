@@ -311,7 +311,7 @@ def inputs_are_scaled_by_the_local_maximum(mesh: Any) -> Any:
     return gradients(p)
 
 
-@refused("LayoutError", "mean")
+@refused("LayoutError", "all_reduce(y, 'dp', to=R)")
 def inputs_are_standardised_by_the_local_mean(mesh: Any) -> Any:
     x, t = sharded(mesh)
     p = parameters()
