@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +42,12 @@ def _yielding_waits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
         yield
+
+
+def pytest_configure() -> None:
+    """Print where every thread is on SIGUSR1: for a run that hangs."""
+    if hasattr(faulthandler, "register"):  # not on Windows
+        faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True)
 
 
 def pytest_collection_finish() -> None:

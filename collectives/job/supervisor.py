@@ -31,7 +31,8 @@ that the ranks have synchronized over MPI, and states that the smallest time sho
 
 Ranks that raise an error often raise the same one. So the supervisor does not reply to a digest at once: it waits until
 all ranks of its host have failed, but at most `_COLLECT_S`, and then names to the first rank of each digest the ranks
-that it prints for. The others print nothing.
+that it prints for. The others print nothing. Before the world is made no collective keeps the ranks together. They
+reach the same error as far apart as they have started, so the wait is as long as the first one took to get there.
 
 When the job has ended, the supervisor ends what the launcher has left running: the other ranks, and the child processes
 of ranks, which may keep the launcher waiting. It finds them by the process group that the launcher has made for the
@@ -59,6 +60,7 @@ CALLS = b"c"  # the question for the latest calls
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
 SAME = b"s"  # reply to ``ending``: another rank prints the same error
 _COLLECT_S = 0.25  # how long ranks that raise an error wait for others that raise the same one
+_COLLECT_EARLY_S = 2.0  # at most, before the world is made
 _END_S = 1.0  # how long the launcher may take to end the other ranks
 _ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
@@ -296,7 +298,10 @@ class _Supervisor:
             reply = LATER if self._ended is not None or self._suspects else FIRST
             if rest:
                 self._errors.setdefault(rest, []).append((connection, reply))
-                self._collects_until = self._collects_until or time.monotonic() + _COLLECT_S
+                if self._collects_until is None:
+                    now = time.monotonic()
+                    early = 0.0 if self._ranks_here else min(now - self._start, _COLLECT_EARLY_S)
+                    self._collects_until = now + max(_COLLECT_S, early)
             else:
                 connection.reply(reply)
             if self._ended is None and not self._suspects:

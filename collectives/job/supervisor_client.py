@@ -30,7 +30,7 @@ _NAMES = 8
 _TRIES = 200  # of a name, 5 ms apart
 _CONNECT_S = 5
 _LAUNCHERS = ("hydra_pmi_proxy", "prted", "orted", "prterun", "mpiexec", "mpirun", "slurmstepd", "srun", "flux-shell")
-_REPLY_S = 1.0  # for a reply to an error; the supervisor waits for other ranks first
+_REPLY_S = 3.0  # for a reply to an error; the supervisor waits for other ranks first
 _SENT_CHARACTERS = 1000  # of a description of waits
 
 

@@ -12,7 +12,7 @@ from collectives.checks import modes
 
 from ..launch import Outcome, launch
 
-LIMIT_S = 5.0  # from the fault to the end of mpiexec
+LIMIT_S = 15.0  # from the fault to the end of mpiexec, on a busy machine; a quiet one takes one
 START_S = 40.0  # for the processes to start, on a busy machine
 
 TIMES = re.compile(r"rank (\d) of \d \(pid \d+\) on host \w+ was killed or left by os._exit ([\d.]+) s after .*")
@@ -21,10 +21,10 @@ KILLED = ("os._exit 0", "os._exit 3", "kill")
 WAITS = ("all_reduce", "recv", "barrier")
 
 
-def check(outcome: Outcome, text: str) -> None:
+def check(outcome: Outcome, text: str, may_be_0: bool = False) -> None:
     ended = time.time()
     assert not outcome.is_late, f"the job hung\n{outcome.out}\n{outcome.err}"
-    assert outcome.code != 0
+    assert outcome.code != 0 or may_be_0
     assert re.search(rf"^ringtape: rank 1 of \d.*{text}", outcome.err, re.MULTILINE), outcome.err
     # Before MPI is initialised, hosts say that they cannot tell; later, each says when its first rank died.
     blamed = re.sub(r"^.*unless its launcher ended it after a failure on another host.*$", "", outcome.err, flags=re.M)
@@ -57,7 +57,8 @@ def test_exit_early(how: str, where: str) -> None:
 
 @pytest.mark.parametrize(("how", "where"), [*zip(KILLED, WAITS[1:] + WAITS[:1], strict=True)])
 def test_killed(how: str, where: str) -> None:
-    check(fails(how, where), "was killed or left by os._exit")
+    # MPICH's launcher returns 0, the status of that rank, in about 1 of 60 jobs on a busy host (docs/jobs.md).
+    check(fails(how, where), "was killed or left by os._exit", may_be_0=how == "os._exit 0")
 
 
 @pytest.mark.slow

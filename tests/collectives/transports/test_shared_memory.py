@@ -106,6 +106,7 @@ def test_calls_on_threads(ranks: int) -> None:
             for dtype in ("f4", "D", "e", "?") if ranks < 5 else ("f4", "e"):
                 check_all(memory, count, dtype, seed=i)
         check_all(memory, 140_001, "f4", seed=1)
+        memory.close()
 
     with hosted():
         cc.run(program, ranks)
@@ -118,6 +119,7 @@ def test_random_sizes(ranks: int, work: list[tuple[int, str]]) -> None:
         memory = SharedMemory(cc.world())
         for i, (count, dtype) in enumerate(work):
             check_all(memory, count, dtype, seed=i)
+        memory.close()
 
     with hosted():
         cc.run(program, ranks)
