@@ -32,7 +32,7 @@ that the ranks have synchronized over MPI, and states that the smallest time sho
 Ranks that raise an error often raise the same one. So the supervisor does not reply to a digest at once: it waits until
 all ranks of its host have failed, but at most `_COLLECT_S`, and then names to the first rank of each digest the ranks
 that it prints for. The others print nothing. Before the world is made no collective keeps the ranks together. They
-reach the same error as far apart as they have started, so the wait is as long as the first one took to get there.
+reach the same error as far apart as they have started, so the wait is as long as the first one has run by then.
 
 When the job has ended, the supervisor ends what the launcher has left running: the other ranks, and the child processes
 of ranks, which may keep the launcher waiting. It finds them by the process group that the launcher has made for the
@@ -300,7 +300,7 @@ class _Supervisor:
                 self._errors.setdefault(rest, []).append((connection, reply))
                 if self._collects_until is None:
                     now = time.monotonic()
-                    early = 0.0 if self._ranks_here else min(now - self._start, _COLLECT_EARLY_S)
+                    early = 0.0 if self._ranks_here else min(_age_s(rank.pid), _COLLECT_EARLY_S)
                     self._collects_until = now + max(_COLLECT_S, early)
             else:
                 connection.reply(reply)
@@ -517,6 +517,16 @@ def is_alive(pid: int) -> bool:
 def _groups_of(launcher: int) -> set[int]:
     """The process groups that contain more than one rank and its child processes."""
     return {0, 1, os.getpgid(0), _group_of(launcher)}
+
+
+def _age_s(pid: int) -> float:
+    """How long a process has run, from the kernel; 0 if unknown."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, IndexError, ValueError):  # it has ended, or there is no /proc
+        return 0.0
 
 
 def _group_of(pid: int) -> int:
