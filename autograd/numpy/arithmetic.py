@@ -6,7 +6,6 @@ argument of NumPy's function is legal. With one the operation runs. It has no ``
 
 from __future__ import annotations
 
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -20,38 +19,55 @@ from ..ops.matmul import matmul as _matmul
 __all__ = ["add", "divide", "matmul", "mod", "multiply", "negative", "power", "subtract"]
 
 
-def _of_operator(operation: Any, theirs: Any) -> Any:
-    count, name, run = len(operation.words), theirs.__name__, operation.call
+class _OfOperator:
+    """A function of NumPy's name that runs NumPy's own or an operation. Its docstring is the operation's."""
 
-    @wraps(theirs)
-    def call(*args: Any, **words: Any) -> Any:
-        for x in args:
-            if x.__class__ in TENSORS:
-                break
-        else:
-            if not tensors_in(args) and not (words and tensors_in(words.values())):
-                return of_rank_numbers(theirs, args, words)
-        extra = dict(zip(("out",), args[count:], strict=False)) | words
-        extra = {key: x for key, x in extra.items() if not (x is None or (key == "where" and x is True))}
-        dtype = extra.pop("dtype", None)
-        if extra or len(args) < count:
-            raise refusal(name, extra)
-        if dtype is None:
-            return run(*args[:count])
-        ask(theirs, args[:count], {"dtype": dtype})  # raises what NumPy raises
-        return run(*args[:count]).astype(dtype)
+    __slots__ = ("__call__", "__dict__")  # a slot, as in `Primitive`: a call is a call of the function itself
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = operation.__doc__
-    call.__module__ = "autograd.numpy"
-    return call
+    __call__: Any
+
+    def __init__(self, operation: Any, theirs: Any):
+        count, name, run = len(operation.words), theirs.__name__, operation.call
+
+        def call(*args: Any, **words: Any) -> Any:
+            for x in args:
+                if x.__class__ in TENSORS:
+                    break
+            else:
+                if not tensors_in(args) and not (words and tensors_in(words.values())):
+                    return of_rank_numbers(theirs, args, words)
+            extra = dict(zip(("out",), args[count:], strict=False)) | words
+            extra = {key: x for key, x in extra.items() if not (x is None or (key == "where" and x is True))}
+            dtype = extra.pop("dtype", None)
+            if extra or len(args) < count:
+                raise refusal(name, extra)
+            if dtype is None:
+                return run(*args[:count])
+            ask(theirs, args[:count], {"dtype": dtype})  # raises what NumPy raises
+            return run(*args[:count]).astype(dtype)
+
+        self.__call__ = call
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = "autograd.numpy"
+        self.__wrapped__ = theirs
+        self._operation = operation
+
+    def __reduce__(self) -> str:
+        return self.__name__  # of this module
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__} of autograd.numpy>"
 
 
-add = _of_operator(elementwise.add, np.add)
-subtract = _of_operator(elementwise.subtract, np.subtract)
-multiply = _of_operator(elementwise.multiply, np.multiply)
-divide = _of_operator(elementwise.divide, np.divide)
-mod = _of_operator(_ufuncs.mod, np.mod)
-power = _of_operator(elementwise.power, np.power)
-negative = _of_operator(elementwise.negative, np.negative)
-matmul = _of_operator(_matmul, np.matmul)
+# Made when it is read: it takes milliseconds for each operation.
+_OfOperator.__doc__ = property(lambda self: self._operation.__doc__)  # type: ignore[assignment]
+
+
+add = _OfOperator(elementwise.add, np.add)
+subtract = _OfOperator(elementwise.subtract, np.subtract)
+multiply = _OfOperator(elementwise.multiply, np.multiply)
+divide = _OfOperator(elementwise.divide, np.divide)
+mod = _OfOperator(_ufuncs.mod, np.mod)
+power = _OfOperator(elementwise.power, np.power)
+negative = _OfOperator(elementwise.negative, np.negative)
+matmul = _OfOperator(_matmul, np.matmul)
