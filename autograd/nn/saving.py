@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
@@ -385,7 +384,8 @@ def _check_names(path: Any, objects: Any, structure: dict[str, Any] | None) -> N
 def _write(target: Any, arrays: dict[str, Any], comments: dict[str, str], structure: Any) -> None:
     import zipfile
 
-    part = f"{os.fsdecode(target)}.{uuid4().hex}.part"  # ranks may be threads of a process, or processes of many hosts
+    # A name of its own: ranks may be threads of a process, or processes of many hosts.
+    part = f"{os.fsdecode(target)}.{os.urandom(16).hex()}.part"
     try:
         with zipfile.ZipFile(part, "w", allowZip64=True) as file:
             if structure is not None:

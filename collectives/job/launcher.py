@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 __all__ = [
     "IGNORED", "PROCESS_ID", "RANK_VARIABLES", "ask", "install_text", "launched", "launched_by", "launched_on_host",
@@ -172,8 +171,8 @@ def install_text(environment: Mapping[str, str]) -> str:
 
 def mpiexec_beside() -> str:
     """The mpiexec in the folder of the interpreter, which belongs to its MPI library; "" if there is none."""
-    path = Path(sys.executable).parent / "mpiexec"
-    return str(path) if path.exists() else ""
+    path = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    return path if os.path.exists(path) else ""
 
 
 def _ranks(count: int) -> str:
