@@ -444,7 +444,7 @@ def test_auto_measures_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- real processes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 def test_over_mpi(ranks: int) -> None:
     outcome = launch("algorithms.py", ranks, limit_s=100, OPENBLAS_NUM_THREADS="1")
     assert not outcome.is_late, outcome.err

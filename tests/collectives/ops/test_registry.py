@@ -70,7 +70,7 @@ def run_world(work: Work, ranks: int) -> None:
     assert not failures, f"{len(failures)} failures\n" + "\n".join(map(" | ".join, failures[:20]))
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.slow) if n in (5, 6, 8) else n for n in SIZES])
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.slow) if n in (2, 5, 6, 8) else n for n in SIZES])
 def test_world(ranks: int) -> None:
     work, skips = work_and_skips(ranks)
     for skip, times in Counter(skips).items():

@@ -30,7 +30,7 @@ def run_world(on: str, ranks: int, every: int, limit_s: float) -> None:
     summary.count(f"registry under {NAMES[on]}, cases", f"(of {found[2]}) on {ranks} ranks", int(found[1]))
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 4), (3, 3), (4, 20)])
+@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 8), (3, 3), (4, 60)])
 def test_world(ranks: int, every: int) -> None:
     run_world("here", ranks, every, 110)
 
@@ -41,7 +41,7 @@ def test_world_on_open_mpi(ranks: int, every: int) -> None:
 
 
 def test_world_on_two_hosts() -> None:
-    run_world("hosts", 4, 200, 110)
+    run_world("hosts", 4, 400, 110)
 
 
 @SLOW

@@ -25,13 +25,13 @@ ALGORITHMS = list(dict.fromkeys(name for operation in OPERATIONS for name in alg
 NOT_HERE = {"shared"}  # on threads it is the transport's own
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow), 8])
 def test_threads(ranks: int) -> None:
     made = cc.run(lambda: conformance.conforms(cc.world(), conformance.DTYPES if ranks < 5 else "?ed"), ranks)
     assert len(set(made)) == 1 and made[0] > (1500 if ranks < 5 else 700)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_shared_memory_of_threads(ranks: int) -> None:
     with hosted():
         cc.run(lambda: conformance.conforms(SharedMemory(cc.world()), "?edF" if ranks < 5 else "e"), ranks)
@@ -58,15 +58,16 @@ def run_on_processes(ranks: int, dtypes: str, *over: str) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "dtypes"), [
-    (1, conformance.DTYPES), (2, conformance.FEW), (3, conformance.DTYPES),
+    (1, conformance.DTYPES), (2, conformance.FEW), (3, conformance.FEW),
     pytest.param(2, conformance.DTYPES, marks=pytest.mark.slow),
+    pytest.param(3, conformance.DTYPES, marks=pytest.mark.slow),
     pytest.param(4, conformance.FEW, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_mpi(ranks: int, dtypes: str) -> None:
     run_on_processes(ranks, dtypes, "mpi")
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_shared_memory_and_algorithms_of_processes(ranks: int) -> None:
     run_on_processes(ranks, "e", "shared", "ring", "halving_doubling", "double_tree")
 

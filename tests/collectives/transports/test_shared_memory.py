@@ -286,7 +286,7 @@ def test_limit_must_be_positive() -> None:
 
 
 # -- real ranks -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 def test_under_mpiexec(ranks: int) -> None:
     outcome = launch("shared_memory_program.py", ranks, "all", limit_s=START_S)
     assert (outcome.code, outcome.is_late) == (0, False), outcome.err + outcome.out
