@@ -486,12 +486,12 @@ def origin_question(x: Any, name: str, axes: Sequence[str], how: str, is_on_all:
     if _is_plain(x):
         return (
             f"  {name} is a plain array, which counts as Varying. The same on all ranks"
-            f"{'' if is_on_all else f' of {axes[0]!r}'}? {how}"
+            f"{'' if is_on_all else f' of {axes[0]!r}'}? fix: {how}"
         )
     shown = "axis " + ", ".join(map(repr, axes)) if len(axes) == 1 else "axes " + ", ".join(map(repr, axes))
     return (
         f"  {name} was made without a label for {shown}, so it is Varying there. The same on all ranks"
-        f"{'' if is_on_all else f' of {axes[0]!r}'}? {how}"
+        f"{'' if is_on_all else f' of {axes[0]!r}'}? fix: {how}"
     )
 
 

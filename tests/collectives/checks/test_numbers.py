@@ -228,7 +228,7 @@ def test_a_plain_array_that_leads_to_a_refusal_is_named_first(name: str) -> None
         with pytest.raises(ag.LayoutError) as error:
             REFUSED[name](w, y)
     second = str(error.value).splitlines()[1]
-    assert "is a plain array, which counts as Varying. The same on all ranks? ag.constant(" in second, str(error.value)
+    assert "is a plain array, which counts as Varying. The same on all ranks? fix: ag.constant(" in second, str(error.value)
 
 
 def test_a_plain_array_beside_addends_or_in_a_collective() -> None:
@@ -242,7 +242,7 @@ def test_a_plain_array_beside_addends_or_in_a_collective() -> None:
         ):
             with pytest.raises(ag.LayoutError) as error:
                 wrong()
-            assert str(error.value).splitlines()[1].endswith(f"The same on all ranks? {how}"), str(error.value)
+            assert str(error.value).splitlines()[1].endswith(f"The same on all ranks? fix: {how}"), str(error.value)
         assert (p + cc.cast(ag.constant(y), "dp", to=P)).layout == {"dp": P}
         assert cc.cast(ag.constant(y), "dp", to=R).layout == {"dp": R}
         assert cc.shard(ag.tensor(y, layout={"dp": R}), "dp").layout == {"dp": Shard(0)}
