@@ -98,6 +98,9 @@ class Embedding(Module):
             self.padding_idx = _row(padding_idx, num_embeddings, "Embedding")
             self.weight.array[self.padding_idx] = 0
 
+    def stores_transposed(self, attribute: str) -> bool:
+        return False
+
     def forward(self, input: Any) -> Tensor:
         return embedding(input, self.weight, self.padding_idx)
 

@@ -35,7 +35,7 @@ from ..errors import (
     is_raised_inside,
     refused,
 )
-from ..layouts.layout import Layout
+from ..layouts.layout import C, Layout
 from ..random.philox import floating
 
 __all__ = ["Module", "ModuleDict", "ModuleList", "Sequential"]
@@ -172,6 +172,8 @@ class Module:
         """
         vars(self).setdefault("_buffers", {})
         self._buffers: dict[str, bool] = {**self._buffers, name: bool(persistent)}
+        if _is_computed_constant(tensor):
+            tensor = Constant(tensor.array, tensor.layout)
         has_labels = tensor.__class__ in TENSORS and (isinstance(tensor, Constant) or tensor.layout is not None)
         setattr(self, name, tensor if tensor is None or has_labels else np.asarray(tensor))
 
@@ -248,10 +250,12 @@ class Module:
         remove_duplicate : bool
             Whether a parameter that several attributes hold is yielded once only.
         """
-        seen: set[int] = set()
-        for path, owner, _, parameter in self.named_owners():
+        seen: dict[int, tuple[str, Module, str]] = {}
+        for path, owner, attribute, parameter in self.named_owners():
+            if id(parameter) in seen:
+                _refuse_other_storage(parameter, seen[id(parameter)], (path, owner, attribute))
             if (recurse or owner is self) and not (remove_duplicate and id(parameter) in seen):
-                seen.add(id(parameter))
+                seen[id(parameter)] = path, owner, attribute
                 parameter.name = parameter.name or path
                 yield _below(prefix, path), parameter
 
@@ -502,7 +506,7 @@ class Module:
                 value = _fitting(given[name], array, layout, name, faults)
                 if value is not None:
                     value = value.astype(array.dtype)
-                    if isinstance(have, Constant):
+                    if isinstance(have, Constant) or _is_computed_constant(have):
                         arrays[name] = Constant(value, have.layout)
                     else:
                         arrays[name] = value if layout is None else Leaf(value, layout)
@@ -527,6 +531,26 @@ class IncompatibleKeys(NamedTuple):
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+
+def _refuse_other_storage(p: Parameter, *held: tuple[str, Module, str]) -> None:
+    """Raise ShapeError if an embedding and a linear layer hold one weight, as torch's tied models do."""
+    plain = Module.stores_transposed  # a module that says nothing about how its weight is stored may hold any
+    turned = {o.stores_transposed(a): path for path, o, a in held if type(o).stores_transposed is not plain}
+    if len(turned) == 2:
+        raise ShapeError(
+            f"one Parameter of shape {p.shape} is {turned[True]}, which is stored [in, out], the transpose of torch's, "
+            f"and {turned[False]}, which is stored as in torch: one of them would use the transpose of what is meant\n"
+            f"  fix: functional.linear(x, {turned[False]}), which takes a weight [out, in], without a module for "
+            f"{turned[True].rpartition('.')[0] or turned[True]}" + call_site()
+        )
+
+
+def _is_computed_constant(x: Any) -> bool:
+    """Whether a value was computed on a mesh from constants alone, like a view of one."""
+    if x.__class__ not in TENSORS or isinstance(x, Leaf) or x.layout is None:
+        return False
+    return all(label is C for label in x.layout.labels)
 
 
 def _below(prefix: str, path: str) -> str:

@@ -8,7 +8,9 @@ import numpy
 import pytest
 
 import autograd as ag
+import collectives as cc
 from autograd import nn, optim
+from autograd.nn import functional
 
 
 class Tensor:
@@ -116,3 +118,43 @@ def test_names_can_begin_with_a_prefix_and_leave_out_submodules() -> None:
     assert "scratch" in dict(model.named_buffers()) and "scratch" not in model.state_dict()
     with pytest.raises(ag.OptionError, match="set_to_none=False"):
         model.zero_grad(set_to_none=False)
+
+
+def test_an_embedding_and_a_linear_layer_cannot_share_a_weight_as_torchs_do() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            self.wte = nn.Embedding(4, 4)
+            self.head = nn.Linear(4, 4, bias=False)
+            self.wte.weight = self.head.weight
+
+    for use in (Tied().parameters, Tied().state_dict):
+        with pytest.raises(ag.ShapeError, match=r"(?s)head\.weight.*\[in, out\].*wte\.weight.*fix: functional\.linear"):
+            use()
+    table = nn.Embedding(5, 3, dtype=numpy.float64)
+    x = numpy.random.default_rng(0).standard_normal((2, 3))
+    assert numpy.array_equal(functional.linear(x, table.weight).numpy(), x @ table.weight.numpy().T)
+
+    class Both(nn.Module):  # two of a kind may
+        def __init__(self) -> None:
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.a.weight = self.b.weight
+
+    assert len(Both().parameters()) == 3
+
+
+def test_a_buffer_computed_from_constants_stays_the_same_on_all_ranks() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            self.register_buffer("mask", ag.constant(numpy.tri(3)).view(1, 3, 3))
+
+        def forward(self, x: ag.Tensor) -> ag.Tensor:
+            return (x * self.mask).sum()
+
+    def program() -> float:
+        with cc.Mesh(dp=2):
+            model = Masked()
+            model.load_state_dict({"mask": numpy.tri(3)[None]})
+            assert model.mask.layout["dp"] is ag.C
+            return float(model(cc.cast(ag.Parameter(numpy.ones((1, 3, 3))), "dp", to=ag.R)).item())
+
+    assert cc.run(program, 2) == [6.0, 6.0]

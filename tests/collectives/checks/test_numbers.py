@@ -228,7 +228,8 @@ def test_a_plain_array_that_leads_to_a_refusal_is_named_first(name: str) -> None
         with pytest.raises(ag.LayoutError) as error:
             REFUSED[name](w, y)
     second = str(error.value).splitlines()[1]
-    assert "is a plain array, which counts as Varying. The same on all ranks? fix: ag.constant(" in second, str(error.value)
+    told = "is a plain array, which counts as Varying. The same on all ranks? fix: ag.constant("
+    assert told in second, str(error.value)
 
 
 def test_a_plain_array_beside_addends_or_in_a_collective() -> None:
