@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ import collectives as cc
 from autograd import random
 from autograd.arrays.device import to_host
 from autograd.engine.parameter import Leaf, Parameter
-from autograd.engine.state import no_grad, state
+from autograd.engine.state import no_grad, outside_mesh, state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import (
@@ -276,7 +275,7 @@ def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: A
 def _serial(model: Module, loss: Any, batch: Any) -> tuple[float, list[Any]]:
     """Return the loss and the gradients of a run on one rank, in a world of one rank and outside the mesh."""
     alone = World("threads", ranks=1).communicator  # so that a factor `cc.world().size` is 1 in the serial run
-    with replaced_world(alone), _outside_mesh(), Tape() as tape:
+    with replaced_world(alone), outside_mesh(), Tape() as tape:
         try:
             y = loss(model, *batch)
         except MeshError as error:
@@ -288,16 +287,6 @@ def _serial(model: Module, loss: Any, batch: Any) -> tuple[float, list[Any]]:
             ) from error
         tape.backward(y)
     return float(y.item()), [None if p.grad is None else p.grad.array for p in model.parameters()]
-
-
-@contextmanager
-def _outside_mesh() -> Iterator[None]:
-    before = state.mesh, state.grid
-    state.mesh = state.grid = None
-    try:
-        yield
-    finally:
-        state.mesh, state.grid = before
 
 
 # -- wholes and parts -------------------------------------------------------------------------------------------------
@@ -322,7 +311,7 @@ def _whole(x: Tensor, what: str, mesh: Mesh) -> Leaf:
                 "which does not say what one rank would hold\n"
                 f"  fix: layout={{{axis!r}: Shard(dim)}}, or R if the copies are equal"
             )
-    with _outside_mesh():
+    with outside_mesh():
         array = _double(full.array)
         return Parameter(array, name=x.name) if isinstance(x, Parameter) else Leaf(array)
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..layouts.layout import Grid, Layout
 from .recording import Recording
 
-__all__ = ["no_grad", "state"]
+__all__ = ["no_grad", "outside_mesh", "state"]
 
 
 class State(threading.local):
@@ -60,3 +60,14 @@ def no_grad() -> Iterator[None]:
         yield
     finally:
         state.recording, state.no_grad = before
+
+
+@contextmanager
+def outside_mesh() -> Iterator[None]:
+    """Inside the block there is no mesh, so new leaves have no layout."""
+    before = state.mesh, state.grid
+    state.mesh = state.grid = None
+    try:
+        yield
+    finally:
+        state.mesh, state.grid = before

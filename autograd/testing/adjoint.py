@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .coordinates import Function, OnAllRanks, plain_arrays_named
+from ..engine.parameter import Leaf
+from ..engine.primitive import Primitive
+from ..engine.state import outside_mesh
+from ..engine.tape import Tape
+from .coordinates import Function, OnAllRanks, from_any_rank, plain_arrays_named
 from .declaration import check_users_declarations
 from .probing import norm, pairing, random_like
 from .report import GradientMismatch, worst_elements
@@ -18,6 +22,10 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
     """Check that reverse mode is the adjoint of forward mode: ``<ct, J dx> = <J* ct, dx>`` (dot-product test).
 
     The test uses a random cotangent and a random tangent, and is made for each argument separately.
+
+    An operation of yours without a forward rule has its tangent from its adjoint, so that both products would have the
+    same fault. Its adjoint is compared with a finite difference along one direction, where the function is smooth.
+    `check_grads` compares every element.
 
     Parameters
     ----------
@@ -34,7 +42,8 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
     Raises
     ------
     GradientMismatch
-        The products differ. The message names the arguments, both products, and the elements that differ most.
+        The products differ. The message names the arguments, both products, and the elements that differ most. Or the
+        adjoint of an operation of yours is not that of its function.
     DeclarationMismatch
         An operation of yours that the function calls does not have a property that its declaration states; see
         `check_declaration`.
@@ -57,7 +66,9 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
     """
     tested, xs = OnAllRanks.at(f, args, "check_adjoint")
     with plain_arrays_named(args, "check_adjoint"):
-        check_users_declarations(f, tested.spread(xs), seed)
+        calls = check_users_declarations(f, tested.spread(xs), seed)
+        if fault := from_any_rank(next(filter(None, (_wrong_adjoint(*call, seed) for call in calls)), "")):
+            raise GradientMismatch(fault)
         rng = np.random.default_rng(seed)
         y = tested.value(xs)
         ct = random_like(y, rng)
@@ -80,6 +91,48 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
                            _differing_elements(tested, xs, i, ct, g, rtol))  # fmt: skip
     if bad:
         raise GradientMismatch("\n".join([f"reverse mode is not the adjoint of forward mode (rtol={rtol:g})", *bad]))
+
+
+def _wrong_adjoint(operation: Primitive, arrays: list[Any], options: tuple[Any, ...], seed: int) -> str:
+    """What is wrong with adjoints from which forward mode takes the tangents; "" for nothing.
+
+    The ranks' operands are differentiated without a mesh: the rules of an operation do not communicate.
+    """
+    arrays = [np.asarray(x, np.result_type(x.dtype, np.float64)) if x.dtype.kind in "fc" else x for x in arrays]
+    for i, x in enumerate(arrays):
+        has_own = i < len(operation.tangent) and operation.tangent[i] is not None
+        if operation.letters(len(arrays))[i] != "N" or has_own or x.dtype.kind not in "fc" or not x.size:
+            continue
+        rng = np.random.default_rng(seed)
+
+        def value(z: np.ndarray, i: int = i) -> np.ndarray:
+            return np.asarray(operation.function(*arrays[:i], z, *arrays[i + 1 :], *options))
+
+        dx = np.maximum(1.0, np.abs(x)) * random_like(x, rng)
+        step = 1e-5 * dx
+        with np.errstate(all="ignore"):
+            y, above, below = value(x), value(x + step), value(x - step)
+            if y.dtype.kind not in "fc":
+                continue
+            dy, bend = (above - below) / 2e-5, (above + below - 2 * y) / 1e-5
+            smooth = np.isfinite(dy) & (np.abs(bend) <= 1e-3 * np.abs(dy) + 1e-7 * np.abs(y))
+            dy = np.where(smooth, dy, 0)
+        ct = np.where(smooth, random_like(y, rng), 0)
+        with outside_mesh(), Tape() as tape:
+            leaf = Leaf(x, requires_grad=True)
+            out = operation(*arrays[:i], leaf, *arrays[i + 1 :], options=options)
+            tape.backward(out, ct)
+        found = np.zeros_like(x) if leaf.grad is None else leaf.grad.numpy()
+        left, right = pairing(ct, dy), pairing(found, dx)
+        if not abs(left - right) <= 1e-4 * (norm(ct) * norm(dy) + norm(found) * norm(dx)):
+            return (
+                f"{operation.name}: the adjoint of operand {i} of shape {x.shape} is not that of the function: "
+                f"<ct, dy> = {left:.9g} by finite differences, <J* ct, dx> = {right:.9g}. It has no rule for forward "
+                "mode, so its tangent is computed from the adjoint, and both modes agree\n  fix: the adjoint, at "
+                f"{operation.declared.file}:{operation.declared.line}; check_grads shows the elements that are wrong\n"
+                "  or:  a forward rule, tangent=, if a derivative of another function is meant, as for straight-through"
+            )
+    return ""
 
 
 _MAX_ELEMENTS = 200

@@ -94,10 +94,14 @@ class _Seen:
                 self.calls.append((operation, xs, options))
 
 
-def check_users_declarations(f: Function, args: Sequence[Any], seed: int = 0) -> None:
+Called = tuple[Primitive, list[Any], tuple[Any, ...]]
+"""A call of an operation: the operands as arrays, and the options."""
+
+
+def check_users_declarations(f: Function, args: Sequence[Any], seed: int = 0) -> list[Called]:
     """Call `f`, and test the declarations of the user's operations that it calls, with the operands that they get.
 
-    Under a mesh all ranks raise the error of the first rank that has one.
+    Under a mesh all ranks raise the error of the first rank that has one. Returns the calls.
     """
     seen = _Seen()
     given = [x if x.__class__ in TENSORS else Tensor(x.copy()) for x in args]
@@ -106,10 +110,12 @@ def check_users_declarations(f: Function, args: Sequence[Any], seed: int = 0) ->
             x.array.flags.writeable = False  # an operation that changes its operand raises
     with events.listening(seen):
         f(*given)
-    fault = ""
+    fault, calls = "", []
     for operation, operands, options in seen.calls:
         arrays = [x.array if x.__class__ in TENSORS else np.asarray(x) for x in operands]
+        calls.append((operation, arrays, options))
         if is_testable(arrays) and not fault:
             fault = _fault(operation, arrays, options, seed)
     if fault := from_any_rank(fault):
         raise DeclarationMismatch(fault)
+    return calls

@@ -193,3 +193,22 @@ def test_the_present_calls_still_work() -> None:
     assert numeric_tangent(lambda a: a * 2, [x], [x], 1e-5) == pytest.approx([2, 2])
     assert random_like(x, numpy.random.default_rng(0)).shape == (2,)
     assert issubclass(ag.testing.GradientMismatch, AssertionError)
+
+
+def test_the_dot_product_test_sees_an_adjoint_from_which_the_tangent_is_computed() -> None:
+    def both(rule: Any, **more: Any) -> Any:
+        return planted(lambda x: 1.5 * numpy.tanh(x / 1.5), rule, **more)
+
+    x = numpy.random.default_rng(0).standard_normal(7)
+    check_adjoint(both(lambda ct, y, x: ct * (1 - np.tanh(x / 1.5) ** 2)), x)
+    bad = both(lambda ct, y, x: ct * (1 - np.tanh(x / 1.5)))
+    with pytest.raises(GradientMismatch, match=r"(?s)adjoint of operand 0 of shape \(7,\).*fix: the adjoint, at .*:"):
+        check_adjoint(lambda x: np.sum(bad(x) ** 2), x)
+    rules = lambda ct, y, a, b: ct * a / y, lambda ct, y, a, b: ct * b / y * 1.01
+    nearly = planted(numpy.hypot, rules, word="N N", saves="y01", operands="a b")
+    with pytest.raises(GradientMismatch, match="adjoint of operand 1 "):
+        check_adjoint(nearly, x, x + 1)
+    meant = both(lambda ct, y, x: ct, tangent=[lambda t, y, x: t])  # a straight-through estimator says so
+    check_adjoint(meant, x)
+    kinked = planted(lambda x: numpy.maximum(x, 0), lambda ct, y, x: ct * (x > 0))
+    check_adjoint(kinked, numpy.array([0.0, 1.0, -1.0]))
