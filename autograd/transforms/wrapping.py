@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-from ..errors import ArgumentError, call_site
+from ..errors import ArgumentError, call_site, shortened
 from .traced import Function
 
 __all__ = ["Argnum", "like", "name_of", "named", "nary", "position", "unary_to_nary"]
@@ -24,6 +24,7 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
     what = f"argument {argnum}"  # the name of x in error messages
     several = isinstance(argnum, Sequence)
 
+    @shortened
     def transformed(*args: Any, **kwargs: Any) -> Any:
         for i in positions:
             if not -len(args) <= i < len(args):

@@ -25,7 +25,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, RingtapeError, ShapeError, call_site, shorten
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import require_same_number
 from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
@@ -92,11 +92,12 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
             if known is not None:
                 return known.apply_counted(x) if known.sums and modes.limit else known.apply(x)
         try:
-            use = resolve(x, axis, *args, **options)
-        except TypeError as error:
-            raise _as_typed(error, declared, resolve.__name__, (x, axis, *args), options) from error.__cause__
+            use = _resolved(resolve, declared, (x, axis, *args), options)
+        except RingtapeError as error:
+            shorten(error)
+            raise
         if use.__class__ is not Use:
-            return use  # type: ignore[return-value]
+            return use
         known = use.collective.prepared(use.x, use.call)
         if key is not None and use.repeats and use.x is x and _can_be_kept(key):
             keep(mesh.prepared, key, known)
@@ -105,6 +106,13 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     function.__signature__ = declared.replace(return_annotation="Tensor")  # type: ignore[attr-defined]
     function.__annotations__ = {**resolve.__annotations__, "return": "Tensor"}
     return function  # type: ignore[return-value]
+
+
+def _resolved(resolve: Any, declared: Any, args: Any, options: Any) -> Any:
+    try:
+        return resolve(*args, **options)
+    except TypeError as error:
+        raise _as_typed(error, declared, resolve.__name__, args, options) from error.__cause__
 
 
 def _as_typed(error: TypeError, declared: Any, name: str, args: Any, options: Any) -> TypeError:
