@@ -251,6 +251,37 @@ def typed_errors(function: Callable[Arguments, Result]) -> Callable[Arguments, R
     return call
 
 
+_INSTEAD = {
+    "autograd": {
+        "jacfwd": 'ag.jacobian(f, mode="forward")',
+        "jacrev": 'ag.jacobian(f, mode="reverse")',
+        "jit": "nothing: operations run as they are called, and are not compiled",
+        "pmap": 'a mesh: `with cc.Mesh(dp=-1):`, in which cc.shard(x, "dp") gives each rank its part',
+        "vmap": "operations that have a batch dimension; for a gradient of each example "
+        'ag.jacobian(losses, mode="reverse")(params)',
+    },
+    "autograd.random": {
+        "PRNGKey": "random.Key(seed)",
+        "fold_in": "key.at(3) for a number, key.fold('name') for a name",
+        "key": "random.Key(seed)",
+        "split": "key.fold('name') for each use, or key.at(0), key.at(1), ...",
+    },
+}
+"""Names of JAX that a module does not have, and what its users write here."""
+
+
+def missing_attribute(module: str, name: str) -> AttributeError:
+    """Return the error for a name that a module does not have.
+
+    Examples
+    --------
+    >>> print(missing_attribute("autograd.random", "PRNGKey"))
+    module 'autograd.random' has no attribute 'PRNGKey'. Use random.Key(seed)
+    """
+    instead = _INSTEAD.get(module, {}).get(name)
+    return AttributeError(f"module {module!r} has no attribute {name!r}" + (f". Use {instead}" if instead else ""))
+
+
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 

@@ -228,9 +228,29 @@ class Tape:
         return self.recording.pending.pop(x.node, None) if x.tape is self.recording else None
 
     def plan(self) -> Any:
-        """All ranks' tapes as one graph of operations, communications and owned values; see `collectives.inspect.plan`.
+        """All ranks' tapes as one graph of operations and communications, a `collectives.inspect.plan.Plan`.
 
-        All ranks of the current mesh call it, before backward has released the tape.
+        All ranks of the current mesh call it, after the forward pass and before `backward`, which releases the tape.
+        ``print(plan)`` lists the communications and ``plan.problems`` those that do not match; one rank may save the
+        graph: ``plan.write("plan.svg")``, or ``"plan.json"``.
+
+        Raises
+        ------
+        MeshError
+            No mesh is current.
+        TapeError
+            The tape was never entered, or `backward` has released it.
+
+        Examples
+        --------
+        >>> import autograd as ag, collectives as cc
+        >>> with cc.Mesh(dp=1):
+        ...     x = ag.tensor([1.0, 2.0], {"dp": cc.V})
+        ...     with ag.Tape() as tape:
+        ...         y = cc.all_reduce(x, "dp", to=cc.R)
+        ...     plan = tape.plan()
+        >>> [c.name for c in plan.communications], plan.problems
+        (['all_reduce'], [])
         """
         if state.mesh is None:
             raise MeshError("tape.plan() was called and no mesh is current. Fix: call it inside `with cc.Mesh(...):`")
