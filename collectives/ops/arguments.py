@@ -92,10 +92,16 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
             if known is not None:
                 return known.apply_counted(x) if known.sums and modes.limit else known.apply(x)
         try:
-            use = _resolved(resolve, declared, (x, axis, *args), options)
+            use = resolve(x, axis, *args, **options)
         except RingtapeError as error:
             shorten(error)
             raise
+        except TypeError as error:
+            try:
+                raise _as_typed(error, declared, resolve.__name__, (x, axis, *args), options) from error.__cause__
+            except RingtapeError as typed:
+                shorten(typed)
+                raise
         if use.__class__ is not Use:
             return use
         known = use.collective.prepared(use.x, use.call)
@@ -106,13 +112,6 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     function.__signature__ = declared.replace(return_annotation="Tensor")  # type: ignore[attr-defined]
     function.__annotations__ = {**resolve.__annotations__, "return": "Tensor"}
     return function  # type: ignore[return-value]
-
-
-def _resolved(resolve: Any, declared: Any, args: Any, options: Any) -> Any:
-    try:
-        return resolve(*args, **options)
-    except TypeError as error:
-        raise _as_typed(error, declared, resolve.__name__, args, options) from error.__cause__
 
 
 def _as_typed(error: TypeError, declared: Any, name: str, args: Any, options: Any) -> TypeError:
