@@ -103,7 +103,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
                 shorten(typed)
                 raise
         if use.__class__ is not Use:
-            return use
+            return use  # type: ignore[return-value]
         known = use.collective.prepared(use.x, use.call)
         if key is not None and use.repeats and use.x is x and _can_be_kept(key):
             keep(mesh.prepared, key, known)
