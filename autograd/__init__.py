@@ -90,7 +90,7 @@ def __getattr__(name: str) -> Any:
     elif name in _BUILTINS:
         found = getattr(import_module(".builtins", __name__), name)
     else:
-        raise AttributeError(f"module 'autograd' has no attribute {name!r}")
+        raise errors.missing_attribute(__name__, name)
     globals()[name] = found
     return found
 

@@ -242,12 +242,44 @@ def typed_errors(function: Callable[Arguments, Result]) -> Callable[Arguments, R
     def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
         try:
             return function(*args, **options)
+        except RingtapeError as error:
+            shorten(error)
+            raise
         except UNTYPED as error:
-            if isinstance(error, RingtapeError):
-                raise
             raise refused(error, function.__name__, (*args, *options.values())) from error
 
     return call
+
+
+_INSTEAD = {
+    "autograd": {
+        "jacfwd": 'ag.jacobian(f, mode="forward")',
+        "jacrev": 'ag.jacobian(f, mode="reverse")',
+        "jit": "nothing: operations run as they are called, and are not compiled",
+        "pmap": 'a mesh: `with cc.Mesh(dp=-1):`, in which cc.shard(x, "dp") gives each rank its part',
+        "vmap": "operations that have a batch dimension; for a gradient of each example "
+        'ag.jacobian(losses, mode="reverse")(params)',
+    },
+    "autograd.random": {
+        "PRNGKey": "random.Key(seed)",
+        "fold_in": "key.at(3) for a number, key.fold('name') for a name",
+        "key": "random.Key(seed)",
+        "split": "key.fold('name') for each use, or key.at(0), key.at(1), ...",
+    },
+}
+"""Names of JAX that a module does not have, and what its users write here."""
+
+
+def missing_attribute(module: str, name: str) -> AttributeError:
+    """Return the error for a name that a module does not have.
+
+    Examples
+    --------
+    >>> print(missing_attribute("autograd.random", "PRNGKey"))
+    module 'autograd.random' has no attribute 'PRNGKey'. Use random.Key(seed)
+    """
+    instead = _INSTEAD.get(module, {}).get(name)
+    return AttributeError(f"module {module!r} has no attribute {name!r}" + (f". Use {instead}" if instead else ""))
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -265,6 +297,66 @@ _user_files: dict[str, str] = {}  # the short name of a source file; "" for a li
 def is_own_file(file: str) -> bool:
     """Whether a source file is ringtape's own."""
     return file.startswith(_OWN_FOLDERS)
+
+
+def shows_all_frames() -> bool:
+    """Whether ``RINGTAPE_TRACEBACK=full`` requests ringtape's own frames in the tracebacks of its errors."""
+    return os.environ.get("RINGTAPE_TRACEBACK") == "full"
+
+
+def shorten(error: BaseException | None) -> None:
+    """Leave ringtape's own frames out of the traceback of a `RingtapeError` that is being raised.
+
+    Call it at the end of a block, or before a bare ``raise``, which adds no frame.
+    """
+    chain: list[BaseException] = []  # may have cycles: an error may be its own cause
+    _collect(error, chain)
+    for each in [] if shows_all_frames() else chain:
+        frames, trace = [], each.__traceback__
+        while trace is not None:
+            frames.append(trace)
+            trace = trace.tb_next
+        kept = None
+        for at in reversed(frames):
+            if not is_own_file(at.tb_frame.f_code.co_filename):
+                kept = TracebackType(kept, at.tb_frame, at.tb_lasti, at.tb_lineno)
+        each.__traceback__ = kept
+
+
+def _collect(error: BaseException | None, found: list[BaseException]) -> None:
+    """Add a `RingtapeError` to a list, and those before it that its traceback shows."""
+    if isinstance(error, RingtapeError) and not any(error is each for each in found):
+        found.append(error)
+        _collect(error.__cause__, found)
+        _collect(error.__context__, found)
+
+
+def shortened(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Make the tracebacks of the `RingtapeError` of a public function end at its call.
+
+    A process of one rank has no exception hook, which leaves the frames out where there are several ranks.
+
+    Examples
+    --------
+    >>> @shortened
+    ... def half(x):
+    ...     raise ShapeError("no half")
+    >>> try:
+    ...     half(1)
+    ... except ShapeError as error:
+    ...     print(error)
+    no half
+    """
+
+    @wraps(function)
+    def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        try:
+            return function(*args, **options)
+        except RingtapeError as error:
+            shorten(error)
+            raise
+
+    return call
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:

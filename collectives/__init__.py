@@ -82,8 +82,8 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name == "testing":  # loaded at the first access; only tests need it
-        return importlib.import_module("collectives.testing")
+    if name in ("inspect", "testing"):  # loaded at the first access; few programs need them
+        return importlib.import_module(f"collectives.{name}")
     if name == "__version__":
         return importlib.import_module("autograd").__version__
     if name not in _LATER:
@@ -94,7 +94,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The names of the package, with those that are loaded at first use, for completion."""
-    return sorted({*globals(), *__all__, "testing"})
+    return sorted({*globals(), *__all__, "inspect", "testing"})
 
 
 def _plan(tape: Any, ranks: Communicator, sizes: tuple[int, ...]) -> Any:

@@ -11,6 +11,7 @@ from .. import random
 from ..engine.pytree import flatten
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site
+from ..layouts.layout import C, D, I, R
 from ..layouts.messages import describe
 from ..random.keys import real
 
@@ -57,7 +58,8 @@ class TensorDataset(Dataset):
 
     Parameters
     ----------
-    *tensors : array, memory map, or Tensor without a layout
+    *tensors : array, memory map, or Tensor
+        A Tensor under a mesh is constant (C) or drawn with one key for all ranks (D) on every axis.
         Their first dimension counts the examples. They are not copied: a batch is a copy of its rows, so only these are
         read from a memory map.
 
@@ -66,7 +68,7 @@ class TensorDataset(Dataset):
     ShapeError
         The arrays have different numbers of rows, or no dimension.
     LayoutError
-        A Tensor has a layout: every rank needs all rows.
+        A Tensor has another layout: every rank needs the same rows, all of them.
 
     Examples
     --------
@@ -111,12 +113,17 @@ class TensorDataset(Dataset):
 
 def _plain(x: Any) -> Any:
     if x.__class__ in TENSORS:
-        if x.layout is not None:
+        labels = () if x.layout is None else x.layout.labels
+        if any(label is not C and label is not D for label in labels):
+            copies = all(label in (C, D, R, I) for label in labels)
             raise LayoutError(
                 f"TensorDataset({describe(x.array, x.array.shape, x.layout)}): a Tensor with a layout was given; "
                 "needed: plain arrays with all rows on every rank, of which DataLoader(axis=) gives each rank its "
-                "share\n  fix: make the data set of the arrays, outside of the mesh or before ag.tensor" + call_site()
-            )
+                "share\n  fix: "
+                + ("x.numpy(), of which every rank has a copy" if copies else
+                   "make the data set of the array with all rows, before it becomes a Tensor or is sharded")
+                + call_site()
+            )  # fmt: skip
         x = x.array
     return x if isinstance(x, np.ndarray) else np.asarray(x)
 

@@ -17,7 +17,7 @@ import numpy as np
 from .. import notebook
 from ..arrays.device import as_array
 from ..arrays.shape_only import Shaped, shape_only
-from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
+from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site, shorten, shortened
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, I, P, R, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, own_part, require_one_number
@@ -194,6 +194,7 @@ class Tape:
             refuse_pending(mine, "the tape's block ends", kind is not None)
         if kind is ValueError:
             refuse_write(error)
+        shorten(error)
 
     def open(self) -> Recording:
         """The list, while the tape's block is open. Raises TapeError otherwise."""
@@ -227,15 +228,36 @@ class Tape:
         return self.recording.pending.pop(x.node, None) if x.tape is self.recording else None
 
     def plan(self) -> Any:
-        """All ranks' tapes as one graph of operations, communications and owned values; see `collectives.inspect.plan`.
+        """All ranks' tapes as one graph of operations and communications, a `collectives.inspect.plan.Plan`.
 
-        All ranks of the current mesh call it, before backward has released the tape.
+        All ranks of the current mesh call it, after the forward pass and before `backward`, which releases the tape.
+        ``print(plan)`` lists the communications and ``plan.problems`` those that do not match; one rank may save the
+        graph: ``plan.write("plan.svg")``, or ``"plan.json"``.
+
+        Raises
+        ------
+        MeshError
+            No mesh is current.
+        TapeError
+            The tape was never entered, or `backward` has released it.
+
+        Examples
+        --------
+        >>> import autograd as ag, collectives as cc
+        >>> with cc.Mesh(dp=1):
+        ...     x = ag.tensor([1.0, 2.0], {"dp": cc.V})
+        ...     with ag.Tape() as tape:
+        ...         y = cc.all_reduce(x, "dp", to=cc.R)
+        ...     plan = tape.plan()
+        >>> [c.name for c in plan.communications], plan.problems
+        (['all_reduce'], [])
         """
         if state.mesh is None:
             raise MeshError("tape.plan() was called and no mesh is current. Fix: call it inside `with cc.Mesh(...):`")
         return state.mesh.plan(self)
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
+    @shortened
     def backward(
         self,
         outputs: Tensor | Sequence[Tensor] = (),

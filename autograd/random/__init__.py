@@ -46,6 +46,9 @@ because `numpy.log` and `numpy.cos` differ in the last bit between processors, a
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from ..errors import missing_attribute
 from .continuous import normal, truncated_normal, uniform
 from .discrete import bernoulli, integers, permutation
 from .keys import Key, State, get_state, load_state_dict, next_key, seed, set_state, state_dict
@@ -54,3 +57,8 @@ __all__ = [
     "Key", "State", "bernoulli", "get_state", "integers", "load_state_dict", "next_key", "normal", "permutation",
     "seed", "set_state", "state_dict", "truncated_normal", "uniform",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Say what to use for a name of JAX."""
+    raise missing_attribute(__name__, name)

@@ -113,6 +113,11 @@ class Key:
         >>> Key(0, "a").fold("b").name
         'a/b'
         """
+        if not isinstance(name, str):
+            raise DtypeError(
+                f"Key.fold: name must be a string, got {name!r}\n  fix: key.at({name!r}) for the numbers of a step, as "
+                "fold_in of JAX" + call_site()
+            )
         return Key(self.seed, f"{self.name}/{name}" if self.name else name, self.step, self.axes)
 
     def at(self, step: int) -> Key:

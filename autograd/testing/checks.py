@@ -96,9 +96,8 @@ def check_grads(
     >>> import autograd.numpy as np
     >>> from autograd.testing import check_grads
     >>> check_grads(lambda x, y: np.sin(x) * y, np.array([0.5, 1.0]), np.array(2.0))
-    >>> from autograd.engine.primitive import op, broadcast
-    >>> wrong = op("wrong cube (example)", "N", lambda x: x**3, lambda ct, y, x: ct * 2 * x**2, saves="0",
-    ...            dims=broadcast)
+    >>> from autograd.extend import op
+    >>> wrong = op("wrong cube (example)", "N", lambda x: x**3, lambda ct, y, x: ct * 2 * x**2, saves="0")
     >>> try:
     ...     check_grads(wrong, np.array([1.0, 2.0]), order=1, modes=["reverse"])
     ... except AssertionError as error:
@@ -253,7 +252,7 @@ def _check_reverse(point: _Point, i: int, ct: np.ndarray, got: np.ndarray, where
             alone = np.full(error.shape, np.inf)
             for done in unconfirmed[:n]:
                 alone[done] = error[done]
-            compare(f"{where}, of which {n} were compared", expected, got, options.rtol, options.atol, alone)
+            compare(where, expected, got, options.rtol, options.atol, alone, worst=n)
         base = float(abs(x[at]))
         size = max(float(np.sum(rounded_size(at_element(f, zs, i, at, ct, unit), base, eps)))
                    for zs, eps in point.precisions

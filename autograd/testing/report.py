@@ -19,7 +19,9 @@ class DeclarationMismatch(RingtapeError, AssertionError):
     """The function of an operation does not have a property that its declaration states."""
 
 
-def compare(where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol: float, error: Any = 0.0) -> None:
+def compare(
+    where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol: float, error: Any = 0.0, worst: int = 0
+) -> None:
     """Raise GradientMismatch unless `got` is close to `expected`. The message lists the worst elements.
 
     Parameters
@@ -32,6 +34,9 @@ def compare(where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol
         Tolerances relative to each element and to the largest element of `expected`.
     error : array or float
         Bound on the error of `expected` itself, which is added to the tolerance.
+    worst : int
+        The number of elements with the largest differences if only these are examined, and 0 otherwise. The error of
+        the others is infinite.
     """
     if expected.size == 0:
         return
@@ -40,8 +45,10 @@ def compare(where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol
         difference = np.abs(expected - got)
         wrong = ~(difference <= atol * scale + rtol * np.abs(expected) + error)
     if wrong.any():
-        raise GradientMismatch(f"{where}: {int(wrong.sum())} of {wrong.size} elements differ" +
-                               worst_elements(wrong, difference, expected, got, error))  # fmt: skip
+        differ = f"{int(wrong.sum())} of {wrong.size} elements differ"
+        if worst:
+            differ = f"the {worst} worst of {wrong.size} elements were examined, and {int(wrong.sum())} of them differ"
+        raise GradientMismatch(f"{where}: {differ}" + worst_elements(wrong, difference, expected, got, error))
 
 
 def worst_elements(wrong: Any, difference: Any, expected: Any, got: Any, error: Any) -> str:

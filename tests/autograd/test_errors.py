@@ -426,3 +426,23 @@ def test_errors_point_at_the_users_line() -> None:
         source = Path(__file__).read_text().splitlines()[line - 1]
         assert "np.exp(x) + w" in source
     assert "add" in registry
+
+
+@pytest.mark.parametrize("name", ["jacfwd", "jacrev", "jit", "pmap", "vmap"])
+def test_names_of_jax_say_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"^module 'autograd' has no attribute '{name}'. Use [a-z]"):
+        getattr(ag, name)
+    with pytest.raises(AttributeError, match="^module 'autograd' has no attribute 'mapped'$"):
+        ag.mapped  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["PRNGKey", "fold_in", "key", "split"])
+def test_names_of_jaxs_random_numbers_say_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"'autograd.random' has no attribute '{name}'. Use (random.K|k)ey"):
+        getattr(ag.random, name)
+
+
+def test_a_number_that_is_folded_into_a_key() -> None:
+    for key in (ag.random.Key(0), ag.random.Key(0, "layer")):
+        with pytest.raises(ag.DtypeError, match=r"got 3\n  fix: key.at\(3\) .*as fold_in of JAX"):
+            key.fold(3)  # type: ignore[arg-type]

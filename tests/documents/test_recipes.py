@@ -120,7 +120,7 @@ def _(names: Names) -> Names:
 def _(names: Names) -> Names:
     def loss(a: Any, b: Any, bias: Any) -> Any:
         y = nn.dropout(np.tanh(names["X"] @ a), 0.5, key=random.Key(0, "dropout")) @ b + bias
-        return np.sum(y * y) / 4
+        return np.sum((y - names["T"]) ** 2) / 4
 
     weights = names["A"], names["B"], numpy.zeros(2)
     return {f"{name}.grad": ag.grad(loss, argnum=i)(*weights) for i, name in enumerate(("a", "b", "bias"))}
@@ -205,7 +205,9 @@ def _(names: Names) -> Names:
         return np.sum(np.tanh(names["X"] @ w) ** 2) / 6
 
     gradient, hessian = ag.grad(loss)(w), ag.hessian(loss)(w)
-    return {"gradient": gradient, "hessian": hessian, "slope": gradient @ v, "product": hessian @ v}
+    jacobian = ag.jacobian(lambda w: np.tanh(names["X"] @ w))(w)
+    return {"gradient": gradient, "hessian": hessian, "slope": gradient @ v, "product": hessian @ v,
+            "by_rows": jacobian, "by_columns": jacobian}  # fmt: skip
 
 
 @reference("Check a gradient")

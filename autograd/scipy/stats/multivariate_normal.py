@@ -27,7 +27,9 @@ def logpdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False)
     mean : array, shape (d,), optional
         By default zeros.
     cov : array, shape (d, d), (d,) for a diagonal matrix, or a number
-        Its gradient treats all d * d entries as independent; symmetry is not used.
+        Symmetric. Its gradient is symmetric, too: ``sum(gradient * d)`` is the derivative along a symmetric change d.
+        SciPy, which computes the value of plain arrays, reads the lower triangle only, so that finite differences of
+        single entries are twice the gradient below the diagonal, and 0 above it.
     allow_singular : bool
         Whether `cov` may be singular. The density is then that on the range of `cov`, which gets no gradient.
 

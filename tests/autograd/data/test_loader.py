@@ -303,6 +303,10 @@ def test_what_is_refused() -> None:
             data.DataLoader(SET, mesh.axis("dp").rank + 1)
         with pytest.raises(LayoutError, match="all rows on every rank"):
             data.TensorDataset(ag.tensor(X, {"dp": cc.Shard(0)}))
+        with pytest.raises(LayoutError, match="fix: make the data set of the array with all rows"):
+            data.TensorDataset(ag.tensor(X, {"dp": cc.V}))
+        with pytest.raises(LayoutError, match=r"fix: x.numpy\(\)"):
+            data.TensorDataset(ag.tensor(X, {"dp": cc.R}))
         batches = iter(data.DataLoader(SET, 2, axis="dp"))
     with pytest.raises(MeshError, match="the mesh has changed"):
         next(batches)
@@ -372,3 +376,21 @@ def test_rows_of_each_rank_are_no_data_set_of_all(wrap: Any) -> None:
 
     with pytest.raises(ReplicaMismatch, match="three with digest"):
         cc.run(program, 3)
+
+
+def test_a_data_set_of_tensors_that_are_the_same_on_all_ranks() -> None:
+    def rank_main() -> Any:
+        with cc.Mesh(dp=-1):
+            drawn = ag.random.normal(ag.random.Key(0, "X"), (6, 2))
+            constant = ag.constant(Y[:6]) + 0
+            assert drawn.layout["dp"] is ag.D
+            assert constant.layout is None or constant.layout["dp"] is ag.C
+            labelled = constant + ag.constant(0)
+            loader = data.DataLoader(data.TensorDataset(drawn, constant, labelled), 4, axis="dp")
+            return [[x.numpy() for x in batch] for batch in loader]
+
+    wanted = ag.random.normal(ag.random.Key(0, "X"), (6, 2))
+    for ranks in (1, 3):
+        parts = cc.run(rank_main, ranks)
+        rows = [numpy.concatenate([part[k][0] for part in parts]) for k in range(2)]
+        numpy.testing.assert_array_equal(numpy.concatenate(rows), wanted)

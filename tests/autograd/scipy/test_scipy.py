@@ -102,6 +102,18 @@ def test_multivariate_normal(rows: tuple[int, ...]) -> None:
     check_grads(lambda root: ours.entropy(mean, root + np.transpose(root)), modes=BOTH)(cov / 2)
 
 
+def test_the_gradient_of_a_covariance_is_that_of_symmetric_changes() -> None:
+    logpdf = stats.multivariate_normal.logpdf
+    x, cov = numpy.array([0.3, -0.2]), numpy.array([[1.5, 0.4], [0.4, 1.2]])
+    gradient = ag.grad(lambda c: logpdf(x, None, c))(cov)
+    difference = lambda d: (logpdf(x, None, cov + 1e-6 * d) - logpdf(x, None, cov - 1e-6 * d)) / 2e-6
+    change = numpy.array([[0.1, 0.7], [0.7, 0.3]])
+    numpy.testing.assert_allclose(gradient, gradient.T)
+    numpy.testing.assert_allclose(numpy.sum(gradient * change), difference(change), rtol=1e-6)
+    below = numpy.array([[0.0, 0.0], [1.0, 0.0]])  # SciPy reads the lower triangle
+    numpy.testing.assert_allclose([difference(below), difference(below.T)], [2 * gradient[1, 0], 0], rtol=1e-6)
+
+
 def test_multivariate_normal_of_other_covariances() -> None:
     ours, theirs = stats.multivariate_normal, scipy.stats.multivariate_normal
     x, diagonal = RNG.standard_normal(3), RNG.random(3) + 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
@@ -330,3 +332,18 @@ def test_what_the_plan_says_is_sent_is_what_backward_sends() -> None:
 def test_over_mpi() -> None:
     outcome = launch("plan_program.py", 3, limit_s=60)
     assert outcome.code == 0 and "PLAN 3 ranks, 0 problems" in outcome.out, f"{outcome.out}\n{outcome.err}"
+
+
+def test_the_modules_of_inspect_are_found_at_their_first_use() -> None:
+    code = """if True:
+        import sys
+        import collectives
+        assert not [name for name in sys.modules if name.startswith("collectives.inspect")]
+        assert "inspect" in dir(collectives)
+        names = {"dry_run", "graph", "observing", "plan", "timeline", "topology"}
+        assert names <= set(dir(collectives.inspect))
+        assert "collectives.inspect.plan" not in sys.modules
+        assert all(getattr(collectives.inspect, name).__name__.endswith(name) for name in names)
+        assert collectives.inspect.plan.Plan and not hasattr(collectives.inspect, "plans")
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
