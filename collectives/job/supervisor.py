@@ -558,9 +558,11 @@ def _end_of(ranks: list[_Rank]) -> tuple[str, str]:
     status = ranks[0].wait_status if len(ranks) == 1 else 0
     number = status & 0x7F
     if number:
-        name = signal.Signals(number).name if number in set(signal.Signals) else "real-time"
-        means = f": {_SIGNALS[number]}" if number in _SIGNALS else ""
-        return f"was killed by signal {number} ({name}{means})", MPI_CAUSES
+        try:
+            name, means = signal.Signals(number).name, _SIGNALS.get(signal.Signals(number), "")
+        except ValueError:
+            name, means = "real-time", ""
+        return f"was killed by signal {number} ({name}{means and f': {means}'})", MPI_CAUSES
     if status:
         return f"left by os._exit({status >> 8}), or by C's exit in a library", MPI_CAUSES
     return "was killed or left by os._exit", CAUSES

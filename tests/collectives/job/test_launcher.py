@@ -68,12 +68,13 @@ def alone(**environment: str) -> subprocess.CompletedProcess[str]:
     ("environment", "needed"),
     [
         ({"PALS_RANKID": "3"}, ("a launcher has started several ranks (PALS_RANKID=3), but MPI's world has 1",)),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, ("has started 4 ranks, but MPI's world has 1",)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, ("has started 4 ranks, but MPI's world has 1", "SRUN")),
     ],
 )
 def test_ranks_that_mpi_does_not_connect_are_refused(environment: dict[str, str], needed: tuple[str, ...]) -> None:
     """As under ``srun`` without an MPI plugin, and under launchers that are not known here."""
-    find_mpiexec()
+    option = "pmix" if is_open_mpi(find_mpiexec()) else "pmi2"
+    needed = tuple(f"\n  fix: srun --mpi={option}, which" if text == "SRUN" else text for text in needed)
     done = alone(**environment)
     assert done.returncode != 0
     for text in (*needed, "the mpiexec that belongs to the library", "RINGTAPE_LAUNCHER=none"):
