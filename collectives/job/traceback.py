@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterable
 from types import TracebackType
 
-from autograd.errors import LayoutError, RingtapeError, is_own_file
+from autograd.errors import CollectiveMismatch, LayoutError, RingtapeError, is_own_file
 
 __all__ = ["comparable", "ranks_text", "shorten", "traceback_text"]
 
@@ -71,13 +71,16 @@ _SHAPE = re.compile(r"(?<=\w)\[[\d,]+\](?= \{)")
 def comparable(error: BaseException, text: str) -> str:
     """The text of an error as it is compared between ranks.
 
-    The labels in a LayoutError are the same on all ranks, and the shapes of the parts may differ.
+    The labels in a LayoutError are the same on all ranks, and the shapes of the parts may differ. A CollectiveMismatch
+    has the same text on all ranks, with the lines of all, and is raised at different lines.
 
     Examples
     --------
     >>> comparable(LayoutError(), "exp(x: f64[3,2] {dp: P})")
     'exp(x: f64[...] {dp: P})'
     """
+    if isinstance(error, CollectiveMismatch):
+        return str(error)
     return _SHAPE.sub("[...]", text) if isinstance(error, LayoutError) else text
 
 

@@ -27,6 +27,11 @@ if how == "equal":
     raise ValueError("planted")
 if how == "different":
     raise ValueError(f"planted {rank % 2}")
+if how == "mismatch":
+    with cc.Mesh(dp=-1):
+        if rank == 1:
+            cc.all_gather(ag.tensor(numpy.ones(2)), "dp")
+        cc.barrier("dp")
 if how == "one":
     if rank == 1:
         raise ValueError("planted")
