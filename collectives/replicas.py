@@ -144,7 +144,7 @@ def compare_objective(outputs: Any, recording: Any) -> None:
         return
     site = short_site(*find_site())
     objectives = [_objective(y, site) for y in ys]
-    called = f"objective(axis={'*'.join(axis.names)!r}) in a backward sweep"
+    called = f"start of backward (axis={'*'.join(axis.names)!r})"
     if not due:
         axis.group.copies.extend(objectives)
         axis.group.agree(called)

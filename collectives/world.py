@@ -221,7 +221,7 @@ class World:
                 other._refuse_another()
         from .transports.mpi.world import MpiWorld  # loads mpi4py
 
-        if problem := why_not_of_size(MpiWorld.mpi_size()):
+        if problem := why_not_of_size(MpiWorld.mpi_size(), MpiWorld.library()):
             raise MeshError(problem)
         self._mpi = MpiWorld(self.raises, has_monitor=not process.has_left)
         self._communicator = self._mpi.communicator

@@ -32,24 +32,29 @@ Places = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class FileEntry:
-    """An array of a file, as `contents` returns it.
+    """An array or another value of a file, as `contents` returns it.
 
     Attributes
     ----------
     shape : tuple of int
-        The shape of the array in the file: that of the whole value, unless it is a part.
+        The shape of the array in the file: that of the whole value, unless it is a part. Of a text, a list or a tuple
+        its length; () for a number.
     dtype : numpy.dtype
+        The object dtype, if it is no array.
     layout : dict of str to str
         By axis of the mesh, the label that the value had when it was saved; empty without a mesh.
     places : dict of str to (int, int)
         By axis on which the ranks had different values: the coordinate of the rank whose value this is, and the number
         of ranks.
+    kind : str
+        "array", or the name of the value's type, such as "float", "str" or "list".
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     layout: dict[str, str]
     places: dict[str, tuple[int, int]]
+    kind: str = "array"
 
     @property
     def is_part(self) -> bool:
@@ -57,6 +62,8 @@ class FileEntry:
         return any(size > 1 for _, size in self.places.values())
 
     def __repr__(self) -> str:
+        if self.kind != "array":
+            return self.kind + "".join(f" of length {n}" for n in self.shape)
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         if self.is_part:
             return f"{text}, of the rank at {_shown(self.places)} alone"
@@ -189,9 +196,9 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
-    """Return the arrays of a file that `save` wrote, by name: shapes, dtypes, layouts, and which are parts of a model.
+    """Return what a file has that `save` wrote, by name: types, shapes, layouts, and which arrays are parts of a model.
 
-    It reads no array.
+    It reads no array. The arrays of a list or a tuple are listed beside it.
 
     Examples
     --------
@@ -202,13 +209,20 @@ def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
     ...     nn.save(nn.Linear(2, 1), path)
     ...     nn.contents(path)
     {'weight': float32[2, 1], whole, 'bias': float32[1], whole}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "run.npz")
+    ...     nn.save({"model": nn.Linear(2, 1), "best": 0.25, "name": "first"}, path)
+    ...     list(nn.contents(path).items())[2:]
+    [('best', float), ('name', str of length 5)]
     """
     import zipfile  # here: it loads 12 modules, which an import of autograd does not need
 
     found = {}
+    values: dict[str, FileEntry] = {}
     with zipfile.ZipFile(path) as file:
         for info in file.infolist():
             if info.filename == _STRUCTURE:
+                values = dict(_values_of(json.loads(file.read(info))))
                 continue
             with file.open(info) as stream:
                 version = np.lib.format.read_magic(stream)
@@ -217,7 +231,23 @@ def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
             held = json.loads(info.comment or b"{}")
             places = {axis: (place, size) for axis, (place, size) in held.get("places", {}).items()}
             found[info.filename.removesuffix(".npy")] = FileEntry(shape, dtype, held.get("layout", {}), places)
-    return found
+    return found | values
+
+
+def _values_of(items: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, FileEntry]]:
+    """What a structure has besides arrays: plain values, by the names of their places."""
+    for key, code in items.items():
+        name, kind, length = f"{prefix}{key}", type(code).__name__, tuple[int, ...]()
+        if isinstance(code, dict) and ("state" in code or "dict" in code):
+            yield from _values_of(code["state"] if "state" in code else code["dict"], f"{name}/")
+            continue
+        if isinstance(code, dict):
+            ((kind, code),) = list(code.items())[:1]  # "array", "tuple" or "float"
+        if kind == "array":
+            continue
+        if kind in ("str", "list", "tuple"):
+            length = (len(code),)
+        yield name, FileEntry(length, np.dtype(object), {}, {}, "None" if code is None else kind)
 
 
 # -- places on the mesh ------------------------------------------------------------------------------------------------
@@ -235,7 +265,8 @@ def _named_layouts(name: str, x: Any, arrays: Iterable[str]) -> Iterator[tuple[s
         yield from ((f"{name}/{each}" if name else each, at) for each, _, at in x._values() if at is not None)
     elif isinstance(found := getattr(x, "parameters", None), list):
         for each in arrays:
-            owner, *_, i = each.split("/")
+            owner, _, place = each.partition("/")
+            i = place.rpartition("/")[2]
             if owner == name and i.isdigit() and found[int(i)].layout is not None:
                 yield each, found[int(i)].layout
 

@@ -42,7 +42,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from autograd.errors import MeshError, site_of_traceback
+from autograd.errors import CollectiveMismatch, MeshError, site_of_traceback
 
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
 from .traceback import comparable, ranks_text, traceback_text
@@ -311,7 +311,11 @@ class RankProcess:
         def text(ranks: list[int]) -> str:
             who = ranks_text(ranks)
             head = f"{who} of {self.size} {why}; the job {'continues without it' if continues else 'ends'}"
-            return "\n".join([head, *(f"[{who}] {line}" for line in full.splitlines())])
+            shown = [f"[{who}] {line}" for line in full.splitlines()]
+            if isinstance(error, CollectiveMismatch):  # the ranks share the text of the error, not the frames
+                shown = [f"[{ranks_text([self.rank])}] {line}" for line in full.splitlines()[: -len(lines)]]
+                shown += [f"[{who}] {line}" for line in lines]
+            return "\n".join([head, *shown])
 
         if is_interrupt and not continues:
             self.end_job(text([self.rank]), 128 + signal.SIGINT, is_printed_once=True)

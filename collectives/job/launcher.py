@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Mapping
 
 __all__ = [
-    "IGNORED", "PROCESS_ID", "RANK_VARIABLES", "ask", "install_text", "launched", "launched_by", "launched_on_host",
-    "launched_rank", "launched_size", "mpiexec_beside", "unknown_launcher", "why_no_library", "why_not_alone",
-    "why_not_of_library", "why_not_of_size",
+    "DOCTOR", "IGNORED", "PROCESS_ID", "RANK_VARIABLES", "ask", "install_text", "launched", "launched_by",
+    "launched_on_host", "launched_rank", "launched_size", "mpiexec_beside", "unknown_launcher",
+    "why_no_library", "why_not_alone", "why_not_of_library", "why_not_of_size",
 ]  # fmt: skip
 
 # (rank, number of ranks). PMIx has no variable for the number, but Slurm has one.
@@ -46,6 +46,9 @@ PROCESS_ID = "RINGTAPE_RANK_PID"
 
 IGNORED = "RINGTAPE_LAUNCHER"
 """The variable whose value ``none`` makes a process ignore its launcher."""
+
+DOCTOR = "\n  `python -m collectives doctor` shows the library and the launcher"
+"""The last line of a message about a library that does not fit the launcher."""
 
 _asked: tuple[int, int] | None = None  # (rank, number of ranks) that MPI has answered, under an unknown launcher
 
@@ -104,17 +107,23 @@ def why_not_alone() -> str:
     return ""
 
 
-def why_not_of_size(size: int) -> str:
+def why_not_of_size(size: int, library: str) -> str:
     """Why a world over MPI of `size` ranks is not what the launcher has started; "" if it is.
 
     An MPI library that does not fit the launcher makes every rank a world of its own.
+
+    Parameters
+    ----------
+    size : int
+    library : str
+        The name of the MPI library, ``MPI.get_vendor()[0]``.
     """
     started = launched_size()
     if started == size or _is_alone(os.environ):
         return ""
     return (
         f"the launcher has started {_ranks(started)}, but MPI's world has {size}: the MPI library that mpi4py loads "
-        f"does not fit the launcher{_other_library_fix()}"
+        f"does not fit the launcher{_other_library_fix(library in _OPEN_MPI_FAMILY)}"
     )
 
 
@@ -182,13 +191,13 @@ def _ranks(count: int) -> str:
 def _other_library_fix(is_open_mpi: bool | None = None) -> str:
     """The fixes where launcher and library do not fit. `is_open_mpi` of the library, if it is known."""
     mpiexec = f"use the mpiexec that belongs to the library: {mpiexec_beside() or 'see its documentation'}"
-    option = {True: "srun --mpi=pmix", False: "srun --mpi=pmi2", None: "srun --mpi=pmix or --mpi=pmi2"}[is_open_mpi]
+    option = {True: "srun --mpi=pmix", False: "srun --mpi=pmi2",
+              None: "srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)"}[is_open_mpi]  # fmt: skip
     fixes = [mpiexec]
     if "SLURM_STEP_NUM_TASKS" in os.environ:
         fixes.insert(0, f"{option}, which the library understands (srun --mpi=list shows the options)")
     fixes.append(f"{IGNORED}=none, if every process is to be a world of its own")
-    more = "\n  `python -m collectives doctor` shows the library and the launcher"
-    return "\n  fix: " + "\n  or: ".join(fixes) + more
+    return "\n  fix: " + "\n  or: ".join(fixes) + DOCTOR
 
 
 def launched_size() -> int:

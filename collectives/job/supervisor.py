@@ -34,6 +34,10 @@ all ranks of its host have failed, but at most `_COLLECT_S`, and then names to t
 that it prints for. The others print nothing. Before the world is made no collective keeps the ranks together. They
 reach the same error as far apart as they have started, so the wait is as long as the first one has run by then.
 
+The signal or the status with which a process ended is in its ``/proc/<pid>/stat`` from the closing of its files until
+its parent, the launcher, has collected it. The supervisor reads it at the first sign of the death. If the launcher was
+faster, the report leaves it open.
+
 When the job has ended, the supervisor ends what the launcher has left running: the other ranks, and the child processes
 of ranks, which may keep the launcher waiting. It finds them by the process group that the launcher has made for the
 rank. At last it removes the shared memory of MPICH that the ranks had mapped, which MPICH removes only where MPI is
@@ -53,7 +57,7 @@ import struct
 import sys
 import time
 
-__all__ = ["CALLS", "CAUSES", "ENDED", "FIRST", "LATER", "SAME", "WATCHED", "is_alive", "peer_of"]
+__all__ = ["CALLS", "CAUSES", "ENDED", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "is_alive", "peer_of"]
 
 ENDED = b"e"  # the notification that a rank of this host has died
 CALLS = b"c"  # the question for the latest calls
@@ -73,9 +77,21 @@ _LIBRARY_S = 4.0  # how long the end of a process may take if a library ends it
 _LINE_BYTES = 8192  # no valid line is longer
 _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
 _CONNECTIONS = 3  # of one process
-CAUSES = """\
-  cause: a signal, os._exit, a crash, or the MPI library after an error. A message of MPI above tells more, and then
-  this rank may be innocent: 'truncated' means different calls of the ranks, which RINGTAPE_CHECK=always names"""
+MPI_CAUSES = """\
+  If MPI has printed a message above, that tells more, and this rank may be innocent: 'truncated' means different calls
+  of the ranks, which RINGTAPE_CHECK=always names"""
+CAUSES = f"""\
+  cause: a signal (SIGKILL: often the kernel, because memory ran out), os._exit, a crash, or the MPI library
+{MPI_CAUSES}"""
+_SIGNALS = {
+    signal.SIGKILL: "often the kernel, because memory ran out",
+    signal.SIGSEGV: "a crash",
+    signal.SIGBUS: "a crash, often because /dev/shm is full",
+    signal.SIGILL: "a crash",
+    signal.SIGFPE: "a crash",
+    signal.SIGABRT: "a library called abort",
+}
+"""What a signal often means."""
 _LIBRARY = """\
   cause: C's exit, which MPICH calls for MPI_Abort and after errors inside MPI; its message is above. This rank may be
   innocent: a truncated message means that the ranks have made different calls, which RINGTAPE_CHECK=always names"""
@@ -97,6 +113,7 @@ class _Rank:
         self.is_ending = False  # it ends the job itself
         self.is_ended = False  # the supervisor has ended it and its child processes
         self.exits = False  # a library ends it
+        self.wait_status = 0  # how it ended, as for `os.waitstatus_to_exitcode`; 0 if unknown
         self.group, self.descriptor = 0, -1
         self.is_gone = False  # it had died before it was known: the process id may be another one's
         try:
@@ -115,6 +132,16 @@ class _Rank:
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         return bool(poll.poll(0))
+
+    def note_end(self) -> None:
+        """Read how the process ended. That is possible until its launcher has collected it."""
+        status = 0 if self.is_gone else _wait_status_of(self.pid)
+        try:
+            if self.descriptor >= 0:
+                signal.pidfd_send_signal(self.descriptor, 0)  # as in `__init__`
+        except OSError:
+            return
+        self.wait_status = status or self.wait_status
 
     def kill(self) -> None:
         try:
@@ -204,6 +231,8 @@ class _Supervisor:
                 if not self._connections and not self._suspects and (self._ranks or now - self._start > _START_S):
                     return
                 continue
+            if self._errors:  # the ranks that print them must outlive the wait for others
+                self._ended = now
             age = now - self._ended
             if age > _END_S or (age > _STDERR_S and all(rank.is_dead() for rank in self._ranks.values())):
                 # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
@@ -369,6 +398,7 @@ class _Supervisor:
         """Note the place of a rank in the order of deaths, if it has not left without a failure."""
         if rank.rank >= 0 and not rank.is_done and self._ended is None:
             self._suspects.setdefault(rank, time.monotonic_ns())
+            rank.note_end()
 
     def _resolve(self) -> None:
         """Report the first death once it is certain. A process that has called exec closes its files and lives on."""
@@ -428,10 +458,10 @@ class _Supervisor:
             lines = [f"CollectiveMismatch: {different[0]}; MPI then ended {who}{where}{self._when(since_ns)}"]
             lines += different[1:]
         else:
-            how = "was ended by a library" if exits else "was killed or left by os._exit"
+            how, causes = ("was ended by a library", _LIBRARY) if exits else _end_of(first)
             lines = [f"{who}{where} {how}{self._when(since_ns)}"]
             lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
-            lines.append(_LIBRARY if exits else CAUSES)
+            lines.append(causes)
         try:
             os.write(2, ("ringtape: " + "\n".join(lines) + "\n").encode() if lines else b"")
         except OSError:
@@ -512,6 +542,30 @@ def is_alive(pid: int) -> bool:
         return False
     except OSError:  # too many open files, for example: not known to be dead
         return True
+
+
+def _wait_status_of(pid: int) -> int:
+    """The status of a process that ends or is a zombie, as `os.wait` returns it; 0 if unknown."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[49])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _end_of(ranks: list[_Rank]) -> tuple[str, str]:
+    """How a rank ended, and the lines about the causes. The kernel tells it in time in most cases, but not in all."""
+    status = ranks[0].wait_status if len(ranks) == 1 else 0
+    number = status & 0x7F
+    if number:
+        try:
+            name, means = signal.Signals(number).name, _SIGNALS.get(signal.Signals(number), "")
+        except ValueError:
+            name, means = "real-time", ""
+        return f"was killed by signal {number} ({name}{means and f': {means}'})", MPI_CAUSES
+    if status:
+        return f"left by os._exit({status >> 8}), or by C's exit in a library", MPI_CAUSES
+    return "was killed or left by os._exit", CAUSES
 
 
 def _groups_of(launcher: int) -> set[int]:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable
 from types import TracebackType
 
-from autograd.errors import LayoutError, RingtapeError, is_own_file, shows_all_frames
+from autograd.errors import CollectiveMismatch, LayoutError, RingtapeError, is_own_file, shows_all_frames
 
 __all__ = ["comparable", "ranks_text", "traceback_text"]
 
@@ -49,13 +49,16 @@ _SHAPE = re.compile(r"(?<=\w)\[[\d,]+\](?= \{)")
 def comparable(error: BaseException, text: str) -> str:
     """The text of an error as it is compared between ranks.
 
-    The labels in a LayoutError are the same on all ranks, and the shapes of the parts may differ.
+    The labels in a LayoutError are the same on all ranks, and the shapes of the parts may differ. A CollectiveMismatch
+    has the same text on all ranks, with the lines of all, and is raised at different lines.
 
     Examples
     --------
     >>> comparable(LayoutError(), "exp(x: f64[3,2] {dp: P})")
     'exp(x: f64[...] {dp: P})'
     """
+    if isinstance(error, CollectiveMismatch):
+        return str(error)
     return _SHAPE.sub("[...]", text) if isinstance(error, LayoutError) else text
 
 

@@ -30,6 +30,8 @@ __all__ = ["all_reduce", "mean"]
 
 _COPIES = Refusal(
     "the sum of equal copies over the ranks is the value times the number of ranks",
+    "leave all_reduce out: {x} is the same on all ranks already\n"
+    "  or:  cast({x}, {a!r}, to=P) first, for a program that also gives addends   (kept on the first rank; free)",
     of_gradient="leave all_reduce out: {x} is the sum over the ranks already",
 )
 
@@ -39,7 +41,9 @@ PARTS = Refusal(
     "  or:  declare_partial({x}, {a!r}), if the parts themselves are to be added to each other",
 )
 
-ALL_REDUCE = Collective("all_reduce", (P, V), meets=True, adds=True, refuses={R: _COPIES, I: _COPIES, Shard: PARTS})
+ALL_REDUCE = Collective(
+    "all_reduce", (P, V), meets=True, adds=True, refuses={R: _COPIES, I: _COPIES, C: _COPIES, Shard: PARTS}
+)
 CAST_I_TO_R = Collective("cast I->R", (I, C), silent=True)
 
 

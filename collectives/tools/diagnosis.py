@@ -171,16 +171,21 @@ def _cores(report: dict[str, Found], ranks: int) -> Iterator[Check]:
         if not machine["cores"]["ok"]:
             continue
         cores, own = machine["cores"]["value"]["usable"], len(machine["cores"]["value"]["of this rank"])
+        unbound = machine["cores"]["value"]["unbound"]
         where = f" on {host}" if host else ""
         here = ranks if not host else hosts.get(host, 1)  # without a name it is the only machine
         if here > cores:
             text = f"{here} ranks share {_count(cores, 'core')}{where}: they wait for each other"
-            most = f"at most {_count(cores, 'rank')} per host, except for tests"
-            on_cores.append(Check("cores", "warning", text, most))
+            fix = f"at most {_count(cores, 'rank')} per host, except for tests"
+            if unbound > cores:
+                bound = f"bound to {_count(cores, 'core')} of {unbound}{where}"
+                text = f"{here} ranks are {bound}: they wait for each other"
+                fix = "a core for each rank, or no binding: mpiexec --bind-to none, srun --cpu-bind=none"
+            on_cores.append(Check("cores", "warning", text, fix))
         elif ranks > 1:
             on_cores.append(Check("cores", "ok", f"{_count(here, 'rank')}, {_count(cores, 'core')}{where}"))
         else:
-            text = f"{_count(cores, 'core')}: as many ranks run at full speed{_most(report)}"
+            text = f"{_count(unbound, 'core')}: as many ranks run at full speed{_most(report)}"
             on_cores.append(Check("cores", "ok", text))
         fix = f"export OPENBLAS_NUM_THREADS={max(cores // here, 1)}"
         if threads is None and own * here > max(cores, here):

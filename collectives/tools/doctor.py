@@ -28,7 +28,7 @@ from typing import Any
 from autograd.errors import MeshError
 
 from ..job.failure import process
-from ..job.launcher import PROCESS_ID, launched_rank, launched_size, mpiexec_beside, why_not_of_size
+from ..job.launcher import DOCTOR, PROCESS_ID, launched_rank, launched_size, mpiexec_beside, why_not_of_size
 from ..world import run, world
 from .diagnosis import Check, diagnose
 from .machine import PROBES, cores_of_ranks
@@ -259,10 +259,10 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> int:
 
     threading.Thread(target=give_up, daemon=True).start()
     try:
-        from ..transports.mpi import library  # noqa: F401 - imported to start MPI, or to raise what is wrong with it
+        from ..transports.mpi.library import MPI  # starts MPI, or raises what is wrong with it
 
         found = facts()
-        if problem := why_not_of_size(found["ranks"]["value"]):
+        if problem := why_not_of_size(found["ranks"]["value"], MPI.get_vendor()[0]):
             raise MeshError(problem)
         mine = {**report, "environment": {"variables": {"ok": True, "value": _variables()}}}
         received = world().exchange(json.dumps([socket.gethostname(), mine]).encode())
@@ -282,7 +282,7 @@ def _in_a_job(report: dict[str, Found], args: argparse.Namespace) -> int:
         report["MPI"] = found
     except Exception as error:
         kind = "" if isinstance(error, MeshError) else f"{type(error).__name__}: "
-        report["MPI"] = _fatal({_JOB: {"ok": False, "reason": f"{kind}{error}"}})
+        report["MPI"] = _fatal({_JOB: {"ok": False, "reason": f"{kind}{error}".replace(DOCTOR, "")}})
     has_responded.set()
     is_together = "ranks" in report
     if not is_together:  # the ranks cannot leave through MPI

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,36 @@ def _text(path: Path) -> str | None:
 
 
 def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> dict[str, Any]:
-    """The cores that this process may use, their number, and that of all. A container may be limited to less time."""
+    """The cores that this process uses and may use, and all. A container may be limited to less time.
+
+    A launcher may have bound the process to some of the cores (`of this rank`) that it may use (`unbound`).
+    """
     there = os.cpu_count() or 1
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(there))
     limit, _, period = (_text(quota) or "max").partition(" ")
     most = max(int(limit) // int(period), 1) if limit.isdecimal() and period.isdecimal() else there
-    return {"usable": min(len(mine), most), "of this rank": mine, "limit": most, "all": there}
+    return {"usable": min(len(mine), most), "of this rank": mine, "unbound": min(_unbound(), most), "limit": most,
+            "all": there}  # fmt: skip
+
+
+def _unbound() -> int:
+    """The number of cores to which this process may be bound: those that a thread gets if it asks for all."""
+    found = os.cpu_count() or 1
+    if not hasattr(os, "sched_setaffinity"):
+        return found
+
+    def ask() -> None:
+        nonlocal found
+        try:
+            os.sched_setaffinity(0, range(max(1024, found)))
+        except OSError:
+            pass  # it stays as it is
+        found = len(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=ask)  # the binding of a thread is its own, and ends with it
+    thread.start()
+    thread.join()
+    return found
 
 
 def cores_of_ranks(of_ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class DataParallel(Module):
         plan = self._plan
         if plan is None or not plan.fits(mesh, parameters):
             plan = self._plan = plan_entry(parameters, self.axis)
-        entered = record_entry(parameters, plan)
+        entered = record_entry(parameters, plan, "call of the DataParallel model")
         contexts = state.contexts
         if entered and state.recording is not None:
             state.contexts = (*contexts, partial(self._reuse_entry, ref(state.recording), entered[0].node, plan))

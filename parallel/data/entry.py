@@ -200,8 +200,8 @@ def plan_entry(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> Entry
     return EntryPlan(mesh, list(map(_layout, parameters)), on, layouts)
 
 
-def record_entry(parameters: Sequence[Tensor], plan: EntryPlan) -> list[Tensor]:
-    """Record the entry of parameters and return them as they are inside."""
+def record_entry(parameters: Sequence[Tensor], plan: EntryPlan, called: str = "enter") -> list[Tensor]:
+    """Record the entry of parameters and return them as they are inside. `called` is what the program has called."""
     recording = state.recording
     _, _, on, layouts = plan
     if not parameters:
@@ -212,7 +212,7 @@ def record_entry(parameters: Sequence[Tensor], plan: EntryPlan) -> list[Tensor]:
         if modes.watching:
             for p in parameters:
                 sanitizer.witness("parameter entry", p)
-        on.group.agree(f"entry of {len(parameters)} parameters (axis={'*'.join(on.names)!r} {shapes}) {said}")
+        on.group.agree(f"{called} (axis={'*'.join(on.names)!r} {len(parameters)} parameters {shapes}) {said}")
     if recording is None:
         return [
             Tensor(p.array, out, None, place_off_tape(p.array, (p,)))

@@ -363,7 +363,18 @@ def whole(run: Run) -> Any:
 
 of_one("tanh_of_addends", lambda p: (np.tanh(X @ p["w"]) ** 2).sum(), partial, np.tanh, "all_reduce(x, 'dp', to=R)")
 of_one("a_maximum_of_addends", lambda p: (np.max(X @ p["w"], 0) ** 2).sum(), partial, lambda x: np.max(x, 0))
-of_one("a_sum_of_copies", lambda p: ((X @ p["w"]) ** 2).sum(), whole, lambda x: cc.all_reduce(x, "dp", to=R))
+of_one("a_sum_of_copies", lambda p: ((X @ p["w"]) ** 2).sum(), whole, lambda x: cc.all_reduce(x, "dp", to=R),
+       "leave all_reduce out: x is the same on all ranks already")
+
+
+@program(lambda p: ag.stop_gradient(squares(p)) * squares(p), says="leave all_reduce out: x is the same on all ranks")
+def a_sum_of_a_constant(run: Run) -> Any:
+    with ag.Tape() as tape:
+        loss = cc.all_reduce(((run.sharded(X) @ entered(run) - run.sharded(T)) ** 2).sum(), "dp", to=I)
+        value = run.do("operation", lambda x: cc.all_reduce(x, "dp", to=I), x=ag.stop_gradient(loss))
+        return run.backward(tape, value * loss)
+
+
 of_one("all_gather_of_addends", lambda p: ((X @ p["w"]) ** 2).sum(), partial, lambda x: cc.all_gather(x, "dp"))
 of_one("reduce_scatter_of_parts", lambda p: ((X @ p["w"]) ** 2).sum(), rows_of_y, lambda x: cc.reduce_scatter(x, "dp"))
 of_one("shard_of_addends", lambda p: ((X @ p["w"]) ** 2).sum(), partial, lambda x: cc.shard(x, "dp"))

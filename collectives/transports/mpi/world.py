@@ -90,6 +90,12 @@ class MpiWorld:
         size: int = MPI.COMM_WORLD.Get_size()
         return size
 
+    @staticmethod
+    def library() -> str:
+        """The name of the MPI library."""
+        name: str = MPI.get_vendor()[0]
+        return name
+
     def announce_end(self) -> None:
         """Send the other hosts that this rank ends the job."""
         if self._has_thread and not MPI.Is_finalized():

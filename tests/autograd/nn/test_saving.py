@@ -136,6 +136,23 @@ def test_contents_say_what_is_whole_and_what_is_a_part(tmp_path: Path) -> None:
     assert all(x.is_part == name.endswith("1") for name, x in both.items() if name.startswith("optimizer"))
 
 
+def test_contents_list_what_is_no_array(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    plain = {"best": float("inf"), "text": "first", "none": None, "rates": [0.1, np.ones(2)], "pair": (1, True),
+             "scalar": np.float32(2), "deep": {"on": False, "empty": []}}  # fmt: skip
+    loader = data.DataLoader(data.TensorDataset(np.ones((4, 2))), 2)
+    objects = {"model": model, "optimizer": optim.SGD(model.parameters(), 0.1), "loader": loader, "random": random}
+    nn.save({**objects, **plain}, tmp_path / "run.npz")
+    found = {name: repr(x) for name, x in nn.contents(tmp_path / "run.npz").items()}
+    assert {name.partition("/")[0] for name in found} == {*objects, *plain}
+    shown = {"best": "float", "text": "str of length 5", "none": "None", "rates": "list of length 2",
+             "rates/1": "float64[2], whole", "pair": "tuple of length 2", "scalar": "float32[], whole",
+             "deep/on": "bool", "deep/empty": "list of length 0", "model/weight": "float32[2, 1], whole"}  # fmt: skip
+    assert shown.items() <= found.items(), found
+    assert found["loader/position"] == found["random/seed"] == "int"
+    assert not any(x.is_part for x in nn.contents(tmp_path / "run.npz").values())
+
+
 def test_a_part_is_refused_in_another_world(tmp_path: Path) -> None:
     """It used to be taken for the whole value where the place alone was the same, or without the axis."""
 

@@ -201,7 +201,7 @@ def test_a_mismatch_in_a_backward_sweep_names_the_line_of_backward() -> None:
 
     start = body.__code__.co_firstlineno
     for text in told(cc.CollectiveMismatch, body, a=2):
-        assert f"in a backward sweep\n    at test_sanitizer.py:{start + 6}" in text
+        assert f"start of backward (axis='a')\n    at test_sanitizer.py:{start + 6}" in text
         assert f"not recorded\n    at test_sanitizer.py:{start + 5}" in text
 
 

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..launch import VARIABLE, Outcome, launch
+from .endings import LEFT, SEGMENTATION_FAULT, SIGKILL, ended_by
 
 FAULTS = {
     "raise": "raised RuntimeError: planted",
     "exit": "exited early",
-    "_exit": "was killed or left by os._exit",
-    "kill": "was killed or left by os._exit",
-    "segv": "was killed or left by os._exit",
+    "_exit": ended_by(LEFT),
+    "kill": ended_by(SIGKILL),
+    "segv": ended_by(SEGMENTATION_FAULT),
     "memory": "raised .*MemoryError: ",
     "limit": "raised .*MemoryError",
     "stop": "does not reply",
@@ -120,7 +121,9 @@ def judged(fault: Fault, outcome: Outcome, ended: float) -> list[str]:
     if not re.search(line, outcome.err):
         problems.append(f"the report does not say: {line}")
     others = [str(rank) for rank in range(3) if rank != fault.rank]
-    if re.search(rf"^ringtape: .*rank [{''.join(others)}] of 3 (raised|exited|was killed)", outcome.err, re.MULTILINE):
+    if re.search(
+        rf"^ringtape: .*rank [{''.join(others)}] of 3 (raised|exited|was killed|left by)", outcome.err, re.MULTILINE
+    ):
         # an error that repeats what happened to the culprit is no blame
         if fault.fault not in TIMED:
             problems.append("another rank was blamed")

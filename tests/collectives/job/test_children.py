@@ -12,6 +12,7 @@ import pytest
 from collectives.job.supervisor import is_alive
 
 from ..launch import Outcome, launch, launch_command, program_path
+from .endings import LEFT, SIGKILL, ended_by
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the supervisor")
 LIMIT_S = 8.0  # from the fault to the end of mpiexec
@@ -39,7 +40,7 @@ def check(outcome: Outcome, text: str) -> None:
         time.sleep(0.05)
 
 
-KILLED, RAISED, RETURNED = "was killed or left by os._exit", "raised ValueError: planted", "exited early"
+KILLED, RAISED, RETURNED = ended_by(SIGKILL), "raised ValueError: planted", "exited early"
 slow = pytest.mark.slow
 
 
@@ -58,7 +59,7 @@ slow = pytest.mark.slow
 )  # fmt: skip
 def test_a_live_child_process(how: str, child: str, on: str) -> None:
     outcome = launch("has_children.py", 4 if on.startswith("hosts") else 3, how, child, limit_s=START_S, on=on)
-    check(outcome, {"raise": RAISED, "return": RETURNED}.get(how, KILLED))
+    check(outcome, {"raise": RAISED, "return": RETURNED, "os._exit": ended_by(LEFT)}.get(how, KILLED))
 
 
 @pytest.mark.parametrize("on", ["here", pytest.param("openmpi", marks=slow), pytest.param("hosts", marks=slow)])

@@ -40,10 +40,18 @@ def test_different_errors_are_all_printed() -> None:
     assert "[rank 1] ValueError: planted 1" in outcome.err and "[ranks 0, 2] ValueError: planted 0" in outcome.err
 
 
-@pytest.mark.parametrize("how", ["one", "late"])
+@pytest.mark.parametrize("how", ["one", "late", "one, late before the world"])
 def test_one_rank_does_not_wait_for_the_others(how: str) -> None:
     outcome = raises(how)
-    assert heads(outcome) == (["rank 1 of 3"] if how == "one" else ["ranks 0, 2 of 3"]), outcome.err
+    assert heads(outcome) == (["rank 1 of 3"] if how.startswith("one") else ["ranks 0, 2 of 3"]), outcome.err
+
+
+def test_calls_that_differ_are_printed_once() -> None:
+    """The error has the same text on all ranks, which raise it at different lines."""
+    outcome = raises("mismatch", RINGTAPE_CHECK="always")
+    assert heads(outcome) == ["ranks 0-2 of 3"], outcome.err
+    assert len(re.findall(r"^\[ranks 0-2\] +needed: the same call", outcome.err, re.MULTILINE)) == 1
+    assert len(re.findall(r"^\[rank \d\] Traceback", outcome.err, re.MULTILINE)) == 1
 
 
 def test_an_error_of_labels_is_the_same_for_parts_of_other_extents() -> None:

@@ -11,13 +11,16 @@ import pytest
 from collectives.checks import modes
 
 from ..launch import Outcome, launch
+from .endings import LEFT, SIGKILL, UNKNOWN, ended_by
 
 LIMIT_S = 15.0  # from the fault to the end of mpiexec, on a busy machine; a quiet one takes one
 START_S = 40.0  # for the processes to start, on a busy machine
 
-TIMES = re.compile(r"rank (\d) of \d \(pid \d+\) on host \w+ was killed or left by os._exit ([\d.]+) s after .*")
+TIMES = re.compile(
+    rf"rank (\d) of \d \(pid \d+\) on host \w+ {ended_by(rf'was killed by signal [^)]*[)]|{LEFT}')} ([\d.]+) s after .*"
+)
 EARLY = ("sys.exit 0", "sys.exit 3", "return")
-KILLED = ("os._exit 0", "os._exit 3", "kill")
+KILLED = {"os._exit 0": UNKNOWN, "os._exit 3": ended_by(LEFT), "kill": ended_by(SIGKILL)}
 WAITS = ("all_reduce", "recv", "barrier")
 
 
@@ -31,7 +34,7 @@ def check(outcome: Outcome, text: str, may_be_0: bool = False) -> None:
     if times := TIMES.findall(blamed):
         assert min(times, key=lambda found: float(found[1]))[0] == "1", outcome.err
         blamed = TIMES.sub("", blamed)
-    assert not re.search(r"rank [023] of \d .*(raised|exited|killed)", blamed), "another rank was blamed"
+    assert not re.search(r"rank [023] of \d .*(raised|exited|killed|left by)", blamed), "another rank was blamed"
     assert "WENT ON" not in outcome.out
     fault = re.search(r"FAULT ([\d.]+)", outcome.out)
     assert fault is not None
@@ -58,7 +61,7 @@ def test_exit_early(how: str, where: str) -> None:
 @pytest.mark.parametrize(("how", "where"), [*zip(KILLED, WAITS[1:] + WAITS[:1], strict=True)])
 def test_killed(how: str, where: str) -> None:
     # MPICH's launcher returns 0, the status of that rank, in about 1 of 60 jobs on a busy host (docs/jobs.md).
-    check(fails(how, where), "was killed or left by os._exit", may_be_0=how == "os._exit 0")
+    check(fails(how, where), KILLED[how], may_be_0=how == "os._exit 0")
 
 
 @pytest.mark.slow
@@ -97,7 +100,7 @@ def test_before_the_world_exists(how: str) -> None:
     if how in KILLED:  # in its first moments, before the supervisor runs, others that died with it are named beside it
         assert outcome.code != 0
         assert not outcome.is_late
-        assert re.search(r"^ringtape: .*rank 1 of 3.* was killed or left by os._exit", outcome.err, re.MULTILINE)
+        assert re.search(rf"^ringtape: .*rank 1 of 3.* {KILLED[how]}", outcome.err, re.MULTILINE)
     else:
         check(outcome, "raised" if how == "raise" else "exited early")
 
@@ -106,7 +109,7 @@ ELSEWHERE = [("openmpi", 3), ("hosts", 4)]
 TEXTS = {
     "raise": "raised ValueError: planted",
     **dict.fromkeys(EARLY, r"exited early .* while rank [023] waits for it"),
-    **dict.fromkeys(KILLED, r"was killed or left by os._exit( [\d.]+ s after the world was made)?; the job ends"),
+    **{how: rf"{text}( [\d.]+ s after the world was made)?; the job ends" for how, text in KILLED.items()},
 }
 
 

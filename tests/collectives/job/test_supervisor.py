@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from collectives.job import supervisor, supervisor_client
-from collectives.job.supervisor import CAUSES, FIRST, LATER, WATCHED
+from collectives.job.supervisor import CAUSES, FIRST, LATER, MPI_CAUSES, WATCHED
 
 from ..launch import program_path
 
@@ -71,9 +71,14 @@ class Rank:
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
 
-    def die(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    def die(self, how: signal.Signals = signal.SIGKILL, is_collected: bool = False) -> None:
+        """End it by a signal. Unless it is collected, the kernel tells how it ended."""
+        if is_collected:
+            self.process.send_signal(how)
+            self.process.wait()
+        else:
+            os.kill(self.pid, how)  # the process id is its own as long as it is not collected
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
 
 Job = tuple[Host, list[Rank]]
@@ -86,8 +91,12 @@ def job() -> Iterator[Job]:
         yield host, [Rank(stack, host, rank) for rank in range(SIZE)]
 
 
-def named(rank: int, pid: int) -> str:
-    return f"ringtape: rank {rank} of 4 (pid {pid}) on host {socket.gethostname()} was killed or left by os._exit"
+KILLED = "was killed by signal 9 (SIGKILL: often the kernel, because memory ran out)"
+UNKNOWN = "was killed or left by os._exit"
+
+
+def named(rank: int, pid: int, how: str = KILLED) -> str:
+    return f"ringtape: rank {rank} of 4 (pid {pid}) on host {socket.gethostname()} {how}"
 
 
 @pytest.mark.parametrize("first", [1, 3])
@@ -98,17 +107,41 @@ def test_only_the_first_death_is_reported(job: Job, first: int) -> None:
         rank.die()
     first_line, *rest = host.said().splitlines()
     assert first_line == f"{named(first, ranks[first].pid)}; the job ends"
-    assert rest == CAUSES.splitlines()
+    assert rest == MPI_CAUSES.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGSEGV, "was killed by signal 11 (SIGSEGV: a crash)"),
+        (signal.SIGTERM, "was killed by signal 15 (SIGTERM)"),
+        (signal.SIGRTMIN + 3, f"was killed by signal {signal.SIGRTMIN + 3} (real-time)"),
+    ],
+)
+def test_the_signal_is_named(job: Job, number: signal.Signals, how: str) -> None:
+    host, ranks = job
+    ranks[2].die(number)
+    assert host.said().splitlines() == [f"{named(2, ranks[2].pid, how)}; the job ends", *MPI_CAUSES.splitlines()]
+
+
+@pytest.mark.parametrize(("status", "how"), [(3, "left by os._exit(3), or by C's exit in a library"), (0, UNKNOWN)])
+def test_the_status_is_named(job: Job, status: int, how: str) -> None:
+    """0 is also what the kernel tells of a process about which it tells nothing."""
+    host, ranks = job
+    ranks[2].tell(f"_exit {status}")
+    assert host.line() == f"{named(2, ranks[2].pid, how)}; the job ends\n"
 
 
 def test_the_first_death_is_found_afterwards(job: Job) -> None:
-    """The supervisor does not run while the ranks die, so it sees all deaths at once."""
+    """The supervisor does not run while the ranks die, so it sees all deaths at once, and not how they ended."""
     host, ranks = job
     host.process.send_signal(signal.SIGSTOP)
     for rank in (2, 0, 1, 3):
-        ranks[rank].die()
+        ranks[rank].die(is_collected=True)
     host.process.send_signal(signal.SIGCONT)
-    assert host.said().startswith(named(2, ranks[2].pid))
+    first_line, *rest = host.said().splitlines()
+    assert first_line == f"{named(2, ranks[2].pid, UNKNOWN)}; the job ends"
+    assert rest == CAUSES.splitlines()
 
 
 def test_ranks_that_the_launcher_leaves_running_are_ended(job: Job) -> None:

@@ -21,6 +21,7 @@ from autograd.engine.state import state
 from autograd.errors import CommunicationError
 
 from ..launch import Outcome, launch
+from .endings import SIGKILL, ended_by
 
 START_S = 60.0
 
@@ -246,7 +247,7 @@ def test_a_killed_process_ends_the_job() -> None:
     """The launcher ends the others, whatever the policy; the one that was killed is named."""
     outcome = launch("fails.py", 3, "kill", "barrier", "elastic", limit_s=START_S)
     assert outcome.code != 0 and not outcome.is_late
-    assert re.search(r"^ringtape: rank 1 of 3 .*was killed or left by os._exit; the job ends$", outcome.err, re.M)
+    assert re.search(rf"^ringtape: rank 1 of 3 .*{ended_by(SIGKILL)}; the job ends$", outcome.err, re.M)
 
 
 @pytest.mark.parametrize(

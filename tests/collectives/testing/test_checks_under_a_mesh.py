@@ -258,6 +258,7 @@ def test_the_point_is_the_one_that_is_given() -> None:
 
 def test_the_message_says_how_many_elements_were_examined() -> None:
     tripled = ag.op("tripled (examined)", "N", lambda x: x**3, (lambda ct, y, x: ct * 2 * x**2,), saves="0")
+    del ag.registry["tripled (examined)"]
     with cc.Mesh(dp=1), pytest.raises(GradientMismatch) as error:
         check_grads(tripled, ag.Parameter([0.5, 1.0, 2.0]), order=1)
     assert "the 2 worst of 3 elements were examined, and 2 of them differ\n" in str(error.value)

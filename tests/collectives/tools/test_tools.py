@@ -172,6 +172,7 @@ def test_doctor_knows_a_launcher_of_another_kind() -> None:
         other = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
     outcome = alone(["-m", "collectives", "doctor"], **other)
     assert outcome.code == 1
+    assert "python -m collectives doctor" not in outcome.out  # it is running
     kinds = ("MPICH", "Open MPI") if is_open else ("Open MPI", "MPICH")
     assert re.search(rf"^FAILS    MPI +the launcher has started 2 ranks with {kinds[0]}'s mpiexec, and mpi4py "
                      rf"loads {kinds[1]} .*\n +fix: use the mpiexec that belongs to the library: /", outcome.out,
@@ -187,7 +188,7 @@ def report_of(**changed: Any) -> dict[str, Any]:
         return {"ok": True, "value": value}
 
     no = {"ok": False, "reason": "none"}
-    host = {"cores": ok({"usable": 4, "all": 4, "of this rank": [0, 1, 2, 3]}), "GPUs": no,
+    host = {"cores": ok({"usable": 4, "unbound": 4, "all": 4, "of this rank": [0, 1, 2, 3]}), "GPUs": no,
             "/dev/shm": ok({"total_bytes": 1 << 32, "free_bytes": 1 << 32})}  # fmt: skip
     report = {
         "software": {"python": ok("3.11"), "numpy": ok("2.4"), "cupy-cuda12x": no},
@@ -215,8 +216,10 @@ OPEN_MPI = {"path": "/e/bin/mpiexec", "kind": "Open MPI", "version": "5", "on PA
 @pytest.mark.parametrize(
     ("changed", "state", "name", "text", "fix"),
     [
-        ({"machine_b__cores": {"usable": 1, "of this rank": [0]}}, "warning", "cores",
+        ({"machine_b__cores": {"usable": 1, "unbound": 1, "of this rank": [0]}}, "warning", "cores",
          "2 ranks share 1 core on b", "at most 1 rank per host"),
+        ({"machine_b__cores": {"usable": 1, "unbound": 2, "of this rank": [0]}}, "warning", "cores",
+         "2 ranks are bound to 1 core of 2 on b", "mpiexec --bind-to none"),
         ({"environment__variables": {}}, "warning", "BLAS threads", "not set: each rank starts 4", "THREADS=2"),
         ({"environment__variables": {"OMP_NUM_THREADS": "4"}}, "warning", "BLAS threads",
          "2 ranks with 4 threads each on a; the same on 1 further host", "OPENBLAS_NUM_THREADS=2"),
@@ -258,7 +261,7 @@ def test_all_variables_are_known() -> None:
 
 
 def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    report = report_of(machine_a__cores={"usable": 1, "of this rank": [0]})
+    report = report_of(machine_a__cores={"usable": 1, "unbound": 1, "of this rank": [0]})
     report["MPI"]["library"] = {"ok": False, "reason": "first\nsecond"}
     options = argparse.Namespace(json=False, details=True)
     monkeypatch.setattr(doctor, "launched_size", lambda: 4)
@@ -275,6 +278,20 @@ def test_cores_of_a_limited_container(tmp_path: Path) -> None:
     assert machine.cores(tmp_path / "cpu.max")["usable"] == 1
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert machine.cores(tmp_path / "cpu.max") == machine.cores(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's binding to cores")
+def test_a_binding_does_not_hide_the_cores_of_the_machine(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    own = min(before)
+    os.sched_setaffinity(0, {own})
+    try:
+        found = machine.cores(tmp_path / "nowhere")
+        assert (found["usable"], found["of this rank"]) == (1, [own])
+        assert found["unbound"] >= len(before)
+        assert os.sched_getaffinity(0) == {own}  # it is left as it was
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_cores_to_which_a_launcher_has_bound_the_ranks() -> None:

@@ -73,7 +73,7 @@ def stages_sweep_the_losses_of_different_microbatches(mesh: Any) -> Any:
     return stages(mesh, orders=[(2, 1, 0), (0, 1, 2)])
 
 
-@refused("CollectiveMismatch", "objective(axis='pp') in a backward sweep", alone=False, pp=2)
+@refused("CollectiveMismatch", "start of backward (axis='pp')", alone=False, pp=2)
 def the_first_stage_calls_no_backward(mesh: Any) -> Any:
     return stages(mesh, sweep=lambda rank, tape, loss: tape.backward(loss) if rank else None)
 

@@ -9,10 +9,16 @@ import numpy
 
 import autograd as ag
 import collectives as cc
+from collectives.job.launcher import launched_rank
 
 how = sys.argv[1]
 if how == "before the world":
     raise ValueError("planted")
+if how == "one, late before the world":
+    time.sleep(2.5)  # the wait for equal errors is at its longest
+    if launched_rank() == 1:
+        raise ValueError("planted")
+    time.sleep(60)
 world = cc.world()
 rank = int(world.rank)
 with cc.Mesh(dp=-1):
@@ -21,6 +27,11 @@ if how == "equal":
     raise ValueError("planted")
 if how == "different":
     raise ValueError(f"planted {rank % 2}")
+if how == "mismatch":
+    with cc.Mesh(dp=-1):
+        if rank == 1:
+            cc.all_gather(ag.tensor(numpy.ones(2)), "dp")
+        cc.barrier("dp")
 if how == "one":
     if rank == 1:
         raise ValueError("planted")

@@ -6,6 +6,7 @@ simulated_rank.py NAME
     raw HEX        send bytes there
     exit           close one of the first two connections, as a process does that a library ends
     leave          close all connections, as exec does
+    _exit STATUS   leave by os._exit
     fork           fork a child that keeps the connections open; print its process id
 """
 
@@ -39,6 +40,9 @@ for line in sys.stdin:
         for each in connections:
             each.close()
         print("left", flush=True)
+    elif word == "_exit":
+        print("leaves", flush=True)
+        os._exit(int(rest))
     elif word == "fork":
         child = os.fork()
         if child == 0:
