@@ -242,10 +242,9 @@ def typed_errors(function: Callable[Arguments, Result]) -> Callable[Arguments, R
     def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
         try:
             return function(*args, **options)
-        except RingtapeError as error:
-            shorten(error)
-            raise
         except UNTYPED as error:
+            if isinstance(error, RingtapeError):
+                raise
             raise refused(error, function.__name__, (*args, *options.values())) from error
 
     return call
@@ -297,66 +296,6 @@ _user_files: dict[str, str] = {}  # the short name of a source file; "" for a li
 def is_own_file(file: str) -> bool:
     """Whether a source file is ringtape's own."""
     return file.startswith(_OWN_FOLDERS)
-
-
-def shows_all_frames() -> bool:
-    """Whether ``RINGTAPE_TRACEBACK=full`` requests ringtape's own frames in the tracebacks of its errors."""
-    return os.environ.get("RINGTAPE_TRACEBACK") == "full"
-
-
-def shorten(error: BaseException | None) -> None:
-    """Leave ringtape's own frames out of the traceback of a `RingtapeError` that is being raised.
-
-    Call it at the end of a block, or before a bare ``raise``, which adds no frame.
-    """
-    chain: list[BaseException] = []  # may have cycles: an error may be its own cause
-    _collect(error, chain)
-    for each in [] if shows_all_frames() else chain:
-        frames, trace = [], each.__traceback__
-        while trace is not None:
-            frames.append(trace)
-            trace = trace.tb_next
-        kept = None
-        for at in reversed(frames):
-            if not is_own_file(at.tb_frame.f_code.co_filename):
-                kept = TracebackType(kept, at.tb_frame, at.tb_lasti, at.tb_lineno)
-        each.__traceback__ = kept
-
-
-def _collect(error: BaseException | None, found: list[BaseException]) -> None:
-    """Add a `RingtapeError` to a list, and those before it that its traceback shows."""
-    if isinstance(error, RingtapeError) and not any(error is each for each in found):
-        found.append(error)
-        _collect(error.__cause__, found)
-        _collect(error.__context__, found)
-
-
-def shortened(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make the tracebacks of the `RingtapeError` of a public function end at its call.
-
-    A process of one rank has no exception hook, which leaves the frames out where there are several ranks.
-
-    Examples
-    --------
-    >>> @shortened
-    ... def half(x):
-    ...     raise ShapeError("no half")
-    >>> try:
-    ...     half(1)
-    ... except ShapeError as error:
-    ...     print(error)
-    no half
-    """
-
-    @wraps(function)
-    def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        try:
-            return function(*args, **options)
-        except RingtapeError as error:
-            shorten(error)
-            raise
-
-    return call
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:

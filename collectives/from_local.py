@@ -16,7 +16,7 @@ import numpy as np
 from autograd.arrays.device import as_array
 from autograd.engine.parameter import Leaf, make_leaf
 from autograd.engine.tensor import TENSORS
-from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site, shortened
+from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts
@@ -28,7 +28,6 @@ from .mesh import Axis, Mesh, current_mesh
 __all__ = ["from_local"]
 
 
-@shortened
 def from_local(
     array: Any,
     layout: Mapping[str, Label],

@@ -21,13 +21,14 @@ from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, call_site, shorten
+from autograd.errors import ArgumentError, MeshError, call_site
 from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
 from .checks import declarations, modes, numbers, parts
 from .job.failure import process
+from .job.traceback import shorten
 from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
 from .world import World, is_rank_thread, world
@@ -316,7 +317,7 @@ class Mesh:
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
-        if self.is_alone and not self._outer:
+        if error[0] is not None and self.is_alone and not self._outer:
             shorten(error[1])
         for axis in () if error[0] is not None else self._known:
             parts.tell(axis.group)

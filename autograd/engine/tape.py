@@ -17,7 +17,7 @@ import numpy as np
 from .. import notebook
 from ..arrays.device import as_array
 from ..arrays.shape_only import Shaped, shape_only
-from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site, shorten, shortened
+from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, I, P, R, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, own_part, require_one_number
@@ -194,7 +194,6 @@ class Tape:
             refuse_pending(mine, "the tape's block ends", kind is not None)
         if kind is ValueError:
             refuse_write(error)
-        shorten(error)
 
     def open(self) -> Recording:
         """The list, while the tape's block is open. Raises TapeError otherwise."""
@@ -257,7 +256,6 @@ class Tape:
         return state.mesh.plan(self)
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
-    @shortened
     def backward(
         self,
         outputs: Tensor | Sequence[Tensor] = (),

@@ -34,7 +34,6 @@ from ..errors import (
     is_own_file,
     is_raised_inside,
     refused,
-    shorten,
 )
 from ..layouts.layout import C, Layout
 from ..random.philox import floating
@@ -61,10 +60,9 @@ def _typed_errors_of(made: Any) -> Any:
             self._given = args, kwargs
         try:
             made(self, *args, **kwargs)
-        except RingtapeError as error:
-            shorten(error)
-            raise
         except UNTYPED as error:
+            if isinstance(error, RingtapeError):
+                raise
             raise refused(error, type(self).__name__, (*args, *kwargs.values())) from error
 
     return call
@@ -105,11 +103,8 @@ class Module:
     def __call__(self: _Forward[Args, Output], *args: Args.args, **kwargs: Args.kwargs) -> Output:
         try:
             return self.forward(*args, **kwargs)
-        except RingtapeError as error:
-            shorten(error)
-            raise
         except UNTYPED as error:
-            if not is_raised_inside(error, type(self).forward):
+            if isinstance(error, RingtapeError) or not is_raised_inside(error, type(self).forward):
                 raise
             raise refused(error, type(self).__name__, (*args, *kwargs.values())) from error
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, ShapeError, call_site, shortened
+from ..errors import ArgumentError, ShapeError, call_site
 from .basis import ones
 from .reverse import warn_if_constant
 from .traced import Function, Traced, zeros_like
@@ -28,7 +28,6 @@ def check_tangents(name: str, args: Any, tangents: Any) -> None:
         raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
 
 
-@shortened
 def jvp(fun: Function, args: Any = None, tangents: Any = None) -> tuple[Any, Any]:
     """Return the value of `fun` and its tangent, in forward mode.
 

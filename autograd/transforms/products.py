@@ -12,7 +12,7 @@ from .. import ops
 from ..arrays.device import is_array
 from ..engine.parameter import constant
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, LayoutError, ShapeError, call_site, shortened
+from ..errors import ArgumentError, LayoutError, ShapeError, call_site
 from .forward import check_tangents
 from .jacobians import stacked
 from .reverse import gradient_at
@@ -30,7 +30,6 @@ def half_squares(y: Any) -> Any:
     return ops.sum(y * y, -1) * 0.5 if np.ndim(getattr(y, "array", y)) else y * y * 0.5
 
 
-@shortened
 def hvp(fun: Function, args: Any = None, tangents: Any = None) -> tuple[Any, Any]:
     """Return the gradient and the Hessian-vector product, by forward over reverse mode.
 
@@ -182,7 +181,6 @@ def tensor_jacobian_product(fun: Function, argnum: Argnum = 0) -> Function:
 vector_jacobian_product = tensor_jacobian_product
 
 
-@shortened
 def ggnvp(
     fun: Function, args: Sequence[Any], tangents: Sequence[Any], loss: Function = half_squares
 ) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.pytree import tree_map
 from ..engine.state import state
-from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site, shortened
+from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site
 from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
@@ -330,7 +330,6 @@ def make_vjp(fun: Function, argnum: Argnum = 0) -> Function:
     return nary("make_vjp", _make_vjp, fun, argnum)
 
 
-@shortened
 def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     """Return the value of `fun` and its pullback, the function from a cotangent of the value to those of the arguments.
 

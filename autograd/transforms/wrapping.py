@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-from ..errors import ArgumentError, RingtapeError, call_site, shorten
+from ..errors import ArgumentError, call_site
 from .traced import Function
 
 __all__ = ["Argnum", "like", "name_of", "named", "nary", "position", "unary_to_nary"]

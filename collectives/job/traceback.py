@@ -6,14 +6,15 @@ other kind is shown whole. ``RINGTAPE_TRACEBACK=full`` shows all frames of all e
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from collections.abc import Iterable
 from types import TracebackType
 
-from autograd.errors import CollectiveMismatch, LayoutError, RingtapeError, is_own_file, shows_all_frames
+from autograd.errors import CollectiveMismatch, LayoutError, RingtapeError, is_own_file
 
-__all__ = ["comparable", "ranks_text", "traceback_text"]
+__all__ = ["comparable", "ranks_text", "shorten", "traceback_text"]
 
 
 def traceback_text(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
@@ -29,9 +30,30 @@ def traceback_text(kind: type[BaseException], error: BaseException, trace: Trace
     False
     """
     shown = traceback.TracebackException(kind, error, trace)
-    if isinstance(error, RingtapeError) and not shows_all_frames():
+    if isinstance(error, RingtapeError) and os.environ.get("RINGTAPE_TRACEBACK") != "full":
         _leave_out_own_frames(shown)
     return "".join(shown.format()).rstrip()
+
+
+def shorten(error: BaseException) -> None:
+    """Leave ringtape's own frames out of the traceback of a `RingtapeError` that is being raised.
+
+    A job of several ranks prints errors by hooks of the interpreter, which a process of one rank does not have.
+    """
+    if not isinstance(error, RingtapeError) or os.environ.get("RINGTAPE_TRACEBACK") == "full":
+        return
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    kept = None
+    for each in reversed(frames):
+        if not is_own_file(each.tb_frame.f_code.co_filename):
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    error.__traceback__ = kept or error.__traceback__
+    for before in (error.__cause__, error.__context__):
+        if before is not None:
+            shorten(before)
 
 
 def _leave_out_own_frames(shown: traceback.TracebackException) -> None:

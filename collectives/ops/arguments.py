@@ -25,7 +25,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, RingtapeError, ShapeError, call_site, shorten
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import require_same_number
 from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
@@ -93,15 +93,8 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
                 return known.apply_counted(x) if known.sums and modes.limit else known.apply(x)
         try:
             use = resolve(x, axis, *args, **options)
-        except RingtapeError as error:
-            shorten(error)
-            raise
         except TypeError as error:
-            try:
-                raise _as_typed(error, declared, resolve.__name__, (x, axis, *args), options) from error.__cause__
-            except RingtapeError as typed:
-                shorten(typed)
-                raise
+            raise _as_typed(error, declared, resolve.__name__, (x, axis, *args), options) from error.__cause__
         if use.__class__ is not Use:
             return use  # type: ignore[return-value]
         known = use.collective.prepared(use.x, use.call)

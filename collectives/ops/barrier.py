@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from autograd.engine.recording import EFFECT
 from autograd.engine.state import state
-from autograd.errors import shortened
 
 from ..mesh import current_mesh
 from .arguments import AxisName
@@ -12,7 +11,6 @@ from .arguments import AxisName
 __all__ = ["barrier"]
 
 
-@shortened
 def barrier(axis: AxisName) -> None:
     """Return once all ranks of an axis have called it.
 

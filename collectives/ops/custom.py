@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, call_site, shortened
+from autograd.errors import ArgumentError, MeshError, call_site
 
 from ..call import Call
 from ..collective import Collective
@@ -17,7 +17,6 @@ from .arguments import to_tensor
 __all__ = ["apply", "call"]
 
 
-@shortened
 def call(axis: str | Sequence[str], **fields: Any) -> Call:
     """The parameters of a collective other than its operand, for an axis of the current mesh.
 
@@ -52,7 +51,6 @@ def call(axis: str | Sequence[str], **fields: Any) -> Call:
     return Call(on.names, on.group, **fields)
 
 
-@shortened
 def apply(collective: Collective, x: Any, axis: str | Sequence[str], **fields: Any) -> Tensor:
     """Call a collective on a Tensor or a plain array.
 

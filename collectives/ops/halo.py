@@ -14,7 +14,7 @@ import numpy as np
 from autograd.arrays.device import as_array
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site, shortened
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import Shard, V
 from autograd.layouts.messages import describe
 
@@ -133,7 +133,6 @@ def _swap(
 # -- public functions ------------------------------------------------------------------------------------------
 
 
-@shortened
 def halo_exchange(
     x: Any,
     axes: AxisName | Sequence[AxisName],

@@ -24,7 +24,7 @@ from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, GradientWarning, MeshError, call_site, find_site, short_site, shortened
+from autograd.errors import ArgumentError, GradientWarning, MeshError, call_site, find_site, short_site
 from autograd.layouts.layout import I, Layout, Shard, V
 
 from ..call import Call, keep
@@ -259,7 +259,6 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
     return Use(PERMUTE, x, on.call(pairs=given))
 
 
-@shortened
 def send(x: Any, axis: AxisName, dst: int) -> None:
     """V -> (on `dst`): send this rank's value to rank `dst`, which calls `recv`. It does not block.
 
@@ -314,7 +313,6 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     _keep_options(SEND(x, on.call(root=dst, shape=tuple(x.array.shape), dtype=x.array.dtype)), (number, text))
 
 
-@shortened
 def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     """(on `src`) -> V: receive the value that rank `src` sends. It blocks until the value has arrived.
 

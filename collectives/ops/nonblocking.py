@@ -33,7 +33,7 @@ from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape
-from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site, shortened
+from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site
 from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
@@ -454,7 +454,6 @@ def nonblocking(
     resolve: Callable[..., Use] = blocking.__wrapped__  # type: ignore[attr-defined]
     name = blocking.__name__
 
-    @shortened
     def function(*args: Arguments.args, **options: Arguments.kwargs) -> Tensor:
         use = resolve(*args, **options)
         return _start_tensor(use.collective, use.x, use.call, agree=True)
@@ -527,7 +526,6 @@ reduce_scatter_async = nonblocking(reduce_scatter)
 # -- one rank to another -----------------------------------------------------------------------------------------------
 
 
-@shortened
 def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
     """V -> (on `dst`): start to send this rank's value to rank `dst`, which calls `irecv`.
 
@@ -586,7 +584,6 @@ def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
     return _start_tensor(SEND, x, call)
 
 
-@shortened
 def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     """(on `src`) -> V: start to receive the value that rank `src` sends by `isend`.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from autograd.engine.parameter import tensor
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site, shortened
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import I, Label, P, R, V
 from autograd.layouts.messages import describe
 from autograd.ops.arguments import stack
@@ -66,7 +66,6 @@ def _(ct: Any, call: Call) -> Any:
     return broadcast_to(ct, shape) if ct.__class__ in TENSORS else np.broadcast_to(ct, shape).copy()
 
 
-@shortened
 def reproducible_sum(
     addends: Any,
     indices: Sequence[int],
