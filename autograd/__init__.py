@@ -42,6 +42,8 @@ from .transforms import (  # noqa: E402
     vjp,
 )
 
+errors.install_hook()
+
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use, so that `import autograd` stays fast
     from . import testing
     from .testing.anomaly import detect_anomaly

@@ -1,5 +1,8 @@
 """The exceptions that ringtape raises, all derived from `RingtapeError`, and call sites for their messages.
 
+A `RingtapeError` says what the user's program did wrong, so its traceback shows the frames of the program only: in a
+script, in IPython and notebooks, and in the ranks of a job. ``RINGTAPE_TRACEBACK=full`` shows all frames of all errors.
+
 Each class below its base::
 
     RingtapeError
@@ -36,7 +39,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -58,6 +61,14 @@ Result = TypeVar("Result")
 
 class RingtapeError(Exception):
     """Base class of all exceptions that ringtape raises."""
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines of the traceback that IPython shows. IPython calls this where an exception has it."""
+        shorten(self)
+        lines: list[str] = sys.modules["IPython"].get_ipython().InteractiveTB.structured_traceback(
+            type(self), self, self.__traceback__
+        )
+        return lines
 
 
 class LayoutError(RingtapeError):
@@ -290,12 +301,59 @@ _LIBRARY_FOLDERS = (
     "<frozen ",
 )
 _NUMPY_FOLDER = os.path.dirname(np.__file__) + os.sep
-_user_files: dict[str, str] = {}  # the short name of a source file; "" for a library's
+_user_files: dict[str, bool] = {}  # whether a source file is the user's, not a library's
 
 
 def is_own_file(file: str) -> bool:
     """Whether a source file is ringtape's own."""
     return file.startswith(_OWN_FOLDERS)
+
+
+def shorten(error: BaseException) -> None:
+    """Leave ringtape's own frames out of the traceback of a `RingtapeError`, and errors that it caught inside.
+
+    Errors of other types are left as they are, and all of them with ``RINGTAPE_TRACEBACK=full``.
+    """
+    if isinstance(error, RingtapeError) and os.environ.get("RINGTAPE_TRACEBACK") != "full":
+        _shorten_chain(error)
+
+
+def _shorten_chain(error: BaseException) -> None:
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    frames = [trace for trace in _frames(error) if not is_own_file(trace.tb_frame.f_code.co_filename)]
+    kept = None
+    for trace in reversed(frames):
+        kept = TracebackType(kept, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+    error.__traceback__ = kept or error.__traceback__  # there are none if ringtape was started as a program itself
+    if before is error or before is not None and _is_of_library(before):
+        error.__cause__ = None  # which hides the context, too
+    elif before is not None:
+        _shorten_chain(before)
+
+
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Whether an error was raised and caught by ringtape: it has passed no code but ringtape's and NumPy's."""
+    files = [trace.tb_frame.f_code.co_filename for trace in _frames(error)]
+    return bool(files) and all(file.startswith((*_OWN_FOLDERS, _NUMPY_FOLDER)) for file in files)
+
+
+def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught error: Python's `sys.excepthook`, with the traceback of a `RingtapeError` shortened."""
+    shorten(error)
+    sys.__excepthook__(kind, error, error.__traceback__)
+
+
+def install_hook() -> None:
+    """Make `show_error` the interpreter's `sys.excepthook`, unless the program or its environment has set one."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = show_error
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
@@ -325,17 +383,25 @@ def find_callers(most: int = 8) -> str:
     found: list[str] = []
     while frame is not None and len(found) < most and (frame := frame.f_back) is not None:
         file = frame.f_code.co_filename
-        name = _user_files.get(file)
-        if name is None:
-            name = _user_files[file] = "" if file.startswith(_LIBRARY_FOLDERS) else os.path.basename(file)
-        if name:
-            found.append(f"{name}:{frame.f_lineno}")
+        is_users = _user_files.get(file)
+        if is_users is None:
+            is_users = _user_files[file] = not file.startswith(_LIBRARY_FOLDERS)
+        if is_users:
+            found.append(short_site(file, frame.f_lineno))
     return ", ".join(found)
 
 
 def short_site(file: str, line: int) -> str:
-    """Return a call site as messages show it, like ``model.py:41``."""
-    return f"{os.path.basename(file)}:{line}"
+    """Return a call site as messages show it, like ``model.py:41``; in a notebook ``Cell In[16], line 8``."""
+    cell = _cell(file)
+    return f"{cell}, line {line}" if cell else f"{os.path.basename(file)}:{line}"
+
+
+def _cell(file: str) -> str:
+    """The name of a cell of IPython by the name of its source file, like ``Cell In[16]``; "" for other files."""
+    ipython: Any = sys.modules.get("IPython")
+    find = getattr(getattr(ipython and ipython.get_ipython(), "compile", None), "format_code_name", None)
+    return " ".join((find and find(file)) or ())
 
 
 def call_site() -> str:
@@ -346,14 +412,7 @@ def call_site() -> str:
 def is_raised_inside(error: Exception, function: Callable[..., Any]) -> bool:
     """Whether `function`, called where the error is caught, is ringtape's own, and no code but ringtape's and NumPy's
     ran between it and the error."""
-    if not is_own_file(function.__code__.co_filename):
-        return False
-    trace = error.__traceback__
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith((*_OWN_FOLDERS, _NUMPY_FOLDER)):
-            return False
-        trace = trace.tb_next
-    return True
+    return is_own_file(function.__code__.co_filename) and _is_of_library(error)
 
 
 def site_of_traceback(trace: TracebackType | None) -> str:

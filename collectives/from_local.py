@@ -80,7 +80,7 @@ def from_local(
     ...     root = x.local ** 0.5
     ...     y = cc.from_local(root, {"dp": cc.V, "tp": cc.R})
     >>> y
-    Leaf([1., 2.], layout={dp: V, tp: R})
+    Tensor([1., 2.], layout={dp: V, tp: R})
     >>> def program():
     ...     with cc.Mesh(dp=3) as mesh:
     ...         mine = [1.0] * (5 - mesh.axis("dp").rank)

@@ -21,14 +21,13 @@ from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, call_site
+from autograd.errors import ArgumentError, MeshError, call_site, shorten
 from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
 from .checks import declarations, modes, numbers, parts
 from .job.failure import process
-from .job.traceback import shorten
 from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
 from .world import World, is_rank_thread, world

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, call_site
+from ..errors import ArgumentError, RingtapeError, call_site
 from ..layouts.messages import REJECTED, unfit
 from ..layouts.rank_values import frozen
 from . import events
@@ -74,6 +74,8 @@ def _without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
     """The result for operands none of which is a Tensor: plain values."""
     try:
         return (op.instead or op.function)(*xs, *options)
+    except RingtapeError:
+        raise
     except REJECTED as error:
         raise unfit(op, error, xs) from error
 
@@ -112,6 +114,8 @@ def _call_one(op: Any) -> Callable[..., Any]:
                 y = function(a, *options) if options else function(a)
                 if y is NotImplemented and instead is not None:
                     return instead(x)
+        except RingtapeError:
+            raise
         except REJECTED as error:
             if options.__class__ is not tuple:
                 raise _too_many(op, options) from error
@@ -227,6 +231,8 @@ def _call_two(op: Any) -> Callable[..., Any]:
                 y = function(a0, a1, *options) if options else function(a0, a1)
                 if y is NotImplemented and instead is not None:
                     return instead(x0, x1)
+        except RingtapeError:
+            raise
         except REJECTED as error:
             raise unfit(op, error, (x0, x1)) from error
         z = _new(Tensor)
@@ -326,6 +332,8 @@ def _call_three(op: Any) -> Callable[..., Any]:
                 y = function(a0, a1, a2, *options) if options else function(a0, a1, a2)
                 if y is NotImplemented and instead is not None:
                     return instead(x0, x1, x2)
+        except RingtapeError:
+            raise
         except REJECTED as error:
             raise unfit(op, error, (x0, x1, x2)) from error
         z = _new(Tensor)
@@ -453,6 +461,8 @@ def _call_many(op: Any) -> Callable[..., Any]:
                 y = function(*arrays, *options)
                 if y is NotImplemented and instead is not None:
                     return instead(*xs)
+        except RingtapeError:
+            raise
         except REJECTED as error:
             raise unfit(op, error, xs) from error
         z = _new(Tensor)

@@ -22,6 +22,7 @@ from typing import Any
 
 from ..arrays.device import is_inexact, zeros_on
 from ..arrays.shape_only import Shaped
+from ..errors import RingtapeError
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
 from ..layouts.messages import REJECTED, unfit
@@ -162,6 +163,8 @@ class Several(Primitive):
         arrays = tuple(x.array for x in xs)
         try:
             ys, kind = self.run(arrays, options)
+        except RingtapeError:
+            raise
         except REJECTED as error:
             raise unfit(self, error, xs) from error
         signature = None

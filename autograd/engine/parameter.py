@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from ..arrays.device import as_array, is_inexact
+from ..arrays.device import as_array, is_inexact, to_host
 from ..arrays.shape_only import Shaped, is_absent, shape_only
 from ..errors import (
     AbsentError,
@@ -184,6 +184,15 @@ class Leaf(Tensor):
             if self._default is V:
                 self.unstated = grid.names
         return self.layout
+
+    def _shown_class(self) -> str:
+        return "Tensor" if type(self) is Leaf else type(self).__name__
+
+    def _grad_text(self) -> str:
+        g = getattr(self._grad, "array", self._grad)  # not `grad`, which rounds a sum of float16
+        if g is None or isinstance(g, Shaped):
+            return "None" if g is None else "set"
+        return f"set, with norm {np.linalg.norm(to_host(g)):.4g}" + (" on this rank" if self.layout is not None else "")
 
     _default: Label = V
     owns = False  # whether no other object refers to its array
@@ -396,7 +405,7 @@ def tensor(
     --------
     >>> import autograd as ag
     >>> ag.tensor([1.0, 2.0], requires_grad=True)
-    Leaf([1., 2.])
+    Tensor([1., 2.])
     """
     return make_leaf("tensor", array, layout, requires_grad, global_shape, dtype, name)
 

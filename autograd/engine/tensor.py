@@ -37,11 +37,10 @@ TENSORS: set[Any] = set()
 """Tensor and its subclasses. Dispatch looks up an operand's class here, in a tenth of the time of `isinstance`."""
 
 FROM_A_GRADIENT = (
-    "\n  If it was computed from a gradient, such as w.grad: backward did not record the sweep, so that gradient has "
-    "no history\n  or:  tape.backward(loss, record=True) inside the tape's block, and w.zero_grad() before this "
-    "backward, which adds to w.grad"
+    "\n  or:  tape.backward(loss, record=True) inside the tape's block, if it was computed from a gradient such as "
+    "w.grad; and w.zero_grad() before this backward"
 )
-"""What errors say of a value without history that may have been computed from gradients."""
+"""What errors say of a value that depends on no leaf: it may have been computed from gradients."""
 
 _SHOWN_BY_ELEMENTS = frozenset(map(np.dtype, ("float64", "int64", "bool", "complex128")))
 """The dtypes that the elements of an array show when they are printed."""
@@ -229,10 +228,15 @@ class Tensor:
     def backward(self, cotangent: Any = None, *, retain: bool = False) -> None:
         """The same as ``tape.backward(self)`` on the whole tape that recorded it."""
         if self.tape is None:
+            if self.node == UNRECORDED:
+                raise TapeError(
+                    "backward of a value that no tape recorded\n  fix: with ag.Tape() as tape: around the forward pass"
+                    + call_site()
+                )
             raise TapeError(
                 "backward of a value that depends on no leaf: nothing was recorded. Needed: a Parameter, or a tensor "
                 "with requires_grad=True, used inside `with ag.Tape():`\n  fix: with ag.Tape() as tape: around the "
-                "forward pass" + FROM_A_GRADIENT + call_site()
+                "forward pass, which begins with a Parameter" + FROM_A_GRADIENT + call_site()
             )
         self.tape.whole().backward([self], None if cotangent is None else [cotangent], retain=retain)
 
@@ -463,7 +467,7 @@ class Tensor:
 
     def __repr__(self) -> str:
         """Its class, this rank's elements, and what they do not show: name, dtype, layout, shape of the whole value."""
-        kind, array = type(self).__name__, self.array
+        kind, array = self._shown_class(), self.array
         facts = f", name={self.name!r}" if self.name else ""
         if type(array) is Shaped:
             facts += f", shape={array.shape}, dtype={array.dtype}"
@@ -481,6 +485,13 @@ class Tensor:
         start = f"{kind}(" + ("this rank's addend: " if is_addend else "")
         return f"{start}{np.array2string(to_host(array), separator=', ', prefix=start, threshold=20)}{facts})"
 
+    def _shown_class(self) -> str:
+        return type(self).__name__
+
+    def _grad_text(self) -> str:
+        """What notebooks show of the gradient of a leaf."""
+        return "None"
+
     def _repr_html_(self) -> str:
         """The same for notebooks: a table of its properties, and some elements."""
         array, layout = self.array, self.layout
@@ -495,14 +506,14 @@ class Tensor:
         if self.device != "cpu":
             rows.append(("device", self.device))
         if self.requires_grad:
-            rows.append(("gradient", "flows through it" if self.tape is not None else "accumulated in grad"))
+            rows.append(("gradient", "flows through it") if self.tape is not None else ("grad", self._grad_text()))
         if type(array) is Shaped:
             values = "held by another rank" if array.absent else "no values: a dry run"
         else:
             with np.printoptions(edgeitems=3, threshold=40, linewidth=100):
                 values = np.array2string(to_host(array), separator=", ")
         addend = "this rank's addend" if layout is not None and P in layout.labels else ""
-        title = type(self).__name__ + (f" {self.name}" if self.name else "")
+        title = self._shown_class() + (f" {self.name}" if self.name else "")
         return notebook.sheet(title, addend, notebook.table(rows), notebook.code(values))
 
 

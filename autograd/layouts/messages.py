@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -702,10 +703,24 @@ def _shape_of(x: Any) -> tuple[int, ...]:
 
 def unfit(op: Any, error: Exception, xs: Sequence[Any]) -> Exception:
     """The error for operands that the function itself rejects: their names, shapes, layouts and the call site."""
-    if isinstance(error, RingtapeError):
-        return error
     shown = []
     for i, x in enumerate(xs):
         array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
         shown.append(f"{op.operand_name(i)}: {describe(array, _shape_of(array), layout)}")
-    return typed(error, f"{op.name}({', '.join(shown)}): {error}" + call_site(), _UNFIT)
+    return typed(error, f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}" + call_site(), _UNFIT)
+
+
+_INNER_EXTENTS = re.compile(r"core dimension 0, with gufunc signature \(n\?,k\),\(k,m\?\)")
+
+
+def _reason(error: Exception, op: Any, xs: Sequence[Any]) -> str:
+    """The text of NumPy's error, or, of a matrix product whose extents differ, which extents these are."""
+    if len(xs) != 2 or not _INNER_EXTENTS.search(str(error)):
+        return str(error)
+    (a, b), (x, y) = map(_shape_of, xs), map(op.operand_name, (0, 1))
+    first = "dimension" if len(b) == 1 else "first dimension" if len(b) == 2 else "second last dimension"
+    turned = f"\n  fix: {y}.T" if len(b) == 2 and a[-1] == b[-1] else ""
+    return (
+        f"the {'last ' if len(a) > 1 else ''}dimension of {x} is {a[-1]}, the {first} of {y} {b[-min(2, len(b))]}; "
+        f"needed: the same{turned}"
+    )

@@ -60,7 +60,26 @@ class Linear(Module):
         return attribute == "weight"
 
     def forward(self, input: Any) -> Tensor:
-        return input @ self.weight if self.bias is None else ops.linear(input, self.weight, self.bias)
+        try:
+            return input @ self.weight if self.bias is None else ops.linear(input, self.weight, self.bias)
+        except ShapeError:
+            self._refuse_width(input)
+            raise
+
+    def _refuse_width(self, input: Any) -> None:
+        """Raise a ShapeError that names this layer, if the last dimension of `input` is not its width."""
+        layouts = getattr(input, "layout", None), self.weight.layout
+        if any(layout is not None and layout.special for layout in layouts):
+            return  # parts: the operation's own error has their labels
+        needed, shape = self.weight.array.shape[0], np.shape(getattr(input, "array", input))
+        if not shape:
+            reason = f"has no dimensions, needed {needed} feature{'s' * (needed != 1)} in the last one"
+        elif shape[-1] != needed:
+            reason = f"has {shape[-1]} features (its last dimension), needed {needed}"
+            reason += "\n  fix: x[:, None], a row for each of its elements" if len(shape) == needed == 1 else ""
+        else:
+            return
+        raise ShapeError(f"Linear({self.extra_repr()}): x of shape {shape} {reason}" + call_site()) from None
 
 
 class Embedding(Module):

@@ -30,7 +30,7 @@ from ..errors import (
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
-from .groups import Group, Members, check_names, split
+from .groups import Group, Members, check_names, follow, split
 from .hyperparameters import check_count, check_numbers
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
@@ -46,7 +46,7 @@ class Optimizer:
         others are those of the optimizer. A group's "lr" may be a schedule, too.
     lr : float or callable
         The learning rate, or a schedule: a function from the number of steps taken so far to the rate (see
-        `schedules`). The attribute `lr` may be set at any time.
+        `schedules`).
     digest_every : int
         On a mesh, the ranks compare the replicated parameters, their gradients, the optimizer's state for them and its
         hyperparameters at the steps 1, 2, 4, 8, ... and every `digest_every` steps. 0 turns this off, as does the check
@@ -56,6 +56,10 @@ class Optimizer:
     ----------
     parameters : list of Leaf
         The parameters of all groups.
+    lr : float
+        The learning rate of the groups without a rate of their own. With a schedule it is the rate of the latest step,
+        and before the first step that of the first. It may be set at any time, for the next steps. Setting it ends the
+        schedule: the rate stays what was set. The same holds for ``param_groups[i]["lr"]``.
 
     Raises
     ------
@@ -83,6 +87,8 @@ class Optimizer:
     ):  # fmt: skip
         caller = type(self).__name__
         groups = split(caller, params)
+        if len(groups) == 1:
+            lr = groups[0][1].pop("lr", lr)  # the rate of the only group is the optimizer's
         self.parameters: list[Leaf] = [p for members, _ in groups for p in members]
         if not self.parameters:
             raise ShapeError(
@@ -112,13 +118,14 @@ class Optimizer:
                 )
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
+        self.scheduled = self.lr  # the rate that the schedule has set
         self._groups: list[Members] = []
         end = 0
         for members, own in groups:
             check_names(self, own)
             start, end = end, end + len(members)
             self._groups.append(Members(range(start, end), own))
-        self._has_groups = len(self._groups) > 1
+        self._has_groups = len(groups) > 1 or bool(groups[0][1])  # whether a group has numbers of its own
         self._checked_lr: Any = None  # is a number that `step` has found legal
         check_numbers(caller, lr=self.lr)
         check_count(caller, digest_every=digest_every)
@@ -161,7 +168,7 @@ class Optimizer:
                 vars(self).update(usual)
 
     def __repr__(self) -> str:
-        if len(self._groups) > 1:
+        if self._has_groups:
             return "\n  ".join([f"{type(self).__name__}(", *map(repr, self.param_groups)]) + "\n)"
         numbers = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.number_names())
         return f"{type(self).__name__}({len(self.parameters)} parameters, {numbers})"
@@ -207,7 +214,7 @@ class Optimizer:
         """
         mesh = state.mesh
         if self.schedule is not None:
-            self.lr = self.schedule(self.steps)
+            self.lr = follow(self, self.lr, self.steps)
         lr = self.lr
         if lr is not self._checked_lr:
             check_numbers(type(self).__name__, lr=lr)
@@ -251,9 +258,11 @@ class Optimizer:
         """Set the learning rates that follow a schedule, and check all."""
         for group in self._groups:
             if group.schedule is not None:
-                group.own["lr"] = group.schedule(self.steps)
+                lr = follow(group, group.own.get("lr"), self.steps)
+                if lr is not None:  # None: it was deleted, and the group follows the optimizer
+                    group.own["lr"] = lr
             lr = group.own.get("lr", self.lr)
-            if not 0.0 <= lr < math.inf:
+            if callable(lr) or not 0.0 <= lr < math.inf:
                 check_numbers(type(self).__name__, lr=lr)
 
     def _update_group(self, group: Members, gradients: list[Any]) -> None:
@@ -304,7 +313,7 @@ class Optimizer:
     def has_new_numbers(self) -> bool:
         """Whether a hyperparameter has changed since the last call of this method."""
         now = self._read(self)
-        if len(self._groups) > 1:
+        if self._has_groups:
             now = now, [dict(group.own) for group in self._groups]
         if now == self._known:
             return False
@@ -318,8 +327,9 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the number of steps, the learning rate and the arrays kept for each parameter.
 
-        `load_state_dict` continues a run from them. The arrays of a sharded parameter are gathered from all ranks, so
-        that all ranks along its axes call this together, and each gets the whole.
+        `load_state_dict` continues a run from them. A schedule is not among them: the optimizer that
+        loads them continues with its own. The arrays of a sharded parameter are gathered from all ranks, so that all
+        ranks along its axes call this together, and each gets the whole.
 
         Raises
         ------
@@ -327,7 +337,7 @@ class Optimizer:
             A parameter is sharded, and its mesh is not current.
         """
         found: dict[str, Any] = {"steps": self.steps, "lr": self.lr}
-        if len(self._groups) > 1:
+        if self._has_groups:
             found["groups"] = [dict(group.own) for group in self._groups]
         for name in self._saved:
             found[name] = [
@@ -345,7 +355,7 @@ class Optimizer:
             Entries are missing or unknown, or shapes differ from those of the whole values.
         """
         state, needed, n = state_dict, {"steps", "lr", *self._saved}, len(self._groups)
-        if n > 1:
+        if self._has_groups:
             needed.add("groups")
         if (
             set(state) != needed or any(len(state[name]) != len(self.parameters) for name in self._saved)
@@ -365,8 +375,10 @@ class Optimizer:
                 values.append(v)
             setattr(self, name, values)
         self.steps, self.lr = int(state["steps"]), float(state["lr"])
+        self.scheduled = self.lr  # a schedule continues
         for group, own in zip(self._groups, state.get("groups", ()), strict=False):
             group.own = dict(own)
+            group.scheduled = group.own.get("lr")
         self.forget()
 
     def forget(self) -> None:

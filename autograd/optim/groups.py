@@ -8,7 +8,7 @@ from typing import Any
 from ..engine.parameter import Leaf
 from ..errors import ArgumentError, call_site
 
-__all__ = ["Group", "Members", "check_names", "split"]
+__all__ = ["Group", "Members", "check_names", "follow", "split"]
 
 
 class Members:
@@ -20,13 +20,27 @@ class Members:
         self.schedule: Callable[[int], float] | None = lr if callable(lr) else None
         if self.schedule is not None:
             own["lr"] = self.schedule(0)
+        self.scheduled = own.get("lr")  # the rate that the schedule has set
+
+
+def follow(owner: Any, lr: Any, steps: int) -> Any:
+    """Return the rate of the step after `steps` steps, of an optimizer or a group with a schedule and the rate `lr`.
+
+    If `lr` is not what the schedule has set, it was assigned since, and the schedule has ended.
+    """
+    if lr is not owner.scheduled:
+        owner.schedule = None
+        return lr
+    owner.scheduled = owner.schedule(steps)
+    return owner.scheduled
 
 
 class Group(MutableMapping[str, Any]):
     """Some parameters of an optimizer and their hyperparameters: those of the group, else those of the optimizer.
 
     It is used as a dictionary, with the key "params" and the names of the hyperparameters. An item that is set applies
-    to this group only; of an optimizer with one group it is the optimizer's attribute.
+    to this group only; of an optimizer with one group it is the optimizer's attribute. If the group's rate follows a
+    schedule, a rate that is set takes its place: the schedule has ended.
 
     Examples
     --------
@@ -53,7 +67,7 @@ class Group(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         check_names(self.optimizer, [name])
-        if len(self.optimizer.param_groups) == 1:
+        if len(self.optimizer.param_groups) == 1 and name not in self.own:
             setattr(self.optimizer, name, value)
         else:
             self.own[name] = value

@@ -5,7 +5,8 @@ Give one to an optimizer as `lr`::
     opt = optim.AdamW(parameters, lr=schedules.warmup_cosine(3e-4, warmup=100, total=10_000))
 
 Names and rates are those of torch's schedulers, stepped once per optimizer step. A schedule has no state, so a run that
-resumes at step n needs nothing but n.
+resumes at step n needs nothing but n. The optimizer's attribute `lr` is the rate of its latest step; a rate that is
+assigned to it ends the schedule.
 
 The parameters `lr`, `start_factor`, `gamma`, `eta_min` and the like are numbers that are not negative; `total_iters`,
 `T_max`, `step_size` and the like are numbers of steps. A function that makes a schedule raises `ArgumentError` for

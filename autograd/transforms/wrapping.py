@@ -25,29 +25,25 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
     several = isinstance(argnum, Sequence)
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
-        try:
-            for i in positions:
-                if not -len(args) <= i < len(args):
-                    raise ArgumentError(
-                        f"{name} of {name_of(fun)} with respect to argument {i}: {len(args)} positional arguments were "
-                        "given; needed: the differentiated argument, by position. Fix: pass it without its keyword, or "
-                        f"{name}(lambda x: {name_of(fun)}(..., key=x))" + call_site()
-                    )
+        for i in positions:
+            if not -len(args) <= i < len(args):
+                raise ArgumentError(
+                    f"{name} of {name_of(fun)} with respect to argument {i}: {len(args)} positional arguments were "
+                    "given; needed: the differentiated argument, by position. Fix: pass it without its keyword, or "
+                    f"{name}(lambda x: {name_of(fun)}(..., key=x))" + call_site()
+                )
 
-            def function_of_x(x: Any) -> Any:
-                full = list(args)
-                for i, value in zip(positions, x if several else (x,), strict=True):
-                    full[i] = value
-                return fun(*full, **kwargs)
+        def function_of_x(x: Any) -> Any:
+            full = list(args)
+            for i, value in zip(positions, x if several else (x,), strict=True):
+                full[i] = value
+            return fun(*full, **kwargs)
 
-            function_of_x.__name__ = name_of(fun)  # and attributes that `Traced` reads; mypy knows none of a function
-            function_of_x.what, function_of_x.transform = what, name  # type: ignore[attr-defined]
-            function_of_x.given = args, kwargs  # type: ignore[attr-defined]
-            x = tuple([args[i] for i in positions]) if several else args[positions[0]]
-            return unary(function_of_x, x, *more, **words)
-        except RingtapeError as error:
-            shorten(error)
-            raise
+        function_of_x.__name__ = name_of(fun)  # and attributes that `Traced` reads; mypy knows none of a function
+        function_of_x.what, function_of_x.transform = what, name  # type: ignore[attr-defined]
+        function_of_x.given = args, kwargs  # type: ignore[attr-defined]
+        x = tuple([args[i] for i in positions]) if several else args[positions[0]]
+        return unary(function_of_x, x, *more, **words)
 
     return named(transformed, fun, name, argnum)
 

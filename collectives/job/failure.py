@@ -42,7 +42,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from autograd.errors import CollectiveMismatch, MeshError, site_of_traceback
+from autograd.errors import CollectiveMismatch, MeshError, show_error, site_of_traceback
 
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
 from .traceback import comparable, ranks_text, traceback_text
@@ -275,7 +275,7 @@ class RankProcess:
 
         def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
             if os.getpid() == self._pid and not hasattr(sys, "ps1"):
-                if previous is sys.__excepthook__:
+                if previous in (sys.__excepthook__, show_error):
                     self._fail(kind, error, trace, "")
                 else:
                     _quietly(lambda: previous(kind, error, trace))

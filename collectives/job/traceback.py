@@ -6,15 +6,14 @@ other kind is shown whole. ``RINGTAPE_TRACEBACK=full`` shows all frames of all e
 
 from __future__ import annotations
 
-import os
 import re
 import traceback
 from collections.abc import Iterable
 from types import TracebackType
 
-from autograd.errors import CollectiveMismatch, LayoutError, RingtapeError, is_own_file
+from autograd.errors import CollectiveMismatch, LayoutError, shorten
 
-__all__ = ["comparable", "ranks_text", "shorten", "traceback_text"]
+__all__ = ["comparable", "ranks_text", "traceback_text"]
 
 
 def traceback_text(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
@@ -29,40 +28,9 @@ def traceback_text(kind: type[BaseException], error: BaseException, trace: Trace
     ...     "autograd" in traceback_text(type(error), error, error.__traceback__).splitlines()[-2]
     False
     """
-    shown = traceback.TracebackException(kind, error, trace)
-    if isinstance(error, RingtapeError) and os.environ.get("RINGTAPE_TRACEBACK") != "full":
-        _leave_out_own_frames(shown)
-    return "".join(shown.format()).rstrip()
-
-
-def shorten(error: BaseException) -> None:
-    """Leave ringtape's own frames out of the traceback of a `RingtapeError` that is being raised.
-
-    A job of several ranks prints errors by hooks of the interpreter, which a process of one rank does not have.
-    """
-    if not isinstance(error, RingtapeError) or os.environ.get("RINGTAPE_TRACEBACK") == "full":
-        return
-    frames, trace = [], error.__traceback__
-    while trace is not None:
-        frames.append(trace)
-        trace = trace.tb_next
-    kept = None
-    for each in reversed(frames):
-        if not is_own_file(each.tb_frame.f_code.co_filename):
-            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    error.__traceback__ = kept or error.__traceback__
-    for before in (error.__cause__, error.__context__):
-        if before is not None:
-            shorten(before)
-
-
-def _leave_out_own_frames(shown: traceback.TracebackException) -> None:
-    kept = [frame for frame in shown.stack if not is_own_file(frame.filename)]
-    if kept:  # otherwise ringtape was started as a program itself
-        shown.stack[:] = kept
-    for before in (shown.__cause__, shown.__context__):
-        if before is not None:
-            _leave_out_own_frames(before)
+    error.__traceback__ = trace
+    shorten(error)
+    return "".join(traceback.format_exception(kind, error, error.__traceback__)).rstrip()
 
 
 _SHAPE = re.compile(r"(?<=\w)\[[\d,]+\](?= \{)")

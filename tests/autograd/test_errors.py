@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,128 @@ def on_every_rank(kind: type, program: Callable[[], Any], ranks: int, *words: st
     for rank, text in enumerate(cc.run(guarded, ranks)):
         for word in words:
             assert word in text, f"rank {rank}: {word!r} is not in the text:\n{text}"
+
+
+# -- what is shown of an error ----------------------------------------------------------------------------------------
+
+MISTAKES = {
+    "width": "nn.Sequential(nn.Linear(1, 8), nn.Tanh())(np.ones((3, 2)))",
+    "no tape": "(w * w).sum().backward()",
+    "product": "np.ones((4, 2)) @ w",
+    "no number": "with ag.Tape() as tape: y = w * w\ntape.backward(y)",
+    "labels": "nn.cross_entropy(w, np.array([0, 1, 2]))",
+    "no list": "optim.SGD(nn.Linear(1, 1).parameters, lr=0.1)",
+    "ranks": "cc.run(lambda: np.ones((4, 2)) @ w, 2)",
+}
+START = """
+import sys
+import numpy as np
+import autograd as ag
+import collectives as cc
+from autograd import nn, optim
+w = ag.Parameter(np.ones((3, 2)))
+"""
+
+
+def printed(file: Path, program: str, **variables: str) -> str:
+    """What Python prints of the error that ends a program."""
+    file.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(file)], env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_script_prints_the_frames_of_the_program_only(mistake: str, tmp_path: Path) -> None:
+    file = tmp_path / "lesson.py"
+    text = printed(file, START + MISTAKES[mistake])
+    frames = [line for line in text.splitlines() if line.startswith("  File ")]
+    assert frames and all("lesson.py" in frame for frame in frames), text
+    assert text.count("Traceback") == 1 and "  at lesson.py:" in text and "gufunc" not in text, text
+    full = printed(file, START + MISTAKES[mistake], RINGTAPE_TRACEBACK="full")
+    assert f"{os.sep}autograd{os.sep}" in full
+
+
+def test_a_script_prints_the_errors_of_the_program_that_led_to_one(tmp_path: Path) -> None:
+    program = "try:\n    {}['key']\nexcept KeyError as error:\n    raise ag.ShapeError('theirs') from error"
+    text = printed(tmp_path / "lesson.py", START + program)
+    assert "KeyError: 'key'" in text and "direct cause" in text
+    text = printed(tmp_path / "lesson.py", START + "{}['key']")
+    assert text.count("Traceback") == 1 and "KeyError" in text
+
+
+def test_a_hook_of_the_program_stays(tmp_path: Path) -> None:
+    hook = "import sys\nsys.excepthook = lambda *given: print('mine', file=sys.stderr)"
+    assert printed(tmp_path / "lesson.py", hook + START + "np.ones(4) @ w") == "mine\n"
+
+
+class Shell:
+    """The parts of IPython's shell that are used. A cell is a file that it knows by its number."""
+
+    cells: dict[str, int]
+
+    def __init__(self) -> None:
+        self.compile = self.InteractiveTB = self
+        self.cells = {}
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        return ("Cell", f"In[{self.cells[name]}]") if name in self.cells else None
+
+    def structured_traceback(self, kind: type, error: BaseException, trace: Any) -> list[str]:
+        assert error.__traceback__ is trace
+        return traceback.format_exception(kind, error, trace)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    found = Shell()
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: found))  # type: ignore[arg-type]
+    return found
+
+
+def test_ipython_shows_the_frames_of_the_program_only(shell: Shell) -> None:
+    with pytest.raises(ag.ShapeError) as caught:
+        nn.LSTM(3, 4)(numpy.ones((1, 3, 2)))
+    text = "".join(caught.value._render_traceback_())
+    assert text.count("  File ") == 1 and "test_errors.py" in text and text.count("Traceback") == 1
+
+
+def test_a_call_site_in_a_notebook_is_a_cell(shell: Shell) -> None:
+    w, name = ag.Parameter(numpy.ones((3, 2))), f"{os.sep}tmp{os.sep}847916779.py"
+    cell = compile("\n\nnumpy.ones((4, 2)) @ w", name, "exec")
+    shell.cells[name] = 16
+    assert refused(ag.ShapeError, lambda: exec(cell, {"w": w, "numpy": numpy})).endswith("\n  at Cell In[16], line 3")
+    refused(ag.ShapeError, lambda: numpy.ones((4, 2)) @ w, "\n  at test_errors.py:")
+    del shell.cells[name]
+    refused(ag.ShapeError, lambda: exec(cell, {"w": w, "numpy": numpy}), "\n  at 847916779.py:3")
+
+
+@pytest.mark.parametrize("shape, words", [
+    ((3, 2), "x of shape (3, 2) has 2 features (its last dimension), needed 1\n  at"),
+    ((3,), "x of shape (3,) has 3 features (its last dimension), needed 1\n  fix: x[:, None], a row for each"),
+    ((), "x of shape () has no dimensions, needed 1 feature in the last one"),
+])  # fmt: skip
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", [numpy.ones, lambda shape: ag.tensor(numpy.ones(shape)), lambda shape: numpy.ones(
+    shape).tolist()])  # fmt: skip
+def test_a_layer_says_what_width_it_needs(shape: tuple[int, ...], words: str, bias: bool, kind: Any) -> None:
+    layer = nn.Linear(1, 8, bias=bias)
+    for model in (layer, nn.Sequential(layer)):
+        with ag.Tape():
+            text = refused(ag.ShapeError, lambda model=model: model(kind(shape)), words)  # type: ignore[misc]
+        assert text.startswith("Linear(in_features=1, out_features=8")
+
+
+@pytest.mark.parametrize("a, b, words", [
+    ((4, 2), (3, 2), "the last dimension of x is 2, the first dimension of w 3; needed: the same\n  fix: w.T\n"),
+    ((4, 2), (3, 5), "the last dimension of x is 2, the first dimension of w 3; needed: the same\n  at"),
+    ((2,), (3,), "the dimension of x is 2, the dimension of w 3; needed: the same\n  at"),
+    ((4, 2), (6, 3, 5), "the last dimension of x is 2, the second last dimension of w 3; needed: the same\n  at"),
+])  # fmt: skip
+def test_a_product_says_which_dimensions_differ(a: Any, b: Any, words: str) -> None:
+    refused(ag.ShapeError, lambda: ag.tensor(numpy.ones(a)) @ ag.Parameter(numpy.ones(b)), words)
 
 
 # -- the tree --------------------------------------------------------------------------------------------------------

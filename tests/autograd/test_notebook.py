@@ -49,7 +49,15 @@ def test_tensors() -> None:
     w = ag.Parameter(numpy.full((3, 2), 0.5, "float32"), name="<w & co>")
     assert "<w" not in w._repr_html_() and "&lt;w &amp; co&gt;" in w._repr_html_()
     text = shown(w)
-    assert text.startswith("Parameter <w & co> dtype float32 shape (3, 2) gradient accumulated in grad [[0.5, 0.5],")
+    assert text.startswith("Parameter <w & co> dtype float32 shape (3, 2) grad None [[0.5, 0.5],")
+    w.grad = numpy.full((3, 2), 2.0, "float32")
+    assert "grad set, with norm 4.899 [[0.5" in shown(w)
+    assert "grad" not in shown(ag.tensor([1.0]))
+    half = ag.Parameter(numpy.ones(1, "float16"))
+    for x in (2048.0, 1.0, 1.0):  # 2050 in float32: showing it does not round the sum
+        half.accumulate(numpy.full(1, x, "float16"))
+        shown(half)
+    assert half.grad is not None and half.grad.tolist() == [2050.0]
     with ag.Tape() as tape:
         y = np.tanh(w @ w.T)
         assert "gradient flows through it" in shown(y)
@@ -68,7 +76,7 @@ def test_tensors_with_labels_and_meshes() -> None:
     mesh, x, p, rooted = cc.run(program, 2)[1]
     assert mesh == "Mesh 2 ranks axis size this rank dp 2 1 tp 1 0"
     assert "shape on this rank (2, 2) layout {dp: Shard(0), tp: R} global shape (3, 2) [[1., 1.]," in x
-    assert p.startswith("Leaf this rank's addend") and p.endswith("[2.]")
+    assert p.startswith("Tensor this rank's addend") and p.endswith("[2.]")
     assert rooted.endswith("held by another rank")
 
 

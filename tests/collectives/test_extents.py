@@ -458,7 +458,7 @@ def test_no_python_number_of_an_addend() -> None:
         for use in (float, int, bool, complex, lambda x: x.item(), lambda x: f"{x:.1f}", lambda x: [0][x]):  # fmt: skip
             with pytest.raises(LayoutError, match=r"(?s)addend of the value.*fix: all_reduce\([px], 'dp', to=I\)"):
                 use(p)
-        assert f"{p}" == repr(p) == "Leaf(this rank's addend: 3.25, layout={dp: P})"
+        assert f"{p}" == repr(p) == "Tensor(this rank's addend: 3.25, layout={dp: P})"
         total = cc.all_reduce(p, "dp", to=I)
         assert total.item() == float(total) == 3.25 and f"{total:.1f}" == "3.2" and bool(total)
 

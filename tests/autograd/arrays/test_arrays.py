@@ -118,7 +118,7 @@ def test_reading_a_tensor_on_the_device() -> None:
     x = ag.tensor(device([[1.0, 2.0]]))
     assert x.numpy().tolist() == [[1, 2]] and type(x.numpy()) is numpy.ndarray
     assert x.sum().item() == 3 and float(x.sum()) == 3 and bool(x.sum() > 2) and int(x.sum()) == 3
-    assert repr(x) == "Leaf([[1., 2.]])"
+    assert repr(x) == "Tensor([[1., 2.]])"
     assert isinstance(x.data, DeviceArray)
     assert numpy.asarray(x).tolist() == [[1, 2]]
     assert x.shape == (1, 2) and x.ndim == 2 and x.size == 2 and len(x) == 1

@@ -95,7 +95,7 @@ def test_updates_of_replicated_parameters_need_the_sum() -> None:
 def test_reprs() -> None:
     w, loss, tape = trained()
     assert repr(w) == "Parameter([1., 2.], name='w')"
-    assert repr(ag.tensor(numpy.ones(2, "float32"))) == "Leaf([1., 1.], dtype=float32)"
+    assert repr(ag.tensor(numpy.ones(2, "float32"))) == "Tensor([1., 1.], dtype=float32)"
     assert repr(tape) == "<Tape, released, 0 operations>" and repr(ag.Tape()) == "<Tape, not entered>"
     assert repr(optim.SGD([w], lr=0.1)).startswith("SGD(1 parameter")
     assert "..." in repr(ag.tensor(numpy.ones((100, 100)))) and len(repr(ag.tensor(numpy.ones((100, 100))))) < 400
@@ -109,8 +109,8 @@ def test_reprs() -> None:
     assert cc.run(program, 2)[1] == [
         "Mesh(dp=2, tp=1)",
         "Axis(dp, rank 1 of 2)",
-        "Leaf(this rank's addend: [1., 1.], layout={dp: P, tp: I})",
-        "Leaf([[1., 1.]], dtype=float32, layout={dp: Shard(0), tp: R}, global_shape=(2, 2))",
+        "Tensor(this rank's addend: [1., 1.], layout={dp: P, tp: I})",
+        "Tensor([[1., 1.]], dtype=float32, layout={dp: Shard(0), tp: R}, global_shape=(2, 2))",
     ]
 
 

@@ -13,8 +13,8 @@ from collectives import P, R, Shard
 
 
 def test_repr_shows_what_the_elements_do_not() -> None:
-    assert repr(ag.tensor([1.0, 2.0])) == "Leaf([1., 2.])"
-    assert repr(ag.tensor(numpy.ones(1, "f"))) == "Leaf([1.], dtype=float32)"
+    assert repr(ag.tensor([1.0, 2.0])) == "Tensor([1., 2.])"
+    assert repr(ag.tensor(numpy.ones(1, "f"))) == "Tensor([1.], dtype=float32)"
     assert repr(ag.Parameter([1.0], name="w")) == "Parameter([1.], name='w')"
 
     def program() -> list[str]:
@@ -25,8 +25,8 @@ def test_repr_shows_what_the_elements_do_not() -> None:
 
     assert cc.run(program, 2)[1] == [
         "Tensor([2.], layout={dp: Shard(0)}, global_shape=(3,))",
-        "Leaf([1., 1.], layout={dp: Shard(0)})",
-        "Leaf(this rank's addend: [1.], layout={dp: P})",
+        "Tensor([1., 1.], layout={dp: Shard(0)})",
+        "Tensor(this rank's addend: [1.], layout={dp: P})",
     ]
 
 

@@ -600,8 +600,9 @@ def test_without_a_tape_nothing_is_recorded() -> None:
     w = parameter(2.0)
     y = (w * w).sum()
     assert y.tape is None and not y.requires_grad
-    with pytest.raises(ag.TapeError, match="nothing was recorded"):
+    with pytest.raises(ag.TapeError, match="a value that no tape recorded\n  fix: with ag.Tape") as caught:
         y.backward()
+    assert "record=True" not in str(caught.value)  # it was computed from a Parameter, not from a gradient
 
 
 # -- ownership -------------------------------------------------------------------------------------------------------

@@ -197,6 +197,7 @@ def page() -> str:
         found = {name: differences(section, name) for name in names}
         same = [f"`{name}`" for name in names if not found[name]]
         lines += [f"## {TITLES.get(section, 'torch.' + section)}", ""]
+        lines += [f"{NOTES[section]}\n"] if section in NOTES else []
         if same:
             lines += [f"The same in both: {', '.join(same)}.", ""]
         rows: dict[tuple[str, str], list[str]] = {}
@@ -222,6 +223,11 @@ TITLES = {
     "Module": "Methods of torch.nn.Module", "Optimizer": "Methods of torch.optim.Optimizer",
     "Tensor": "Methods of torch.Tensor",
 }  # fmt: skip
+NOTES = {
+    "optim.lr_scheduler": "`StepLR` is `optim.schedules.step_lr`, and so on. The "
+    "[guide](guides/torch.md#learning-rate-schedules) lists all, and has lines for `ReduceLROnPlateau`.",
+}
+
 INTRODUCTION = """# Signatures of torch and ringtape
 
 The parameters of every name that both torch {version} and ringtape have, compared by a test. A call that both accept

@@ -69,6 +69,62 @@ def test_groups_are_dictionaries_of_their_numbers() -> None:
     assert "3 parameters, lr=0.7" in repr(single) and "Group(2 parameters, lr=3.0" in repr(optimizer)
 
 
+def rates(optimizer: optim.Optimizer, ps: list[ag.Parameter], steps: int) -> list[list[float]]:
+    """For each step, the rate that each parameter was updated with."""
+    found = []
+    for _ in range(steps):
+        before = [p.numpy().copy() for p in ps]
+        for p in ps:
+            p.grad = numpy.ones(p.shape)
+        optimizer.step()
+        found.append([round(float((a - p.numpy()).max()), 12) for a, p in zip(before, ps, strict=True)])
+    return found
+
+
+def test_the_numbers_of_a_single_group_are_used() -> None:
+    ps = parameters()[:2]
+    optimizer = optim.SGD([{"params": ps, "lr": schedules.exponential_lr(1.0, 0.5)}], lr=0.1)
+    assert optimizer.lr == 1.0 and rates(optimizer, ps, 2) == [[1.0, 1.0], [0.5, 0.5]] and optimizer.lr == 0.5
+    first, second = parameters(), parameters()
+    optimizer = optim.SGD([{"params": first, "momentum": 0.9, "lr": 0.05}], lr=0.1)
+    for a, b in zip(train([optimizer], first), train([optim.SGD(second, 0.05, 0.9)], second), strict=True):
+        numpy.testing.assert_allclose(a, b, rtol=1e-14)
+    optimizer.param_groups[0]["momentum"] = 0.5
+    assert optimizer.param_groups[0]["momentum"] == 0.5 and "momentum=0.5" in repr(optimizer)
+    assert optimizer.state_dict()["groups"] == [{"momentum": 0.5}]
+
+
+def test_a_rate_that_is_assigned_ends_the_schedule() -> None:
+    halves = schedules.exponential_lr(1.0, 0.5)
+    ps = parameters()[:2]
+    optimizer = optim.SGD(ps, lr=halves)
+    assert rates(optimizer, ps, 2) == [[1.0, 1.0], [0.5, 0.5]]
+    optimizer.lr = 0.07
+    assert rates(optimizer, ps, 2) == [[0.07, 0.07]] * 2 and optimizer.lr == 0.07
+    optimizer = optim.SGD([{"params": ps[:1], "lr": halves}, {"params": ps[1:]}], lr=halves)
+    assert rates(optimizer, ps, 1) == [[1.0, 1.0]]
+    optimizer.param_groups[0]["lr"] *= 3.0
+    assert rates(optimizer, ps, 2) == [[3.0, 0.5], [3.0, 0.25]] and optimizer.lr == 0.25
+    del optimizer.param_groups[0]["lr"]
+    assert rates(optimizer, ps, 1) == [[0.125, 0.125]]
+    with pytest.raises(ArgumentError, match="needed: a number"):
+        optimizer.param_groups[0]["lr"] = halves
+        optimizer.step()
+
+
+def test_a_schedule_continues_from_a_state() -> None:
+    halves = schedules.exponential_lr(1.0, 0.5)
+
+    def make(ps: list[ag.Parameter]) -> optim.Optimizer:
+        return optim.SGD([{"params": ps[:1], "lr": halves}, {"params": ps[1:]}], lr=halves)
+
+    ps = parameters()[:2]
+    optimizer, other = make(ps), make(ps)
+    rates(optimizer, ps, 2)
+    other.load_state_dict(optimizer.state_dict())
+    assert other.lr == 0.5 and rates(other, ps, 2) == [[0.25, 0.25], [0.125, 0.125]]
+
+
 def test_bad_groups() -> None:
     ps = parameters()
     with pytest.raises(ArgumentError, match="a group of parameters with 'rate' was given"):
