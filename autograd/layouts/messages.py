@@ -710,7 +710,9 @@ def unfit(op: Any, error: Exception, xs: Sequence[Any]) -> Exception:
     return typed(error, f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}" + call_site(), _UNFIT)
 
 
-_INNER_EXTENTS = re.compile(r"core dimension 0, with gufunc signature \(n\?,k\),\(k,m\?\)")
+_INNER_EXTENTS = re.compile(  # NumPy's text, and that of arrays with a shape only
+    r"core dimension 0, with gufunc signature \(n\?,k\),\(k,m\?\)|matmul of shapes .* inner extents do not fit"
+)
 
 
 def _reason(error: Exception, op: Any, xs: Sequence[Any]) -> str:
