@@ -24,7 +24,7 @@ from itertools import count
 from typing import Any
 
 from .custom.boxes import Box
-from .custom.primitive import Call, Extension
+from .custom.primitive import Call, Extension, called
 from .custom.vspace import VSpace, vspace
 from .engine import events
 from .engine.broadcasting import broadcast
@@ -108,7 +108,7 @@ def _primitive(function: Function, without_rules: Function | None = None) -> Fun
             return without_rules(*args, **kwargs)
         arguments = Call.of(args)
         if arguments is None:
-            return function(*args, **kwargs)
+            return called(function, *args, **kwargs)
         if listeners:
             events.emit("begin", "forward", name)
             y = operation.apply(arguments, kwargs)

@@ -14,6 +14,7 @@ from autograd.core import VJPNode, backward_pass
 from autograd.extend import Box, defjvp, defvjp, primitive
 from autograd.numpy.numpy_boxes import ArrayBox
 from autograd.numpy.numpy_vspaces import ArrayVSpace
+from autograd.test_util import check_grads
 from autograd.tracer import isbox, new_box, trace_stack
 
 X = numpy.array([1.0, 2.0, 3.0])
@@ -210,6 +211,24 @@ def test_a_primitive_takes_a_value_in_an_object() -> None:
     assert ag.grad(f)(0.5) == pytest.approx(numpy.cos(0.5))
     with pytest.raises(ag.NotDifferentiable, match="closes over"):  # the rule has the gradient of another value
         ag.grad(lambda x: run([x * 1.0], Circuit(x)))(0.5)
+
+
+def test_compiled_code_asks_for_writable_buffers() -> None:  # as Cython's double[:], in ssm
+    def compiled(x: Any) -> Any:
+        if not x.flags.writeable:
+            raise ValueError("buffer source array is read-only")
+        return x * 2.0
+
+    double = primitive(compiled)
+    defvjp(double, lambda ans, x: lambda g: compiled(x) * 0.0 + double(x) * 0.0 + compiled(ans) * 0.0 + 2.0 * g)
+    locked = X.copy()
+    locked.flags.writeable = False
+    assert double(locked).tolist() == [2, 4, 6] and not locked.flags.writeable
+    assert ag.grad(lambda x: np.sum(double(x) * x))(X).tolist() == [4, 8, 12]
+    check_grads(double, modes=["rev"], order=1)(X)
+    written = primitive(lambda x: x.__setitem__(0, 1.0))
+    with pytest.raises(ag.SavedArrayError):
+        ag.grad(lambda x: np.sum(x * x) + written(x))(X.copy())
 
 
 # -- arrays that are written to --------------------------------------------------------------------------------------
