@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import core
 from .extend import vspace
 from .transforms import (
     checkpoint,
@@ -27,6 +28,8 @@ from .transforms import (
     vector_jacobian_product,
 )
 from .transforms.wrapping import unary_to_nary
+
+_make_jvp, _make_vjp = core.make_jvp, core.make_vjp  # of a function of one argument, at a point
 
 __all__ = [
     "checkpoint", "deriv", "egrad", "elementwise_grad", "grad", "grad_and_aux", "grad_named", "hessian",

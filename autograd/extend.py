@@ -24,7 +24,7 @@ from itertools import count
 from typing import Any
 
 from .custom.boxes import Box
-from .custom.primitive import Call, Extension
+from .custom.primitive import Call, Extension, called
 from .custom.vspace import VSpace, vspace
 from .engine import events
 from .engine.broadcasting import broadcast
@@ -80,12 +80,35 @@ def primitive(function: Function) -> Function:
     >>> float(ag.grad(cube)(2.0)), float(ag.grad(ag.grad(cube))(2.0))
     (12.0, 12.0)
     """
+    return _primitive(function)
+
+
+def replaceable(function: Function) -> Callable[[Function], Function]:
+    """Decorate a function of this package whose derivative users may replace by `defvjp` or `defjvp`.
+
+    Parameters
+    ----------
+    function : callable
+        The function of plain values, such as SciPy's of the same name.
+
+    Returns
+    -------
+    callable
+        The decorator. The decorated function runs until it is given a rule; then `function` runs as a primitive with
+        this rule. In HIPS autograd all functions are primitives.
+    """
+    return lambda ours: _primitive(function, ours)
+
+
+def _primitive(function: Function, without_rules: Function | None = None) -> Function:
     name = getattr(function, "__name__", type(function).__name__)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if without_rules is not None and call not in primitive_vjps and call not in primitive_jvps:
+            return without_rules(*args, **kwargs)
         arguments = Call.of(args)
         if arguments is None:
-            return function(*args, **kwargs)
+            return called(function, *args, **kwargs)
         if listeners:
             events.emit("begin", "forward", name)
             y = operation.apply(arguments, kwargs)
@@ -94,7 +117,7 @@ def primitive(function: Function) -> Function:
         return operation.apply(arguments, kwargs)
 
     try:
-        update_wrapper(call, function)
+        update_wrapper(call, function if without_rules is None else without_rules)
     except (AttributeError, TypeError):  # a partial, or an instance with __call__
         pass
     call.__name__ = name
@@ -161,7 +184,7 @@ def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | Non
     Parameters
     ----------
     fun : callable
-        Made by `primitive`.
+        Made by `primitive`, or a function of `autograd.scipy.linalg`, whose derivative the rules replace.
     *makers : callable or None
         One per argument: ``maker(ans, *args, **kwargs)`` returns the function from the cotangent g of the result to
         the cotangent of the argument. None means that the cotangent is zero.
@@ -171,7 +194,7 @@ def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | Non
     Raises
     ------
     NotDifferentiable
-        `fun` was not made by `primitive`, or a maker is not a function.
+        `fun` is an operation of this package, or a maker is not a function.
 
     Examples
     --------

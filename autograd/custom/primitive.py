@@ -32,9 +32,24 @@ from ..layouts.layout import C, Layout
 from ..ops.elementwise import astype
 from ..ops.shape import broadcast_to, reshape
 
-__all__ = ["Call", "Extension"]
+__all__ = ["Call", "Extension", "called"]
 
 Function = Callable[..., Any]
+
+
+def called(function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of plain values; if compiled code in it needs arrays that can be written to, with copies.
+
+    Arrays that a tape saved are read-only, and Cython's ``double[:]`` refuses such an array, even to read it.
+    """
+    try:
+        return function(*args, **kwargs)
+    except ValueError as error:
+        if "buffer source array is read-only" not in str(error):
+            raise
+        leaves, structure = flatten(args)
+        copies = [x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x for x in leaves]
+        return function(*structure.rebuild(copies), **kwargs)
 
 
 class Call:
@@ -176,7 +191,7 @@ class Extension:
         args = call.raw()
         recording, state.recording = state.recording, None  # the function's own operations are not recorded
         try:
-            result = self.function(*args, **call.kwargs)
+            result = called(self.function, *args, **call.kwargs)
         finally:
             state.recording = recording
         ys, call.ans_structure = flatten(result)
@@ -286,7 +301,7 @@ class Extension:
         ct = self._cotangent(call, ct, sweep)
         rule = self.vjp()
         if rule is not None:
-            cts = list(rule(call.argnums, ans, args, call.kwargs)(ct))
+            cts = called(lambda ans, args, ct: list(rule(call.argnums, ans, args, call.kwargs)(ct)), ans, args, ct)
         else:
             cts = self._transposed_jvp(call, ans, args, ct, sweep.record)
         for i, g in call.parts(self.name, call.argnums, cts):

@@ -1,8 +1,9 @@
 """``scipy.linalg`` with some differentiable functions: ``import autograd.scipy.linalg``.
 
 `sqrtm`, `solve_sylvester`, `solve_triangular` and `solve_banded` have derivatives. Every other function is SciPy's,
-and raises `NotDifferentiable` where a tape records one of its arguments. Sources: Giles, An extended collection of
-matrix derivative results, 2008; Higham, Functions of Matrices, 2008, section 6.1.
+and raises `NotDifferentiable` where a tape records one of its arguments, unless `autograd.extend.defvjp` gives it a
+rule. Sources: Giles, An extended collection of matrix derivative results, 2008; Higham, Functions of Matrices, 2008,
+section 6.1.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from ..engine.parameter import constant
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
-from ..extend import primitive
+from ..extend import primitive, replaceable
 from ..ops import reshape, sum, transpose
 from ..ops.elementwise import conj, real
 from ..ops.indexing import taken
@@ -53,6 +54,7 @@ _sylvester: Primitive = op(
 )  # fmt: skip
 
 
+@replaceable(_linalg.solve_sylvester)
 def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     """Return the x with ``a x + x b = q``. Adjoint: with ``g = solve_sylvester(a', b', ct)``: -g x', -x' g and g."""
     return _sylvester(*(x if hasattr(x, "shape") else np.asarray(x) for x in (a, b, q)))
@@ -65,6 +67,7 @@ _sqrtm: Primitive = op(
 )  # fmt: skip
 
 
+@replaceable(_linalg.sqrtm)
 def sqrtm(A: Any, *args: Any, **options: Any) -> Any:
     """Return the principal square root of a matrix, complex where a real matrix has no real root."""
     return _sqrtm(A) if traced(A) else _linalg.sqrtm(A, *args, **options)
@@ -90,6 +93,7 @@ _triangular: Primitive = op(
 )  # fmt: skip
 
 
+@replaceable(_linalg.solve_triangular)
 def solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, **options: Any
 ) -> Any:
@@ -147,6 +151,7 @@ _banded: Primitive = op(
 )
 
 
+@replaceable(_linalg.solve_banded)
 def solve_banded(l_and_u: Any, ab: Any, b: Any, **options: Any) -> Any:
     """Return the x with ``a x = b``, where the rows of `ab` are the bands of `a`.
 

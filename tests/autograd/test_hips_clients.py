@@ -14,6 +14,7 @@ from autograd.core import VJPNode, backward_pass
 from autograd.extend import Box, defjvp, defvjp, primitive
 from autograd.numpy.numpy_boxes import ArrayBox
 from autograd.numpy.numpy_vspaces import ArrayVSpace
+from autograd.test_util import check_grads
 from autograd.tracer import isbox, new_box, trace_stack
 
 X = numpy.array([1.0, 2.0, 3.0])
@@ -175,6 +176,30 @@ def test_rules_of_a_plain_function_are_kept_with_a_warning() -> None:
         defvjp(np.exp, lambda ans, x: lambda g: g)
 
 
+def test_a_function_of_scipy_takes_a_rule() -> None:  # as in ssm, which has rules for banded systems
+    linalg = pytest.importorskip("autograd.scipy.linalg")
+    functions = [linalg.solve_banded, linalg.solve_triangular, linalg.solve_sylvester, linalg.sqrtm]
+    assert [f.__name__ for f in functions] == ["solve_banded", "solve_triangular", "solve_sylvester", "sqrtm"]
+    bands, b = numpy.array([[0.0, 1.0, 1.0], [4.0, 4.0, 4.0], [1.0, 1.0, 0.0]]), X
+    f = lambda b: np.sum(linalg.solve_banded((1, 1), bands, b) ** 2)
+    expected = ag.grad(f)(b)
+    y = linalg.solve_banded((1, 1), bands, b)
+    seen = []
+
+    def rule(ans: Any, bounds: Any, bands: Any, b: Any) -> Any:
+        seen.append(bounds)
+        return lambda g: linalg.solve_banded((1, 1), bands, g)  # the matrix is symmetric
+
+    rules = ag.extend.primitive_vjps
+    try:
+        defvjp(linalg.solve_banded, None, None, rule)
+        assert ag.grad(f)(b) == pytest.approx(expected) and seen == [(1, 1)]
+        assert linalg.solve_banded((1, 1), bands, b).tolist() == y.tolist()
+    finally:
+        rules.pop(linalg.solve_banded, None)
+    assert ag.grad(f)(b) == pytest.approx(expected) and len(seen) == 1
+
+
 def test_a_primitive_takes_a_value_in_an_object() -> None:
     class Circuit:
         def __init__(self, x: Any):
@@ -186,6 +211,24 @@ def test_a_primitive_takes_a_value_in_an_object() -> None:
     assert ag.grad(f)(0.5) == pytest.approx(numpy.cos(0.5))
     with pytest.raises(ag.NotDifferentiable, match="closes over"):  # the rule has the gradient of another value
         ag.grad(lambda x: run([x * 1.0], Circuit(x)))(0.5)
+
+
+def test_compiled_code_asks_for_writable_buffers() -> None:  # as Cython's double[:], in ssm
+    def compiled(x: Any) -> Any:
+        if not x.flags.writeable:
+            raise ValueError("buffer source array is read-only")
+        return x * 2.0
+
+    double = primitive(compiled)
+    defvjp(double, lambda ans, x: lambda g: compiled(x) * 0.0 + double(x) * 0.0 + compiled(ans) * 0.0 + 2.0 * g)
+    locked = X.copy()
+    locked.flags.writeable = False
+    assert double(locked).tolist() == [2, 4, 6] and not locked.flags.writeable
+    assert ag.grad(lambda x: np.sum(double(x) * x))(X).tolist() == [4, 8, 12]
+    check_grads(double, modes=["rev"], order=1)(X)
+    written = primitive(lambda x: x.__setitem__(0, 1.0))
+    with pytest.raises(ag.SavedArrayError):
+        ag.grad(lambda x: np.sum(x * x) + written(x))(X.copy())
 
 
 # -- arrays that are written to --------------------------------------------------------------------------------------
@@ -223,6 +266,8 @@ def test_large_arrays_and_tapes_refuse_the_write() -> None:
 def test_importing_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from autograd.differential_operators import unary_to_nary, vspace
+        from autograd.differential_operators import _make_jvp, _make_vjp, unary_to_nary, vspace
         from autograd.numpy.numpy_wrapper import concatenate_args, sin
+    pullback, y = _make_vjp(np.sin, 0.0)  # as in geomstats
+    assert pullback(2.0) == 2.0 and y == 0.0 and _make_jvp(np.sin, 0.0)(1.0)[1] == 1.0
     assert unary_to_nary and vspace and sin is np.sin and concatenate_args(0, X, X).shape == (6,)
