@@ -1,6 +1,7 @@
 """Seeded faults in a training program: the job ends in time, the report names the rank, and no process is left.
 
-Nine run by default, with every fault, place and company among them. All 150, on MPICH and Open MPI, with a line of progress each:
+Nine run by default, with every fault, place and company among them. All 150, on MPICH and Open MPI, with a line of
+progress each:
 
     python -m pytest -m slow tests/collectives/job/test_faults.py      or
     python -m tests.collectives.job.fault_cases
