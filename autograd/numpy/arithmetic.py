@@ -19,6 +19,19 @@ from ..ops.matmul import matmul as _matmul
 __all__ = ["add", "divide", "matmul", "mod", "multiply", "negative", "power", "subtract"]
 
 
+def _is_default(key: str, x: Any) -> bool:
+    return x is True if key == "where" else x is None and key in ("out", "dtype", "order")
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """An operand as NumPy computes with it where a dtype is given. A number has none of its own."""
+    if x.__class__ not in TENSORS:
+        if np.ndim(x) == 0 and not isinstance(x, np.ndarray | np.generic):
+            return x
+        x = np.asarray(x)
+    return x.astype(dtype)
+
+
 class _OfOperator:
     """A function of NumPy's name that runs NumPy's own or an operation. Its docstring is the operation's."""
 
@@ -36,15 +49,17 @@ class _OfOperator:
             else:
                 if not tensors_in(args) and not (words and tensors_in(words.values())):
                     return of_rank_numbers(theirs, args, words)
+            if len(args) > count + ("out" not in words):
+                ask(theirs, args, words)  # raises what NumPy raises
             extra = dict(zip(("out",), args[count:], strict=False)) | words
-            extra = {key: x for key, x in extra.items() if not (x is None or (key == "where" and x is True))}
+            extra = {key: x for key, x in extra.items() if not _is_default(key, x)}
             dtype = extra.pop("dtype", None)
             if extra or len(args) < count:
                 raise refusal(name, extra)
             if dtype is None:
                 return run(*args[:count])
             ask(theirs, args[:count], {"dtype": dtype})  # raises what NumPy raises
-            return run(*args[:count]).astype(dtype)
+            return run(*(_cast(x, dtype) for x in args[:count])).astype(dtype)
 
         self.__call__ = call
         self.__name__ = self.__qualname__ = name

@@ -61,7 +61,7 @@ def _power_adjoint_of_exponent(ct: Any, y: Any, a: Any, b: Any) -> Any:
     """``ct * y * log(a)``, and 0 where a is 0."""
     # the derivative of 0**b with respect to b is 0 for b > 0; the formula y * log(0) would give nan
     if isinstance(a, int | float):
-        return ct * (y * float(np.log(a) if a else 0.0))
+        return ct * (y * float(np.log(float(a)) if a else 0.0))
     return ct * (y * log(where(a == 0, 1, a)))
 
 

@@ -213,3 +213,26 @@ def test_these_calls_are_refused_as_in_numpy() -> None:
     for extents, options in (((2,), {"dtype": 2 + 1j}), (None, {}), ((2,), {"order": "x"})):
         with pytest.raises(ag.RingtapeError):
             np.full(extents, 1.0, **options)
+
+
+def test_a_dtype_is_that_of_the_computation() -> None:
+    zero, base = numpy.int32(0), numpy.array([2, 3])
+    for name, x, y, dtype in (("remainder", zero, numpy.zeros((2, 2), "i4"), "e"), ("power", base, [-1, 2], "d")):
+        with numpy.errstate(all="ignore"):
+            want = getattr(numpy, name)(x, y, dtype=dtype)
+            found = getattr(np, name)(ag.tensor(x), y, dtype=dtype).numpy()
+        numpy.testing.assert_array_equal(found, want)
+        assert found.dtype == want.dtype
+
+
+def test_what_numpy_refuses_is_refused() -> None:
+    x = ag.tensor(numpy.ones((2, 2)))
+    for refused in (lambda: np.matmul(x, x, axes=None), lambda: np.power(x, 2.0, {}, out=None),
+                    lambda: np.add(x, x, where=None)):  # fmt: skip
+        with pytest.raises(ag.RingtapeError):
+            refused()
+
+
+def test_a_base_beyond_the_integers_of_numpy() -> None:
+    y = ag.grad(lambda x: np.sum(np.power(2**70, x)))(numpy.array([0.5]))
+    assert numpy.allclose(y, 2.0**35 * 70 * numpy.log(2.0))
