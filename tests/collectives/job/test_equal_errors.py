@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,8 +16,8 @@ from ..launch import Outcome, launch
 RANKS = 3
 
 
-def raises(how: str, **more: str) -> Outcome:
-    outcome = launch("raises.py", RANKS, how, limit_s=60, **more)
+def raises(how: str, *args: str, **more: str) -> Outcome:
+    outcome = launch("raises.py", RANKS, how, *args, limit_s=60, **more)
     assert not outcome.is_late and outcome.code != 0
     return outcome
 
@@ -26,8 +27,8 @@ def heads(outcome: Outcome) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["equal", "before the world"])
-def test_equal_errors_are_printed_once(how: str) -> None:
-    outcome = raises(how)
+def test_equal_errors_are_printed_once(how: str, tmp_path: Path) -> None:
+    outcome = raises(how, str(tmp_path))
     assert heads(outcome) == ["ranks 0-2 of 3"], outcome.err
     assert outcome.err.count("Traceback") == 1
     assert "ringtape: ranks 0-2 of 3 raised ValueError: planted; the job ends" in outcome.err

@@ -13,6 +13,10 @@ from collectives.job.launcher import launched_rank
 
 how = sys.argv[1]
 if how == "before the world":
+    folder = sys.argv[2]  # the ranks meet there: on a busy machine they start seconds apart
+    open(os.path.join(folder, str(launched_rank())), "w").close()
+    while len(os.listdir(folder)) < 3:
+        time.sleep(0.001)
     raise ValueError("planted")
 if how == "one, late before the world":
     time.sleep(2.5)  # the wait for equal errors is at its longest
