@@ -191,5 +191,7 @@ class Selected(Wrapper, HostTransport):
         name = self._chosen(request)
         algorithm = steps_of(request.call, name) if name is not None else None
         assert name is not None and algorithm is not None
+        if x is out:  # in place; an algorithm writes to the result while it still reads the operand
+            x = x.copy()
         where: Any = self.channel if name.startswith("hierarchical") else self.channel.messages
         return algorithm(where, request, x, out)

@@ -88,7 +88,13 @@ class DryCommunicator(Communicator):
             return Shaped(found[:1], found[1], DRY) if self.dry else np.zeros(*found)
         if type(out if x is None else x) is Shaped:
             return Shaped(found[:1], found[1], DRY)
-        return out if request.call == "broadcast" else self._of_equal_operands(request, x)
+        if request.call == "broadcast":
+            return out
+        y = self._of_equal_operands(request, x)
+        if request.out is None:
+            return y
+        request.out[...] = y
+        return request.out
 
     def _of_equal_operands(self, request: Request, x: Any) -> Any:
         """The result if every rank has the same operand as this rank."""

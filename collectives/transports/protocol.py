@@ -105,7 +105,8 @@ class Communicator:
     - `x`: the operand, on the host, flat and contiguous. A started call owns it. The operand of a float16 reduction is
       converted to float32. In a `broadcast` it is None.
     - `out`: an uninitialised array for the result, or the caller's buffer; None where this rank receives no array. In a
-      `broadcast` it holds the root's value on the root. The transport fills it and returns it.
+      `broadcast` it holds the root's value on the root. In an `all_reduce` it may be `x`, which the sum then replaces.
+      The transport fills it and returns it.
 
     In a group of one rank they are called only for messages of the rank to itself.
 
@@ -278,6 +279,7 @@ class Communicator:
             return self._on_device(request, started)
         is_half = call in REDUCTIONS and x.dtype == _HALF and not self.adds_float16
         out = request.out
+        in_place = call == "all_reduce" and out is x
         if call == "broadcast":
             x, out = None, out if x is None else x.copy()
         elif out is None:
@@ -286,22 +288,26 @@ class Communicator:
                 out = self._empty(found[0], _SINGLE if is_half else found[1])
         if is_half:
             x = x.astype(_SINGLE)
-        elif (started or call == "send") and call != "lend" and isinstance(x, ndarray):
+            out = x if in_place else out
+        elif (started or call == "send") and call != "lend" and not in_place and isinstance(x, ndarray):
             x = x.copy()
         if call == "send" or call == "lend":
             self.traffic.count(self.ranks[request.peer], x.nbytes)
+
+        def rounded(y: Any) -> Any:
+            if in_place:
+                request.x[...] = y
+                return request.x
+            return None if y is None else y.astype(_HALF)
+
         if not started:
             y = self._run(request, x, out)
-            return y.astype(_HALF) if is_half and y is not None else y
+            return rounded(y) if is_half else y
         pending = self._start(request, x, out)
         if not is_half:
             return pending
 
-        def rounded() -> Any:
-            y = pending.wait()
-            return None if y is None else y.astype(_HALF)
-
-        return Pending(pending.test, rounded)
+        return Pending(pending.test, lambda: rounded(pending.wait()))
 
     def _empty(self, count: int, dtype: np.dtype[Any]) -> Any:
         """An array for a result."""

@@ -3,7 +3,8 @@
 ======================  =======================================  =====================================================
 call                    fields besides `call`                    result
 ======================  =======================================  =====================================================
-all_reduce              x, op                                    the reduction over the ranks, element by element
+all_reduce              x, op, out                               the reduction over the ranks, element by element; in
+                                                                 place if `out` is `x`
 reduce                  x, root                                  the sum on the root, None elsewhere
 broadcast               x on the root, out elsewhere; root       the root's value; elsewhere `out`, filled
 gather                  x, counts, root                          parts in order of rank on the root, None elsewhere
@@ -76,8 +77,9 @@ class Request(NamedTuple):
     dtype : dtype
         The dtype of the result, where no operand determines it (`scatter`).
     out : array
-        The receive buffer of `recv`, and of `broadcast` on ranks other than the root. The result is this array. It
-        belongs to the call until the call is complete.
+        The receive buffer of `recv`, and of `broadcast` on ranks other than the root. Of an `all_reduce` it may be `x`
+        itself, which the result then replaces, without a copy. The result is this array. It belongs to the call until
+        the call is complete.
     options : tuple
         Further arguments of some calls; see the table.
     mark : int
@@ -236,6 +238,8 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     if call == "all_reduce":
         if op not in _OPERATIONS:
             raise ValueError(f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}")
+        if request.out is not None and request.out is not x:
+            raise ArgumentError(f"all_reduce on '{name}' was given a buffer other than its operand; needed: out=x, or none")
         if op == "max" and x.dtype.kind == "c":
             raise DtypeError(f"all_reduce with op='max' on '{name}' of {x.dtype}, whose values have no order")
     elif call in ("gather", "all_gather"):

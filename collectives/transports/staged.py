@@ -40,10 +40,10 @@ class Staged(Wrapper):
 def _on_host(request: Request) -> Request:
     """The request with host arrays; its buffer is replaced by a host array of the same size."""
     x, out = request.x, request.out
-    return request._replace(
-        x=x if x is None or isinstance(x, bytes) else np.ascontiguousarray(to_host(x)),
-        out=None if out is None else np.empty(out.size, out.dtype),
-    )
+    x = x if x is None or isinstance(x, bytes) else np.ascontiguousarray(to_host(x))
+    if out is not None:
+        out = x if out is request.x else np.empty(out.size, out.dtype)
+    return request._replace(x=x, out=out)
 
 
 def _returned(y: Any, request: Request) -> Any:

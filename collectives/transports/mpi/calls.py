@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..protocol import Request
-from .library import KINDS, Kind
+from .library import KINDS, MPI, Kind
 
 __all__ = ["CALLS", "mpi_call", "nonblocking"]
 
@@ -15,7 +15,10 @@ Arguments = Callable[[Request, Any, Any, Kind], tuple[Any, ...]]
 """``arguments(request, x, out, kind)``"""
 
 CALLS: dict[str, tuple[str, Arguments]] = {
-    "all_reduce": ("Allreduce", lambda r, x, out, kind: (_all(x, kind), _all(out, kind), kind.operations[r.op])),
+    "all_reduce": (
+        "Allreduce",
+        lambda r, x, out, kind: (MPI.IN_PLACE if out is x else _all(x, kind), _all(out, kind), kind.operations[r.op]),
+    ),
     "reduce": ("Reduce", lambda r, x, out, kind: (_all(x, kind), _all(out, kind), kind.operations["sum"], r.root)),
     "scan": ("Scan", lambda r, x, out, kind: (_all(x, kind), _all(out, kind), kind.operations["sum"])),
     "exscan": ("Exscan", lambda r, x, out, kind: (_all(x, kind), _all(out, kind), kind.operations["sum"])),

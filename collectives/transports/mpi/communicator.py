@@ -171,7 +171,8 @@ class MpiCommunicator(HostTransport):
         call = request[0]
         if call == "all_reduce":  # the most frequent call: its row of the table, without a function call
             datatype, operations = KINDS[x.dtype]
-            function, arguments = "Allreduce", ((x, datatype), (out, datatype), operations[request[2]])
+            given = MPI.IN_PLACE if out is x else (x, datatype)
+            function, arguments = "Allreduce", (given, (out, datatype), operations[request[2]])
             marked = request[10] or _mark(call, request[2], 0, x.dtype, x.size, None)
         elif call in _BLOCKING:
             function, arguments = mpi_call(call, request, x, out)
