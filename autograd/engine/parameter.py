@@ -201,6 +201,14 @@ class Leaf(Tensor):
         """Remove the gradient."""
         self._grad = None
 
+    def adopt(self, ct: Any, sweep: Any) -> None:
+        """`accumulate` an array of which nobody else reads or writes the memory, as a part of a gradient bucket."""
+        if self._grad is None and ct.__class__ is ndarray and ct.dtype is self.array.dtype:
+            sweep.fresh.append(self)
+            self._grad = ct
+        else:
+            self.accumulate(ct, sweep)
+
     def accumulate(self, ct: Any, sweep: Any = None) -> None:
         """Add a cotangent to `grad`, which owns its array. In a sweep, a gradient from before it changes at its end."""
         dtype = self.array.dtype

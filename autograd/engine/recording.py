@@ -48,11 +48,13 @@ UNRECORDED = -3
 class Step:
     """The interface of a node's first entry, for nodes that are no operation.
 
-    With `communicates` a sweep calls `pull` even where no cotangent arrived. `sweep` is a `tape.Sweep`.
+    With `communicates` a sweep calls `pull` even where no cotangent arrived. `sweep` is a `tape.Sweep`. `reads` is
+    None, or a function of the node: the places, besides the node's parents, to whose cotangents `pull` adds.
     """
 
     name = "step"
     communicates = False
+    reads: Any = None
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
         """One step of the reverse sweep: add to the cotangents of the node's parents."""
@@ -179,6 +181,9 @@ class Recording:
         True in a boolean context if a collective was recorded. It may be the last one, for the layers above.
     lanes : dict
         The places of started (nonblocking) communications, by channel, in order.
+    on_sweep : list of callable
+        For the layers above: functions that are called with each sweep that gives leaves their gradients at first
+        order, before its first step, the last one first.
     copies : bool
         Whether plain arrays of up to `COPIED_BYTES` are copied when they enter, so that the program may write to them,
         as programs of HIPS autograd do. The tape of a transform copies. Larger arrays, and those of other tapes, are
@@ -193,7 +198,7 @@ class Recording:
 
     __slots__ = (
         "__weakref__", "_held", "_locked", "_tape", "communicates", "copies", "given", "lanes", "leaves", "nodes",
-        "pending", "takes_unrecorded", "thread",
+        "on_sweep", "pending", "takes_unrecorded", "thread",
     )  # fmt: skip
 
     def __init__(self, tape: Callable[[Recording], Any]) -> None:
@@ -206,6 +211,7 @@ class Recording:
         self.thread = threading.get_ident()
         self.communicates: Any = False
         self.lanes: dict[Any, list[int]] = {}
+        self.on_sweep: list[Callable[[Any], None]] = []
         self.copies = False
         self.takes_unrecorded = False
         self.given: Any = None

@@ -40,7 +40,10 @@ _MOST_SHOWN = 12  # operations in a notebook
 class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places before the interval."""
 
-    __slots__ = ("changed", "cts", "fresh", "later", "left", "outside", "record", "recording", "start", "wanted")
+    __slots__ = (
+        "begun", "changed", "cts", "fresh", "later", "left", "outside", "record", "recording", "start", "stops",
+        "wanted",
+    )  # fmt: skip
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
         self.recording = recording
@@ -53,6 +56,8 @@ class Sweep:
         self.fresh: list[Any] = []  # the leaves whose gradient is of this sweep alone
         self.later: dict[int, tuple[Any, Any]] = {}  # by id: leaves, and what is added at the end; None for a fresh one
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
+        self.begun: dict[Any, Any] = {}  # of the layers above: what their functions of `Recording.on_sweep` have begun
+        self.stops: list[tuple[int, Callable[[], None]]] = []  # functions, called once the node at a place is done
 
     @property
     def place(self) -> int:
@@ -107,11 +112,16 @@ class Sweep:
             del self.cts[-count:], self.left[-count:]
         return found
 
+    def stop_at(self, calls: list[tuple[int, Callable[[], None]]]) -> None:
+        """Call functions, each once the node at its place is done: all cotangents for earlier places have arrived."""
+        self.stops = sorted([*self.stops, *calls], key=lambda stop: stop[0])
+
     def run(self, left: list[Node | None], release: bool) -> None:
         """Replay `left` from its end, which empties it; if it is a copy, `release` the recording's nodes."""
         self.left = left
         next_ct, next_node, cts = self.cts.pop, left.pop, self.cts
-        if not (release or self.wanted is not None or state.poke is not None or listeners):
+        stops = self.stops
+        if not (release or self.wanted is not None or state.poke is not None or listeners or stops):
             while cts:
                 ct = next_ct()
                 node = next_node()
@@ -119,6 +129,8 @@ class Sweep:
                     node[0].pull(node, ct, self)
             return
         while cts:
+            while stops and len(cts) + self.start <= stops[-1][0]:
+                stops.pop()[1]()
             ct, node = next_ct(), next_node()
             if node is None:
                 continue
@@ -317,6 +329,9 @@ class Tape:
                 left = recording.pending.pop(place)
                 sweep.changed.append((recording.pending, place, left))
                 sweep.add(place, left)
+        if recording.on_sweep and places is None and not record:
+            for begin in reversed(recording.on_sweep):
+                begin(sweep)
         active = state.recording
         done = not retain and start == 0 and end == len(nodes)
         over = done and active is not recording and not record  # then nothing more is recorded on it

@@ -87,7 +87,8 @@ class Segment:
     """A checkpointed call: the function, its arguments and the state needed to run it again."""
 
     __slots__ = (
-        "contexts", "fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs", "random_state", "structure"
+        "closure", "contexts", "fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs", "random_state",
+        "structure",
     )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], leaves: list[Any], structure: Structure):
@@ -96,6 +97,7 @@ class Segment:
         self.structure = structure
         self.operands: list[tuple[int, Any]] = []  # (index of the leaf, its layout); the node holds arrays and places
         self.outputs: list[tuple[Any, ...]] = []  # (shape, dtype, layout) of each Tensor, () of other outputs
+        self.closure: list[int] = []  # the places of the values that the function uses besides its arguments
         self.random_state = random.get_state()
         self.numpy_state: Any = None
         self.grid, self.mesh, self.contexts = state.grid, state.mesh, state.contexts
@@ -198,6 +200,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if not tracked and not scratch.communicates:
         return out_structure.rebuild(outputs)
     segment.outputs = [_signature(y) for y in outputs]
+    segment.closure = [place for _, place in _imports(scratch, recording)]
     for node in scratch.nodes:
         if node is not None and node[0] is LEAF:
             recording.enter(node[2][0])  # before the head, which adds to its gradient where the sweep is recorded
@@ -264,6 +267,12 @@ class _Head:
                 sweep.add(place, g)
         if not sweep.record:
             again.release()
+
+    @staticmethod
+    def reads(node: Node) -> list[int]:
+        """The places of values that the function uses without getting them as arguments."""
+        closure: list[int] = node[4].closure
+        return closure
 
     def communication(self, node: Node) -> Any:
         """Raise for `Tape.plan` if the function communicates: its communications are not on the tape."""

@@ -165,8 +165,8 @@ def _communication(node: Any) -> _Seen | None:
     described = describe(node)
     if described is None:
         return None
-    axes, group, sent = described
-    return _Seen(op.name, tuple(axes), (group.name, tuple(group.ranks)), [], sent, None)
+    axes, group, forward_sent, backward_sent = described
+    return _Seen(op.name, tuple(axes), (group.name, tuple(group.ranks)), forward_sent, backward_sent, None)
 
 
 def _started(node: Any) -> _Seen | None:

@@ -239,7 +239,7 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
         if op not in _OPERATIONS:
             raise ValueError(f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}")
         if request.out is not None and request.out is not x:
-            raise ArgumentError(f"all_reduce on '{name}' was given a buffer other than its operand; needed: out=x, or none")
+            raise ArgumentError(f"all_reduce on '{name}' was given another buffer than its operand; needed: out=x")
         if op == "max" and x.dtype.kind == "c":
             raise DtypeError(f"all_reduce with op='max' on '{name}' of {x.dtype}, whose values have no order")
     elif call in ("gather", "all_gather"):

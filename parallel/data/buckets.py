@@ -1,0 +1,410 @@
+"""Gradient buckets: the gradients of many parameters are summed over the ranks in few large buffers.
+
+A bucket is a flat buffer with the gradients of some parameters, and one flag per parameter that tells whether this rank
+has used it. It is summed as a whole, flags included. The parameters are laid out in reverse order of their first use,
+so the first bucket is complete early in a backward sweep. The ranks agree on this order in their first sweep: it is
+that of the first rank.
+
+How a bucket is summed depends on where the ranks are:
+
+- Ranks of one host (processes): the buffers lie in memory that they share. They add the buffers in place, without
+  copies, when the sweep arrives at the entry. Nothing would be gained earlier, because the same cores compute.
+- Otherwise: the sum of a bucket is started when its last gradient is complete, while the sweep goes on, on a channel of
+  its own. Buckets start in their agreed order, so a rank that completes them in another order waits with the start.
+
+A gradient is a view of its bucket. A buffer that is still in use when the next sweep begins, because the program has
+kept a gradient, is not overwritten: that sweep takes another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import le
+from sys import getrefcount
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from autograd.arrays.shape_only import Shaped
+from autograd.engine import events
+from autograd.engine.events import listeners
+from autograd.engine.tape import Sweep
+from autograd.engine.tensor import Tensor
+from autograd.errors import RingtapeError
+from collectives.algorithms.selected import Channel
+from collectives.algorithms.steps import Steps
+from collectives.inspect.probe import Probe
+from collectives.mesh import Axis
+from collectives.transports.protocol import Communicator, Request
+from collectives.transports.shared_memory.communicator import SharedMemory, shared_memory
+
+__all__ = ["Bucket", "Buckets", "Reduction", "lay_out"]
+
+_ALIGNMENT_BYTES = 64
+"""Gradients begin on a cache line of their own."""
+
+
+class Place(NamedTuple):
+    """What a bucket holds: for each of its parameters the index, the name, the shape and the offset in elements."""
+
+    indices: tuple[int, ...]
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    elements: int
+    like: Any
+    """An empty array of the dtype, on the device of the parameters."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the buffer, with the flags."""
+        return self.elements + len(self.indices)
+
+
+class Bucket:
+    """A flat buffer with gradients, and one flag for each of them.
+
+    Attributes
+    ----------
+    index : int
+        Its number in the order in which the buckets are summed.
+    flat : array
+        One-dimensional: the elements of the gradients, each beginning on a cache line, with zeros between them; then
+        one flag per parameter, 1 where this rank has used it, else 0.
+    elements : int
+        The number of elements before the flags.
+    names, shapes, offsets : tuple
+        The names and shapes of the parameters, and where their gradients begin.
+    """
+
+    __slots__ = ("_parts", "elements", "flat", "index", "indices", "names", "offsets", "shapes")
+
+    def __init__(self, index: int, place: Place, flat: Any, parts: list[Any] | None = None):
+        self.index, self.flat, self._parts = index, flat, parts
+        self.indices, self.names, self.shapes, self.offsets, self.elements, _ = place
+
+    def __repr__(self) -> str:
+        return f"<bucket {self.index}, {len(self.names)} parameters, {self.flat.nbytes} bytes>"
+
+    @property
+    def values(self) -> Any:
+        """The gradients, as one flat array."""
+        return self.flat[: self.elements]
+
+    @property
+    def flags(self) -> Any:
+        """The flags of the parameters."""
+        return self.flat[self.elements :]
+
+    def parts(self) -> list[Any]:
+        """The gradients, as views in the shapes of the parameters."""
+        if self._parts is None:
+            self._parts = _views(self.flat, self.shapes, self.offsets)
+        return self._parts
+
+
+def _views(flat: Any, shapes: Sequence[tuple[int, ...]], offsets: Sequence[int]) -> list[Any]:
+    return [flat[a : a + math.prod(s)].reshape(s) for s, a in zip(shapes, offsets, strict=True)]
+
+
+class Reduction(Protocol):
+    """How a bucket is summed over the ranks: exactly by default, or compressed."""
+
+    def reduce(self, bucket: Bucket, group: Communicator) -> Steps[None]:
+        """Replace the content of ``bucket.flat`` by its sum over the ranks, the same on every rank.
+
+        A generator: it starts calls on `group`, and yields each `Pending` that must complete before it goes on. The
+        flags are summed exactly.
+        """
+
+
+def lay_out(
+    parameters: Sequence[Tensor], order: Sequence[int], bucket_bytes: int, first_bucket_bytes: int
+) -> list[Place]:
+    """Divide parameters into buckets of one dtype each, in the given order.
+
+    A bucket is full once it has `bucket_bytes` (the first one `first_bucket_bytes`); a larger parameter has a bucket of
+    its own. With 0 every parameter has one.
+    """
+    found: list[Place] = []
+    open_buckets: dict[Any, list[int]] = {}
+    sizes: dict[Any, int] = {}
+
+    def close(dtype: Any) -> None:
+        found.append(_place_of(parameters, open_buckets.pop(dtype)))
+        sizes.pop(dtype)
+
+    for i in order:
+        array = parameters[i].array
+        dtype, size = array.dtype, array.size * array.dtype.itemsize
+        limit = bucket_bytes if found else min(first_bucket_bytes, bucket_bytes)
+        if dtype in sizes and sizes[dtype] + size > limit:
+            close(dtype)
+        open_buckets.setdefault(dtype, []).append(i)
+        sizes[dtype] = sizes.get(dtype, 0) + size
+        if sizes[dtype] >= (bucket_bytes if found else min(first_bucket_bytes, bucket_bytes)):
+            close(dtype)
+    for dtype in list(open_buckets):
+        close(dtype)
+    return found
+
+
+def _place_of(parameters: Sequence[Tensor], indices: list[int]) -> Place:
+    arrays = [parameters[i].array for i in indices]
+    unit = max(1, _ALIGNMENT_BYTES // arrays[0].dtype.itemsize)
+    offsets, end = [], 0
+    for array in arrays:
+        offsets.append(end)
+        end += -(-int(array.size) // unit) * unit
+    names = tuple(getattr(parameters[i], "name", "") or f"parameter {i}" for i in indices)
+    shapes = tuple(tuple(map(int, array.shape)) for array in arrays)
+    return Place(tuple(indices), names, shapes, tuple(offsets), end, np.empty_like(arrays[0], shape=(0,)))
+
+
+class _Buffer:
+    """A buffer that is used again in every sweep, unless somebody still refers to it or to a view of it."""
+
+    __slots__ = ("_base", "_references", "flat", "parts")
+
+    def __init__(self, flat: Any, place: Place):
+        self.flat = flat
+        self.parts = _views(flat, place.shapes, place.offsets)
+        self._base = flat if getattr(flat, "base", None) is None else flat.base  # every view refers to it
+        self._references: tuple[int, int, int] | None = None  # those of this object, counted at the first use
+
+    def is_free(self) -> bool:
+        """Whether nobody refers to the buffer. The first call, before its first use, counts the usual references."""
+        count = getrefcount(self._base), getrefcount(self.flat), max(map(getrefcount, self.parts))
+        if self._references is None:
+            self._references = count
+        return all(map(le, count, self._references))
+
+
+class Buckets:
+    """The sums of an entry's gradients, in buckets; see the module. It is the `Runs` of a joint step.
+
+    Parameters
+    ----------
+    parameters : sequence of Tensor
+        Their shapes, dtypes and names are used.
+    on : Axis
+    bucket_bytes, first_bucket_bytes : int
+        The sizes of the buckets. With 0 each parameter has one of its own.
+    buffers : int
+        The number of buffers of a bucket. With 2, a program that keeps the gradients of a step during the next one
+        costs no new buffers.
+    reduction : Reduction, optional
+        How a bucket is summed; exactly by default.
+    own_channel : bool
+        Whether the requests have a channel of their own, so that they can start while the sweep goes on.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        on: Axis,
+        *,
+        bucket_bytes: int,
+        first_bucket_bytes: int,
+        buffers: int = 1,
+        reduction: Reduction | None = None,
+        own_channel: bool = True,
+    ):
+        self.on = on
+        self.group: Communicator = on.group.duplicate("gradients") if own_channel and on.size > 1 else on.group
+        self.own_channel = own_channel
+        self.reduction = reduction
+        self._parameters = parameters
+        self._limits = bucket_bytes, first_bucket_bytes
+        self._buffers = buffers
+        self.places: list[Place] | None = None
+        self._at: dict[int, tuple[int, int]] = {}  # index of the parameter -> bucket, index in it
+        self._kept: list[list[_Buffer]] = []
+        self.memory: SharedMemory | None = None
+        self.is_early = False  # whether a bucket is started when it is complete
+        self.reductions = Channel(self.group)  # one after another, so that all ranks start their calls in one order
+
+    def forward(self, arrays: list[Any]) -> list[Any]:
+        return arrays
+
+    # -- layout ----------------------------------------------------------------------------------------------------
+    def _lay_out(self, order: list[int] | None) -> list[Place]:
+        """Settle the buckets at the first sweep. All ranks of the axis call it."""
+        if self.places is not None:
+            return self.places
+        n, group = len(self._parameters), self.group
+        order = list(range(n))[::-1] if order is None else order
+        if self.own_channel and not group.dry:
+            if group.checking:
+                group.agree(f"order of the gradients of {n} parameters (axis={'*'.join(self.on.names)!r})")
+            mine = np.array(order, np.int64)
+            order = group.run(Request("broadcast", mine if group.index == 0 else None, out=mine)).tolist()
+        self.places = lay_out(self._parameters, order, *self._limits)
+        self._at = {i: (b, j) for b, place in enumerate(self.places) for j, i in enumerate(place.indices)}
+        on_host = all(isinstance(p.array, np.ndarray | np.generic) for p in self._parameters)
+        is_shared = (
+            self.own_channel and on_host and self.reduction is None and group.library is not None
+            and group.algorithm in ("native", "shared", "auto") and len(set(group.hosts)) == 1
+        )  # fmt: skip
+        if is_shared:
+            self.memory = shared_memory(group)
+        self.is_early = self.own_channel and not is_shared
+        self._kept = [[] for _ in self.places]
+        for _ in range(self._buffers if not group.dry else 0):
+            for place, kept in zip(self.places, self._kept, strict=True):
+                kept.append(_Buffer(self._new(place, is_first=True), place))
+        return self.places
+
+    def _new(self, place: Place, is_first: bool = False) -> Any:
+        if is_first and self.memory is not None:
+            flat = self.memory.empty(place.size, place.like.dtype)
+            flat[...] = 0
+            return flat
+        if self.reduction is not None and self.group.dry:  # it computes on values; zeros do
+            return np.zeros(place.size, place.like.dtype)
+        return np.zeros_like(place.like, shape=place.size)
+
+    def bucket(self, index: int) -> Bucket:
+        """A bucket whose buffer nobody uses."""
+        assert self.places is not None
+        place = self.places[index]
+        for buffer in self._kept[index]:
+            if buffer.is_free():
+                return Bucket(index, place, buffer.flat, buffer.parts)
+        return Bucket(index, place, self._new(place))
+
+    # -- sweeps ----------------------------------------------------------------------------------------------------
+    def begin(self, sweep: Sweep, first: int, step: int) -> None:
+        uses = _first_uses(sweep, first, step)
+        if self.places is None:
+            by_use = sorted(range(step - first), key=lambda i: -uses.get(first + i, -1))
+            self._lay_out(by_use)
+        filling = sweep.begun[step] = _Filling(self, sweep, first)
+        filling.announce()
+        sweep.stop_at([(place, partial(filling.arrived, k - first)) for k, place in uses.items()])
+        for k in range(first, step):
+            if k not in uses:
+                filling.arrived(k - first)
+
+    def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
+        filling = sweep.begun.pop(step, None)
+        if filling is None:  # a sweep that returns cotangents
+            self._lay_out(None)
+            filling = _Filling(self, sweep, step - len(cotangents))
+            filling.announce()
+        return filling.results(cotangents)
+
+    def sent(self, group: Probe) -> None:
+        order = list(range(len(self._parameters)))[::-1]
+        for place in self.places or lay_out(self._parameters, order, *self._limits):
+            group.run(Request("all_reduce", np.zeros(place.size, place.like.dtype)))
+
+
+class _Filling:
+    """The buckets of one entry in one sweep."""
+
+    def __init__(self, runs: Buckets, sweep: Sweep, first: int):
+        places = runs.places
+        assert places is not None
+        self._runs, self._sweep, self._offset = runs, sweep, first - sweep.start
+        self.buckets = [runs.bucket(b) for b in range(len(places))]
+        self._missing = [len(place.indices) for place in places]
+        self._used = [[0.0] * len(place.indices) for place in places]
+        self._taken: set[int] = set()
+        # The entries of a sweep that share a channel start their buckets in one order: the last entry first.
+        self.queue: deque[tuple[_Filling, int]] = sweep.begun.setdefault(runs, deque())
+        self.queue.extend((self, b) for b in range(len(places)))
+        self._wait: dict[int, Callable[[], Any]] = {}
+
+    def announce(self) -> None:
+        """Compare with the other ranks which gradients are summed."""
+        runs, group = self._runs, self._runs.group
+        if group.checking:
+            n = sum(map(len, self._used))
+            named = f"axis={'*'.join(runs.on.names)!r} buckets={len(self.buckets)}"
+            group.agree(f"gradients of {n} parameters ({named}) in a backward sweep")
+
+    def arrived(self, i: int) -> None:
+        """Take the cotangent of the i-th parameter, which is complete, from the sweep."""
+        cts, at = self._sweep.cts, self._offset + i
+        ct, cts[at] = cts[at], None
+        self._take(i, ct)
+
+    def _take(self, i: int, ct: Any) -> None:
+        b, j = self._runs._at[i]
+        self._taken.add(i)
+        if not self._runs.group.dry:  # a dry run has no values
+            self.buckets[b].parts()[j][...] = 0 if ct is None else ct
+        self._used[b][j] = 0.0 if ct is None else 1.0
+        self._missing[b] -= 1
+        if not self._missing[b] and self._runs.is_early:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Start the buckets that are complete, in order."""
+        queue = self.queue
+        while queue and not queue[0][0]._missing[queue[0][1]]:
+            filling, b = queue.popleft()
+            filling._start(b)
+        jobs = self._runs.reductions.jobs
+        if jobs:
+            jobs[0].test()
+
+    def _start(self, b: int) -> None:
+        runs, bucket = self._runs, self.buckets[b]
+        if listeners:
+            events.emit("begin", "backward", "parameter entry")
+        if bucket.flat.__class__ is not Shaped:
+            bucket.flags[...] = self._used[b]
+        if runs.reduction is not None:
+            self._wait[b] = runs.reductions.start(runs.reduction.reduce(bucket, runs.group)).finish
+        elif runs.memory is not None:
+            runs.memory.all_reduce_in_place(bucket.flat)
+        else:
+            self._wait[b] = runs.group.start(Request("all_reduce", bucket.flat, out=bucket.flat)).wait
+        if listeners:
+            events.emit("end", "backward", "parameter entry")
+
+    def results(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
+        """Sum what has not been summed, and yield the index and the gradient of each parameter that was used."""
+        for i, ct in enumerate(cotangents):
+            if i not in self._taken:
+                self._take(i, ct)
+            elif ct is not None:
+                raise RingtapeError(
+                    f"the gradient of {self._runs._parameters[i].name or f'parameter {i}'} was changed after its last "
+                    "use on the tape. This is an error of ringtape: an operation adds to the cotangent of a value that "
+                    "is not among its operands"
+                )
+        cotangents.clear()
+        self._advance()
+        for b in range(len(self.buckets)):
+            if b in self._wait:
+                self._wait.pop(b)()
+            yield from self._parts(b)
+
+    def _parts(self, b: int) -> Iterator[tuple[int, Any]]:
+        bucket = self.buckets[b]
+        used = self._used[b] if self._runs.group.dry else bucket.flags.tolist()
+        for i, part, is_used in zip(bucket.indices, bucket.parts(), used, strict=True):
+            if is_used:
+                yield i, part if part.shape else part[()]
+
+
+def _first_uses(sweep: Sweep, first: int, step: int) -> dict[int, int]:
+    """The places `first` to `step` - 1 that later nodes use, each with the place of the first of these nodes."""
+    nodes, found = sweep.recording.nodes, {}
+    for place in range(sweep.start + len(sweep.cts) - 1, step, -1):
+        node = nodes[place]
+        if node is None:
+            continue
+        for parent in node[3]:
+            if first <= parent < step:
+                found[parent] = place
+        reads = getattr(node[0], "reads", None)
+        if reads is not None:
+            found.update((parent, place) for parent in reads(node) if first <= parent < step)
+    return found
