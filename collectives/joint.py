@@ -119,7 +119,7 @@ class Joint(Step):
         if not operands:
             return []
         if on.size > 1 and on.group.checking:
-            self._compare(operands, on, called or self.name, recording is not None)
+            self._compare(operands, call, called or self.name, recording is not None)
         arrays = list(map(_array, operands))
         if not self.of.silent:
             arrays = call.runs.forward(arrays)
@@ -152,9 +152,10 @@ class Joint(Step):
             recording.on_sweep.append(_Begin(call.runs, first, step))
         return list(map(interior, arrays, layouts, repeat(recording), count(first)))
 
-    def _compare(self, operands: Sequence[Tensor], on: Axis, called: str, recorded: bool) -> None:
-        said = "recorded" if recorded else "not recorded"
-        shapes = ";".join(f"{x.array.dtype}{list(x.global_shape)}" for x in operands)
+    def _compare(self, operands: Sequence[Tensor], call: JointCall, called: str, recorded: bool) -> None:
+        on, said = call.on, "recorded" if recorded else "not recorded"
+        wholes = [Result.of(x, each).shape for x, each in zip(operands, call.calls, strict=True)]
+        shapes = ";".join(f"{x.array.dtype}{list(shape)}" for x, shape in zip(operands, wholes, strict=True))
         if modes.watching:
             for x in operands:
                 sanitizer.witness(self.name, x)

@@ -237,7 +237,7 @@ class Buckets:
             return self.places
         n, group = len(self._parameters), self.group
         order = list(range(n))[::-1] if order is None else order
-        if self.own_channel and not group.dry:
+        if self.own_channel:
             if group.checking:
                 group.agree(f"order of the gradients of {n} parameters (axis={'*'.join(self.on.names)!r})")
             mine = np.array(order, np.int64)
@@ -356,7 +356,7 @@ class _Filling:
     def _start(self, b: int) -> None:
         runs, bucket = self._runs, self.buckets[b]
         if listeners:
-            events.emit("begin", "backward", "parameter entry")
+            events.emit("begin", "backward", "gradient bucket")
         if bucket.flat.__class__ is not Shaped:
             bucket.flags[...] = self._used[b]
         if runs.reduction is not None:
@@ -366,7 +366,7 @@ class _Filling:
         else:
             self._wait[b] = runs.group.start(Request("all_reduce", bucket.flat, out=bucket.flat)).wait
         if listeners:
-            events.emit("end", "backward", "parameter entry")
+            events.emit("end", "backward", "gradient bucket")
 
     def results(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
         """Sum what has not been summed, and yield the index and the gradient of each parameter that was used."""

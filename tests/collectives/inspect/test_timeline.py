@@ -248,11 +248,12 @@ def test_a_training_step(tmp_path: Path) -> None:
     names = [e["name"] for e in trace["traceEvents"] if e["pid"] == 1 and e.get("cat") == "backward"]
     assert names.count("matmul") == 2 and names.count("parameter entry") == 1, "two layers"
     starts = [e for e in trace["traceEvents"] if e["name"] == "all_reduce (start)" and e["pid"] == 2]
-    assert [e["args"]["bytes"] for e in starts] == [8, 64, 32, 128], "the parameters' gradients, the last one first"
-    assert all(e["args"]["axis"] == "dp" and e["args"]["by"] == "parameter entry" and e["cat"] == "communication"
+    bucket_bytes = (3 * 16 + 32 + 4) * 4
+    assert [e["args"]["bytes"] for e in starts] == [bucket_bytes], "gradients on cache lines of their own, and flags"
+    assert all(e["args"]["axis"] == "dp" and e["args"]["by"] == "gradient bucket" and e["cat"] == "communication"
                and e["args"]["direction"] == "backward" for e in starts)  # fmt: skip
     rows = {(row.rank, row.call, row.direction): row for row in ranks[2].report.rows}
-    assert rows[0, "all_reduce", "forward"].bytes == 4 and rows[0, "all_reduce", "backward"].bytes == 232 + 16
+    assert rows[0, "all_reduce", "forward"].bytes == 4 and rows[0, "all_reduce", "backward"].bytes == bucket_bytes
     assert rows[1, "exchange", "forward"].calls == 3, "the entry, backward and step compare replicas"
     assert not ranks[1].report.records and ranks[0].report.records, "the records are on rank 0, the summary everywhere"
     assert str(ranks[0]) == str(ranks[1])
