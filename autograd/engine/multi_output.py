@@ -22,10 +22,9 @@ from typing import Any
 
 from ..arrays.device import is_inexact, zeros_on
 from ..arrays.shape_only import Shaped
-from ..errors import RingtapeError
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
-from ..layouts.messages import REJECTED, unfit
+from ..layouts.messages import REJECTED, raise_unfit
 from .checked_pull import add_cotangents, check_rules_on, labelled, lift_operands
 from .dispatch import announce
 from .events import listeners
@@ -163,10 +162,8 @@ class Several(Primitive):
         arrays = tuple(x.array for x in xs)
         try:
             ys, kind = self.run(arrays, options)
-        except RingtapeError:
-            raise
         except REJECTED as error:
-            raise unfit(self, error, xs) from error
+            raise_unfit(self, error, xs)
         signature = None
         if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):
             key = tuple([x.layout for x in xs]), tuple(dtypes), tuple([a.shape for a in arrays]), options

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from ..errors import LayoutError, OptionError, RingtapeError, call_site, is_own_file, short_site
+from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
-from ..layouts.messages import REJECTED, unfit
+from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import rank_axes
 from . import events
 from .broadcasting import broadcast
@@ -341,9 +341,7 @@ class Primitive:
                 is_index = isinstance(misfit, IndexError) and isinstance(error, LayoutError)
                 if is_index or getattr(error, "is_about_extents", False):  # an index of the whole value, in a part
                     raise error from None
-                if isinstance(misfit, RingtapeError):
-                    raise
-                raise unfit(self, misfit, xs or arrays) from misfit
+                raise_unfit(self, misfit, xs or arrays)
             if self.instead is None or not isinstance(error, LayoutError):
                 raise
             out = None
