@@ -109,7 +109,8 @@ class _View:
 
     def __init__(self, op: Several, index: int):
         self.name, self.letters, self.operand_name = op.name, op.letters, op.operand_name
-        self.dims = None if op.dims is None else lambda shapes, options: op.dims(shapes, options)[index]  # type: ignore[misc]
+        dims = op.dims
+        self.dims = None if dims is None else lambda shapes, options: dims(shapes, options)[index]
 
 
 class Several(Primitive):
@@ -213,7 +214,7 @@ class Several(Primitive):
         outs = tuple(infer(view, layouts, shapes, real, options, arrays, xs) for view in self.views(arrays, options))
         self.announce_use(layouts, arrays, options)
         signature = Signature(tuple(layouts), outs[0])
-        signature.out = outs  # type: ignore[assignment]
+        signature.out = outs  # type: ignore[assignment]  # a layout per output
         return signature
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ class Several(Primitive):
             if t is None:
                 continue
             if i < len(self.tangent) and self.tangent[i] is not None:
-                dys = self.tangent[i](t, ys, *xs, *options)  # type: ignore[misc]
+                dys = self.tangent[i](t, ys, *xs, *options)
             else:
                 dys = self._transposed(i, t, ys, xs, node)
             total = [b if a is None else a if b is None else a + b for a, b in zip(total, dys, strict=True)]
@@ -281,4 +282,4 @@ class Several(Primitive):
             Tensor(zeros_on(t.array if lifted else t, shape, dtype), layout) if is_inexact(dtype) else None
             for (shape, dtype), layout in zip(shapes, layouts, strict=True)
         ]
-        return transpose(lambda cts: [self.adjoint[i](tuple(cts), ys, *xs, *options)], zeros, [t], lifted)  # type: ignore[misc]
+        return transpose(lambda cts: [self.adjoint[i](tuple(cts), ys, *xs, *options)], zeros, [t], lifted)

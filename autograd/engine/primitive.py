@@ -218,7 +218,8 @@ class Primitive:
             )
         self.name, self.function, self.keeping, self.instead = name, function, keeping, instead
         self.words, self.variadic = word.rstrip("*").split(), word.endswith("*")
-        self.adjoint, self.tangent = (adjoint,) if callable(adjoint) else tuple(adjoint), tuple(tangent)
+        self.adjoint: tuple[Any, ...] = (adjoint,) if callable(adjoint) else tuple(adjoint)  # rules, or None
+        self.tangent: tuple[Any, ...] = tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
         self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
@@ -267,9 +268,9 @@ class Primitive:
     ) -> Any:
         """Apply the adjoint with respect to operand i, and undo broadcasting where the operands' shapes are given."""
         if self.variadic:
-            g = self.adjoint[0](ct, y, xs, i, *options)  # type: ignore[misc]
+            g = self.adjoint[0](ct, y, xs, i, *options)
         else:
-            g = self.adjoint[i](ct, y, *xs, *options)  # type: ignore[misc]
+            g = self.adjoint[i](ct, y, *xs, *options)
         return g if shapes is None else unbroadcast(g, shapes[i])
 
     # -- layouts -----------------------------------------------------------------------------------------------------
