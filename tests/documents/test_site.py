@@ -37,7 +37,7 @@ def load(module: str) -> types.ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         parent, _, name = module.rpartition(".")
-        return getattr(importlib.import_module(parent), name)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(parent), name)
 
 
 def public_names(modules: list[str]) -> set[str]:

@@ -54,12 +54,12 @@ def test_keys_and_shapes_that_do_not_fit_are_listed_together() -> None:
 
 def test_without_strict_the_keys_are_returned_and_the_others_loaded() -> None:
     model = nn.Linear(2, 1)
-    bias = model.bias.numpy().copy()  # type: ignore[union-attr]
+    bias = model.bias.numpy().copy()
     found = model.load_state_dict({"weight": numpy.ones((2, 1)), "more": numpy.ones(2)}, strict=False)
     assert found.missing_keys == ["bias"] and found.unexpected_keys == ["more"]
     missing, unexpected = found
     assert (missing, unexpected) == (["bias"], ["more"]) and "missing_keys=['bias']" in repr(found)
-    assert (model.weight.numpy() == 1).all() and (model.bias.numpy() == bias).all()  # type: ignore[union-attr]
+    assert (model.weight.numpy() == 1).all() and (model.bias.numpy() == bias).all()
     with pytest.raises(ag.ShapeError, match="size mismatch for weight"):
         model.load_state_dict({"weight": numpy.ones((3, 1))}, strict=False)
     assert repr(model.load_state_dict(model.state_dict())) == "<All keys matched successfully>"
