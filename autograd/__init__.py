@@ -15,17 +15,17 @@ from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before the other imports: files of a package that was overwritten may not fit together
 
-from . import errors, nn, numpy, optim, random, transforms  # noqa: E402 - numpy: NumPy's functions look there
-from .engine import events  # noqa: E402
-from .engine.parameter import Leaf, Parameter, constant, tensor  # noqa: E402
-from .engine.primitive import op, registry  # noqa: E402
-from .engine.state import no_grad  # noqa: E402
-from .engine.tape import Tape, scope  # noqa: E402
-from .engine.tensor import Tensor  # noqa: E402
-from .errors import *  # noqa: E402
-from .layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V  # noqa: E402
-from .ops import stop_gradient  # noqa: E402
-from .transforms import (  # noqa: E402
+from . import errors, nn, numpy, optim, random, transforms  # numpy: functions of NumPy look there
+from .engine import events
+from .engine.parameter import Leaf, Parameter, constant, tensor
+from .engine.primitive import op, registry
+from .engine.state import no_grad
+from .engine.tape import Tape, scope
+from .engine.tensor import Tensor
+from .errors import *
+from .layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
+from .ops import stop_gradient
+from .transforms import (
     deriv,
     egrad,
     elementwise_grad,

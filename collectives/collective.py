@@ -324,7 +324,7 @@ class Collective:
         """The `Prepared` for a Tensor: the one cached with the call, or a new one."""
         layout = x.layout
         if layout is None:
-            layout = x.labelled(state.grid)  # type: ignore[arg-type]
+            layout = x.labelled(state.grid)  # type: ignore[arg-type]  # a call has a mesh
         array = x.array
         known = call.prepared.get((self, layout, array.__class__, array.shape, array.dtype))
         return known or self.prepare(array, layout, call, x.name, x)

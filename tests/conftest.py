@@ -7,8 +7,8 @@ import gc
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,19 +21,13 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _bytecode() -> Iterator[None]:
-    """Keep the bytecode of processes that tests start, also where Python is told to write none.
-
-    Hundreds of ranks would otherwise compile all modules again, which takes half of their start.
-    """
-    if not sys.dont_write_bytecode:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="ringtape-bytecode-") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", os.path.join(folder, "cache"))
-        yield
+# Where Python is told to write no bytecode, keep it in pytest's own folder: the workers and the hundreds of ranks that
+# tests start would otherwise compile all modules again, which takes most of their start. Workers inherit the variables.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
 @pytest.fixture(scope="session", autouse=True)

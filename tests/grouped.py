@@ -48,7 +48,7 @@ def each(
         group_parameter = inspect.Parameter("group_of_cases", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         run.__name__, run.__qualname__, run.__doc__ = test.__name__, test.__qualname__, test.__doc__
         run.__module__ = test.__module__
-        run.__signature__ = inspect.Signature([group_parameter, *fixtures])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([group_parameter, *fixtures])
         return pytest.mark.parametrize("group_of_cases", groups)(run)
 
     return decorate

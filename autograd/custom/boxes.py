@@ -193,13 +193,14 @@ def backward_pass(g: Any, end_node: VJPNode) -> Any:
                         + call_site())
     plain = g.array if g.__class__ in TENSORS else g
     y = Tensor(np.asarray(plain), None, recording, place)
-    for structure, inputs in _roots[recording]:  # noqa: B007 - the structure is that of the root at which it breaks
-        found: Any = recording.whole().backward([y], [plain], wanted=inputs, retain=True)
+    for root in _roots[recording]:
+        found: Any = recording.whole().backward([y], [plain], wanted=root[1], retain=True)
         if any(ct is not None for ct in found):
             break
     else:
-        structure, inputs = _roots[recording][0]
-        found = [None] * len(inputs)
+        root = _roots[recording][0]
+        found = [None] * len(root[1])
+    structure, inputs = root
     cts = [np.zeros_like(x.array) if ct is None else ct for x, ct in zip(inputs, found, strict=True)]
     return structure.rebuild([Tensor(ct) for ct in cts] if g.__class__ in TENSORS else cts)
 

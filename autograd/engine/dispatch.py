@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, RingtapeError, call_site
-from ..layouts.messages import REJECTED, unfit
+from ..errors import ArgumentError, call_site
+from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import frozen
 from . import events
 from .checked_pull import checked_pull
@@ -74,10 +74,8 @@ def _without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
     """The result for operands none of which is a Tensor: plain values."""
     try:
         return (op.instead or op.function)(*xs, *options)
-    except RingtapeError:
-        raise
     except REJECTED as error:
-        raise unfit(op, error, xs) from error
+        raise_unfit(op, error, xs)
 
 
 # -- one operand -----------------------------------------------------------------------------------------------------
@@ -114,12 +112,10 @@ def _call_one(op: Any) -> Callable[..., Any]:
                 y = function(a, *options) if options else function(a)
                 if y is NotImplemented and instead is not None:
                     return instead(x)
-        except RingtapeError:
-            raise
         except REJECTED as error:
             if options.__class__ is not tuple:
                 raise _too_many(op, options) from error
-            raise unfit(op, error, (x,)) from error
+            raise_unfit(op, error, (x,))
         z = _new(Tensor)
         z.array = y
         z.layout = layout
@@ -231,10 +227,8 @@ def _call_two(op: Any) -> Callable[..., Any]:
                 y = function(a0, a1, *options) if options else function(a0, a1)
                 if y is NotImplemented and instead is not None:
                     return instead(x0, x1)
-        except RingtapeError:
-            raise
         except REJECTED as error:
-            raise unfit(op, error, (x0, x1)) from error
+            raise_unfit(op, error, (x0, x1))
         z = _new(Tensor)
         z.array = y
         z.layout = layout
@@ -332,10 +326,8 @@ def _call_three(op: Any) -> Callable[..., Any]:
                 y = function(a0, a1, a2, *options) if options else function(a0, a1, a2)
                 if y is NotImplemented and instead is not None:
                     return instead(x0, x1, x2)
-        except RingtapeError:
-            raise
         except REJECTED as error:
-            raise unfit(op, error, (x0, x1, x2)) from error
+            raise_unfit(op, error, (x0, x1, x2))
         z = _new(Tensor)
         z.array = y
         z.layout = layout
@@ -461,10 +453,8 @@ def _call_many(op: Any) -> Callable[..., Any]:
                 y = function(*arrays, *options)
                 if y is NotImplemented and instead is not None:
                     return instead(*xs)
-        except RingtapeError:
-            raise
         except REJECTED as error:
-            raise unfit(op, error, xs) from error
+            raise_unfit(op, error, xs)
         z = _new(Tensor)
         z.array = y
         z.layout = layout

@@ -237,14 +237,24 @@ def source(rule: Callable[..., Any] | None) -> str:
 
 
 @lru_cache(maxsize=64)
-def _lambdas(file: str) -> list[tuple[ast.Lambda, str]]:
-    text = "".join(linecache.getlines(file))
-    return [(node, text) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda)]
+def _lambdas(file: str) -> dict[int, list[ast.Lambda]]:
+    """The lambdas of a file, by the line on which they begin."""
+    found: dict[int, list[ast.Lambda]] = {}
+    for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
+        if isinstance(node, ast.Lambda):
+            found.setdefault(node.lineno, []).append(node)
+    return found
 
 
 def _lambda_source(code: Any) -> str:
     """Return the source of a lambda: of all lambdas in its file, the one whose body is at the position of the code."""
     spans = {(line, column) for line, _, column, _ in code.co_positions()}
-    there = [(n, text) for n, text in _lambdas(code.co_filename) if n.lineno == code.co_firstlineno]
-    own = [(n, text) for n, text in there if (n.body.lineno, n.body.col_offset) in spans] or there
-    return " ".join((ast.get_source_segment(own[0][1], own[0][0]) or "").split()) if own else "lambda"
+    there = _lambdas(code.co_filename).get(code.co_firstlineno, [])
+    own = [n for n in there if (n.body.lineno, n.body.col_offset) in spans] or there
+    if not own:
+        return "lambda"
+    node = own[0]
+    lines = [line.encode() for line in linecache.getlines(code.co_filename)[node.lineno - 1 : node.end_lineno]]
+    lines[-1] = lines[-1][: node.end_col_offset]  # in bytes; `ast.get_source_segment` splits the whole file each time
+    lines[0] = lines[0][node.col_offset :]
+    return " ".join(b"".join(lines).decode().split())

@@ -22,10 +22,9 @@ from typing import Any
 
 from ..arrays.device import is_inexact, zeros_on
 from ..arrays.shape_only import Shaped
-from ..errors import RingtapeError
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
-from ..layouts.messages import REJECTED, unfit
+from ..layouts.messages import REJECTED, raise_unfit
 from .checked_pull import add_cotangents, check_rules_on, labelled, lift_operands
 from .dispatch import announce
 from .events import listeners
@@ -110,7 +109,8 @@ class _View:
 
     def __init__(self, op: Several, index: int):
         self.name, self.letters, self.operand_name = op.name, op.letters, op.operand_name
-        self.dims = None if op.dims is None else lambda shapes, options: op.dims(shapes, options)[index]  # type: ignore[misc]
+        dims = op.dims
+        self.dims = None if dims is None else lambda shapes, options: dims(shapes, options)[index]
 
 
 class Several(Primitive):
@@ -163,10 +163,8 @@ class Several(Primitive):
         arrays = tuple(x.array for x in xs)
         try:
             ys, kind = self.run(arrays, options)
-        except RingtapeError:
-            raise
         except REJECTED as error:
-            raise unfit(self, error, xs) from error
+            raise_unfit(self, error, xs)
         signature = None
         if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):
             key = tuple([x.layout for x in xs]), tuple(dtypes), tuple([a.shape for a in arrays]), options
@@ -216,7 +214,7 @@ class Several(Primitive):
         outs = tuple(infer(view, layouts, shapes, real, options, arrays, xs) for view in self.views(arrays, options))
         self.announce_use(layouts, arrays, options)
         signature = Signature(tuple(layouts), outs[0])
-        signature.out = outs  # type: ignore[assignment]
+        signature.out = outs  # type: ignore[assignment]  # a layout per output
         return signature
 
     # -- the sweeps ----------------------------------------------------------------------------------------------
@@ -267,7 +265,7 @@ class Several(Primitive):
             if t is None:
                 continue
             if i < len(self.tangent) and self.tangent[i] is not None:
-                dys = self.tangent[i](t, ys, *xs, *options)  # type: ignore[misc]
+                dys = self.tangent[i](t, ys, *xs, *options)
             else:
                 dys = self._transposed(i, t, ys, xs, node)
             total = [b if a is None else a if b is None else a + b for a, b in zip(total, dys, strict=True)]
@@ -284,4 +282,4 @@ class Several(Primitive):
             Tensor(zeros_on(t.array if lifted else t, shape, dtype), layout) if is_inexact(dtype) else None
             for (shape, dtype), layout in zip(shapes, layouts, strict=True)
         ]
-        return transpose(lambda cts: [self.adjoint[i](tuple(cts), ys, *xs, *options)], zeros, [t], lifted)  # type: ignore[misc]
+        return transpose(lambda cts: [self.adjoint[i](tuple(cts), ys, *xs, *options)], zeros, [t], lifted)

@@ -272,9 +272,11 @@ class Parameter(Leaf):
         Its name in errors and checkpoints. Modules set it.
     """
 
-    __slots__ = ()
+    __slots__ = ("is_transposed",)
     _default = I
     owns = True
+
+    is_transposed: bool | None  # whether a module stores it as [in, out], the transpose of torch's; None: none says so
 
     def __init__(
         self,
@@ -294,6 +296,7 @@ class Parameter(Leaf):
             array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
         found = _layout(array, layout, I, global_shape)
         super().__init__(array, found, requires_grad, name)
+        self.is_transposed = None
         if found is not None and found.special:
             _declare("Parameter", self)
 

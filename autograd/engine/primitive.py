@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from ..errors import LayoutError, OptionError, RingtapeError, call_site, is_own_file, short_site
+from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
-from ..layouts.messages import REJECTED, unfit
+from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import rank_axes
 from . import events
 from .broadcasting import broadcast
@@ -218,7 +218,8 @@ class Primitive:
             )
         self.name, self.function, self.keeping, self.instead = name, function, keeping, instead
         self.words, self.variadic = word.rstrip("*").split(), word.endswith("*")
-        self.adjoint, self.tangent = (adjoint,) if callable(adjoint) else tuple(adjoint), tuple(tangent)
+        self.adjoint: tuple[Any, ...] = (adjoint,) if callable(adjoint) else tuple(adjoint)  # rules, or None
+        self.tangent: tuple[Any, ...] = tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
         self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
@@ -267,9 +268,9 @@ class Primitive:
     ) -> Any:
         """Apply the adjoint with respect to operand i, and undo broadcasting where the operands' shapes are given."""
         if self.variadic:
-            g = self.adjoint[0](ct, y, xs, i, *options)  # type: ignore[misc]
+            g = self.adjoint[0](ct, y, xs, i, *options)
         else:
-            g = self.adjoint[i](ct, y, *xs, *options)  # type: ignore[misc]
+            g = self.adjoint[i](ct, y, *xs, *options)
         return g if shapes is None else unbroadcast(g, shapes[i])
 
     # -- layouts -----------------------------------------------------------------------------------------------------
@@ -341,9 +342,7 @@ class Primitive:
                 is_index = isinstance(misfit, IndexError) and isinstance(error, LayoutError)
                 if is_index or getattr(error, "is_about_extents", False):  # an index of the whole value, in a part
                     raise error from None
-                if isinstance(misfit, RingtapeError):
-                    raise
-                raise unfit(self, misfit, xs or arrays) from misfit
+                raise_unfit(self, misfit, xs or arrays)
             if self.instead is None or not isinstance(error, LayoutError):
                 raise
             out = None

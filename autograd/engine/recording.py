@@ -294,7 +294,7 @@ class Recording:
             if leaf.uses or leaf.array.__class__ is not ndarray:
                 self.hold(leaf)
             else:
-                leaf.array.setflags(False)  # type: ignore[call-arg]
+                leaf.array.setflags(False)  # type: ignore[call-arg]  # as in `hold`
                 leaf.uses = 1
                 held.append(leaf)
 

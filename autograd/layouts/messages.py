@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
     "ABOUT_EXTENTS", "REJECTED", "Refused", "about_origin", "addend", "contradiction", "describe", "drawn_leaf",
-    "explain", "first_elements_text", "fixes", "own_part", "rank_dependent", "require_one_number",
-    "require_same_number", "unagreed", "unfit",
+    "explain", "first_elements_text", "fixes", "own_part", "raise_unfit", "rank_dependent", "require_one_number",
+    "require_same_number", "unagreed",
 ]  # fmt: skip
 
 
@@ -701,13 +701,19 @@ def _shape_of(x: Any) -> tuple[int, ...]:
         return ()
 
 
-def unfit(op: Any, error: Exception, xs: Sequence[Any]) -> Exception:
-    """The error for operands that the function itself rejects: their names, shapes, layouts and the call site."""
+def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
+    """Raise the error for operands that the function itself rejects: their names, shapes, layouts and the call site.
+
+    A `RingtapeError`, as of an operation inside the function, is raised again unchanged.
+    """
+    if isinstance(error, RingtapeError):
+        raise error
     shown = []
     for i, x in enumerate(xs):
         array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
         shown.append(f"{op.operand_name(i)}: {describe(array, _shape_of(array), layout)}")
-    return typed(error, f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}" + call_site(), _UNFIT)
+    text = f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}" + call_site()
+    raise typed(error, text, _UNFIT) from error
 
 
 _INNER_EXTENTS = re.compile(  # NumPy's text, and that of arrays with a shape only

@@ -23,7 +23,26 @@ def uniform_parameter(key: random.Key, shape: tuple[int, ...], bound: float, dty
     return Parameter(random.uniform(key, shape, low=-bound, high=bound, dtype=dtype))
 
 
-class Linear(Module):
+class _Weighted(Module):
+    """A module that refuses the weight of one that stores it transposed. In torch an embedding and a linear layer can
+    share one. Each assignment is checked, because a forward pass with a square weight would raise nothing."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight" and isinstance(value, Parameter):
+            transposed = self.stores_transposed(name)
+            if value.is_transposed is (not transposed):
+                stored = "[in, out], the transpose of torch's", "as in torch"
+                raise ShapeError(
+                    f"{type(self).__name__}: the weight of another module was assigned to its weight. It is "
+                    f"stored {stored[transposed]}; needed: stored {stored[not transposed]}\n"
+                    "  fix: instead of the linear layer functional.linear(x, embedding.weight), which takes [out, in]"
+                    + call_site()
+                )
+            value.is_transposed = transposed
+        super().__setattr__(name, value)
+
+
+class Linear(_Weighted):
     """Affine map ``y = x @ weight + bias`` of the last dimension.
 
     The weight has shape [in_features, out_features], the transpose of torch's. Weight and bias are initialised
@@ -82,7 +101,7 @@ class Linear(Module):
         raise ShapeError(f"Linear({self.extra_repr()}): x of shape {shape} {reason}" + call_site()) from None
 
 
-class Embedding(Module):
+class Embedding(_Weighted):
     """Look up rows of a table: index ``i`` gives row ``i`` of the weight, [num_embeddings, embedding_dim].
 
     The weight is initialised with standard normal values.

@@ -250,12 +250,10 @@ class Module:
         remove_duplicate : bool
             Whether a parameter that several attributes hold is yielded once only.
         """
-        seen: dict[int, tuple[str, Module, str]] = {}
-        for path, owner, attribute, parameter in self.named_owners():
-            if id(parameter) in seen:
-                _refuse_other_storage(parameter, seen[id(parameter)], (path, owner, attribute))
+        seen: set[int] = set()
+        for path, owner, _, parameter in self.named_owners():
             if (recurse or owner is self) and not (remove_duplicate and id(parameter) in seen):
-                seen[id(parameter)] = path, owner, attribute
+                seen.add(id(parameter))
                 parameter.name = parameter.name or path
                 yield _below(prefix, path), parameter
 
@@ -531,19 +529,6 @@ class IncompatibleKeys(NamedTuple):
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
-
-
-def _refuse_other_storage(p: Parameter, *held: tuple[str, Module, str]) -> None:
-    """Raise ShapeError if an embedding and a linear layer hold one weight, as torch's tied models do."""
-    plain = Module.stores_transposed  # a module that says nothing about how its weight is stored may hold any
-    turned = {o.stores_transposed(a): path for path, o, a in held if type(o).stores_transposed is not plain}
-    if len(turned) == 2:
-        raise ShapeError(
-            f"one Parameter of shape {p.shape} is {turned[True]}, which is stored [in, out], the transpose of torch's, "
-            f"and {turned[False]}, which is stored as in torch: one of them would use the transpose of what is meant\n"
-            f"  fix: functional.linear(x, {turned[False]}), which takes a weight [out, in], without a module for "
-            f"{turned[True].rpartition('.')[0] or turned[True]}" + call_site()
-        )
 
 
 def _is_computed_constant(x: Any) -> bool:

@@ -265,7 +265,7 @@ concat, conjugate = concatenate, conj
 degrees, radians = rad2deg, deg2rad
 permute_dims, pow, remainder, true_divide = transpose, power, mod, divide
 
-from . import fft, linalg, random  # noqa: E402
+from . import fft, linalg, random
 
 __all__ = [
     "abs", "absolute", "acos", "acosh", "add", "all", "amax", "amin", "angle", "any", "append", "arange", "arccos",

@@ -75,7 +75,7 @@ class _OfOperator:
 
 
 # Made when it is read: it takes milliseconds for each operation.
-_OfOperator.__doc__ = property(lambda self: self._operation.__doc__)  # type: ignore[assignment]
+_OfOperator.__doc__ = property(lambda self: self._operation.__doc__)  # type: ignore[assignment]  # it gives a string
 
 
 add = _OfOperator(elementwise.add, np.add)

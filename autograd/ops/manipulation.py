@@ -192,7 +192,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
                                 f"one of {', '.join(_INDEX_MODES)}")  # fmt: skip
     for i, (before, after) in enumerate(widths):
         if before or after:
-            index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]
+            index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]  # NumPy's types name each mode
             x = taken(x, (slice(None),) * i + (index,))
     return x
 

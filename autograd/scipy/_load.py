@@ -69,9 +69,9 @@ def traced(*xs: Any) -> bool:
     return any(x.__class__ in TENSORS for x in xs)
 
 
-def without_derivative(operation: Callable[..., Any], *argnums: int) -> Callable[..., Any]:
+def without_derivative(operation: Any, *argnums: int) -> Callable[..., Any]:
     """Wrap an operation without derivative in the arguments `argnums`, to raise if one of them needs a gradient."""
-    name = operation.name  # type: ignore[attr-defined]
+    name = operation.name
 
     def call(*xs: Any) -> Any:
         for i in argnums:

@@ -97,7 +97,7 @@ def _parameters(parameters: list[inspect.Parameter], tensor: inspect.Parameter |
             annotation = "Tensor"
             if p.name in _SEQUENCES:
                 annotation += " | Sequence[Tensor] | Sequence[Sequence[Tensor]]"
-        stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")  # type: ignore[call-overload]
+        stars = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
         if p.kind is p.KEYWORD_ONLY and not {p.KEYWORD_ONLY, p.VAR_POSITIONAL} & {*kinds[:i]}:
             found.append("*")
         found.append(f"{stars}{p.name}: {annotation}" + ("" if p.default is p.empty else f" = {_default(p.default)}"))

@@ -253,7 +253,7 @@ class _Head:
                 if place < sweep.place:
                     sweep.add(place, g)
                 else:  # a leaf that the first run did not use
-                    again.nodes[place][0].pull(again.nodes[place], g, sweep)  # type: ignore[index]
+                    again.nodes[place][0].pull(again.nodes[place], g, sweep)  # type: ignore[index]  # not released yet
             return
         for q, place in _imports(again, recording):
             g = inner.outside.pop(q, None) if wanted is None else wanted[q]

@@ -289,7 +289,7 @@ def multigrad_dict(fun: Function) -> Function:
 
     gradients.__name__ = gradients.__qualname__ = f"multigrad_dict_of_{name_of(fun)}"
     gradients.__doc__ = f"    The gradients of function {name_of(fun)} with respect to all its parameters, by name.\n"
-    gradients.__wrapped__ = fun  # type: ignore[attr-defined]
+    gradients.__wrapped__ = fun  # type: ignore[attr-defined]  # as functools.wraps sets it
     return gradients
 
 

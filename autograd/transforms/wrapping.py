@@ -39,9 +39,9 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
                 full[i] = value
             return fun(*full, **kwargs)
 
-        function_of_x.__name__ = name_of(fun)  # and attributes that `Traced` reads; mypy knows none of a function
-        function_of_x.what, function_of_x.transform = what, name  # type: ignore[attr-defined]
-        function_of_x.given = args, kwargs  # type: ignore[attr-defined]
+        function_of_x.__name__ = name_of(fun)
+        function_of_x.what, function_of_x.transform = what, name  # type: ignore[attr-defined]  # `Traced` reads them
+        function_of_x.given = args, kwargs  # type: ignore[attr-defined]  # `Traced` reads it
         x = tuple([args[i] for i in positions]) if several else args[positions[0]]
         return unary(function_of_x, x, *more, **words)
 
@@ -82,7 +82,7 @@ def named(transformed: Function, fun: Function, name: str, argnum: Argnum) -> Fu
         f"    {name} of function {of} with respect to argument number {argnum}.\n\n"
         f"    It takes the arguments of {of}.\n"
     )
-    transformed.__wrapped__ = fun  # type: ignore[attr-defined]
+    transformed.__wrapped__ = fun  # type: ignore[attr-defined]  # as functools.wraps sets it
     return transformed
 
 

@@ -219,7 +219,7 @@ class DryRun:
             key = (*kind, len(self._groups[group]))
             calls[key] += n
             total[key] += n * given
-        return [DryTraffic(*key, calls=n, bytes=total[key]) for key, n in calls.items()]  # type: ignore[misc]
+        return [DryTraffic(*key, calls=n, bytes=total[key]) for key, n in calls.items()]  # type: ignore[misc]  # kind, ranks
 
     def predictions(self) -> list[Prediction]:
         """The predicted cost of each `traffic` with every algorithm; the default algorithm of a call comes first.

@@ -96,15 +96,15 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         except TypeError as error:
             raise _as_typed(error, declared, resolve.__name__, (x, axis, *args), options) from error.__cause__
         if use.__class__ is not Use:
-            return use  # type: ignore[return-value]
+            return use  # type: ignore[return-value]  # the result: nothing runs
         known = use.collective.prepared(use.x, use.call)
         if key is not None and use.repeats and use.x is x and _can_be_kept(key):
             keep(mesh.prepared, key, known)
         return known.apply_counted(use.x) if known.sums and modes.limit else known.apply(use.x)
 
-    function.__signature__ = declared.replace(return_annotation="Tensor")  # type: ignore[attr-defined]
+    function.__signature__ = declared.replace(return_annotation="Tensor")  # type: ignore[attr-defined]  # inspect reads it
     function.__annotations__ = {**resolve.__annotations__, "return": "Tensor"}
-    return function  # type: ignore[return-value]
+    return function  # type: ignore[return-value]  # its arguments are those of `resolve`
 
 
 def _as_typed(error: TypeError, declared: Any, name: str, args: Any, options: Any) -> TypeError:

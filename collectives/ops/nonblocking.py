@@ -242,7 +242,7 @@ def _record(collective: Collective, x: Tensor | None, layout: Layout | None, cal
 
 def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = False) -> Deferred:
     """Start a collective on a Tensor: check the labels, start the request, and record it."""
-    layout = x.labelled(state.grid) if x.layout is None else x.layout  # type: ignore[arg-type]
+    layout = x.labelled(state.grid) if x.layout is None else x.layout  # type: ignore[arg-type]  # a call has a mesh
     array = x.array
     prepared = collective.prepared(x, call)
     out = prepared.out
@@ -451,7 +451,7 @@ def nonblocking(
     note, example : str
         Text that is added to the docstring of the nonblocking form.
     """
-    resolve: Callable[..., Use] = blocking.__wrapped__  # type: ignore[attr-defined]
+    resolve: Callable[..., Use] = blocking.__wrapped__  # type: ignore[attr-defined]  # `user_function` sets it
     name = blocking.__name__
 
     def function(*args: Arguments.args, **options: Arguments.kwargs) -> Tensor:
@@ -461,7 +461,7 @@ def nonblocking(
     labels = (blocking.__doc__ or "").partition(":")[0]
     function.__name__ = function.__qualname__ = f"{name}_async"
     function.__module__ = __name__
-    function.__signature__ = signature(blocking)  # type: ignore[attr-defined]
+    function.__signature__ = signature(blocking)  # type: ignore[attr-defined]  # inspect reads it
     function.__annotations__ = dict(blocking.__annotations__)
     function.__doc__ = f"""{labels}: start `{name}` and return at once; the first use of the result waits for it.
 

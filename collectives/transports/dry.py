@@ -116,9 +116,9 @@ def _times(x: Any, count: int) -> Any:
     return np.multiply(x, count > 0 if x.dtype == bool else count, dtype=x.dtype)
 
 
-def _part(whole: Any, counts: Sequence[int] | None, rank: int) -> Any:
-    start = sum(counts[:rank])  # type: ignore[index]
-    return whole[start : start + counts[rank]]  # type: ignore[index]
+def _part(whole: Any, counts: Sequence[int], rank: int) -> Any:
+    start = sum(counts[:rank])
+    return whole[start : start + counts[rank]]
 
 
 def _repeated(part: Any, counts: Sequence[int] | None) -> Any:

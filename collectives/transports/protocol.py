@@ -55,7 +55,7 @@ class Pending(Generic[T]):
         if self._finish is not None:
             self._result = self._finish()
             self._finish = self._test = None
-        return self._result  # type: ignore[return-value]
+        return self._result  # type: ignore[return-value]  # complete: it is of type T
 
 
 # -- observers ---------------------------------------------------------------------------------------------------------

@@ -95,8 +95,8 @@ class Request(NamedTuple):
     call: str
     x: Any = None
     op: str = "sum"
-    counts: Sequence[int] | None = None
-    receive_counts: Sequence[int] | None = None
+    counts: Any = None
+    receive_counts: Any = None
     root: int = 0
     peer: int = 0
     dtype: Any = None
@@ -128,13 +128,13 @@ def answer(request: Request, rank: int) -> tuple[int, np.dtype[Any]] | None:
     if call in ("all_reduce", "scan", "broadcast"):
         return x.size, x.dtype
     if call in ("all_gather", "gather"):
-        return (sum(counts), x.dtype) if call == "all_gather" or root == rank else None  # type: ignore[arg-type]
+        return (sum(counts), x.dtype) if call == "all_gather" or root == rank else None
     if call == "reduce_scatter":
-        return counts[rank], x.dtype  # type: ignore[index]
+        return counts[rank], x.dtype
     if call == "all_to_all":
-        return sum(receive_counts), x.dtype  # type: ignore[arg-type]
+        return sum(receive_counts), x.dtype
     if call == "scatter":
-        return counts[rank], np.dtype(dtype)  # type: ignore[index]
+        return counts[rank], np.dtype(dtype)
     if call == "reduce":
         return (x.size, x.dtype) if root == rank else None
     if call == "get":
@@ -243,11 +243,11 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
         if op == "max" and x.dtype.kind == "c":
             raise DtypeError(f"all_reduce with op='max' on '{name}' of {x.dtype}, whose values have no order")
     elif call in ("gather", "all_gather"):
-        _check_size(x, counts[rank], "this rank's count")  # type: ignore[index]
+        _check_size(x, counts[rank], "this rank's count")
     elif call == "reduce_scatter":
-        _check_size(x, sum(counts), "the sum of counts")  # type: ignore[arg-type]
+        _check_size(x, sum(counts), "the sum of counts")
     elif call == "all_to_all":
-        _check_size(x, sum(counts), "the sum of send_counts")  # type: ignore[arg-type]
+        _check_size(x, sum(counts), "the sum of send_counts")
     elif call in ("get", "accumulate"):
         for source, _, _ in options[0]:
             check_rank("source", source, size, name)
@@ -272,7 +272,7 @@ def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
     if call == "scatter":
         if x.dtype != request.dtype:
             raise DtypeError(f"scatter was given {x.dtype} on its root and dtype {np.dtype(request.dtype)}")
-        _check_size(x, sum(request.counts), "the sum of counts")  # type: ignore[arg-type]
+        _check_size(x, sum(request.counts), "the sum of counts")
 
 
 def check_rank(role: str, rank: int, size: int, name: str) -> int:

@@ -21,7 +21,7 @@ def x(*shape: int, dtype: Any = float) -> Any:
 
 def in_place() -> None:
     w = ag.Parameter(numpy.ones(2), name="w")
-    w -= 0.1  # type: ignore[misc]
+    w -= 0.1
 
 
 def variance(x: Any) -> Any:
@@ -34,7 +34,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "subscripts": (lambda: np.einsum("i1,i1->i", x(2, 2), x(2, 2)), errors.ShapeError, "subscripts 'i1,i1->i'"),
     "two extents": (lambda: np.einsum("ii->i", x(2, 3)), errors.ShapeError, "label 'i' has two extents"),
     "astype of text": (lambda: x().astype("U5"), errors.DtypeError, "dtype <U5 was given"),
-    "order, a number": (lambda: np.reshape(x(), (2, 2), order=3), errors.ArgumentError, "order=3"),  # type: ignore[arg-type]
+    "order, a number": (lambda: np.reshape(x(), (2, 2), order=3), errors.ArgumentError, "order=3"),
     "order, unknown": (lambda: np.reshape(x(), (2, 2), order="Z"), errors.OptionError, "order='Z'"),
     "copy, a string": (lambda: np.reshape(x(), (2, 2), copy="no"), errors.OptionError, "copy='no'"),
     "concatenate, axis": (lambda: np.concatenate([x(), x()], True), errors.ArgumentError, "axis=True"),

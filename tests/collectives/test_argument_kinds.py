@@ -34,18 +34,18 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a shift down": (lambda: cc.permute(X, "dp", -2), ("(r - 2) % n",)),
     "a mapping for pairs": (lambda: cc.permute(X, "dp", {0: 1}), ("pairs.items()",)),
     "a misspelt axis": (lambda: cc.all_reduce(X, "pd"), ("'pd' was given", "'dp'", "needed", "  at ")),
-    "no axis": (lambda: cc.all_reduce(X), ("axis None", "one of the names 'dp'")),  # type: ignore[call-arg]
-    "an unknown option": (lambda: cc.all_gather(X, "dp", root=1), ("root", "all_gather(x, axis")),  # type: ignore[call-arg]
+    "no axis": (lambda: cc.all_reduce(X), ("axis None", "one of the names 'dp'")),
+    "an unknown option": (lambda: cc.all_gather(X, "dp", root=1), ("root", "all_gather(x, axis")),
     "a label for the axis": (lambda: cc.all_reduce(X, I), ("'dp'", "needed")),
     "exchanged operand and axis": (lambda: cc.all_reduce("dp", X), ("needed", "'dp'")),
     "rows of different lengths": (lambda: cc.all_reduce([[1.0], [1.0, 2.0]], "dp"), ("equal lengths", "  at ")),
-    "a name for a dimension": (lambda: cc.all_gather(X, "dp", dim="rows"), ("dim='rows'", "from -2 to 1")),  # type: ignore[arg-type]
-    "one count": (lambda: cc.all_to_all(X, "dp", 0, 0, counts=2), ("counts=2", "one for each rank")),  # type: ignore[arg-type]
+    "a name for a dimension": (lambda: cc.all_gather(X, "dp", dim="rows"), ("dim='rows'", "from -2 to 1")),
+    "one count": (lambda: cc.all_to_all(X, "dp", 0, 0, counts=2), ("counts=2", "one for each rank")),
     "a rank that is not there": (lambda: cc.broadcast(X, "dp", 3), ("root=3", "0 to 2", "needed")),
-    "a result for a program": (lambda: cc.run(no_loss(), 2), ("run(None)", "cc.run(program, ranks=4)")),  # type: ignore[arg-type]
-    "a label without a tuple": (lambda: cc.Collective("shift (kinds)", takes=V), ("takes=(V,)",)),  # type: ignore[arg-type]
+    "a result for a program": (lambda: cc.run(no_loss(), 2), ("run(None)", "cc.run(program, ranks=4)")),
+    "a label without a tuple": (lambda: cc.Collective("shift (kinds)", takes=V), ("takes=(V,)",)),
     "a collective on an axis": (
-        lambda: cc.Collective("twice (kinds)", takes=(V,), gives=V)(ag.tensor(X), "dp"), ("cc.apply(", "cc.call('dp')"),  # type: ignore[arg-type]
+        lambda: cc.Collective("twice (kinds)", takes=(V,), gives=V)(ag.tensor(X), "dp"), ("cc.apply(", "cc.call('dp')"),
     ),
     "a function without labels": (lambda: cc.testing.check(total), ("cc.testing.check(total, takes=[V])",)),
     "a number to check": (lambda: cc.testing.check(3), ("cc.testing.check(collective)", "f(x, axis)")),

@@ -45,7 +45,7 @@ def strided(x: Any) -> Any:
     return np.repeat(x, 2, axis=-1)[..., ::2]
 
 
-class Elsewhere(np.ndarray):  # type: ignore[type-arg]
+class Elsewhere(np.ndarray):
     """An array of another kind, of the same shape and dtype."""
 
 

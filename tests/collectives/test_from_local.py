@@ -122,7 +122,7 @@ def test_row_6_unwrapping_cannot_lose_an_axis() -> None:
                 plain = u.local
             with pytest.raises(LayoutError, match="axis 'tp': no label is given"):
                 cc.from_local(plain, {"dp": R}, requires_grad=True)
-            again = cc.from_local(plain, dict(u.layout), requires_grad=True)  # type: ignore[arg-type]
+            again = cc.from_local(plain, dict(u.layout), requires_grad=True)
             loss = (again * data[d, t]).sum()
             loss = cc.all_reduce(loss, ("dp", "tp"), to=I)
         tape.backward(loss)

@@ -57,7 +57,7 @@ def test_the_fix_has_the_serial_gradient() -> None:
     with ag.Tape() as tape:
         loss = ((ROWS @ w.T) ** 2).sum()
     tape.backward(loss)
-    expected = w.grad.numpy()  # type: ignore[union-attr]
+    expected = w.grad.numpy()
 
     def body() -> Any:
         with cc.Mesh(tp=3):
@@ -69,7 +69,7 @@ def test_the_fix_has_the_serial_gradient() -> None:
                 inside = cc.shard(w, "tp", dim=0)
                 loss = cc.all_reduce(((x @ inside.T) ** 2).sum(), "tp", to=I)
             tape.backward(loss)
-            return w.grad.numpy()  # type: ignore[union-attr]
+            return w.grad.numpy()
 
     for gradient in cc.run(body, ranks=3):
         assert numpy.allclose(gradient, expected)
@@ -82,7 +82,7 @@ def test_a_parameter_may_be_a_part_of_another() -> None:
             with ag.Tape() as tape:
                 loss = cc.all_reduce(((ag.tensor(ROWS, {"tp": R}) @ w.T) ** 2).sum(), "tp", to=I)
             tape.backward(loss)
-            return type(w.layout["tp"]) is Shard and w.grad is not None  # type: ignore[index]
+            return type(w.layout["tp"]) is Shard and w.grad is not None
 
     assert all(cc.run(body, ranks=3))
 
@@ -97,7 +97,7 @@ def test_collectives_of_data_outside_tapes_are_data() -> None:
             with ag.Tape() as tape:
                 loss = (w * h).sum() / count
             tape.backward(loss)
-            return w.grad.numpy()  # type: ignore[union-attr]
+            return w.grad.numpy()
 
     for gradient in cc.run(body, ranks=2):
         assert numpy.allclose(gradient, A / 6)

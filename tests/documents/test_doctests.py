@@ -26,7 +26,7 @@ class Finder(doctest.DocTestFinder):
     """Takes a decorated function for one of the module that holds the function inside."""
 
     def _from_module(self, module: Any, object: Any) -> bool:
-        return super()._from_module(module, inspect.unwrap(object))  # type: ignore[misc,no-any-return]
+        return super()._from_module(module, inspect.unwrap(object))
 
 
 @pytest.mark.parametrize("name", _modules())

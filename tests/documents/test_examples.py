@@ -67,8 +67,8 @@ def ranks_of_lines(out: str) -> list[int]:
 # -- 01_adjoints ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("how", "ranks"), [
-    pytest.param(*w, marks=pytest.mark.slow) if w in [("mpiexec", 2), ("mpiexec", 3)] else w for w in WORLDS
+@pytest.mark.parametrize(("how", "ranks"), [  # processes print what threads print: the next test
+    pytest.param(*w, marks=pytest.mark.slow) if w in [("mpiexec", n) for n in (2, 3, 4)] else w for w in WORLDS
 ])  # fmt: skip
 def test_adjoints(how: str, ranks: int) -> None:
     ended = run_example("01_adjoints.py", how, ranks)

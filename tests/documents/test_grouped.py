@@ -8,7 +8,7 @@ from ..grouped import each
 
 
 def run_of(test: object, group: str) -> None:
-    test(group)  # type: ignore[operator]
+    test(group)
 
 
 def test_all_cases_run_and_each_failure_is_named() -> None:

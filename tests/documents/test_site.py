@@ -37,7 +37,7 @@ def load(module: str) -> types.ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         parent, _, name = module.rpartition(".")
-        return getattr(importlib.import_module(parent), name)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(parent), name)
 
 
 def public_names(modules: list[str]) -> set[str]:
@@ -46,8 +46,9 @@ def public_names(modules: list[str]) -> set[str]:
 
 
 def build(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", f"{folder}/doctrees", "docs",
-               f"{folder}/html"]  # fmt: skip
+    """Build with Sphinx's own theme, which takes a quarter less; `.ci/run` builds the site as it is."""
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "html_theme=basic",
+               "-d", f"{folder}/doctrees", "docs", f"{folder}/html"]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=ROOT, check=False)
 
 

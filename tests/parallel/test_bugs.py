@@ -723,5 +723,5 @@ def test_the_mended_program_on_one_process(name: str) -> None:
     bug = BUGS[name]
     if hasattr(bug, "size"):  # as many experts as ranks: one
         bug = type(bug)()
-        bug.size = 1  # type: ignore[attr-defined]
+        bug.size = 1
     agrees(alone(bug, bug.right), bug.serial())

@@ -59,7 +59,7 @@ class Run:
         try:
             return operation(*operands.values())
         except RingtapeError as error:
-            error.place, error.operands = place, operands  # type: ignore[attr-defined]
+            error.place, error.operands = place, operands
             raise
 
     def rows(self, axis: str = "dp", n: int = 7) -> slice:

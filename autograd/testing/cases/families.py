@@ -28,7 +28,7 @@ def draw(operation: str, pick: Pick) -> Case:
     if direct and registry[operation].elementwise and pick.integer(0, 3):
         c = direct[0]
         shapes = pick.broadcastable(len(c.args))
-        args = tuple(replace(a, shape=s) for a, s in zip(c.args, shapes, strict=True))  # type: ignore[type-var]
+        args = tuple(replace(a, shape=s) for a, s in zip(c.args, shapes, strict=True))  # type: ignore[type-var]  # see `direct`
         return Case(operation, f"drawn {shapes}", c.f, c.numpy, args)
     return pick.one_of(declared)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 
 import autograd.numpy as np
@@ -36,8 +38,8 @@ case("divide", "average", lambda x, w: np.average(x, 1, w), lambda x, w: numpy.a
 _NANS = numpy.array([[False, True, False], [False, False, False]])
 
 
-def _with_nans(f: object) -> object:
-    return lambda x: f(np.where(_NANS, numpy.nan, x))  # type: ignore[operator]
+def _with_nans(f: Any) -> Any:
+    return lambda x: f(np.where(_NANS, numpy.nan, x))
 
 
 for _name in ("nansum", "nanmean", "nanvar", "nanstd", "nanprod", "nanmax", "nanmin", "nancumsum", "nancumprod"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from autograd.layouts.layout import I, Label, P, R, Rooted, Shard, V
 
@@ -256,33 +256,36 @@ def _communication(
         need(shape[one.dim] // one.unit % size == 0, "uneven parts")
         shape[one.dim] //= size
 
-    operation, dim, to = s.operation, s.dim, s.to
+    operation = s.operation
+    dim: Any = s.dim  # as `dim2` and `to`, None where the operation has none
+    dim2: Any = s.dim2
+    to: Any = s.to
     if operation in ("all_reduce", "mean"):
         need(to is R or to is I, "to")
         need(all_are(V) or (operation == "all_reduce" and all_are(P, V)), "neither Partial nor Varying")
-        return given(to)  # type: ignore[arg-type]
+        return given(to)
     if operation in ("all_gather", "gather"):
         may_concatenate(dim)
         if all_are(V):
-            shape[dim] *= size  # type: ignore[index]
+            shape[dim] *= size
         if operation == "gather":
             return rooted()
         need(to is R or to is I, "to")
-        return given(to)  # type: ignore[arg-type]
+        return given(to)
     if operation in ("reduce_scatter", "shard"):
         need(all_are(P, V) if operation == "reduce_scatter" else all_are(R, I), "label")
         may_split(dim)
-        return given(Shard(dim))  # type: ignore[arg-type]
+        return given(Shard(dim))
     if operation == "all_to_all":
-        need(dim != s.dim2 and s.dim2 is not None, "dimensions")
+        need(dim != dim2 and dim2 is not None, "dimensions")
         may_split(dim)
-        may_concatenate(s.dim2)
-        if all_shard(s.dim2):
-            return given(Shard(dim))  # type: ignore[arg-type]
+        may_concatenate(dim2)
+        if all_shard(dim2):
+            return given(Shard(dim))
         need(not other_sharding_axes(dim), "another axis shards the Varying values along the dimension")
-        need(shape[dim] % size == 0, "uneven parts")  # type: ignore[index]
-        shape[dim] //= size  # type: ignore[index]
-        shape[s.dim2] *= size  # type: ignore[index]
+        need(shape[dim] % size == 0, "uneven parts")
+        shape[dim] //= size
+        shape[dim2] *= size
         return given(V)
     if operation in ("permute", "hand_over"):
         need(all_are(V), "label")
@@ -293,9 +296,9 @@ def _communication(
         need(at_root() or all_are(V), "label")
         if operation == "scatter":
             may_split(dim)
-            return given(Shard(dim))  # type: ignore[arg-type]
+            return given(Shard(dim))
         need(to is R or to is I, "to")
-        return given(to)  # type: ignore[arg-type]
+        return given(to)
     if operation == "reduce":
         need(all_are(P, V), "label")
         return rooted()
@@ -316,7 +319,7 @@ def _communication(
         shape[to.dim] *= size
         return given(to)
     need((one, to) in _CASTS, "no such cast")
-    return given(to)  # type: ignore[arg-type]
+    return given(to)
 
 
 _CASTS = {(I, R), (R, I), (I, P), (R, P), (V, P), (R, V), (I, V)}

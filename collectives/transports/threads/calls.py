@@ -57,7 +57,7 @@ def agreed(request: Request, x: Any, out: Any) -> tuple[Any, ...]:
         elif word == "count":
             found.append(given.size)
         elif word == "counts":
-            found.append(tuple(request.counts))  # type: ignore[arg-type]
+            found.append(tuple(request.counts))
         else:
             found.append(bool(request.options[word == "backwards"]))
     return tuple(found)
@@ -95,7 +95,7 @@ def _split(x: Array, counts: Sequence[int]) -> list[Array]:
 
 
 def _cut(parts: list[Part], whole: Array, request: Request) -> list[Any]:
-    for part, mine in zip(parts, _split(whole, request.counts), strict=True):  # type: ignore[arg-type]
+    for part, mine in zip(parts, _split(whole, request.counts), strict=True):
         part.out[...] = mine
     return [part.out for part in parts]
 

@@ -16,7 +16,7 @@ from autograd.errors import CollectiveMismatch, CommunicationError, site_of_thre
 from ...checks import sanitizer
 from ...checks.sanitizer import Statement
 from ..protocol import Array
-from .calls import AGREES, Part, combine
+from .calls import AGREES, combine
 
 __all__ = ["Channel", "Message", "Rendezvous"]
 
@@ -48,8 +48,8 @@ class Rendezvous:
         size = len(group.ranks)
         self.group = group
         self.number = number
-        self.calls: list[tuple[Any, ...] | None] = [None] * size
-        self.parts: list[Part] = [None] * size  # type: ignore[list-item]
+        self.calls: list[Any] = [None] * size  # a tuple for each rank that has arrived
+        self.parts: list[Any] = [None] * size  # a Part for each rank that has arrived
         self.statements: list[Statement | None] = [None] * size
         self.sites: list[str | int] = [""] * size  # each rank's call site, or the thread that waits there
         self.results: list[Any] = []
@@ -91,7 +91,7 @@ class Rendezvous:
         absent = [rank for rank, call in zip(self.group.ranks, self.calls, strict=True) if call is None]
         place = self.group.ranks.index(rank)
         call, statement = self.calls[place], self.statements[place]
-        text = f"{call[0]} #{self.number} on '{self.group.name}'"  # type: ignore[index]
+        text = f"{call[0]} #{self.number} on '{self.group.name}'"
         text = text if statement is None else f"{text}, which is {statement.call},"
         return f"{text} for {_ranks_text(absent)}" if absent else text
 
@@ -102,7 +102,7 @@ class Rendezvous:
     def _compare_statements(self) -> CommunicationError | None:
         """Compare the ranks' statements. For a rank without one, its call is used."""
         statements = [
-            Statement(_call_text(call), site=site)  # type: ignore[arg-type]  # all ranks have arrived: no call is None
+            Statement(_call_text(call), site=site)
             if statement is None
             else statement._replace(site=statement.site or site)
             for statement, call, site in zip(self.statements, self.calls, self._where(), strict=True)

@@ -176,12 +176,12 @@ class WaitingRanks:
         self._wake_locks[rank].release()
 
     def _stop(self, rank: int, error: CommunicationError) -> None:
-        self._waits[rank].waiters.remove(rank)  # type: ignore[union-attr]
+        self._waits[rank].waiters.remove(rank)  # type: ignore[union-attr]  # the rank waits
         self._errors[rank] = error
         self._wake(rank)
 
     def _failed_error(self, rank: int, failure: str) -> RankFailed:
-        text = self._waits[rank].wait_text(rank)  # type: ignore[union-attr]
+        text = self._waits[rank].wait_text(rank)  # type: ignore[union-attr]  # the rank waits
         return RankFailed(f"{failure}; rank {rank} waited in {text}{self._at(rank)}")
 
     def _at(self, rank: int) -> str:

@@ -49,12 +49,12 @@ def test_the_fake_device_refuses_what_a_gpu_does() -> None:
     for f in (lambda: numpy.asarray(x), lambda: float(x[0]), lambda: bool(x[0]), lambda: list(x),
               lambda: numpy.array([x, x])):  # fmt: skip
         with pytest.raises(TypeError):
-            f()  # type: ignore[no-untyped-call]
+            f()
     mask = numpy.array([True, False])
     for g in (lambda: x + numpy.ones(2), lambda: numpy.ones(2) * x, lambda: numpy.where(mask, x, x),
               lambda: numpy.concatenate([x, numpy.ones(2)])):  # fmt: skip
         with pytest.raises(Mixed):
-            g()  # type: ignore[no-untyped-call]
+            g()
     assert values(x * 2 + numpy.float64(1)).tolist() == [3, 5]
     assert arrays.is_array(x) and arrays.as_array(x) is x
     assert arrays.to_host(x).tolist() == [1, 2]
@@ -346,7 +346,7 @@ def test_reading_what_is_not_there() -> None:
                  lambda: arrays.to_host(a), x.numpy, x.item, lambda: float(x), lambda: bool(x > 0),
                  (x * 2).numpy, lambda: numpy.asarray(x), a.tobytes, lambda: complex(a)):  # fmt: skip
         with pytest.raises(ag.AbsentError) as error:
-            read()  # type: ignore[no-untyped-call]
+            read()
         assert "it lives on another rank" in str(error.value) and "Shaped(" in str(error.value)
     with pytest.raises(ag.AbsentError):
         a[0] = 1

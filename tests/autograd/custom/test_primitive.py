@@ -148,7 +148,7 @@ def _mixed_jvp(g: Any, ans: Any, tree: Any, n: int) -> Any:
 
 @pytest.mark.parametrize("rules", ["vjp", "jvp", "both"])
 def test_containers_in_and_out(rules: str) -> None:
-    f = primitive(mixed.fun)  # type: ignore[attr-defined]
+    f = primitive(mixed.fun)
     if rules != "jvp":
         defvjp(f, _mixed_vjp)
     if rules != "vjp":

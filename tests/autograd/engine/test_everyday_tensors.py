@@ -50,11 +50,11 @@ def test_an_update_in_place_of_the_data() -> None:
     assert w.numpy().tolist() == [3.0, 4.0] and type(w.data) is numpy.ndarray
     array = numpy.ones(2)
     with pytest.raises(ag.SavedArrayError, match="in place"):
-        array += w  # type: ignore[misc]  # it has a gradient
+        array += w  # it has a gradient
     with pytest.raises(ag.SavedArrayError, match="in place"):
-        array += w * 2.0  # type: ignore[misc]
+        array += w * 2.0
     with pytest.raises(ag.RingtapeError, match="in place"):
-        array += ag.tensor(numpy.ones((3, 2)))  # type: ignore[misc]
+        array += ag.tensor(numpy.ones((3, 2)))
     with pytest.raises(ag.RingtapeError, match="in place"):
         numpy.ones(2, int).__iadd__(ag.tensor(numpy.ones(2)))
 

@@ -18,7 +18,7 @@ EXITS: dict[str, Callable[[Any], Any]] = {
     "int(x)": lambda x: int(x),
     "complex(x)": lambda x: complex(x).real,
     "math.exp(x)": lambda x: math.exp(x),
-    "%f": lambda x: float("%f" % x),  # noqa: UP031
+    "%f": lambda x: float("%f" % x),  # noqa: UP031 - the operator is asked
     "x.numpy()": lambda x: x.numpy(),
     "x.tolist()": lambda x: x.tolist(),
     "x.data": lambda x: x.data,
@@ -99,10 +99,13 @@ def test_what_stays_legal(capsys: pytest.CaptureFixture[str]) -> None:
     assert w.grad is not None and w.grad.item() == 6.0
 
 
-def test_copies_keep_the_gradient() -> None:
-    for name, twin in {"x.copy()": lambda x: x.copy(), "deepcopy": copy.deepcopy, "copy": copy.copy}.items():
-        assert ag.grad(lambda x: np.sum(twin(x * 2.0) ** 2))(numpy.ones(2)).tolist() == [8.0, 8.0], name  # noqa: B023
-        assert ag.grad(lambda x: np.sum(twin(x) ** 2))(numpy.ones(2)).tolist() == [2.0, 2.0], name  # noqa: B023
+@pytest.mark.parametrize("twin", [lambda x: x.copy(), copy.deepcopy, copy.copy], ids=["x.copy()", "deepcopy", "copy"])
+def test_copies_keep_the_gradient(twin: Callable[[Any], Any]) -> None:
+    assert ag.grad(lambda x: np.sum(twin(x * 2.0) ** 2))(numpy.ones(2)).tolist() == [8.0, 8.0]
+    assert ag.grad(lambda x: np.sum(twin(x) ** 2))(numpy.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_a_copy_of_a_parameter_is_a_leaf_of_its_own() -> None:
     w = ag.Parameter([1.0])
     twin_of_leaf = copy.deepcopy(w)
     assert type(twin_of_leaf) is ag.Parameter and twin_of_leaf.array is not w.array

@@ -272,7 +272,7 @@ def hessian_product(record: bool, zero: bool, how: str) -> Any:
     w, v = ag.Parameter([1.0, 2.0]), ag.constant(numpy.array([1.0, -1.0]))
     with ag.Tape() as tape:
         tape.backward((w**3).sum(), record=record)
-        product = (w.grad * v).sum()  # type: ignore[operator]
+        product = (w.grad * v).sum()
         if zero:
             w.zero_grad()
     if how == "tape":

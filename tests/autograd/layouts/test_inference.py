@@ -448,9 +448,9 @@ def test_labels_that_do_not_exist() -> None:
     with pytest.raises(ag.MeshError, match="'pp'.*'tp'"):
         ag.tensor(numpy.ones(2), {"pp": R})
     with pytest.raises(ag.LayoutError, match="'R' was given"):
-        ag.tensor(numpy.ones(2), {"tp": "R"})  # type: ignore[dict-item]
+        ag.tensor(numpy.ones(2), {"tp": "R"})
     with pytest.raises(ag.LayoutError, match="mapping"):
-        ag.tensor(numpy.ones(2), R)  # type: ignore[arg-type]
+        ag.tensor(numpy.ones(2), R)
     with pytest.raises(ag.ShapeError, match=r"Shard\(2\)"):
         ag.tensor(numpy.ones(2), {"tp": Shard(2)})
 

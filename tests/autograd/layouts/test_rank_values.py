@@ -79,7 +79,7 @@ def test_rank_numbers_serve_as_python_numbers(mesh: cc.Mesh) -> None:
     assert f"{rank} {rank:03d} {n} {n:>4} {rank == 0} {n / 2:.2f}" == "0 000 3    3 True 1.50" and format(n, "d") == "3"
     assert ["a", "b"][rank] == "a" and [1, 2, 3, 4][n] == 4 and list(range(n)) == [0, 1, 2] and "abc"[:n] == "abc"
     assert {0: "zero"}[rank] == "zero" and {3: "three"}[n] == "three" and {rank: 1}[0] == 1 and rank in (0, 1)
-    assert rank == 0 and not rank != 0  # noqa: SIM202
+    assert rank == 0 and not rank != 0  # noqa: SIM202 - both operators are asked
     assert "ab" * n == "ababab" and [0] * n == [0, 0, 0]
     assert numpy.zeros((n, 2)).shape == (3, 2) and numpy.arange(5)[:n].tolist() == [0, 1, 2]
     assert numpy.random.default_rng(rank).random() == numpy.random.default_rng(0).random()

@@ -90,7 +90,7 @@ def theirs() -> dict[str, Any]:
 
 def parsed(text: str) -> list[Parameter]:
     """The parameters of a signature that is given as the text between the parentheses."""
-    arguments = ast.parse(f"def f({text}): ...").body[0].args  # type: ignore[attr-defined]
+    arguments = ast.parse(f"def f({text}): ...").body[0].args
     positional = [*arguments.posonlyargs, *arguments.args]
     none = [None] * (len(positional) - len(arguments.defaults))
     pairs = [*zip(positional, [*none, *arguments.defaults], strict=True)]

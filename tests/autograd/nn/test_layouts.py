@@ -95,7 +95,7 @@ def test_parts_of_the_examples_give_the_serial_gradients(name: str, ranks: int, 
     with ag.Tape() as tape:
         loss = model(ag.tensor(x))
     tape.backward(loss)
-    wanted = {k: p.grad.numpy() for k, p in model.named_parameters()}  # type: ignore[union-attr]
+    wanted = {k: p.grad.numpy() for k, p in model.named_parameters()}
 
     def program() -> Any:
         with cc.Mesh(dp=ranks) as mesh:
@@ -108,7 +108,7 @@ def test_parts_of_the_examples_give_the_serial_gradients(name: str, ranks: int, 
                 for attributes, attribute, p in kept:
                     attributes[attribute] = p
             tape.backward(loss)
-            return {k: p.grad.numpy() for k, p in model.named_parameters()}  # type: ignore[union-attr]
+            return {k: p.grad.numpy() for k, p in model.named_parameters()}
 
     for found in cc.run(program, ranks):
         assert found.keys() == wanted.keys()

@@ -25,9 +25,9 @@ def test_items_are_assigned() -> None:
         with pytest.raises(IndexError):
             layers[i]
     with pytest.raises(ag.RingtapeError, match="item 1 is 3; needed: a Module"):
-        layers[1] = 3  # type: ignore[assignment]
+        layers[1] = 3
     with pytest.raises(ag.RingtapeError, match="item 3 is None; needed: a Module"):
-        layers.append(None)  # type: ignore[arg-type]
+        layers.append(None)
     assert len(layers) == 3
 
 

@@ -102,8 +102,8 @@ def test_a_dictionary_of_modules() -> None:
     del heads["b"]
     assert list(heads) == ["c"]
     with pytest.raises(RingtapeError, match="needed: a text and a Module"):
-        heads["d"] = 3  # type: ignore[assignment]
+        heads["d"] = 3
     with pytest.raises(RingtapeError, match="needed: a text and a Module"):
-        nn.ModuleDict({1: removed})  # type: ignore[dict-item]
+        nn.ModuleDict({1: removed})
     heads.clear()
     assert len(heads) == 0

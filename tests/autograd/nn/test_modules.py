@@ -20,9 +20,9 @@ def test_what_cross_entropy_keeps_serves_every_backward(reduction: str) -> None:
     with ag.Tape() as tape:
         loss = nn.cross_entropy(w, labels, reduction=reduction).sum()
     tape.backward(loss, retain=True)
-    once = w.grad.numpy().copy()  # type: ignore[union-attr]
+    once = w.grad.numpy().copy()
     tape.backward(loss)
-    numpy.testing.assert_array_equal(w.grad.numpy(), 2 * once)  # type: ignore[union-attr]
+    numpy.testing.assert_array_equal(w.grad.numpy(), 2 * once)
     soft = numpy.exp(w.numpy()) / numpy.exp(w.numpy()).sum(axis=1, keepdims=True)
     numpy.testing.assert_allclose(once, soft - numpy.eye(4)[labels], rtol=1e-12, atol=1e-15)
     no_tape = nn.cross_entropy(w.numpy(), labels, reduction=reduction).sum()
@@ -56,7 +56,7 @@ def test_names_of_parameters_buffers_and_modules() -> None:
     assert len(model.layers) == 2 and [m.weight.shape for m in model.layers] == [(2, 3), (3, 2)]
     assert model.layers.append(nn.ReLU())[2].forward(numpy.array([-1.0]))[0] == 0
     with pytest.raises(RingtapeError, match="item 1"):
-        nn.Sequential(nn.ReLU(), numpy.tanh)  # type: ignore[arg-type]
+        nn.Sequential(nn.ReLU(), numpy.tanh)
 
 
 def test_training_and_evaluation_reach_everything_below() -> None:

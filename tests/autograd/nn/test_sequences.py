@@ -45,4 +45,4 @@ def test_attention_returns_a_pair() -> None:
         numpy.testing.assert_allclose(same.numpy(), y.numpy(), rtol=1e-12)
     assert attend(X, average_attn_weights=False)[1].shape == (2, 2, 5, 5)
     with pytest.raises(ag.ArgumentError, match="batch_first=3 was given; needed: True or False"):
-        nn.MultiheadAttention(8, 2, batch_first=3)  # type: ignore[arg-type]
+        nn.MultiheadAttention(8, 2, batch_first=3)

@@ -145,7 +145,7 @@ def test_arguments_keep_their_domain_dtype_and_values_in_any_layout() -> None:
             for x, y in zip(plain, moved, strict=True):
                 assert numpy.array_equal(x, y) and x.dtype == y.dtype
     x = numpy.arange(6.0).reshape(2, 3)
-    c = Case("add", "", None, None, (lambda rng: x,))  # type: ignore[arg-type]
+    c = Case("add", "", None, None, (lambda rng: x,))
     layouts = {m: c.variant(0, "float64", (m,))[0] for m in MEMORIES}
     assert layouts["F"].flags.f_contiguous and not layouts["F"].flags.c_contiguous
     assert layouts["backwards"].strides[0] < 0
@@ -158,11 +158,11 @@ def test_a_domain_may_say_what_is_complex_and_is_held_to_its_predicate() -> None
         return z + z.conj().T
 
     domain = Domain("symmetric", lambda rng, s: numpy.eye(*s), lambda x: numpy.array_equal(x, x.T), hermitian)
-    (z,) = Case("exp", "", None, None, (Argument(domain, (3, 3)),)).variant(1, "complex64", ("F",))  # type: ignore[arg-type]
+    (z,) = Case("exp", "", None, None, (Argument(domain, (3, 3)),)).variant(1, "complex64", ("F",))
     assert z.dtype == "complex64" and numpy.array_equal(z, z.conj().T) and numpy.abs(z.imag).max() > 0.1
     wrong = Domain("symmetric", lambda rng, s: numpy.ones(s).cumsum(0), domain.holds)
     with pytest.raises(AssertionError, match="is not symmetric"):
-        Case("exp", "", None, None, (Argument(wrong, (3, 3)),)).variant(1, "float64")  # type: ignore[arg-type]
+        Case("exp", "", None, None, (Argument(wrong, (3, 3)),)).variant(1, "float64")
 
 
 def test_shapes_of_every_kind_are_drawn() -> None:

@@ -132,7 +132,7 @@ def test_keys_along_axes_are_values() -> None:
     draws = [random.uniform(k, 8).tolist() for k in (KEY, a, KEY.along("dp"), KEY.along("tp"), KEY.along("d", "p"))]
     assert len({str(x) for x in draws}) == 5
     with pytest.raises(DtypeError, match="names of mesh axes"):
-        KEY.along(3)  # type: ignore[arg-type]
+        KEY.along(3)
     with cc.Mesh(dp=1), pytest.raises(MeshError, match="'pp'"):
         random.uniform(KEY.along("pp"), 3)
 
@@ -164,8 +164,8 @@ def test_a_draw_of_a_shape_is_the_same_everywhere_and_says_so() -> None:
         assert type(random.uniform(KEY, (2, 3), part=(slice(0, 1), slice(0, 3)))) is numpy.ndarray
         assert type(random.integers(KEY, 3, 0, 9)) is type(random.permutation(KEY, 3)) is numpy.ndarray
         for label in (R, I):
-            assert cc.cast(drawn, "dp", to=label).layout["dp"] is label  # type: ignore[index]
-        assert cc.cast(drawn, "dp", to=P).layout["dp"] is P  # type: ignore[index]
+            assert cc.cast(drawn, "dp", to=label).layout["dp"] is label
+        assert cc.cast(drawn, "dp", to=P).layout["dp"] is P
 
 
 @pytest.mark.parametrize("label, result", [(R, R), (I, I), (P, P), (C, C), (Rooted(0), Rooted(0))])

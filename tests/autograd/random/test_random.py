@@ -145,7 +145,7 @@ def test_the_same_key_gives_the_same_numbers_in_any_order() -> None:
     random.uniform(Key(5), 3)
     random.integers(Key(4, "x"), 1, 0, 3)
     assert bits(random.normal(Key(4, "x"), 100)) == bits(first)
-    assert bits(random.normal(Key(np.int64(4), "x", np.int32(0)), 100)) == bits(first)  # type: ignore[arg-type]
+    assert bits(random.normal(Key(np.int64(4), "x", np.int32(0)), 100)) == bits(first)
 
 
 def test_keys_are_values() -> None:
@@ -155,7 +155,7 @@ def test_keys_are_values() -> None:
     assert Key(1).fold("b") == Key(1, "b")
     assert key.fold("b").at(9) == key.at(9).fold("b") == Key(1, "a/b", 9)
     with pytest.raises(AttributeError):
-        key.seed = 3  # type: ignore[misc]
+        key.seed = 3
     assert not hasattr(key, "__dict__")
 
 
@@ -325,13 +325,13 @@ def test_dtypes_without_numbers(draw: Draw, dtype: Any) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: Key(1.0),  # type: ignore[arg-type]
-        lambda: Key("1"),  # type: ignore[arg-type]
-        lambda: Key(0, 1),  # type: ignore[arg-type]
-        lambda: Key(0, "a", 0.5),  # type: ignore[arg-type]
-        lambda: Key(0).at(0.5),  # type: ignore[arg-type]
-        lambda: random.seed(0.5),  # type: ignore[arg-type]
-        lambda: random.integers(Key(0), 3, 0.0, 3),  # type: ignore[arg-type]
+        lambda: Key(1.0),
+        lambda: Key("1"),
+        lambda: Key(0, 1),
+        lambda: Key(0, "a", 0.5),
+        lambda: Key(0).at(0.5),
+        lambda: random.seed(0.5),
+        lambda: random.integers(Key(0), 3, 0.0, 3),
     ],
 )
 def test_what_must_be_an_integer_or_a_name(call: Callable[[], object]) -> None:

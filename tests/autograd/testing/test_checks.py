@@ -57,7 +57,7 @@ def test_right_passes_and_wrong_by_one_in_ten_thousand_fails(name: str) -> None:
 
 def test_a_wrong_factor_in_one_element_is_named() -> None:
     factor = numpy.array([1.0, 1.0, 1.0001])
-    bad = scaled(lambda x: x * x, lambda x: 2 * x, factor)  # type: ignore[arg-type]
+    bad = scaled(lambda x: x * x, lambda x: 2 * x, factor)
     with pytest.raises(GradientMismatch) as error:
         check_grads(lambda a, b: a * bad(b), numpy.array(2.0), numpy.array([1.0, 2.0, 3.0]), order=1, modes=["reverse"])
     assert re.search(r"reverse mode, order 1, argument 1 of shape \(3,\): 1 of 3 elements differ\n"

@@ -224,11 +224,11 @@ def test_the_cheaper_mode_is_chosen() -> None:
 
             return call
 
-        Tape.backward, Tape.forward = map(counting, saved)  # type: ignore[method-assign]
+        Tape.backward, Tape.forward = map(counting, saved)
         try:
             ag.jacobian(f, **how)(x)
         finally:
-            Tape.backward, Tape.forward = saved  # type: ignore[method-assign]
+            Tape.backward, Tape.forward = saved
         return count[0]
 
     wide, tall = (lambda x: np.sum(np.reshape(x, (2, 3)), 1)), (lambda x: np.broadcast_to(x, (5, 2)) * 2.0)

@@ -43,7 +43,7 @@ def expected(operation: str, xs: list[Any], counts: Sequence[int], root: int) ->
     if operation == "all_reduce":
         return [total] * len(xs)
     if operation == "reduce_scatter":
-        return [total[end - n : end] for n, end in zip(counts, ends, strict=True)]  # type: ignore[index]
+        return [total[end - n : end] for n, end in zip(counts, ends, strict=True)]
     if operation == "all_gather":
         return [np.concatenate(xs)] * len(xs)
     return [xs[root]] * len(xs) if operation == "broadcast" else [total if r == root else None for r in range(len(xs))]

@@ -123,7 +123,7 @@ def test_the_end_of_the_block_compares_the_constants_of_a_program_without_an_opt
         with cc.Mesh(dp=2) as mesh:
             w = ag.Parameter(np.ones(3))
             backward(int(mesh.ranks.rank), w)
-            w.data = w.numpy() - 0.1 * w.grad.numpy()  # type: ignore[union-attr]
+            w.data = w.numpy() - 0.1 * w.grad.numpy()
             _ = w * (0.5 + float(mesh.ranks.rank))
 
     with pytest.raises(cc.ReplicaMismatch, match="the plain numbers of"):

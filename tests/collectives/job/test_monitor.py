@@ -165,7 +165,7 @@ def test_a_wait_for_a_rank_that_has_left(clock: Clock, clever: bool) -> None:
         ranks[works].step()
     assert list(ranks[waits].activity.departed) == [gone]
     assert not ranks[works].activity.departed
-    text = ranks[waits].activity.why_endless(ranks[waits].activity.waiting[1])  # type: ignore[arg-type]
+    text = ranks[waits].activity.why_endless(ranks[waits].activity.waiting[1])
     assert text is not None and f"rank {gone} of 3 exited early after 0 calls on 'dp'" in text
 
 

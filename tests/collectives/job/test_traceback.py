@@ -24,7 +24,7 @@ def text_of(function: Any) -> str:
     try:
         function()
     except Exception:
-        return traceback_text(*sys.exc_info())  # type: ignore[arg-type]
+        return traceback_text(*sys.exc_info())
     raise AssertionError("no error")
 
 

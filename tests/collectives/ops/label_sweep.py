@@ -112,7 +112,7 @@ def longer(case: Case) -> Case:
     """The case with longer operands, if its function takes them."""
     if not all(isinstance(a, Argument) for a in case.args):
         return case
-    args: Any = tuple(replace(a, shape=tuple(LONGER.get(n, n) for n in a.shape)) for a in case.args)  # type: ignore[type-var]
+    args: Any = tuple(replace(a, shape=tuple(LONGER.get(n, n) for n in a.shape)) for a in case.args)
     found = replace(case, args=args)
     with numpy.errstate(all="ignore"):
         try:
@@ -436,9 +436,9 @@ def serial_of_parts(trial: Trial) -> Found:
         return assembled([of_rank(rank) for rank in range(RANKS)], label, "") if label[0] == "V" else x
 
     own = [trial.own(rank) for rank in range(RANKS)]
-    xs = [whole(i, x, lambda rank, i=i: own[rank][i]) for i, x in enumerate(trial.whole)]  # type: ignore[misc]
+    xs = [whole(i, x, lambda rank, i=i: own[rank][i]) for i, x in enumerate(trial.whole)]
     variable = [i for i, label in enumerate(trial.labels) if differentiable(xs[i], label)]
-    ds = [ag.tensor(whole(i, direction(trial, i, None), lambda rank, i=i: direction(trial, i, rank)))  # type: ignore[misc]
+    ds = [ag.tensor(whole(i, direction(trial, i, None), lambda rank, i=i: direction(trial, i, rank)))
           for i in variable]  # fmt: skip
     with numpy.errstate(all="ignore"):
         return run(trial.case.f, [ag.tensor(x) for x in xs], variable,

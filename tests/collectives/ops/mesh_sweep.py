@@ -231,7 +231,7 @@ def on_rank(trial: MeshTrial) -> Found:
     n = range(len(trial.labels))
     whole = trial.case.draw(trial.seed)
     try:
-        xs = [made(trial, i, place, lambda seed, i=i: trial.case.draw(seed)[i]) for i in n]  # type: ignore[misc]
+        xs = [made(trial, i, place, lambda seed, i=i: trial.case.draw(seed)[i]) for i in n]
         variable = [i for i in n if differentiable(whole[i], "R")]
         ds = [made(trial, i, place, trial.direction(i)) for i in variable]
         with numpy.errstate(all="ignore"):
@@ -283,9 +283,9 @@ def serial(trial: MeshTrial, view: Place, labels: Sequence[str]) -> Found:
     def whole(i: int, at: Callable[[Place], Array]) -> Any:
         return ag.tensor(trial.whole(view, at, trial.labels[i]))
 
-    xs = [whole(i, lambda place, i=i: trial.operand(i, place)) for i in n]  # type: ignore[misc]
+    xs = [whole(i, lambda place, i=i: trial.operand(i, place)) for i in n]
     variable = [i for i in n if differentiable(xs[i].array, "R")]
-    ds = [whole(i, lambda place, i=i: trial.held(i, place, trial.direction(i))) for i in variable]  # type: ignore[misc]
+    ds = [whole(i, lambda place, i=i: trial.held(i, place, trial.direction(i))) for i in variable]
 
     def ct(y: Any) -> Any:
         found = drawn_cotangent(trial, y.array.shape, y.array.dtype, view, labels)

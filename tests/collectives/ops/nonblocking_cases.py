@@ -38,7 +38,7 @@ def nonblocking_in_place() -> Iterator[None]:
     try:
         for name in FORMS:
             setattr(cc, name, form(name))
-        cc.send, cc.recv = send, recv  # type: ignore[assignment]
+        cc.send, cc.recv = send, recv
         yield
     finally:
         for name, function in before.items():

@@ -182,7 +182,7 @@ def test_an_adjoint_of_another_layout_is_refused() -> None:
 
 def test_forward_mode() -> None:
     mine = pair(ring(1), ring(-1))
-    mine.tangent = lambda t, call, out, record: mine(t * 0.0, call)  # type: ignore[method-assign]
+    mine.tangent = lambda t, call, out, record: mine(t * 0.0, call)
     assert {"tangent", "pairing"} <= cc.check_collective(mine, ranks=[3], beside=False).failed
 
 
@@ -249,7 +249,7 @@ def test_wrapped_on_threads_is_refused() -> None:
 def test_wrapped_labels() -> None:
     for label in (Shard(0), Rooted(0), "V"):
         with pytest.raises(LayoutError, match="needed: R, I, V or P"):
-            cc.wrap(shift, shift, takes=V, gives=label)  # type: ignore[arg-type]
+            cc.wrap(shift, shift, takes=V, gives=label)
     mine = cc.wrap(total, total, takes=P, gives=R)
     with cc.Mesh(a=1), pytest.raises(LayoutError, match="total takes Partial"):
         mine(ag.tensor([1.0], layout={"a": R}), "a")

@@ -62,7 +62,7 @@ def test_one_head_of_keys_for_sharded_query_heads(heads: int) -> None:
             y = ops.attention(cc.shard(replicated(q), "tp", dim=0), key, key)
             loss = (y * cc.shard(replicated(weights), "tp", dim=0)).sum()
         tape.backward(loss)
-        return key.grad.local  # type: ignore[union-attr]
+        return key.grad.local
 
     assert numpy.allclose(sum(on_ranks(4, body)), expected)
 
@@ -117,7 +117,7 @@ def test_a_vector_times_a_matrix_has_a_gradient_on_ranks_with_one_column() -> No
         with ag.Tape() as tape:
             y = loss(cc.shard(whole, "tp", dim=1), vector)
         tape.backward(y)
-        return whole.grad.local, vector.grad.local  # type: ignore[union-attr]
+        return whole.grad.local, vector.grad.local
 
     for found, e in zip(zip(*on_ranks(3, body), strict=True), expected, strict=True):
         assert numpy.allclose(sum(found), e)
@@ -134,7 +134,7 @@ def test_an_array_filled_with_a_row_in_the_shape_of_a_part_is_a_part() -> None:
             loss = (y**2).sum()
         assert y.layout["tp"] == Shard(0) and y.global_shape == (4, 3)
         tape.backward(loss)
-        return fill.grad.local  # type: ignore[union-attr]
+        return fill.grad.local
 
     assert numpy.allclose(sum(on_ranks(3, body)), 8 * row)
 
@@ -222,7 +222,7 @@ def test_labels_that_are_invariant_with_replicated_logits() -> None:
         with ag.Tape() as tape:
             loss = cc.cast(ops.cross_entropy(x, ag.tensor(labels, {"tp": I}), "sum"), "tp", to=I)
         tape.backward(loss)
-        return x.grad.local  # type: ignore[union-attr]
+        return x.grad.local
 
     assert numpy.allclose(sum(on_ranks(2, body)), expected)
 
@@ -236,7 +236,7 @@ def test_varying_beside_sharded_in_backward() -> None:
         with ag.Tape() as tape:
             loss = (cc.shard(replicated(x), "tp", dim=0) * row).sum()
         tape.backward(loss)
-        return row.grad.numpy()  # type: ignore[union-attr]
+        return row.grad.numpy()
 
     parts = numpy.array_split(x, 2)
     assert all(numpy.allclose(g, part.sum(0)) for g, part in zip(on_ranks(2, body), parts, strict=True))
@@ -296,7 +296,7 @@ def test_the_fix_for_a_value_on_one_rank_has_the_serial_gradient(name: str, fix:
                 y = cc.broadcast(c, "tp", root=0, to=R) * leaf
             loss = (y**3).sum()
         tape.backward(loss)
-        return leaf.grad.numpy()  # type: ignore[union-attr]
+        return leaf.grad.numpy()
 
     assert numpy.allclose(numpy.concatenate(on_ranks(3, body)), expected)
 
@@ -337,7 +337,7 @@ def test_the_fixes_for_varying_values_have_the_serial_gradient(name: str) -> Non
             loss = (fixed(c, x) ** 3).sum()
             loss = cc.all_reduce(loss, "tp", to=I) if loss.layout["tp"] is V else loss
         tape.backward(loss)
-        return w.grad.numpy(), x.grad.numpy()  # type: ignore[union-attr]
+        return w.grad.numpy(), x.grad.numpy()
 
     found = on_ranks(3, body)
     assert all(numpy.allclose(w, of_c) for w, _ in found)
@@ -357,7 +357,7 @@ def test_the_fix_for_a_plain_array_beside_a_value_on_one_rank() -> None:
                 c - target
             loss = ((c - ag.constant(target)) ** 2).sum()
         tape.backward(loss)
-        return w.grad.numpy()  # type: ignore[union-attr]
+        return w.grad.numpy()
 
     assert all(numpy.allclose(g, 2 * (1 - target)) for g in on_ranks(3, body))
 

@@ -159,7 +159,7 @@ def hosted() -> Iterator[None]:
     """Inside the block `SharedMemory` takes threads for ranks of one host."""
     windows: dict[int, np.ndarray] = {}
     real = region.open_host
-    region.open_host = lambda base: Threads(base, windows) if base.size > 1 else None  # type: ignore[assignment]
+    region.open_host = lambda base: Threads(base, windows) if base.size > 1 else None
     try:
         yield
     finally:

@@ -25,11 +25,11 @@ def state() -> dict[str, object]:
     }
 
 
-import numpy as np  # noqa: E402
+import numpy as np  # noqa: E402 - what the next imports add is shown
 
 before = state()
-import autograd as ag  # noqa: E402
-import collectives as cc  # noqa: E402
+import autograd as ag  # noqa: E402 - between the two states
+import collectives as cc  # noqa: E402 - between the two states
 
 after = state()
 changed = {name for name in before if before[name] != after[name]}

@@ -52,7 +52,7 @@ if how == "the first dies":  # after it has sent its error, before it prints
         from collectives.job.failure import process
 
         end = process._end
-        process._end = lambda *arguments: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[method-assign]
+        process._end = lambda *arguments: os.kill(os.getpid(), signal.SIGSTOP)
     else:
         time.sleep(0.1)
     raise ValueError("planted")

@@ -22,7 +22,7 @@ def recorded(count: int, dtype: Any) -> Any:
 
 rank = cc.world().index
 raw = cc.world().duplicate("raw")
-raw._empty = recorded  # type: ignore[method-assign]
+raw._empty = recorded
 x = np.ones(8)
 REQUESTS = [
     Request("all_reduce", x),

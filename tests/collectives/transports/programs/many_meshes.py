@@ -18,7 +18,7 @@ from collectives import shared_arrays
 
 def held() -> tuple[int, int, int]:
     """The communicators, the channels and the regions of shared memory that this rank holds."""
-    groups = world._groups  # type: ignore[attr-defined]
+    groups = world._groups
     regions = sum(len(pool._regions) for pool in groups.pools.values())
     return len(groups._comms), len(groups.waits.activity.channels), regions
 
@@ -32,7 +32,7 @@ def shared(number: int) -> None:
     """A mesh whose sums use shared memory, arrays in it, and cycles that each rank collects at another time."""
     with cc.Mesh(a=world.size, b=1, algorithm="shared") as mesh:
         if (number + world.rank) % 7 == 0:
-            mesh.itself = mesh  # type: ignore[attr-defined]
+            mesh.itself = mesh
         if number % 5 == 0:
             x = shared_arrays.empty(3, np.float64, "a")
             x[:] = number
@@ -42,7 +42,7 @@ def shared(number: int) -> None:
             if len(kept) > 8 + world.rank:
                 kept.pop(0)
         if number % 50 == 3:
-            mesh.axis("a").using("shared").close()  # type: ignore[attr-defined]
+            mesh.axis("a").using("shared").close()
 
 
 def channels(number: int) -> None:
@@ -76,7 +76,7 @@ elif sys.argv[1] == "drop":
     for n in range(3000):
         kept = mesh = cc.Mesh(a=world.size // inner, b=inner)
         if (n + world.rank) % 100 == 0:  # a cycle: it goes when this rank's garbage is collected, and not before
-            mesh.itself = mesh  # type: ignore[attr-defined]
+            mesh.itself = mesh
         if n % 10 == 0:
             with mesh:
                 on = mesh.axis(("a", "b"))

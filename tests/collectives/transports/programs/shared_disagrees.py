@@ -43,8 +43,8 @@ CASES: dict[str, tuple[Callable[[cc.Mesh], object], Callable[[cc.Mesh], object],
     "algorithm": (lambda mesh: add(mesh, "shared"), add, False),
     "algorithm later": (lambda mesh: add(mesh, "shared"), add, True),
     "using": (shared_mesh, add, False),
-    "close": (lambda mesh: mesh.axis("dp").using("shared").close(), add, True),  # type: ignore[attr-defined]
-    "trim": (lambda mesh: mesh.axis("dp").using("shared").trim(), empty, True),  # type: ignore[attr-defined]
+    "close": (lambda mesh: mesh.axis("dp").using("shared").close(), add, True),
+    "trim": (lambda mesh: mesh.axis("dp").using("shared").trim(), empty, True),
     "dtype": (lambda mesh: shared_arrays.empty(4, np.float32, "dp"), empty, True),
     "order": (lambda mesh: (add(mesh), empty(mesh)), lambda mesh: (empty(mesh), add(mesh)), True),
 }
