@@ -169,15 +169,16 @@ class _Buffer:
 
     __slots__ = ("_base", "_references", "flat", "parts")
 
-    def __init__(self, flat: Any, place: Place):
+    def __init__(self, flat: Any, place: Place, keeps_parts: bool):
         self.flat = flat
-        self.parts = _views(flat, place.shapes, place.offsets)
+        self.parts = _views(flat, place.shapes, place.offsets) if keeps_parts else [None]
         self._base = flat if getattr(flat, "base", None) is None else flat.base  # every view refers to it
         self._references: tuple[int, int, int] | None = None  # those of this object, counted at the first use
 
     def is_free(self) -> bool:
         """Whether nobody refers to the buffer. The first call, before its first use, counts the usual references."""
-        count = getrefcount(self._base), getrefcount(self.flat), max(map(getrefcount, self.parts))
+        parts = 0 if self.parts[0] is None else max(map(getrefcount, self.parts))
+        count = getrefcount(self._base), getrefcount(self.flat), parts
         if self._references is None:
             self._references = count
         return all(map(le, count, self._references))
@@ -252,20 +253,27 @@ class Buckets:
         if is_shared:
             self.memory = shared_memory(group)
         self.is_early = self.own_channel and not is_shared
+        self._settle()
         self._kept = [[] for _ in self.places]
-        for _ in range(self._buffers if not group.dry else 0):
-            for place, kept in zip(self.places, self._kept, strict=True):
-                kept.append(_Buffer(self._new(place, is_first=True), place))
+        for _ in range(self._buffers if self.keeps_gradients and not group.dry else 0):
+            for b, kept in enumerate(self._kept):
+                kept.append(_Buffer(self._new_buffer(b, is_first=True), self.places[b], self.keeps_parts))
         return self.places
 
-    def _new(self, place: Place, is_first: bool = False) -> Any:
+    def _settle(self) -> None:
+        """Compute what depends on the buckets, once they are known."""
+
+    def _new_buffer(self, b: int, is_first: bool = False) -> Any:
+        """A buffer for a bucket, filled with zeros."""
+        assert self.places is not None
+        like, size = self.places[b].like, self.size_of(b)
         if is_first and self.memory is not None:
-            flat = self.memory.empty(place.size, place.like.dtype)
+            flat = self.memory.empty(size, like.dtype)
             flat[...] = 0
             return flat
         if self.reduction is not None and self.group.dry:  # it computes on values; zeros do
-            return np.zeros(place.size, place.like.dtype)
-        return np.zeros_like(place.like, shape=place.size)
+            return np.zeros(size, like.dtype)
+        return np.zeros_like(like, shape=size)
 
     def bucket(self, index: int) -> Bucket:
         """A bucket whose buffer nobody uses."""
@@ -274,7 +282,40 @@ class Buckets:
         for buffer in self._kept[index]:
             if buffer.is_free():
                 return Bucket(index, place, buffer.flat, buffer.parts)
-        return Bucket(index, place, self._new(place))
+        return Bucket(index, place, self._new_buffer(index))
+
+    # -- what a bucket holds, and how it is summed -----------------------------------------------------------------
+    keeps_gradients = True
+    """Whether the buffers are kept from one sweep to the next."""
+    keeps_parts = True
+    """Whether the gradients lie in a buffer one after another."""
+
+    def size_of(self, b: int) -> int:
+        """The number of elements of a bucket's buffer."""
+        assert self.places is not None
+        return self.places[b].size
+
+    def write(self, bucket: Bucket, j: int, ct: Any) -> None:
+        """Copy the cotangent of the j-th parameter of a bucket into its buffer; None stands for zeros."""
+        bucket.parts()[j][...] = 0 if ct is None else ct
+
+    def start(self, bucket: Bucket, used: list[float]) -> Callable[[], Any] | None:
+        """Start the sum of a complete bucket. Return a function that waits for it, or None if it is done."""
+        if bucket.flat.__class__ is not Shaped:
+            bucket.flags[...] = used
+        if self.reduction is not None:
+            return self.reductions.start(self.reduction.reduce(bucket, self.group)).finish
+        if self.memory is not None:
+            self.memory.all_reduce_in_place(bucket.flat)
+            return None
+        return self.group.start(Request("all_reduce", bucket.flat, out=bucket.flat)).wait
+
+    def results(self, bucket: Bucket, used: list[float], answer: Any) -> Iterator[tuple[int, Any]]:
+        """Yield the index and the gradient of each parameter that some rank has used. `answer` is that of the wait."""
+        used = used if self.group.dry else bucket.flags.tolist()
+        for i, part, is_used in zip(bucket.indices, bucket.parts(), used, strict=True):
+            if is_used:
+                yield i, part if part.shape else part[()]
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
@@ -317,7 +358,7 @@ class _Filling:
         # The entries of a sweep that share a channel start their buckets in one order: the last entry first.
         self.queue: deque[tuple[_Filling, int]] = sweep.begun.setdefault(runs, deque())
         self.queue.extend((self, b) for b in range(len(places)))
-        self._wait: dict[int, Callable[[], Any]] = {}
+        self._wait: dict[int, Callable[[], Any] | None] = {}
 
     def announce(self) -> None:
         """Compare with the other ranks which gradients are summed."""
@@ -337,7 +378,7 @@ class _Filling:
         b, j = self._runs._at[i]
         self._taken.add(i)
         if not self._runs.group.dry:  # a dry run has no values
-            self.buckets[b].parts()[j][...] = 0 if ct is None else ct
+            self._runs.write(self.buckets[b], j, ct)
         self._used[b][j] = 0.0 if ct is None else 1.0
         self._missing[b] -= 1
         if not self._missing[b] and self._runs.is_early:
@@ -354,17 +395,9 @@ class _Filling:
             jobs[0].test()
 
     def _start(self, b: int) -> None:
-        runs, bucket = self._runs, self.buckets[b]
         if listeners:
             events.emit("begin", "backward", "gradient bucket")
-        if bucket.flat.__class__ is not Shaped:
-            bucket.flags[...] = self._used[b]
-        if runs.reduction is not None:
-            self._wait[b] = runs.reductions.start(runs.reduction.reduce(bucket, runs.group)).finish
-        elif runs.memory is not None:
-            runs.memory.all_reduce_in_place(bucket.flat)
-        else:
-            self._wait[b] = runs.group.start(Request("all_reduce", bucket.flat, out=bucket.flat)).wait
+        self._wait[b] = self._runs.start(self.buckets[b], self._used[b])
         if listeners:
             events.emit("end", "backward", "gradient bucket")
 
@@ -381,17 +414,9 @@ class _Filling:
                 )
         cotangents.clear()
         self._advance()
-        for b in range(len(self.buckets)):
-            if b in self._wait:
-                self._wait.pop(b)()
-            yield from self._parts(b)
-
-    def _parts(self, b: int) -> Iterator[tuple[int, Any]]:
-        bucket = self.buckets[b]
-        used = self._used[b] if self._runs.group.dry else bucket.flags.tolist()
-        for i, part, is_used in zip(bucket.indices, bucket.parts(), used, strict=True):
-            if is_used:
-                yield i, part if part.shape else part[()]
+        for b, bucket in enumerate(self.buckets):
+            wait = self._wait.pop(b)
+            yield from self._runs.results(bucket, self._used[b], None if wait is None else wait())
 
 
 def _first_uses(sweep: Sweep, first: int, step: int) -> dict[int, int]:

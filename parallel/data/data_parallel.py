@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import ref
+
+import numpy as np
 
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
@@ -14,10 +16,12 @@ from autograd.engine.tape import Tape
 from autograd.engine.tensor import Tensor, interior
 from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, call_site
 from autograd.nn import Module
-from collectives import current_mesh
+from collectives import Mesh, current_mesh
 
 from .buckets import Reduction
-from .entry import ENTRY, EntryPlan, plan_entry
+from .entry import ENTRY, Entry, plan_entry, plan_sharded_entry
+from .layers import Arena, Layers, layers_of
+from .sharded import SHARDED_ENTRY, is_divided, shard_parameter
 
 __all__ = ["DataParallel"]
 
@@ -43,6 +47,10 @@ class DataParallel(Module):
         those of the last step during the next backward pass needs 2, or else that pass allocates new buffers.
     reduction : Reduction, optional
         How a bucket is summed, for example a compression. By default it is summed exactly.
+    zero : {0, 1, 2, 3}
+        The stage of ZeRO: what each rank keeps only a part of. 1: the optimizer's state; 2: the gradients, too; 3: the
+        parameters, too. From 1 on the parameters of the module are replaced, here, by this rank's rows of them, with
+        the label ``Shard(0)``: make the optimizer from ``model.parameters()`` afterwards. A mesh must be current.
 
     Raises
     ------
@@ -89,6 +97,7 @@ class DataParallel(Module):
         first_bucket_bytes: int = 1 << 20,
         buffers: int = 1,
         reduction: Reduction | None = None,
+        zero: int = 0,
     ):
         if not isinstance(module, Module):
             raise ArgumentError(f"DataParallel: {module!r} was given; needed: a Module" + call_site())
@@ -103,12 +112,23 @@ class DataParallel(Module):
                 raise OptionError(text + call_site())
         self.module = module
         self.axis = axis
+        if isinstance(zero, bool) or zero not in (0, 1, 2, 3):
+            raise OptionError(f"DataParallel: zero={zero!r} was given; needed: 0, 1, 2 or 3" + call_site())
+        if zero and reduction is not None:
+            raise OptionError(
+                f"DataParallel: zero={zero} and a reduction were given. A reduction sums whole gradients, and here "
+                "each rank gets a part of the sum\n  fix: zero=0, or no reduction" + call_site()
+            )
+        self.zero = zero
         self._buckets = {**sizes, "reduction": reduction}
         self._parameters: list[Parameter] = []
         self._owners: list[tuple[dict[str, Any], str, int]] | None = None  # (attributes, name, index of the parameter)
         self._checked = False
-        self._plan: EntryPlan | None = None
-        self._entered: list[Tensor] | None = None  # the parameters inside, in a block of `accumulate`
+        self._entries: list[Entry] = []  # recorded where the module is called
+        self._layers: Layers | None = None  # entries of stage 3, recorded where a layer is called
+        self._entered: dict[int, Tensor] | None = None  # the parameters inside, in a block of `accumulate`
+        if zero:
+            self._divide()
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
@@ -127,37 +147,91 @@ class DataParallel(Module):
                 self._parameters.append(parameter)
             self._owners.append((vars(owner), attribute, index[id(parameter)]))
 
+    def _divide(self) -> None:
+        """Replace the parameters of the module by this rank's rows of them."""
+        self._register()
+        parameters, mesh = self._parameters, current_mesh()
+        on, owners = mesh.axis(self.axis), self._owners or []
+        self._check(mesh)
+        layers = layers_of(self.module, owners) if self.zero == 3 else []
+        freed = {k for layer in layers for k in layer.indices}
+        wholes: dict[int, Any] = {}
+        arena = Arena([[parameters[k].array for k in layer.indices] for layer in layers])
+        for n, layer in enumerate(layers):
+            wholes.update(zip(layer.indices, arena.arrays(n), strict=True))
+        for k, p in enumerate(parameters):
+            if is_divided(p):
+                kept = None if k in freed else wholes.setdefault(k, np.empty_like(p.array))
+                parameters[k] = shard_parameter(p, mesh, on, kept)
+        for attributes, name, k in owners:
+            attributes[name] = parameters[k]
+        self._entries = [self._entry([k for k, p in enumerate(parameters) if not is_divided(p)])]
+        self._entries.append(self._entry([k for k in wholes if k not in freed], wholes))
+        if layers:
+            entries = [self._entry(layer.indices, wholes) for layer in layers]
+            self._layers = Layers(layers, entries, arena, parameters)
+
+    def _entry(self, indices: list[int], wholes: dict[int, Any] | None = None) -> Entry:
+        """The entry of some parameters; of divided ones, if the arrays for the whole ones are given."""
+        options = self._buckets
+        if wholes is None:
+            return Entry(ENTRY, indices, lambda parameters: plan_entry(parameters, self.axis, **options))
+        into = [wholes[k] for k in indices]
+        keeps = self.zero == 1
+        return Entry(SHARDED_ENTRY, indices, lambda parameters: plan_sharded_entry(
+            parameters, self.axis, into, keeps_gradients=keeps, **options
+        ))  # fmt: skip
+
+    def _check(self, mesh: Mesh) -> None:
+        """Compare the parameters between the ranks, at their first use."""
+        if not self._checked:
+            for p in self._parameters:
+                p.labelled(mesh.grid)
+            mesh.check_replicas(self._parameters)
+            self._checked = True
+
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         if self._owners is None:
             self._register()
-        owners, parameters = self._owners or [], self._parameters
         entered = self._entered or self._enter()
-        plan, contexts = self._plan, state.contexts
+        contexts = state.contexts
         if entered and state.recording is not None:
-            assert plan is not None
-            state.contexts = (*contexts, partial(self._reuse_entry, ref(entered[0].tape), entered[0].node, plan))
+            again = {k: (x.array, x.layout, x.node) for k, x in entered.items()}
+            state.contexts = (*contexts, partial(self._reuse_entry, ref(next(iter(entered.values())).tape), again))
         try:
-            for attributes, name, k in owners:
-                attributes[name] = entered[k]
-            y: Tensor = self.module.forward(*args, **kwargs)  # or several
+            with self._inside(entered):
+                y: Tensor = self.module.forward(*args, **kwargs)  # or several
             return y
         finally:
             state.contexts = contexts
-            for attributes, name, k in owners:
-                attributes[name] = parameters[k]
 
-    def _enter(self) -> list[Tensor]:
-        """Record the entry of all parameters, and return them as they are inside."""
-        parameters, mesh = self._parameters, current_mesh()
-        if not self._checked:
-            for p in parameters:
-                p.labelled(mesh.grid)
-            mesh.check_replicas(parameters)
-            self._checked = True
-        plan = self._plan
-        if plan is None or not plan.fits(mesh, parameters):
-            plan = self._plan = plan_entry(parameters, self.axis, **self._buckets)
-        return ENTRY.record(parameters, plan.call, "call of the DataParallel model")
+    @contextmanager
+    def _inside(self, entered: dict[int, Tensor]) -> Iterator[None]:
+        """Let the module's attributes be the entered parameters, and its layers enter theirs where they are called."""
+        owners = self._owners or []
+        before = [attributes[name] for attributes, name, _ in owners]
+        try:
+            for attributes, name, k in owners:
+                if k in entered:
+                    attributes[name] = entered[k]
+            with nullcontext() if self._layers is None else self._layers.entering():
+                yield
+        finally:
+            for (attributes, name, _), value in zip(owners, before, strict=True):
+                attributes[name] = value
+
+    def _enter(self) -> dict[int, Tensor]:
+        """Record the entry of the parameters, and return them as they are inside, by their index."""
+        mesh = current_mesh()
+        self._check(mesh)
+        if not self._entries:
+            self._entries = [self._entry(list(range(len(self._parameters))))]
+        entered: dict[int, Tensor] = {}
+        for entry in self._entries:
+            entered |= entry.record(mesh, self._parameters)
+        if self._layers is not None:
+            self._layers.forget()
+        return entered
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -213,14 +287,8 @@ class DataParallel(Module):
         tape.backward()
 
     @contextmanager
-    def _reuse_entry(self, recording: Any, first: int, plan: EntryPlan) -> Iterator[None]:
+    def _reuse_entry(self, recording: Any, again: dict[int, tuple[Any, Any, int]]) -> Iterator[None]:
         """Give the module the parameters of an earlier entry, for the recomputation of a part of it (checkpointing)."""
-        owners, parameters, layouts = self._owners or [], self._parameters, plan.call.layouts
-        before = [attributes[name] for attributes, name, _ in owners]
-        try:
-            for attributes, name, k in owners:
-                attributes[name] = interior(parameters[k].array, layouts[k], recording(), first + k)
+        entered = {k: interior(array, layout, recording(), at) for k, (array, layout, at) in again.items()}
+        with self._inside(entered):
             yield
-        finally:
-            for (attributes, name, _), value in zip(owners, before, strict=True):
-                attributes[name] = value

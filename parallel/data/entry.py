@@ -6,10 +6,11 @@ P to I, so the tape itself sums the gradients over the ranks. Gradients are not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from autograd.engine.parameter import Parameter
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, LayoutError, call_site
 from autograd.layouts.layout import C, I, Layout, R
@@ -19,8 +20,9 @@ from collectives.joint import Joint, JointCall, OneByOne
 from collectives.ops.sums import CAST_I_TO_R
 
 from .buckets import Buckets
+from .sharded import ShardedBuckets
 
-__all__ = ["ENTRY", "EntryPlan", "enter", "plan_entry"]
+__all__ = ["ENTRY", "Entry", "EntryPlan", "enter", "plan_entry", "plan_sharded_entry"]
 
 ENTRY = Joint("parameter entry", CAST_I_TO_R)
 
@@ -97,6 +99,49 @@ def plan_entry(parameters: Sequence[Tensor], axis: str | Sequence[str], **bucket
     calls = [on.call(to=R, source=I)] * len(layouts)
     runs = Buckets(parameters, on, **buckets) if buckets else OneByOne(CAST_I_TO_R, parameters, calls, on)
     return EntryPlan(mesh, list(map(_layout, parameters)), JointCall(on, calls, layouts, runs))
+
+
+def plan_sharded_entry(
+    parameters: Sequence[Parameter], axis: str | Sequence[str], wholes: list[Any], **options: Any
+) -> EntryPlan:
+    """The calls and layouts of the entry of sharded parameters, with the options of `ShardedBuckets`."""
+    mesh = current_mesh()
+    on = mesh.axis(axis)
+    runs = ShardedBuckets(parameters, on, wholes, **options)
+    calls = [on.call(to=R, dim=0, extents=extents) for extents in runs.extents]
+    layouts = [p.labelled(mesh.grid).replace(on.names, R) for p in parameters]
+    return EntryPlan(mesh, list(map(_layout, parameters)), JointCall(on, calls, layouts, runs))
+
+
+class Entry:
+    """The entry of some of a module's parameters, which it records at each call.
+
+    Parameters
+    ----------
+    joint : Joint
+    indices : list of int
+        Which parameters of the module.
+    make : callable
+        ``make(parameters)``: their `EntryPlan` on the current mesh.
+    """
+
+    def __init__(self, joint: Joint, indices: list[int], make: Callable[[list[Any]], EntryPlan]):
+        self.joint, self.indices, self._make = joint, indices, make
+        self._plan: EntryPlan | None = None
+
+    def plan(self, mesh: Mesh, parameters: Sequence[Any]) -> EntryPlan:
+        """The plan for the present layouts of the module's `parameters`. All ranks of the axis call it."""
+        if self._plan is None or not self._plan.fits(mesh, parameters):
+            self._plan = self._make(list(parameters))
+        return self._plan
+
+    def record(self, mesh: Mesh, parameters: Sequence[Any]) -> dict[int, Tensor]:
+        """Record the entry, and return the entered parameters by their index."""
+        if not self.indices:
+            return {}
+        mine = [parameters[k] for k in self.indices]
+        call = self.plan(mesh, mine).call
+        return dict(zip(self.indices, self.joint.record(mine, call, "call of the DataParallel model"), strict=True))
 
 
 _layout = attrgetter("layout")

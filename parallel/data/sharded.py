@@ -1,0 +1,309 @@
+"""Sharded parameters (ZeRO): every rank owns a part of each parameter, with its gradient and optimizer state.
+
+A parameter is divided along its first dimension, as `numpy.array_split` divides: its label is ``Shard(0)``. It enters a
+computation by an all-gather (Shard -> R), whose adjoint is the reduce-scatter of its gradient (P -> Shard). So the
+optimizer, norms and checkpoints see ordinary sharded parameters. The stages differ in what is kept, not in what is
+computed:
+
+=======  =============================================  =============================================
+stage    whole parameters                               whole gradients
+=======  =============================================  =============================================
+1        kept; the owned rows are a view of them        kept in the buckets until the next sweep
+2        kept; the owned rows are a view of them        until their bucket is summed
+3        gathered for a layer's forward and backward    until their bucket is summed
+=======  =============================================  =============================================
+
+A bucket has one section for each rank, with that rank's rows of all its parameters, padded to equal lengths, and one
+flag per parameter. So one all-gather or reduce-scatter of equal counts moves all of them.
+
+Source: Rajbhandari et al., ZeRO (SC 2020), sections 5 and 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.engine.parameter import Parameter
+from autograd.engine.tape import Sweep
+from autograd.errors import LayoutError, call_site
+from autograd.layouts.layout import I, Shard
+from autograd.layouts.messages import describe
+from autograd.layouts.partition import labels_of_parts, nested_parts
+from collectives.inspect.probe import Probe
+from collectives.joint import Joint
+from collectives.mesh import Axis, Mesh
+from collectives.ops.parts import ALL_GATHER
+from collectives.transports.protocol import Request
+
+from .buckets import Bucket, Buckets, lay_out
+
+__all__ = ["SHARDED_ENTRY", "ShardedBuckets", "is_divided", "shard_parameter"]
+
+SHARDED_ENTRY = Joint("sharded parameter entry", ALL_GATHER)
+
+
+def is_divided(p: Parameter) -> bool:
+    """Whether a parameter is divided. A number is not: every rank has a copy."""
+    return p.array.ndim > 0
+
+
+def shard_parameter(p: Parameter, mesh: Mesh, on: Axis, whole: Any = None) -> Parameter:
+    """This rank's rows of an Invariant parameter, as a parameter with the label ``Shard(0)``.
+
+    With `whole`, an array of the parameter's shape and dtype, its rows are a view of `whole`.
+
+    Raises
+    ------
+    LayoutError
+        The parameter is not I on the axis, or its first dimension is divided along another axis.
+    """
+    layout = p.labelled(mesh.grid)
+    for axis, label in layout.items():
+        is_own = axis in on.names
+        if (is_own and label is not I) or (not is_own and isinstance(label, Shard) and label.dim == 0):
+            why, fix = f"{label!r}, so its first dimension is divided already", "zero=0, or divide another dimension"
+            if is_own:
+                why, fix = f"{label.word}; needed: Invariant", f"leave the label of {axis!r} out of its layout"
+            raise LayoutError(
+                f"DataParallel(zero=...) of {p.name or 'a parameter'}: {describe(p.array, p.array.shape, layout)}\n"
+                f"  axis {axis!r}: the parameter is {why}\n  fix: {fix}" + call_site()
+            )
+    sizes = [mesh.grid.sizes[mesh.grid.axis(name)] for name in on.names]
+    places = [mesh.grid.place[mesh.grid.axis(name)] for name in on.names]
+    extents = nested_parts(p.array.shape[0], sizes)
+    at, n = sum(extents[: on.group.index]), extents[on.group.index]
+    made = Parameter(p.array[at : at + n], name=p.name, requires_grad=p.requires_grad)
+    for name, label in zip(on.names, labels_of_parts(0, extents, sizes, places), strict=True):
+        layout = layout.replace((name,), label)
+    made.layout = layout
+    made.is_transposed = p.is_transposed
+    if whole is not None:
+        whole[...] = p.array
+        made.array = whole[at : at + n]
+    return made
+
+
+class _Block(NamedTuple):
+    """Ranks that follow each other and own equally many rows of a parameter."""
+
+    first: int
+    last: int
+    row: int  # the first row of the first rank
+    rows: int  # of each rank
+
+
+def _blocks(extents: Sequence[int]) -> list[_Block]:
+    found: list[_Block] = []
+    row = 0
+    for r, n in enumerate(extents):
+        if found and found[-1].rows == n:
+            found[-1] = found[-1]._replace(last=r + 1)
+        else:
+            found.append(_Block(r, r + 1, row, n))
+        row += n
+    return found
+
+
+class _Sections:
+    """The layout of a bucket of whole parameters: one section for each rank, see the module.
+
+    Parameters
+    ----------
+    shapes : sequence of tuple
+        The shapes of the whole parameters.
+    extents : sequence of sequence of int
+        For each of them, the rows of each rank.
+    flags : int
+        The number of flags at the end of each section.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], extents: Sequence[Sequence[int]], flags: int):
+        self.ranks = len(extents[0])
+        self.shapes = shapes
+        self.blocks = [_blocks(each) for each in extents]
+        self.rows = [math.prod(shape[1:]) for shape in shapes]  # elements of a row
+        self.offsets, end = [], 0
+        for each, row in zip(extents, self.rows, strict=True):
+            self.offsets.append(end)
+            end += max(each) * row
+        self.elements, self.size = end, end + flags
+        self.counts = [self.size] * self.ranks
+
+    def write(self, flat: Any, j: int, whole: Any) -> None:
+        """Copy the whole value of the j-th parameter into the sections; None stands for zeros."""
+        table, row, at = flat.reshape(self.ranks, self.size), self.rows[j], self.offsets[j]
+        for first, last, start, rows in self.blocks[j]:
+            part = table[first:last, at : at + rows * row]
+            if whole is None:
+                part[...] = 0
+            else:
+                part[...] = whole[start : start + (last - first) * rows].reshape(last - first, rows * row)
+
+    def read(self, flat: Any, j: int, whole: Any) -> None:
+        """Copy the j-th parameter from the sections into `whole`."""
+        table, row, at = flat.reshape(self.ranks, self.size), self.rows[j], self.offsets[j]
+        for first, last, start, rows in self.blocks[j]:
+            into = whole[start : start + (last - first) * rows]
+            into[...] = table[first:last, at : at + rows * row].reshape(into.shape)
+
+    def part(self, section: Any, j: int, rows: int) -> Any:
+        """The rows of the j-th parameter in one section, as a view."""
+        at = self.offsets[j]
+        return section[at : at + rows * self.rows[j]].reshape(rows, *self.shapes[j][1:])
+
+
+class _WholeShape:
+    """What `lay_out` reads of a parameter: its name, and its array, of the shape of the whole."""
+
+    def __init__(self, p: Parameter):
+        self.name = p.name
+        self.array = np.broadcast_to(np.empty_like(p.array, shape=()), p.global_shape)
+
+
+class ShardedBuckets(Buckets):
+    """The all-gathers and reduce-scatters of an entry of sharded parameters. It is the `Runs` of a joint step.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        Shard(0) along the axis.
+    on : Axis
+    wholes : list of array
+        The arrays into which the parameters are gathered.
+    keeps_gradients : bool
+        Whether the whole gradients stay in the buckets (stage 1).
+    **options
+        Those of `Buckets`.
+    """
+
+    keeps_parts = False
+
+    def __init__(
+        self, parameters: Sequence[Parameter], on: Axis, wholes: list[Any], *, keeps_gradients: bool, **options: Any
+    ):
+        super().__init__([_WholeShape(p) for p in parameters], on, **options)  # type: ignore[misc]  # see `_WholeShape`
+        self.shards = parameters
+        self.wholes = wholes
+        self.keeps_gradients = keeps_gradients
+        self.keeps_wholes = all(p.array.base is whole for p, whole in zip(parameters, wholes, strict=True))
+        self.gathered: Callable[[], None] | None = None  # takes the place of the all-gathers of `forward`
+        self.extents = [self._extents_of(p) for p in parameters]
+        self._mine = [each[on.group.index] for each in self.extents]
+        self._views = [
+            whole[sum(each[: on.group.index]) :][:n]
+            for whole, each, n in zip(wholes, self.extents, self._mine, strict=True)
+        ]
+        self._gathers = [
+            (place.indices, self._sections(place.indices, 0))
+            for place in lay_out(self._parameters, range(len(parameters)), *self._limits)
+        ]
+        self._by_bucket: list[_Sections] = []
+
+    def _extents_of(self, p: Parameter) -> tuple[int, ...]:
+        assert p.layout is not None
+        grid = p.layout.grid
+        return nested_parts(p.global_shape[0], [grid.sizes[grid.axis(name)] for name in self.on.names])
+
+    def _sections(self, indices: Sequence[int], flags: int) -> _Sections:
+        shapes = [self._parameters[i].array.shape for i in indices]
+        return _Sections(shapes, [self.extents[i] for i in indices], flags)
+
+    # -- forward ---------------------------------------------------------------------------------------------------
+    def forward(self, arrays: list[Any]) -> list[Any]:
+        if self.on.size == 1:
+            return arrays
+        if self.gathered is None:
+            self.start_gathers()()
+        else:
+            self.gathered()
+        return list(self.wholes)
+
+    def start_gathers(self) -> Callable[[], None]:
+        """Start the all-gathers. Return a function that waits for them and writes the whole arrays."""
+        started = [self._start_gather(b) for b in range(len(self._gathers))]
+
+        def finish() -> None:
+            for each in started:
+                each()
+
+        return finish
+
+    def _start_gather(self, b: int) -> Callable[[], None]:
+        indices, sections = self._gathers[b]
+        if self.group.dry:
+            pending = self.group.start(Request("all_gather", self._new(sections.size), counts=sections.counts))
+            return lambda: pending.wait() and None
+        section = self._new(sections.size)
+        for j, i in enumerate(indices):
+            p = self.shards[i]
+            if self.keeps_wholes and p.array.base is not self.wholes[i] and not p.uses:
+                self._views[i][...] = p.array  # it was loaded, or assigned: let it be a part of the whole again
+                p.array = self._views[i]
+            sections.part(section, j, self._mine[i])[...] = p.array
+
+        request = Request("all_gather", section, counts=sections.counts)
+        pending = self.group.start(request)
+
+        def finish() -> None:
+            gathered = pending.wait()
+            for j, i in enumerate(indices):
+                sections.read(gathered, j, self.wholes[i])
+
+        return finish
+
+    def _new(self, size: int) -> Any:
+        return np.zeros_like(self.shards[0].array, shape=size)
+
+    # -- backward --------------------------------------------------------------------------------------------------
+    def _settle(self) -> None:
+        assert self.places is not None
+        self._by_bucket = [self._sections(place.indices, len(place.indices)) for place in self.places]
+
+    def size_of(self, b: int) -> int:
+        return self._by_bucket[b].size * self.on.size
+
+    def write(self, bucket: Bucket, j: int, ct: Any) -> None:
+        self._by_bucket[bucket.index].write(bucket.flat, j, ct)
+
+    def start(self, bucket: Bucket, used: list[float]) -> Callable[[], Any]:
+        sections, group = self._by_bucket[bucket.index], self.group
+        if not group.dry:
+            bucket.flat.reshape(sections.ranks, sections.size)[:, sections.elements :] = used
+        request = Request("reduce_scatter", bucket.flat, counts=sections.counts)
+        if not self.keeps_gradients:
+            bucket.flat = None  # a call that is started owns a copy
+        if self.memory is not None:
+            section = self.memory.run(request)
+            return lambda: section
+        return group.start(request).wait
+
+    def results(self, bucket: Bucket, used: list[float], section: Any) -> Iterator[tuple[int, Any]]:
+        sections, group = self._by_bucket[bucket.index], self.group
+        if not group.dry:
+            used = section[sections.elements :].tolist()
+            if self.keeps_gradients:  # then the part of the sum needs no memory of its own
+                at = group.index * sections.size
+                bucket.flat[at : at + sections.size] = section
+                section = bucket.flat[at : at + sections.size]
+        for j, (i, is_used) in enumerate(zip(bucket.indices, used, strict=True)):
+            if is_used:
+                yield i, sections.part(section, j, self._mine[i])
+
+    def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
+        if self.on.size > 1:
+            yield from super().adjoint(cotangents, sweep, step)
+            return
+        for i in reversed(range(len(cotangents))):
+            g = cotangents.pop()
+            if g is not None:
+                yield i, g
+
+    def sent(self, group: Probe) -> None:
+        for b, place in enumerate(self.places or ()):
+            sections = self._by_bucket[b]
+            flat = np.zeros(sections.size * self.on.size, place.like.dtype)
+            group.run(Request("reduce_scatter", flat, counts=sections.counts))
