@@ -5,7 +5,8 @@
 
 The bytes are the payload of the messages of a ring (`Traffic`), from the start of the block of `LocalSGD` to its end.
 
-The waiting time is that in `ParameterServer.read` and `push`. Each rank pauses at seeded random steps, the same number
+The waiting time is that for slower ranks (`ParameterServer.waited_s`); the time in reads and pushes also has their
+transfers and locks. Each rank pauses at seeded random steps, the same number
 of steps on every rank, so that the ranks are equally fast on average. Synchronous is ``staleness=0``. A pause takes no
 processor time. Runs are interleaved; figures are medians over the rounds of the mean over the ranks.
 
@@ -90,8 +91,8 @@ def bytes_of(options: argparse.Namespace, every: int) -> float:
         return traffic.bytes / options.steps
 
 
-def waiting(options: argparse.Namespace, staleness: int, nth: int) -> tuple[float, float]:
-    """The seconds that this rank has waited, and those of the whole run."""
+def waiting(options: argparse.Namespace, staleness: int, nth: int) -> tuple[float, float, float]:
+    """The seconds that this rank has waited for slower ones, those in reads and pushes, and those of the run."""
     with cc.Mesh(dp=-1) as mesh:
         axis = mesh.axis("dp")
         rank = int(axis.rank)
@@ -101,47 +102,45 @@ def waiting(options: argparse.Namespace, staleness: int, nth: int) -> tuple[floa
         model = make_model()
         optimizer = optim.SGD(model.parameters(), lr=0.001)
         axis.group.barrier()
-        began = time.perf_counter()
+        inside, began = 0.0, time.perf_counter()
         with ParameterServer(model, "dp", optimizer, staleness=staleness) as server:
             for step, pause in enumerate(pauses):
+                start = time.perf_counter()
                 server.read()
+                inside += time.perf_counter() - start
                 x, y = rows(rank, step)
                 with ag.Tape() as tape:
                     loss = cc.declare_partial(nn.cross_entropy(model(x), y), "dp")
                 tape.backward(loss)
                 time.sleep((1.0 + options.pause_ms * pause) * 1e-3)  # every step takes at least a millisecond
+                start = time.perf_counter()
                 server.push()
-        return server.waited_s, time.perf_counter() - began
+                inside += time.perf_counter() - start
+        return server.waited_s, inside, time.perf_counter() - began
 
 
 def mean_of_ranks(mine: float) -> float:
-    return float(np.mean([np.frombuffer(each, np.float64)[0] for each in cc.world().exchange(np.float64(mine).tobytes())]))
+    return float(np.mean(np.frombuffer(b"".join(cc.world().exchange(np.float64(mine).tobytes())), np.float64)))
 
 
 def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
     synchronous, local = mean_of_ranks(bytes_of(options, 0)), mean_of_ranks(bytes_of(options, options.every))
-    waited: dict[int, list[float]] = {0: [], options.staleness: []}
-    taken: dict[int, list[float]] = {0: [], options.staleness: []}
+    seconds: dict[int, list[list[float]]] = {0: [], options.staleness: []}
     for nth in range(options.rounds):
-        for staleness in waited:
-            w, t = waiting(options, staleness, nth)
-            waited[staleness].append(mean_of_ranks(w))
-            taken[staleness].append(mean_of_ranks(t))
+        for staleness, found in seconds.items():
+            found.append([mean_of_ranks(mine) for mine in waiting(options, staleness, nth)])
     if cc.world().rank != 0:
         return
-    found = {
-        f"bytes a step, local SGD with {options.every} local steps": (local, synchronous),
-        f"seconds waited, staleness {options.staleness}":
-            (statistics.median(waited[options.staleness]), statistics.median(waited[0])),
-        f"seconds of the run, staleness {options.staleness}":
-            (statistics.median(taken[options.staleness]), statistics.median(taken[0])),
-    }  # fmt: skip
+    figures = {f"bytes a step, local SGD with {options.every} local steps": (local, synchronous)}
+    bounded, blocking = (list(map(statistics.median, zip(*seconds[s], strict=True))) for s in (options.staleness, 0))
+    for what, ours, peer in zip(("waited", "in reads and pushes", "of the run"), bounded, blocking, strict=True):
+        figures[f"seconds {what}, staleness {options.staleness}"] = ours, peer
     if options.json:
-        print(json.dumps({k: {"ours": a, "peer": b, "ratio": b / a} for k, (a, b) in found.items()}))
+        print(json.dumps({k: {"ours": a, "peer": b, "ratio": b / a} for k, (a, b) in figures.items()}))
         return
     print(f"{'':52}{'ours':>12}{'synchronous':>14}{'ratio':>8}")
-    for figure, (ours, peer) in found.items():
+    for figure, (ours, peer) in figures.items():
         print(f"{figure:52}{ours:12.5g}{peer:14.5g}{peer / ours:8.2f}")
 
 

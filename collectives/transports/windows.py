@@ -42,16 +42,16 @@ def check_memory(x: Any, name: str) -> None:
         shown = f"shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
         raise ShapeError(f"window on '{name}': {shown} was given; needed: a contiguous array of one dimension")
     if x.dtype not in _DIRECT:
-        raise DtypeError(f"window on '{name}': dtype {x.dtype} was given; needed: a numeric dtype of at least 1 byte,"
-                         " and no float16: float32 holds its sums")  # fmt: skip
+        raise DtypeError(f"window on '{name}': dtype {x.dtype} was given; needed: a numeric dtype, and not"
+                         " float16: float32 holds its sums")  # fmt: skip
 
 
 class Window:
     """Memory of every rank of a group, which any of them reads and updates without the owner's participation.
 
     `Communicator.window` makes it. `get`, `add` and `fetch_and_add` are atomic for each element. A block of
-    ``with window.locked(owner):`` is atomic for the whole memory of one rank: no other rank accesses it meanwhile. A
-    rank holds one lock at a time, and makes no other communication in the block.
+    ``with window.locked(owner):`` is atomic for the whole memory of one rank: no other rank is in such a block for it
+    meanwhile. A rank holds one lock of a window at a time, and does not wait for other ranks in the block.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Window:
 
     Notes
     -----
-    Each call moves the bytes of its elements in one message, and a lock costs one more message or two. They are counted
+    Each call moves the bytes of its elements in one message, and a lock costs two more of 8 bytes. They are counted
     in the group's `Traffic`: an `add` as sent to the owner, a `get` as sent by it. Over MPI it is a window with passive
     targets (MPI standard 4.1, chapter 12). Whether an owner that computes delays the others depends on the network;
     ringtape's monitor thread makes progress for it.
@@ -106,10 +106,10 @@ class Window:
         return self._fetch_and_add(np.full(1, value, self.dtype), owner, at)
 
     @contextmanager
-    def locked(self, owner: int, shared: bool = False) -> Iterator[None]:
-        """Nobody else accesses the memory of a rank inside the block; if `shared`, nobody else locks it exclusively."""
+    def locked(self, owner: int) -> Iterator[None]:
+        """No other rank is in such a block for the memory of `owner` meanwhile."""
         self._check("locked", owner)
-        self._lock(owner, shared)
+        self._lock(owner)
         try:
             yield
         finally:
@@ -146,7 +146,7 @@ class Window:
     def _fetch_and_add(self, value: Array, owner: int, at: int) -> Any:
         raise NotImplementedError
 
-    def _lock(self, owner: int, shared: bool) -> None:
+    def _lock(self, owner: int) -> None:
         raise NotImplementedError
 
     def _unlock(self, owner: int) -> None:
@@ -171,7 +171,7 @@ class LocalWindow(Window):
         self._memory, self._locks = memory, locks
         self._held: int | None = None
 
-    def _lock(self, owner: int, shared: bool) -> None:
+    def _lock(self, owner: int) -> None:
         self._locks[owner].acquire()
         self._held = owner
 

@@ -200,9 +200,9 @@ def weighted_means(call: str, values: Sequence[Array], weight: float, on: Axis, 
     means: list[Any] = [None] * len(values)
     for bucket in _buckets(values, bucket_bytes):
         ends = np.cumsum([part.stop - part.start for part in bucket]).tolist()
-        flat = np.empty(ends[-1] + 1, values[bucket[0].index].dtype)
+        flat = np.empty(ends[-1] + 1, values[bucket[0].array].dtype)
         for part, start, end in zip(bucket, [0, *ends], ends, strict=False):
-            np.multiply(values[part.index].reshape(-1)[part.start : part.stop], weight, out=flat[start:end])
+            np.multiply(values[part.array].reshape(-1)[part.start : part.stop], weight, out=flat[start:end])
         flat[-1] = weight
         total = on.group.run(Request("all_reduce", flat))
         if total[-1] == 0:
@@ -212,16 +212,16 @@ def weighted_means(call: str, values: Sequence[Array], weight: float, on: Axis, 
             )
         total = total[:-1] / total[-1]
         for part, start, end in zip(bucket, [0, *ends], ends, strict=False):
-            if means[part.index] is None:
-                means[part.index] = np.empty(values[part.index].shape, total.dtype)
-            means[part.index].reshape(-1)[part.start : part.stop] = total[start:end]
+            if means[part.array] is None:
+                means[part.array] = np.empty(values[part.array].shape, total.dtype)
+            means[part.array].reshape(-1)[part.start : part.stop] = total[start:end]
     return [np.empty(x.shape, x.dtype) if mean is None else mean for x, mean in zip(values, means, strict=True)]
 
 
 class _Part(NamedTuple):
-    """Elements `start` to `stop` of the `index`-th array."""
+    """Elements `start` to `stop` of the array with number `array`."""
 
-    index: int
+    array: int
     start: int
     stop: int
 
@@ -232,7 +232,7 @@ def _buckets(values: Sequence[Array], bucket_bytes: int) -> list[list[_Part]]:
     Examples
     --------
     >>> _buckets([np.zeros(3), np.zeros(4)], 40)
-    [[_Part(index=0, start=0, stop=3), _Part(index=1, start=0, stop=2)], [_Part(index=1, start=2, stop=4)]]
+    [[_Part(array=0, start=0, stop=3), _Part(array=1, start=0, stop=2)], [_Part(array=1, start=2, stop=4)]]
     """
     found: list[list[_Part]] = []
     for dtype in dict.fromkeys(x.dtype for x in values):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import ArgumentError, OptionError, call_site
+from autograd.errors import ArgumentError, MeshError, OptionError, call_site
 from autograd.nn import Module
 from autograd.optim import Optimizer
 from autograd.optim.hyperparameters import check_count
@@ -199,6 +199,11 @@ class ParameterServer:
                 f"start of {type(self).__name__} (axis={'*'.join(on.names)!r} staleness={self.staleness} "
                 f"servers={servers} {elements} elements of {dtype}{digest})"
             )
+        if on.group.dry:
+            raise MeshError(
+                f"{type(self).__name__} in a dry world: the order of its reads and pushes is that of a run; needed: ranks "
+                "that run" + call_site()
+            )
         self._on, self._group, self._me = on, on.group, on.group.index
         self._bounds = np.linspace(0, elements, servers + 1).astype(int).tolist()
         self._value = host_flat(learned, np.empty(elements, dtype))  # the shared parameters as they were last read
@@ -336,7 +341,7 @@ class ParameterServer:
         versions = [0] * (len(self._bounds) - 1)
         for owner in self._owners():
             start, end = self._slice(owner)
-            with self._window.locked(owner, shared=True):
+            with self._window.locked(owner):
                 self._value[start:end] = self._window.get(owner)
                 versions[owner] = self._records.fetch_and_add(0, owner, 0)
         start = 0

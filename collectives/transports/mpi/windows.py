@@ -97,11 +97,35 @@ def _added_up(values: Array, here: Array, there: Array, counts: Array) -> tuple[
 
 
 # -- memory that the ranks use at different times ---------------------------------------------------------------------
+_ZERO, _ONE = np.zeros(1, np.int64), np.ones(1, np.int64)
+_SHORTEST_S, _LONGEST_S = 2e-5, 2e-3  # the pauses of a rank that polls
+_SHARE = 0.1  # of the time waited so far is the next pause
+
+
+def _pause(began: float) -> None:
+    """Sleep between two polls of a wait that began at this time."""
+    time.sleep(min(max(_SHARE * (time.perf_counter() - began), _SHORTEST_S), _LONGEST_S))
+
+
+def _allocated(comm: Any, x: Array) -> Any:
+    """A window with the contents of `x` on this rank, open for access to all ranks."""
+    rank = comm.Get_rank()
+    window = MPI.Win.Allocate(x.nbytes, x.itemsize, MPI.INFO_NULL, comm)
+    window.Lock(rank, MPI.LOCK_EXCLUSIVE)
+    np.frombuffer(window.tomemory(), x.dtype, x.size)[:] = x
+    window.Unlock(rank)
+    comm.Barrier()
+    window.Lock_all(MPI.MODE_NOCHECK)
+    return window
+
+
 class MpiWindow(Window):
     """A window of ranks that are processes. `MpiCommunicator.window` creates it, on all ranks.
 
-    MPI allocates the memory, because libraries then reach it without the owner, where the hardware can. An access
-    outside of `locked` is an epoch of its own, and uses MPI's accumulates only, which are atomic for each element.
+    MPI allocates the memory, because libraries then reach it without the owner, where the hardware can. The window is
+    open for access to all ranks from its creation on. Outside of `locked` only MPI's accumulates are used, which are
+    atomic for each element. A lock is a number in a second window that a rank sets by compare-and-swap, and not MPI's
+    own lock: to take that, MPICH waits until the owner calls MPI, also where memory is shared.
 
     Parameters
     ----------
@@ -121,47 +145,61 @@ class MpiWindow(Window):
         self, comm: Any, x: Array, counts: Sequence[int], channel: Channel, waits: Waits,
         collective: Callable[[str, Callable[[], Any]], Any],
     ):  # fmt: skip
-        index = comm.Get_rank()
-        super().__init__(index, channel.ranks, counts, x.dtype, channel.name)
+        super().__init__(comm.Get_rank(), channel.ranks, counts, x.dtype, channel.name)
         self._channel, self._waits, self._collective = channel, waits, collective
         self._datatype = KINDS[x.dtype].datatype
         self._held: int | None = None
         self._window: Any = None
+        self._latches: Any = None  # of each rank, 1 while its memory is locked
 
         def make() -> None:
-            self._window = window = MPI.Win.Allocate(x.nbytes, x.itemsize, MPI.INFO_NULL, comm)
-            window.Lock(index, MPI.LOCK_EXCLUSIVE)
-            np.frombuffer(window.tomemory(), x.dtype, x.size)[:] = x
-            window.Unlock(index)
-            comm.Barrier()
+            self._window = _allocated(comm, x)
+            self._latches = _allocated(comm, np.zeros(1, np.int64))
 
         collective("window", make)
 
     def free(self) -> None:
         """Release the memory. All ranks of the group call it, and none uses the window any more."""
-        self._collective("free a window", self._window.Free)
+        def free() -> None:
+            for window in (self._window, self._latches):
+                window.Unlock_all()
+                window.Free()
+
+        self._collective("free a window", free)
 
     def _block(self, call: str, function: Callable[..., Any], *args: Any) -> Any:
         # No rank has to make a call of number 0 for this wait to end, so that it is never part of a deadlock.
         return self._waits.block((self._channel, call, 0, None), function, *args)
 
-    def _lock(self, owner: int, shared: bool) -> None:
-        self._block("lock", self._window.Lock, owner, MPI.LOCK_SHARED if shared else MPI.LOCK_EXCLUSIVE)
+    def _lock(self, owner: int) -> None:
+        wait = (self._channel, "lock", 0, None)
+        self._waits.block(wait, self._latch, owner, wait)
         self._held = owner
+
+    def _latch(self, owner: int, wait: Wait) -> None:
+        found, began = np.empty(1, np.int64), time.perf_counter()
+        while True:
+            self._latches.Compare_and_swap(_ONE, _ZERO, found, owner, 0)
+            self._latches.Flush(owner)
+            if found[0] == 0:
+                return
+            if self._waits.activity.is_alarmed:
+                self._waits.check(wait)
+            _pause(began)
 
     def _unlock(self, owner: int) -> None:
         self._held = None
-        self._block("unlock", self._window.Unlock, owner)
+
+        def release() -> None:
+            self._latches.Accumulate(_ZERO, owner, (0, 1, MPI.INT64_T), MPI.REPLACE)
+            self._latches.Flush(owner)
+
+        self._block("unlock", release)
 
     def _access(self, owner: int, start: Callable[[], None]) -> None:
         """Start an access, and return once it is complete at the owner."""
-        if self._held == owner:
-            start()
-            self._window.Flush(owner)
-            return
-        self._window.Lock(owner, MPI.LOCK_SHARED)
         start()
-        self._window.Unlock(owner)
+        self._window.Flush(owner)
 
     def _get(self, owner: int, start: int, out: Array) -> Array:
         self._block("get", self.read, owner, start, out)
@@ -188,10 +226,6 @@ class MpiWindow(Window):
             lambda: self._window.Fetch_and_op(given, found, owner, at, MPI.SUM),
         )  # fmt: skip
         return before[0].item()
-
-
-_SHORTEST_S, _LONGEST_S = 2e-5, 2e-3  # the pauses between two readings of the clocks
-_SHARE = 0.1  # of the time waited so far is the next pause
 
 
 class MpiClocks(Clocks):
@@ -234,7 +268,7 @@ class MpiClocks(Clocks):
             self._waits.block(wait, self._poll, wait)
 
     def _poll(self, wait: Wait) -> None:
-        activity, clock, began, pause = self._waits.activity, wait[2], time.perf_counter(), 0.0
+        activity, clock, began = self._waits.activity, wait[2], time.perf_counter()
         while True:
             self._window.read(0, 0, self._found)
             self._least = int(self._found.min())
@@ -242,8 +276,7 @@ class MpiClocks(Clocks):
                 return
             if activity.is_alarmed:
                 self._waits.check(wait)
-            time.sleep(min(max(pause, _SHORTEST_S), _LONGEST_S))
-            pause = _SHARE * (time.perf_counter() - began)
+            _pause(began)
 
     def free(self) -> None:
         """Release the memory."""

@@ -183,7 +183,7 @@ def test_a_bound_of_zero_is_synchronous_sgd(ranks: int) -> None:
 
 @pytest.mark.parametrize("bound", [1, 2])
 def test_reads_see_the_steps_within_the_bound(bound: int) -> None:
-    """The parameter of a worker is the number of its pushes: a read sees at least those of the steps before the bound."""
+    """An element of the parameter counts the pushes of one worker."""
     workers, steps = 3, 12
 
     class Counts(nn.Module):
@@ -211,7 +211,7 @@ def test_reads_see_the_steps_within_the_bound(bound: int) -> None:
 
 
 def test_the_fastest_blocks_at_the_bound() -> None:
-    """Worker 0 could take all of its steps at once. It stops `staleness` steps ahead of worker 1, which waits for that."""
+    """Worker 0 could take all of its steps at once. It stops ahead of worker 1, which waits for that."""
     bound = 2
 
     def program(mesh: cc.Mesh, rank: int) -> Any:
@@ -415,10 +415,13 @@ def test_arguments() -> None:
 
 
 def test_a_dry_world_is_refused() -> None:
-    with pytest.raises(MeshError, match="dry world"), cc.dry(4), cc.Mesh(dp=4):
+    def program() -> None:
         model = make_model()
         with ParameterServer(model, "dp", OPTIMIZERS["SGD"](model.parameters())):
             pass
+
+    with pytest.raises(MeshError, match="dry"), cc.World("dry", ranks=4), cc.Mesh(dp=4):
+        program()
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
