@@ -342,7 +342,8 @@ class Communicator:
         self._refuse_dry("window")
         given = [each.decode().split() for each in self.exchange(f"{x.dtype.str} {x.size}".encode())]
         if len({dtype for dtype, _ in given}) > 1:
-            dtypes = ", ".join(f"rank {rank}: {np.dtype(each[0])}" for rank, each in zip(self.ranks, given, strict=True))
+            found = [np.dtype(dtype) for dtype, _ in given]
+            dtypes = ", ".join(f"rank {rank}: {dtype}" for rank, dtype in zip(self.ranks, found, strict=True))
             raise CollectiveMismatch(f"window on '{self.name}': {dtypes}; needed: the same dtype on all ranks")
         return self._window_of(x, [int(count) for _, count in given])
 

@@ -226,7 +226,7 @@ class Clocks:
             It is less than before.
         """
         if clock < self.mine:
-            raise ArgumentError(f"the clock of this rank is {self.mine}, and {clock} was given; a clock never decreases")
+            raise ArgumentError(f"the clock of this rank is {self.mine}, and {clock} was given; needed: no less")
         self._set(clock)
 
     def wait(self, clock: int) -> None:

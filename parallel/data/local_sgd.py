@@ -211,8 +211,8 @@ class LocalSGD:
         self._axis("step")
         if self.optimizer.calls != self._calls:
             raise OptionError(
-                f"{type(self).__name__}.step: the optimizer has taken a step by itself; needed: local.step() in the place "
-                "of optimizer.step(), which it calls" + call_site()
+                f"{type(self).__name__}.step: the optimizer has taken a step by itself; needed: local.step() in the "
+                "place of optimizer.step(), which it calls" + call_site()
             )
         self.optimizer.step()
         self._calls = self.optimizer.calls

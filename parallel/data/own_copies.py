@@ -68,8 +68,8 @@ class OwnCopies:
         for i, p in enumerate(self.learned):
             if id(p) not in mine:
                 raise ArgumentError(
-                    f"{caller}: {p.name or f'parameter {i}'} of the optimizer is no parameter of the module; needed: an "
-                    "optimizer of parameters of the module that is trained" + call_site()
+                    f"{caller}: {p.name or f'parameter {i}'} of the optimizer is no parameter of the module; needed: "
+                    "an optimizer of parameters of the module that is trained" + call_site()
                 )
         self._digest_every = optimizer.digest_every
 
@@ -207,8 +207,8 @@ def weighted_means(call: str, values: Sequence[Array], weight: float, on: Axis, 
         total = on.group.run(Request("all_reduce", flat))
         if total[-1] == 0:
             raise OptionError(
-                f"{call}: weight=0 was given on all {on.size} ranks, so that their mean is undefined; needed: a positive "
-                "weight on one of them" + call_site()
+                f"{call}: weight=0 was given on all {on.size} ranks, so that their mean is undefined; needed: a "
+                "positive weight on one of them" + call_site()
             )
         total = total[:-1] / total[-1]
         for part, start, end in zip(bucket, [0, *ends], ends, strict=False):

@@ -213,7 +213,7 @@ class ParameterServer:
         self._window: Window = self._group.window(self._value[start:end])
         self._records: Window = self._group.window(records)
         self._clocks: Clocks = self._group.clocks()
-        self._turns: list[int] = [] if script is None else [i for i, rank in enumerate(script) if rank == self._me][::-1]
+        self._turns: list[int] = [i for i, rank in enumerate(script or ()) if rank == self._me][::-1]
         self._turn_clocks: Clocks | None = None if script is None else self._group.clocks()
         self._copies.part()
         if self._turn_clocks is not None:
@@ -230,8 +230,8 @@ class ParameterServer:
         on, name = self._axis("the end of the block"), type(self).__name__
         if self._turns:
             raise OptionError(
-                f"{name}: the script has {len(self._turns)} more turns for rank {self._me}, which has left the block after "
-                f"{self.clock} steps; needed: one turn for each read and each push of a rank" + call_site()
+                f"{name}: the script has {len(self._turns)} more turns for rank {self._me}, which has left the block "
+                f"after {self.clock} steps; needed: one turn for each read and each push of a rank" + call_site()
             )
         self._clocks.set(FINISHED)
         if on.size > 1 and on.group.checking:
@@ -250,7 +250,9 @@ class ParameterServer:
     def _axis(self, call: str) -> Axis:
         if self._on is None:
             name = type(self).__name__
-            raise OptionError(f"{call} outside of the block of {name}; needed: with {name}(...) as server:" + call_site())
+            raise OptionError(
+                f"{call} outside of the block of {name}; needed: with {name}(...) as server:" + call_site()
+            )
         return self._on
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -356,8 +358,8 @@ class ParameterServer:
         if self._turn_clocks is not None:
             if not self._turns:
                 raise OptionError(
-                    f"{what}: the script has no turn left for rank {self._me}, which has made {self.clock} steps; needed: "
-                    "one turn for each read and each push of a rank" + call_site()
+                    f"{what}: the script has no turn left for rank {self._me}, which has made {self.clock} steps; "
+                    "needed: one turn for each read and each push of a rank" + call_site()
                 )
             self._turn_clocks.wait(self._turns[-1])
         if self.staleness is not None:
@@ -407,8 +409,8 @@ def _refuse_impossible(caller: str, script: tuple[int, ...], on: Axis, staleness
             what = "push" if made[rank] % 2 else "read"
             raise OptionError(
                 f"{caller}: script[{i}]={rank} is the {what} of step {made[rank] // 2 + 1} of rank {rank}, and rank "
-                f"{behind} has made {slowest // 2} steps{' and a read' * (slowest % 2)}; staleness={staleness} was given, "
-                "so that this turn would never come\n  fix: a larger staleness, or another order" + call_site()
+                f"{behind} has made {slowest // 2} steps{' and a read' * (slowest % 2)}; staleness={staleness} was "
+                "given, so that this turn would never come\n  fix: a larger staleness, or another order" + call_site()
             )
         made[rank] += 1
         left[rank] -= 1

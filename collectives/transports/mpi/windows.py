@@ -191,7 +191,7 @@ class MpiWindow(Window):
         self._held = None
 
         def release() -> None:
-            self._latches.Accumulate(_ZERO, owner, (0, 1, MPI.INT64_T), MPI.REPLACE)
+            self._latches.Fetch_and_op(_ZERO, np.empty(1, np.int64), owner, 0, MPI.REPLACE)
             self._latches.Flush(owner)
 
         self._block("unlock", release)
