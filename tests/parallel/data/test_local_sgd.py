@@ -75,8 +75,8 @@ def values(model: Any) -> list[np.ndarray]:
 
 
 def serial(
-    ranks: int, make: Callable[[Any], optim.Optimizer], steps: int, every: int, outer: tuple[float, float] | None = None,
-    weights: list[float] | None = None,
+    ranks: int, make: Callable[[Any], optim.Optimizer], steps: int, every: int,
+    outer: tuple[float, float] | None = None, weights: list[float] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
     """The algorithm, written down: copies of one model, trained one after another and averaged."""
     models = [make_model() for _ in range(ranks)]
@@ -511,7 +511,8 @@ def test_accumulating_over_microbatches_and_synchronising_in_between() -> None:
             twice = [p.grad.numpy().copy() for p in model.parameters()]
             optimizer.zero_grad()
             backward(model, rank, 1)
-            return all(np.allclose(a + p.grad.numpy(), b) for a, b, p in zip(first, twice, model.parameters(), strict=True))
+            second = [p.grad.numpy() for p in model.parameters()]
+            return all(np.allclose(a + b, both) for a, b, both in zip(first, second, twice, strict=True))
 
     assert all(on_ranks(2, program))
 
