@@ -7,7 +7,8 @@ The model classifies handwritten digits. Each rank pauses at random steps, all o
 others use too. Synchronous ranks wait for whoever pauses. Local ranks wait every few steps; a sweep shows what a longer
 interval costs in loss. With a parameter server ranks wait only at the bound of staleness, or never.
 
-The loss is that of the whole training set, computed after the run from copies of rank 0's parameters.
+The loss is that of the whole training set, computed after the run from copies of rank 0's parameters. Between two
+synchronisations of local SGD these are rank 0's own, so that the curve rises and falls with the interval.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ def program(options: argparse.Namespace) -> None:
     curves, stale = {}, {}
     with cc.Mesh(dp=-1) as mesh:
         axis = mesh.axis("dp")
+        synchronous(Run(argparse.Namespace(**{**vars(options), "steps": 2}), int(axis.rank), axis.size))  # a warm-up
         for name, train in ways.items():
             run = Run(options, int(axis.rank), axis.size)
             train(run)

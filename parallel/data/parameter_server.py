@@ -201,8 +201,8 @@ class ParameterServer:
             )
         if on.group.dry:
             raise MeshError(
-                f"{type(self).__name__} in a dry world: the order of its reads and pushes is that of a run; needed: ranks "
-                "that run" + call_site()
+                f"{type(self).__name__} in a dry world: the order of its reads and pushes is that of a run; needed: "
+                "ranks that run" + call_site()
             )
         self._on, self._group, self._me = on, on.group, on.group.index
         self._bounds = np.linspace(0, elements, servers + 1).astype(int).tolist()
@@ -271,8 +271,8 @@ class ParameterServer:
         self._axis("read")
         if self._read is not None:
             raise OptionError(
-                f"read: rank {self._me} has read for step {self.clock + 1} and has not pushed; needed: push() after each "
-                "read(), also without gradients" + call_site()
+                f"read: rank {self._me} has read for step {self.clock + 1} and has not pushed; needed: push() after "
+                "each read(), also without gradients" + call_site()
             )
         self._begin("read", 2 * self.clock)
         self._read = self._fetch()
@@ -396,8 +396,8 @@ def _refuse_impossible(caller: str, script: tuple[int, ...], on: Axis, staleness
     for rank, turns in enumerate(left):
         if turns % 2:
             raise OptionError(
-                f"{caller}: the script has {turns} turns for rank {rank}; needed: an even number, a read and a push for "
-                "each step" + call_site()
+                f"{caller}: the script has {turns} turns for rank {rank}; needed: an even number, a read and a push "
+                "for each step" + call_site()
             )
     if staleness is None:
         return
