@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import collectives as cc
@@ -12,7 +14,12 @@ from .windows_cases import conforms
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_threads(ranks: int) -> None:
-    cc.run(lambda: conforms(cc.world()), ranks)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns so often that a missing lock shows
+    try:
+        cc.run(lambda: conforms(cc.world()), ranks)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("on", ["here", pytest.param("openmpi", marks=pytest.mark.slow)])
