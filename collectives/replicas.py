@@ -50,6 +50,7 @@ from .transports.protocol import Communicator
 
 __all__ = [
     "compare_end", "compare_objective", "compare_pending", "compare_replicas", "compare_step", "is_due", "note_numbers",
+    "settle",
 ]  # fmt: skip
 
 _SAME = (I, R, C, D)

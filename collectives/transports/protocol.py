@@ -11,19 +11,20 @@ the copy that a started call owns, counters of messages, observers, and a method
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy import empty, ndarray
 
 from autograd.arrays.shape_only import Shaped
-from autograd.errors import DtypeError
+from autograd.errors import CollectiveMismatch, DtypeError, MeshError
 from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
 from ..checks.sanitizer import Addend, Copy
 from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
 from .traffic import Traffic
+from .windows import AloneClocks, Clocks, LocalWindow, Window, check_memory
 
 __all__ = ["Array", "Communicator", "Observer", "Pending", "Request", "Runs", "Wrapper", "observers", "quietly"]
 
@@ -326,6 +327,52 @@ class Communicator:
         """Start a prepared call; see the class. By default the call is complete when this returns."""
         return Pending.done(self._run(request, x, out))
 
+    # -- memory that the ranks use at different times -----------------------------------------------------------
+    def window(self, x: Array) -> Window:
+        """A window whose memory on this rank is a copy of `x`; see `windows`. All ranks of the group call it.
+
+        `x` is flat, on the host, and has the same dtype on all ranks. Its size may differ between them.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            `x` is not flat and contiguous, or it is boolean or float16.
+        CollectiveMismatch
+            The ranks give arrays of different dtypes.
+        MeshError
+            The transport has no windows: nothing is sent in a dry world.
+        """
+        check_memory(x, self.name)
+        if self.size == 1:
+            return LocalWindow(self.index, self.ranks, [x.copy()], [Lock()], self.name)
+        self._refuse_dry("window")
+        given = [each.decode().split() for each in self.exchange(f"{x.dtype.str} {x.size}".encode())]
+        if len({dtype for dtype, _ in given}) > 1:
+            found = [np.dtype(dtype) for dtype, _ in given]
+            dtypes = ", ".join(f"rank {rank}: {dtype}" for rank, dtype in zip(self.ranks, found, strict=True))
+            raise CollectiveMismatch(f"window on '{self.name}': {dtypes}; needed: the same dtype on all ranks")
+        return self._window_of(x, [int(count) for _, count in given])
+
+    def clocks(self) -> Clocks:
+        """Counters of the ranks, all at 0; see `windows`. All ranks of the group call it."""
+        if self.size == 1:
+            return AloneClocks()
+        self._refuse_dry("clocks")
+        return self._clocks_of()
+
+    def _refuse_dry(self, what: str) -> None:
+        if self.dry:
+            raise MeshError(
+                f"{what} on '{self.name}': a dry world of {self.size} ranks has no memory of the other ranks; needed: "
+                "ranks that run"
+            )
+
+    def _window_of(self, x: Array, counts: Sequence[int]) -> Window:
+        raise NotImplementedError
+
+    def _clocks_of(self) -> Clocks:
+        raise NotImplementedError
+
     foreign: Callable[..., Any] | None = None
     """``foreign(name, function, x)`` runs ``function(x, comm)`` with mpi4py's communicator; None without MPI."""
     poke: Callable[[], None] | None = None
@@ -444,6 +491,12 @@ class Wrapper(Communicator):
 
     def lane(self, purpose: str) -> Communicator:
         return self.base.lane(purpose)
+
+    def window(self, x: Array) -> Window:
+        return self.base.window(x)
+
+    def clocks(self) -> Clocks:
+        return self.base.clocks()
 
     def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         self.base.agree(call, layout, is_rooted, addend)

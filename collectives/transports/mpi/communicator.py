@@ -8,7 +8,7 @@ every wait, for the monitor of the `job`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -70,6 +70,7 @@ class MpiCommunicator(HostTransport):
         self._foreign: MpiCommunicator | None = None
         self._lanes: dict[str, MpiCommunicator] = {}
         self._tag = 0
+        self._clocks = 0  # how many were made
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
         self.pools = groups.pools
         if handle is not None:  # nobody waits for a channel of a single rank
@@ -267,6 +268,19 @@ class MpiCommunicator(HostTransport):
         self._run(Request("all_gather", counts=sizes), np.frombuffer(data, np.uint8), parts, "exchange")
         ends = np.cumsum(counts).tolist()
         return [parts[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
+
+    # -- windows and clocks ------------------------------------------------------------------------------------
+    def _window_of(self, x: Array, counts: Sequence[int]) -> windows.MpiWindow:
+        return windows.MpiWindow(self._comm, x, counts, self._channel, self._waits, self.block)
+
+    def _clocks_of(self) -> windows.MpiClocks:
+        self._clocks = number = self._clocks + 1
+        channel = Channel(f"{self._channel.key}/clocks {number}", f"{self.name}/clocks", self.ranks)
+        self._waits.activity.channels[channel.key] = channel
+        counts = [self.size] + [0] * (self.size - 1)
+        mine = np.zeros(counts[self.index], np.int64)
+        window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block)
+        return windows.MpiClocks(window, channel, self._waits, self.index)
 
     # -- messages ----------------------------------------------------------------------------------------------
     def _start_send(

@@ -1,5 +1,8 @@
 """One-sided calls over MPI windows, with passive targets: the owner of the memory takes no part in a transfer.
 
+`MpiWindow` is memory that the ranks use at different times, and `MpiClocks` are counters in one. `get` and `accumulate`
+are collective calls of all ranks:
+
 Each call makes a window over the caller's array, transfers the data, and frees the window. Freeing is collective: when
 a call returns, all transfers are complete and no rank accesses the memory any more. There is one transfer per source,
 for any number of runs, which are combined in a datatype. MPI does not define the order in which the ranks' accumulates
@@ -9,15 +12,19 @@ See the MPI standard 4.1, chapters 5 (datatypes) and 12 (one-sided communication
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...job.activity import Channel, Wait
 from ..protocol import Array, Runs
-from .library import MPI, Kind
+from ..windows import Clocks, Window
+from .library import KINDS, MPI, Kind
+from .waiting import Waits
 
-__all__ = ["accumulate", "get"]
+__all__ = ["MpiClocks", "MpiWindow", "accumulate", "get"]
 
 
 def get(comm: Any, kind: Kind, x: Array, runs: Runs, out: Array) -> Array:
@@ -87,3 +94,190 @@ def _added_up(values: Array, here: Array, there: Array, counts: Array) -> tuple[
     np.add.at(sums, inverse, values[mine])
     begins = np.concatenate([[0], np.flatnonzero(np.diff(places) != 1) + 1])
     return sums, begins, places[begins], np.diff(np.concatenate([begins, [len(places)]]))
+
+
+# -- memory that the ranks use at different times ---------------------------------------------------------------------
+_ZERO, _ONE = np.zeros(1, np.int64), np.ones(1, np.int64)
+_SHORTEST_S, _LONGEST_S = 2e-5, 2e-3  # the pauses of a rank that polls
+_SHARE = 0.1  # of the time waited so far is the next pause
+
+
+def _pause(began: float) -> None:
+    """Sleep between two polls of a wait that began at this time."""
+    time.sleep(min(max(_SHARE * (time.perf_counter() - began), _SHORTEST_S), _LONGEST_S))
+
+
+def _allocated(comm: Any, x: Array) -> Any:
+    """A window with the contents of `x` on this rank, open for access to all ranks."""
+    rank = comm.Get_rank()
+    window = MPI.Win.Allocate(x.nbytes, x.itemsize, MPI.INFO_NULL, comm)
+    window.Lock(rank, MPI.LOCK_EXCLUSIVE)
+    np.frombuffer(window.tomemory(), x.dtype, x.size)[:] = x
+    window.Unlock(rank)
+    comm.Barrier()
+    window.Lock_all(MPI.MODE_NOCHECK)
+    return window
+
+
+class MpiWindow(Window):
+    """A window of ranks that are processes. `MpiCommunicator.window` creates it, on all ranks.
+
+    MPI allocates the memory, because libraries then reach it without the owner, where the hardware can. The window is
+    open for access to all ranks from its creation on. Outside of `locked` only MPI's accumulates are used, which are
+    atomic for each element. A lock is a number in a second window that a rank sets by compare-and-swap, and not MPI's
+    own lock: to take that, MPICH waits until the owner calls MPI, also where memory is shared.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    x : array
+        The first contents of this rank's memory.
+    counts : sequence of int
+        The elements of every rank.
+    channel : Channel
+        Where the waits are recorded.
+    waits : Waits
+    collective : callable
+        ``collective(name, function)`` runs a function that all ranks call (`MpiCommunicator.block`).
+    """
+
+    def __init__(
+        self, comm: Any, x: Array, counts: Sequence[int], channel: Channel, waits: Waits,
+        collective: Callable[[str, Callable[[], Any]], Any],
+    ):  # fmt: skip
+        super().__init__(comm.Get_rank(), channel.ranks, counts, x.dtype, channel.name)
+        self._channel, self._waits, self._collective = channel, waits, collective
+        self._datatype = KINDS[x.dtype].datatype
+        self._held: int | None = None
+        self._window: Any = None
+        self._latches: Any = None  # of each rank, 1 while its memory is locked
+
+        def make() -> None:
+            self._window = _allocated(comm, x)
+            self._latches = _allocated(comm, np.zeros(1, np.int64))
+
+        collective("window", make)
+
+    def free(self) -> None:
+        """Release the memory. All ranks of the group call it, and none uses the window any more."""
+        def free() -> None:
+            for window in (self._window, self._latches):
+                window.Unlock_all()
+                window.Free()
+
+        self._collective("free a window", free)
+
+    def _block(self, call: str, function: Callable[..., Any], *args: Any) -> Any:
+        # No rank has to make a call of number 0 for this wait to end, so that it is never part of a deadlock.
+        return self._waits.block((self._channel, call, 0, None), function, *args)
+
+    def _lock(self, owner: int) -> None:
+        wait = (self._channel, "lock", 0, None)
+        self._waits.block(wait, self._latch, owner, wait)
+        self._held = owner
+
+    def _latch(self, owner: int, wait: Wait) -> None:
+        found, began = np.empty(1, np.int64), time.perf_counter()
+        while True:
+            self._latches.Compare_and_swap(_ONE, _ZERO, found, owner, 0)
+            self._latches.Flush(owner)
+            if found[0] == 0:
+                return
+            if self._waits.activity.is_alarmed:
+                self._waits.check(wait)
+            _pause(began)
+
+    def _unlock(self, owner: int) -> None:
+        self._held = None
+
+        def release() -> None:
+            self._latches.Fetch_and_op(_ZERO, np.empty(1, np.int64), owner, 0, MPI.REPLACE)
+            self._latches.Flush(owner)
+
+        self._block("unlock", release)
+
+    def _access(self, owner: int, start: Callable[[], None]) -> None:
+        """Start an access, and return once it is complete at the owner."""
+        start()
+        self._window.Flush(owner)
+
+    def _get(self, owner: int, start: int, out: Array) -> Array:
+        self._block("get", self.read, owner, start, out)
+        return out
+
+    def read(self, owner: int, start: int, out: Array) -> None:
+        """`get` for a caller that records its wait itself."""
+        there, mine = (start, out.size, self._datatype), [out, self._datatype]
+        if self._held == owner:
+            self._access(owner, lambda: self._window.Get(mine, owner, there))
+            return
+        nothing = [np.empty(0, self.dtype), 0, self._datatype]
+        self._access(owner, lambda: self._window.Get_accumulate(nothing, mine, owner, there, MPI.NO_OP))
+
+    def _add(self, values: Array, owner: int, start: int) -> None:
+        given, there = [values, self._datatype], (start, values.size, self._datatype)
+        self._block("add", self._access, owner, lambda: self._window.Accumulate(given, owner, there, MPI.SUM))
+
+    def _fetch_and_add(self, value: Array, owner: int, at: int) -> Any:
+        before = np.empty(1, self.dtype)
+        given, found = [value, self._datatype], [before, self._datatype]
+        self._block(
+            "fetch_and_add", self._access, owner,
+            lambda: self._window.Fetch_and_op(given, found, owner, at, MPI.SUM),
+        )  # fmt: skip
+        return before[0].item()
+
+
+class MpiClocks(Clocks):
+    """Clocks in the memory of the first rank. `MpiCommunicator.clocks` creates them, on all ranks.
+
+    The channel's count of calls is this rank's clock. So a wait for the clocks is a wait for the calls of other ranks,
+    and the monitors find deadlocks and ranks that have left as for collective calls.
+
+    Parameters
+    ----------
+    window : MpiWindow
+        One integer for each rank, all at the first rank.
+    channel : Channel
+        A channel of these clocks alone.
+    waits : Waits
+    index : int
+    """
+
+    def __init__(self, window: MpiWindow, channel: Channel, waits: Waits, index: int):
+        self._window, self._channel, self._waits, self._index = window, channel, waits, index
+        self._found = np.empty(len(channel.ranks), np.int64)
+        self._least = 0  # a lower bound of all clocks
+
+    @property
+    def mine(self) -> int:
+        return self._channel.calls
+
+    def _set(self, clock: int) -> None:
+        change = np.array([clock - self._channel.calls], np.int64)
+        self._window.add(change, 0, self._index)
+        self._channel.calls = clock
+
+    def values(self) -> list[int]:
+        found: list[int] = self._window.get(0).tolist()
+        return found
+
+    def wait(self, clock: int) -> None:
+        if self._least < clock:
+            wait = (self._channel, "wait for clock", clock, None)
+            self._waits.block(wait, self._poll, wait)
+
+    def _poll(self, wait: Wait) -> None:
+        activity, clock, began = self._waits.activity, wait[2], time.perf_counter()
+        while True:
+            self._window.read(0, 0, self._found)
+            self._least = int(self._found.min())
+            if self._least >= clock:
+                return
+            if activity.is_alarmed:
+                self._waits.check(wait)
+            _pause(began)
+
+    def free(self) -> None:
+        """Release the memory."""
+        self._window.free()

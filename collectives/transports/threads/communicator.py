@@ -25,8 +25,10 @@ from ...checks.sanitizer import Addend, Statement
 from ..protocol import Array, Pending, Request
 from ..staged import HostTransport
 from ..traffic import Traffic
+from ..windows import LocalWindow
 from .calls import Part, agreed
-from .rendezvous import Channel, Message, Rendezvous
+from .clocks import LocalClocks
+from .rendezvous import Board, Channel, Memory, Message, Rendezvous
 from .waiting import WaitingRanks
 
 __all__ = ["LocalCommunicator", "LocalWorld"]
@@ -99,6 +101,7 @@ class LocalCommunicator(HostTransport):
         self._number = 0
         self._sent = [0] * self.size
         self._received = [0] * self.size
+        self._windows = self._boards = 0  # how many were made
         self.traffic = Traffic()
 
     def __repr__(self) -> str:
@@ -156,6 +159,21 @@ class LocalCommunicator(HostTransport):
         statement, self._statement = self._statement, None
         rendezvous = self._join(request, x, out, statement, short_site(*find_site()))
         return Pending(lambda: self._ready(rendezvous), lambda: self._result_of(rendezvous))
+
+    # -- windows and clocks ------------------------------------------------------------------------------------
+    def _window_of(self, x: Array, counts: Sequence[int]) -> LocalWindow:
+        self._windows = number = self._windows + 1
+        with self._world.lock:
+            shared = self._channel.windows.setdefault(number, Memory(self.size))
+            shared.memory[self.index] = x.copy()
+        self.barrier()
+        return LocalWindow(self.index, self.ranks, shared.memory, shared.locks, self.name)
+
+    def _clocks_of(self) -> LocalClocks:
+        self._boards = number = self._boards + 1
+        with self._world.lock:
+            board = self._channel.boards.setdefault(number, Board(self.ranks, self.name))
+        return LocalClocks(self._world, board, self._world_rank)
 
     # -- rendezvous --------------------------------------------------------------------------------------------
     def _join(self, request: Request, x: Any, out: Any, statement: Statement | None, site: str | int) -> Rendezvous:

@@ -1,4 +1,4 @@
-"""The two things that a rank which is a thread can wait for: a rendezvous of its group, or a message from one rank.
+"""The things that a rank which is a thread can wait for: a rendezvous of its group, a message, or the ranks' clocks.
 
 An announced call carries its rank's statement about it (see `sanitizer`). The rank that completes the rendezvous
 compares the statements as well, so a fingerprint needs no rendezvous of its own. A rank's line in the user's program is
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from threading import Lock
 from typing import Any
 
 from autograd.errors import CollectiveMismatch, CommunicationError, site_of_thread
@@ -18,7 +19,7 @@ from ...checks.sanitizer import Statement
 from ..protocol import Array
 from .calls import AGREES, combine
 
-__all__ = ["Channel", "Message", "Rendezvous"]
+__all__ = ["Board", "Channel", "Memory", "Message", "Milestone", "Rendezvous", "Wait"]
 
 
 def _ranks_text(ranks: Iterable[int]) -> str:
@@ -155,10 +156,57 @@ class Message:
         return f"{text}: {self.text}" if self.text else text
 
 
-class Channel:
-    """The state that the ranks of one group share: incomplete rendezvous, and unmatched messages."""
+class Board:
+    """The clocks of a group, and the incomplete waits for them."""
 
-    __slots__ = ("messages", "numbered", "rendezvous", "name", "ranks")
+    __slots__ = ("clocks", "milestones", "name", "ranks")
+
+    def __init__(self, ranks: tuple[int, ...], name: str):
+        self.ranks = ranks
+        self.name = name
+        self.clocks = [0] * len(ranks)
+        self.milestones: dict[int, Milestone] = {}
+
+
+class Milestone:
+    """A wait until all clocks of a board are at least `clock`."""
+
+    __slots__ = ("board", "clock", "done", "waiters")
+
+    def __init__(self, board: Board, clock: int):
+        self.board = board
+        self.clock = clock
+        self.done = False
+        self.waiters: list[int] = []
+
+    def needs(self, rank: int) -> bool:
+        """Whether the clock of world rank `rank` is behind."""
+        ranks = self.board.ranks
+        return rank in ranks and self.board.clocks[ranks.index(rank)] < self.clock
+
+    def wait_text(self, rank: int) -> str:
+        behind = [r for r, clock in zip(self.board.ranks, self.board.clocks, strict=True) if clock < self.clock]
+        text = f"a wait on '{self.board.name}' until all clocks are {self.clock}"
+        return f"{text}, for {_ranks_text(behind)}" if behind else text
+
+
+class Memory:
+    """The memory of every rank in a window, with a lock for each."""
+
+    __slots__ = ("locks", "memory")
+
+    def __init__(self, size: int):
+        self.memory: list[Any] = [None] * size
+        self.locks = [Lock() for _ in range(size)]
+
+
+Wait = Rendezvous | Message | Milestone
+
+
+class Channel:
+    """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, windows and clocks."""
+
+    __slots__ = ("boards", "messages", "numbered", "rendezvous", "name", "ranks", "windows")
 
     def __init__(self, ranks: tuple[int, ...], name: str):
         self.ranks = ranks
@@ -166,3 +214,5 @@ class Channel:
         self.rendezvous: dict[int, Rendezvous] = {}
         self.messages: dict[tuple[int, int, int], Message] = {}  # by source, destination and order
         self.numbered: dict[tuple[int, int, int], deque[Message]] = {}  # by source, destination and number
+        self.boards: dict[int, Board] = {}  # clocks, in the order in which they were made
+        self.windows: dict[int, Memory] = {}  # in the order in which they were made

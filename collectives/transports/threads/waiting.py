@@ -18,7 +18,7 @@ from autograd.errors import CommunicationError, DeadlockError, MeshError, RankFa
 
 from ...checks import modes
 from ...job.activity import forked_text
-from .rendezvous import Message, Rendezvous
+from .rendezvous import Wait
 
 __all__ = ["WaitingRanks"]
 
@@ -52,7 +52,7 @@ class WaitingRanks:
         self.failed_ranks: dict[int, str] = {}
         self._failure: str | None = None  # a failure that ends all waits
         self._idle = 0  # the number of ranks that are blocked or have ended
-        self._waits: list[Rendezvous | Message | None] = [None] * size
+        self._waits: list[Wait | None] = [None] * size
         self._threads: list[int | None] = [None] * size
         self._has_finished = [False] * size
         self._errors: list[CommunicationError | None] = [None] * size
@@ -61,7 +61,7 @@ class WaitingRanks:
             lock.acquire()
         _worlds.add(self)
 
-    def block(self, rank: int, wait: Rendezvous | Message) -> None:
+    def block(self, rank: int, wait: Wait) -> None:
         """Block world rank `rank` until `wait` is done.
 
         Raises
@@ -100,7 +100,7 @@ class WaitingRanks:
         if error is not None:
             raise error
 
-    def release(self, wait: Rendezvous | Message) -> None:
+    def release(self, wait: Wait) -> None:
         """Mark `wait` as done and wake the ranks that wait for it. The caller holds the lock."""
         wait.done = True
         for rank in wait.waiters:
@@ -137,13 +137,13 @@ class WaitingRanks:
         """Whether a rank has raised an exception."""
         return self._failure is not None or bool(self.failed_ranks)
 
-    def failure_for(self, wait: Rendezvous | Message | None) -> str | None:
+    def failure_for(self, wait: Wait | None) -> str | None:
         """The failure that ends `wait`; None if `wait` can still complete."""
         if self._failure is not None or wait is None:
             return self._failure
         return next((text for rank, text in self.failed_ranks.copy().items() if wait.needs(rank)), None)
 
-    def ends(self, rank: int, wait: Rendezvous | Message) -> bool:
+    def ends(self, rank: int, wait: Wait) -> bool:
         """Whether `wait`, which rank `rank` tests, is done.
 
         Raises

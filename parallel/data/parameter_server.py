@@ -1,0 +1,416 @@
+"""A parameter server: ranks train at their own pace on parameters that the ranks together hold.
+
+The server is no process of its own. The flat vector of all parameters is divided into slices, and each rank holds one
+in a window (`collectives.transports.windows`), which the others read and add to while it computes. So the bytes of
+reads and pushes spread over the ranks.
+
+A worker's step is a *read*, which copies the parameters, and a *push*, which adds the change of the worker's optimizer.
+The order of the reads and pushes of different workers is free within the bound of staleness, or given by a script.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.errors import ArgumentError, MeshError, OptionError, call_site
+from autograd.nn import Module
+from autograd.optim import Optimizer
+from autograd.optim.hyperparameters import check_count
+from collectives import current_mesh
+from collectives.mesh import Axis
+from collectives.transports.windows import FINISHED, Clocks, Window
+
+from .own_copies import OwnCopies, assign, host_flat, numbers_of, weighted_means
+
+__all__ = ["ParameterServer", "Push"]
+
+_BINS = 64  # of the histogram; the last one holds all that is staler
+
+
+class Push(NamedTuple):
+    """One push, with the version of the parameters that its gradient was computed from.
+
+    Attributes
+    ----------
+    worker : int
+        The rank along the axis.
+    clock : int
+        The number of steps that the worker had made before.
+    read : tuple of int
+        The version that it read: the number of pushes that each slice had received.
+    version : tuple of int
+        The version of each slice when the push was added.
+    """
+
+    worker: int
+    clock: int
+    read: tuple[int, ...]
+    version: tuple[int, ...]
+
+    @property
+    def staleness(self) -> int:
+        """The pushes of other workers between the read and the push, the largest number of all slices."""
+        return max((now - then for now, then in zip(self.version, self.read, strict=True)), default=0)
+
+
+class ParameterServer:
+    """Train on parameters that the ranks of `axis` share: fully asynchronously, or with bounded staleness.
+
+    Inside ``with ParameterServer(...) as server:`` the parameters are V along `axis`: each rank's copy of the shared
+    ones, as it has read them. A step is `read`, backward of the rank's own loss, and `push`, which takes the
+    optimizer's step on the copy and adds the change to the shared parameters. The ranks may make different numbers of
+    steps. At the end of the block all ranks wait for each other, and the parameters are I again, with the shared value.
+
+    Parameters
+    ----------
+    module : Module
+        Its parameters are I along `axis`, and equal on its ranks.
+    axis : str or sequence of str
+        The mesh axes whose ranks are the workers.
+    optimizer : Optimizer
+        Of parameters of `module`; any optimizer. It runs on the worker, so that its state (momentum) is the worker's.
+    staleness : int or None
+        How many steps a worker may be ahead of the slowest one: it blocks while it is further ahead. 0 is synchronous
+        training. None is fully asynchronous: no worker ever blocks.
+    servers : int, optional
+        The number of ranks that hold slices, the first ones of the axis. The default is all of them. A step of a worker
+        sends messages to each, so that a large world may want fewer.
+    script : sequence of int, optional
+        The order of all reads and pushes, for exact tests: the rank whose turn it is, one turn for each read and each
+        push. The ranks wait for their turns. The results are then those of a serial program.
+
+    Attributes
+    ----------
+    clock : int
+        The number of steps that this rank has made.
+    last : Push or None
+        This rank's latest push.
+    waited_s : float
+        The seconds that this rank has waited for slower ones in `read` and `push`, without those for its turns.
+
+    Raises
+    ------
+    LayoutError
+        At the start of the block: a parameter is not I along `axis`.
+    ReplicaMismatch
+        The parameters differ between the ranks at the start of the block.
+    CollectiveMismatch
+        The ranks give different options.
+    OptionError
+        An option is out of range; a script names a rank that the axis lacks, or breaks the bound of staleness. A rank
+        reads or pushes out of turn.
+    ArgumentError
+        `module` is no Module, or `optimizer` no optimizer of its parameters.
+    MeshError
+        The world is dry: a dry run has no order of reads and pushes.
+
+    See Also
+    --------
+    LocalSGD : Without a server; the ranks synchronise every few steps.
+
+    Notes
+    -----
+    The changes of all workers are added, never averaged, as gradients are in `DataParallel`. So the loss carries the
+    normalisation: divide by the rows of a *global* batch, as with `DataParallel`, or scale the learning rate. Divide
+    before ``cc.declare_partial``.
+
+    With a bound s, the read of a worker that has made c steps sees all pushes of the steps before c - s, and none of
+    the steps from c + s on. So with s = 0 every worker reads the parameters after the same steps of all workers: the
+    result is that of synchronous SGD up to the order of the sum. A worker that has left the block counts as infinitely
+    far: nobody waits for it.
+
+    A read or a push of one slice is atomic. A slice has a version, the number of its pushes. Reads of different slices
+    may be of different versions. A push carries the worker, its clock and the versions that it read (`Push`), and its
+    staleness is counted in a histogram at the first rank (`histogram`).
+
+    Bytes: a read and a push move the parameters once each, in float32 or the parameters' wider dtype. Messages: about
+    four to each server a read, five a push, and two of 8 bytes to the first rank, which holds the clocks. A worker that
+    is blocked reads the clocks, 8 bytes a rank, at intervals of up to 2 ms.
+
+    A worker that raises or is killed ends the job, as everywhere in ringtape. Buffers are each worker's own inside the
+    block, and averaged at its end. The optimizer's state differs between the ranks when the block ends; see `LocalSGD`.
+
+    Sources: Dean et al., Large scale distributed deep networks (NIPS 2012), section 4.1, asynchronous; Ho et al., More
+    effective distributed ML via a stale synchronous parallel parameter server (NIPS 2013), section 2, bounded. There a
+    bound of 0 lets fast workers' pushes of the same step through; here it does not.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> from autograd import nn, optim
+    >>> from parallel.data.parameter_server import ParameterServer
+    >>> def program():
+    ...     with cc.Mesh(dp=2) as mesh:
+    ...         model = nn.Linear(1, 1, bias=False)
+    ...         model.weight.data = [[0.0]]
+    ...         optimizer = optim.SGD(model.parameters(), lr=0.5)
+    ...         x = ag.tensor([[1.0 + mesh.axis("dp").rank]], dtype="float32")  # V: the rows of this rank
+    ...         with ParameterServer(model, "dp", optimizer, staleness=1) as server:
+    ...             for _ in range(3):
+    ...                 server.read()
+    ...                 with ag.Tape() as tape:
+    ...                     loss = cc.declare_partial(model(x).sum(), "dp")
+    ...                 tape.backward(loss)
+    ...                 server.push()
+    ...         return model.weight.item()
+    >>> cc.run(program, ranks=2)
+    [-4.5, -4.5]
+    """
+
+    def __init__(
+        self, module: Module, axis: str | Sequence[str], optimizer: Optimizer, *, staleness: int | None = None,
+        servers: int | None = None, script: Iterable[int] | None = None,
+    ):  # fmt: skip
+        caller = type(self).__name__
+        self._copies = OwnCopies(caller, module, axis, optimizer)
+        if staleness is not None:
+            check_count(caller, staleness=staleness)
+        if servers is not None:
+            check_count(caller, least=1, servers=servers)
+        self.optimizer = optimizer
+        self.staleness = staleness
+        self.servers = servers
+        self.script = None if script is None else _checked_script(caller, script)
+        self.clock = 0
+        self.last: Push | None = None
+        self.waited_s = 0.0
+        self._on: Axis | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(axis={self._copies.axis!r}, staleness={self.staleness}): {self.clock} steps"
+
+    # -- the block -------------------------------------------------------------------------------------------------
+    def __enter__(self) -> ParameterServer:
+        on = current_mesh().axis(self._copies.axis)
+        script, learned = self.script, self._copies.learned
+        if script is not None:
+            _refuse_impossible(type(self).__name__, script, on, self.staleness)
+        dtype = np.result_type(np.float32, *[p.array.dtype for p in learned])
+        elements = sum(int(p.array.size) for p in learned)
+        servers = max(1, min(on.size if self.servers is None else self.servers, on.size, elements))
+        if on.size > 1 and on.group.checking:
+            digest = "" if script is None else f" script={zlib.crc32(np.array(script, np.int64).tobytes()):08x}"
+            on.group.agree(
+                f"start of {type(self).__name__} (axis={'*'.join(on.names)!r} staleness={self.staleness} "
+                f"servers={servers} {elements} elements of {dtype}{digest})"
+            )
+        if on.group.dry:
+            raise MeshError(
+                f"{type(self).__name__} in a dry world: the order of its reads and pushes is that of a run; needed: "
+                "ranks that run" + call_site()
+            )
+        self._on, self._group, self._me = on, on.group, on.group.index
+        self._bounds = np.linspace(0, elements, servers + 1).astype(int).tolist()
+        self._value = host_flat(learned, np.empty(elements, dtype))  # the shared parameters as they were last read
+        start, end = self._slice(self._me) if self._me < servers else (0, 0)
+        # Each server has the version of its slice, and the first one the histogram.
+        records = np.zeros((self._me < servers) + _BINS * (self._me == 0), np.int64)
+        self._window: Window = self._group.window(self._value[start:end])
+        self._records: Window = self._group.window(records)
+        self._clocks: Clocks = self._group.clocks()
+        self._turns: list[int] = [i for i, rank in enumerate(script or ()) if rank == self._me][::-1]
+        self._turn_clocks: Clocks | None = None if script is None else self._group.clocks()
+        self._copies.part()
+        if self._turn_clocks is not None:
+            self._turn_clocks.set(self._turns[-1] if self._turns else FINISHED)
+        self.clock, self.last, self.waited_s = 0, None, 0.0
+        self._read: tuple[int, ...] | None = None  # the version that was read and not yet pushed to
+        self._calls = self.optimizer.calls
+        return self
+
+    def __exit__(self, error: Any, *_: Any) -> None:
+        if error is not None:
+            self._on = None
+            return
+        on, name = self._axis("the end of the block"), type(self).__name__
+        if self._turns:
+            raise OptionError(
+                f"{name}: the script has {len(self._turns)} more turns for rank {self._me}, which has left the block "
+                f"after {self.clock} steps; needed: one turn for each read and each push of a rank" + call_site()
+            )
+        self._clocks.set(FINISHED)
+        if on.size > 1 and on.group.checking:
+            on.group.agree(f"the end of the block of {name} (axis={'*'.join(on.names)!r})")
+        self._group.barrier()  # all workers have finished
+        self._fetch()
+        buffers = [numbers_of(x) for x in self._copies.averaged_buffers()]
+        self._copies.set_buffers(weighted_means(f"the end of the block of {name}", buffers, 1.0, on, 25 << 20), on)
+        for shared in (self._window, self._records, self._clocks, self._turn_clocks):
+            if shared is not None:
+                shared.free()
+        self._copies.join(on)
+        current_mesh().check_replicas(self._copies.all.values())
+        self._on = None
+
+    def _axis(self, call: str) -> Axis:
+        if self._on is None:
+            name = type(self).__name__
+            raise OptionError(
+                f"{call} outside of the block of {name}; needed: with {name}(...) as server:" + call_site()
+            )
+        return self._on
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+    def read(self) -> None:
+        """Begin a step: replace this rank's copy by the shared parameters, and remove its gradients.
+
+        With bounded staleness it blocks while this rank is more than `staleness` steps ahead of the slowest one.
+
+        Raises
+        ------
+        OptionError
+            The last read was not followed by a push; or the script has no turn left for this rank.
+        SavedArrayError
+            A tape still needs the value of a parameter.
+        """
+        self._axis("read")
+        if self._read is not None:
+            raise OptionError(
+                f"read: rank {self._me} has read for step {self.clock + 1} and has not pushed; needed: push() after "
+                "each read(), also without gradients" + call_site()
+            )
+        self._begin("read", 2 * self.clock)
+        self._read = self._fetch()
+        self.optimizer.zero_grad()
+        self._calls = self.optimizer.calls
+        self._end(2 * self.clock + 1)
+
+    def push(self) -> None:
+        """End a step: take the optimizer's step on this rank's copy, and add the change to the shared parameters.
+
+        A rank without rows pushes without gradients, so that its clock goes on. With bounded staleness it blocks until
+        every rank has begun the step `staleness` steps before this one; see the Notes of `ParameterServer`.
+
+        Raises
+        ------
+        OptionError
+            There was no read before; the program has called the optimizer's `step` itself; or the script has no turn
+            left for this rank.
+        """
+        self._axis("push")
+        if self._read is None:
+            raise OptionError(f"push: rank {self._me} has not read since its last push; needed: read()" + call_site())
+        if self.optimizer.calls != self._calls:
+            raise OptionError(
+                "push: the optimizer has taken a step since read(); needed: push() in the place of optimizer.step(), "
+                "which it calls" + call_site()
+            )
+        self.optimizer.step()
+        change = host_flat(self._copies.learned, np.empty_like(self._value))
+        change -= self._value
+        self._begin("push", 2 * self.clock + 1)
+        versions = [0] * len(self._read)
+        for owner in self._owners():
+            start, end = self._slice(owner)
+            with self._window.locked(owner):
+                self._window.add(change[start:end], owner)
+                versions[owner] = self._records.fetch_and_add(1, owner, 0)
+        self.last = Push(self._me, self.clock, self._read, tuple(versions))
+        self._records.fetch_and_add(1, 0, 1 + min(self.last.staleness, _BINS - 1))
+        self._read = None
+        self.clock += 1
+        self._end(2 * self.clock)
+
+    def histogram(self) -> dict[int, int]:
+        """The number of pushes of all workers so far by their staleness; 63 stands for 63 and more.
+
+        Any rank may call it inside the block, alone.
+        """
+        self._axis("histogram")
+        counts = self._records.get(0, 1, _BINS)
+        return {int(i): int(counts[i]) for i in np.flatnonzero(counts)}
+
+    def clocks(self) -> list[int | None]:
+        """The number of steps that each worker has made; None for one that has finished. Any rank may call it alone."""
+        self._axis("clocks")
+        return [None if each == FINISHED else each // 2 for each in self._clocks.values()]
+
+    def _slice(self, owner: int) -> tuple[int, int]:
+        return self._bounds[owner], self._bounds[owner + 1]
+
+    def _owners(self) -> Iterable[int]:
+        """The servers, from this rank on, so that not all ranks begin with the same one."""
+        servers = len(self._bounds) - 1
+        return ((self._me + i) % servers for i in range(servers))
+
+    def _fetch(self) -> tuple[int, ...]:
+        """Copy the shared parameters to this rank's, and return the version of each slice."""
+        versions = [0] * (len(self._bounds) - 1)
+        for owner in self._owners():
+            start, end = self._slice(owner)
+            with self._window.locked(owner):
+                self._value[start:end] = self._window.get(owner)
+                versions[owner] = self._records.fetch_and_add(0, owner, 0)
+        start = 0
+        for p in self._copies.learned:
+            end = start + int(p.array.size)
+            assign(p, self._value[start:end])
+            start = end
+        return tuple(versions)
+
+    def _begin(self, what: str, half_steps: int) -> None:
+        """Wait for this rank's turn, and for the workers that are too far behind. A worker's clock is in half steps."""
+        if self._turn_clocks is not None:
+            if not self._turns:
+                raise OptionError(
+                    f"{what}: the script has no turn left for rank {self._me}, which has made {self.clock} steps; "
+                    "needed: one turn for each read and each push of a rank" + call_site()
+                )
+            self._turn_clocks.wait(self._turns[-1])
+        if self.staleness is not None:
+            began = time.perf_counter()
+            self._clocks.wait(half_steps - 2 * self.staleness)
+            self.waited_s += time.perf_counter() - began
+
+    def _end(self, half_steps: int) -> None:
+        self._clocks.set(half_steps)
+        if self._turn_clocks is not None:
+            self._turns.pop()
+            self._turn_clocks.set(self._turns[-1] if self._turns else FINISHED)
+
+
+def _checked_script(caller: str, script: Iterable[int]) -> tuple[int, ...]:
+    """The script as a tuple of integers."""
+    if not isinstance(script, Iterable) or isinstance(script, str | bytes):
+        raise ArgumentError(f"{caller}: script={script!r} was given; needed: a sequence of ranks" + call_site())
+    turns = tuple(script)
+    for i, rank in enumerate(turns):
+        check_count(caller, **{f"script[{i}]": rank})
+    return turns
+
+
+def _refuse_impossible(caller: str, script: tuple[int, ...], on: Axis, staleness: int | None) -> None:
+    """Raise OptionError for a script that names unknown ranks, ends within a step, or breaks the bound of staleness."""
+    for i, rank in enumerate(script):
+        if rank >= on.size:
+            raise OptionError(
+                f"{caller}: script[{i}]={rank} was given; needed: a rank of axis {'*'.join(on.names)!r}, from 0 to "
+                f"{on.size - 1}" + call_site()
+            )
+    left = [script.count(rank) for rank in range(on.size)]
+    for rank, turns in enumerate(left):
+        if turns % 2:
+            raise OptionError(
+                f"{caller}: the script has {turns} turns for rank {rank}; needed: an even number, a read and a push "
+                "for each step" + call_site()
+            )
+    if staleness is None:
+        return
+    made = [0] * on.size
+    for i, rank in enumerate(script):
+        slowest = min(n if turns else FINISHED for n, turns in zip(made, left, strict=True))
+        if made[rank] - 2 * staleness > slowest:
+            behind = [r for r in range(on.size) if left[r] and made[r] == slowest][0]
+            what = "push" if made[rank] % 2 else "read"
+            raise OptionError(
+                f"{caller}: script[{i}]={rank} is the {what} of step {made[rank] // 2 + 1} of rank {rank}, and rank "
+                f"{behind} has made {slowest // 2} steps{' and a read' * (slowest % 2)}; staleness={staleness} was "
+                "given, so that this turn would never come\n  fix: a larger staleness, or another order" + call_site()
+            )
+        made[rank] += 1
+        left[rank] -= 1
