@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "Listener", "besides", "constants", "declarations", "emit", "emit_span", "listeners", "listening", "listening_to_spans",
-    "objectives", "repeated", "span", "spans", "uses",
+    "Listener", "besides", "constants", "declarations", "emit", "emit_span", "listeners", "listening",
+    "listening_to_spans", "objectives", "repeated", "span", "spans", "uses",
 ]  # fmt: skip
 
 Listener = Callable[[str, str, str], None]
@@ -54,17 +54,17 @@ beside it: with the name of the operation, the operand (a Tensor or an array), a
 
 
 spans: list[tuple[int, Callable[[str, str, int], None]]] = []
-"""(thread, listener) pairs. A listener is called as ``f("begin", name, count)`` and ``f("end", name, count)`` around the
-parts of a training step: "forward" (the block of a tape), "backward" (a sweep) and "optimizer" (`Optimizer.step`). The
-layers above add spans of their own, such as "step", which counts its rows at its end."""
+"""(thread, listener) pairs. A listener is called as ``f("begin", name, 0)`` and ``f("end", name, rows)`` around the parts
+of a training step: "forward" (the block of a tape), "backward" (a sweep) and "optimizer" (`Optimizer.step`). The layers
+above add spans of their own, such as "step", which tells its rows at its end."""
 
 
-def emit_span(edge: str, name: str, count: int = 0) -> None:
+def emit_span(edge: str, name: str, rows: int = 0) -> None:
     """Call this thread's listeners in `spans`. Callers test first that there are any."""
     me = threading.get_ident()
     for thread, listener in tuple(spans):
         if thread == me:
-            listener(edge, name, count)
+            listener(edge, name, rows)
 
 
 @contextmanager

@@ -157,14 +157,14 @@ class Timeline:
         for y in result if isinstance(result, tuple | list) else (result,):
             self._elements += int(getattr(getattr(y, "array", y), "size", 0))
 
-    def _hear_span(self, edge: str, name: str, count: int) -> None:
+    def _hear_span(self, edge: str, name: str, rows: int) -> None:
         if edge == "begin":
             self._open_spans.append((name, self._clock(), self._elements))
             return
         while self._open_spans:  # spans that an error ended have no end event
             name_open, begin, elements = self._open_spans.pop()
             if name_open == name:
-                self._spans.append(SpanRecord(name, begin, self._clock(), self._elements - elements, count))
+                self._spans.append(SpanRecord(name, begin, self._clock(), self._elements - elements, rows))
                 return
 
     def _observe(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:

@@ -89,14 +89,14 @@ class OperationRecord(NamedTuple):
 class SpanRecord(NamedTuple):
     """One span of the program on one rank: a tape's block ("forward"), a sweep ("backward"), "optimizer", "step", ...
 
-    `elements` counts the results of the operations of forward in it, `count` what the span counts by itself.
+    `elements` counts the results of the operations of forward in it, `rows` the rows of a step's batch.
     """
 
     name: str
     begin: float
     end: float
     elements: int
-    count: int
+    rows: int
 
 
 @dataclass
@@ -301,9 +301,9 @@ def merged(records: Sequence[RankRecord], starts: Sequence[Offset], ends: Sequen
             s._replace(begin=corrected(s.begin, start, end), end=corrected(s.end, start, end)) for s in record.spans
         ]
     times = [c.begin for r in records for c in r.calls]
-    times += [x.begin for r in records for x in (*r.operations, *r.spans)]
+    times += [o.begin for r in records for o in r.operations] + [s.begin for r in records for s in r.spans]
     last = [t for r in records for c in r.calls for t in (c.returned, c.end) if t is not None]
-    last += [x.end for r in records for x in (*r.operations, *r.spans)]
+    last += [o.end for r in records for o in r.operations] + [s.end for r in records for s in r.spans]
     zero = min(times, default=0.0)
     for record in records:
         for c in record.calls:

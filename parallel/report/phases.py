@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -112,7 +111,7 @@ def windows(record: RankRecord) -> list[tuple[float, float, float, int, int]]:
             loaded = s.begin
         elif free is None or s.begin >= free:  # else it is nested in another step
             begin = loaded if loaded is not None else s.begin if free is None else free
-            found.append((begin, s.begin, s.end, s.elements, s.count))
+            found.append((begin, s.begin, s.end, s.elements, s.rows))
             free, loaded = s.end, None
     return found
 
@@ -205,9 +204,10 @@ def transfer_times(records: Sequence[RankRecord]) -> dict[Any, float]:
             if c.pending and c.end is not None:
                 lanes.setdefault(c.key[:2], []).append(c)
         for lane in lanes.values():
-            for before, c in pairwise([None, *lane]):
-                assert c is not None and c.end is not None
-                free = 0.0 if before is None or before.end is None else before.end
-                took = max(0.0, c.end - max(c.begin, c.ready, free))
+            free = 0.0
+            for c in lane:
+                end = c.returned if c.end is None else c.end
+                took = max(0.0, end - max(c.begin, c.ready, free))
                 found[c.key, c.number] = min(took, found.get((c.key, c.number), took))
+                free = end
     return found

@@ -273,8 +273,8 @@ class StepReport:
             before = np.asarray(previous, np.float64)
             if before.shape != found.shape or not (before >= 0).all() or not 0 < before.sum() < np.inf:
                 raise OptionError(
-                    f"shares: previous={previous!r} was given; needed: {len(found)} numbers of at least 0, one for each "
-                    f"rank of axis {axis!r}" + call_site()
+                    f"shares: previous={previous!r} was given; needed: {len(found)} numbers of at least 0, one "
+                    f"for each rank of axis {axis!r}" + call_site()
                 )
             found = smoothing * before / before.sum() + (1 - smoothing) * found
         return [float(share) for share in found]
@@ -299,7 +299,7 @@ class StepReport:
         lines = [f"step report of {_count(len(self.ranks), 'rank')}, {counted}; medians of a step in ms"]
         lines += _table([r for r in self.ranks if r.steps])
         if len(self.ranks) > 1:
-            lines += [_overlap(self.ranks), *_waiting(self.ranks, self.straggler)]
+            lines += [*_overlap(self.ranks), *_waiting(self.ranks, self.straggler)]
         return "\n".join(lines)
 
 
@@ -333,7 +333,7 @@ def _table(ranks: Sequence[RankSteps]) -> list[str]:
     shown = ranks
     if len(ranks) > _MOST_SHOWN:  # those that the others wait for most
         shown = sorted(sorted(ranks, key=lambda r: -r.waited_for_s)[:_MOST_SHOWN])
-    table = [("rank", *_COLUMNS, "rows")]
+    table: list[tuple[str, ...]] = [("rank", *_COLUMNS, "rows")]
     for r in shown:
         times = [f"{getattr(r.median, name + '_s') * 1e3:.3f}" for name in _COLUMNS]
         table.append((str(r.rank), *times, f"{r.median.rows:g}"))
@@ -344,18 +344,17 @@ def _table(ranks: Sequence[RankSteps]) -> list[str]:
     return lines
 
 
-def _overlap(ranks: Sequence[RankSteps]) -> str:
+def _overlap(ranks: Sequence[RankSteps]) -> list[str]:
     transfer, exposed, best, limit = (float(np.mean(x)) for x in zip(*(r.buckets for r in ranks), strict=True))
     if not transfer:
-        return "  backward started no communication"
-
-    def hidden(exposed_s: float) -> str:
-        return f"{max(0.0, 1 - exposed_s / transfer):.0%} ({exposed_s * 1e3:.3f} ms exposed)"
-
-    return (
-        f"  communication started in backward: {transfer * 1e3:.3f} ms a step, hidden {hidden(exposed)}; "
-        f"predicted with these buckets {hidden(best)}; with buckets of any size at most {hidden(limit)}"
-    )
+        return ["  backward started no communication"]
+    lines = [f"  communication started in backward: {transfer * 1e3:.3f} ms a step"]
+    for what, exposed_s in (
+        ("measured", exposed), ("predicted for these buckets", best), ("at best, with buckets of any size", limit),
+    ):  # fmt: skip
+        share = max(0.0, 1 - exposed_s / transfer)
+        lines.append(f"    {what:34}hidden {share:4.0%}, exposed {exposed_s * 1e3:.3f} ms")
+    return lines
 
 
 def _waiting(ranks: Sequence[RankSteps], straggler: Straggler | None) -> list[str]:

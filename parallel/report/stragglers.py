@@ -12,7 +12,8 @@ how much more time the rank has spent:
                 is the number of rows or of elements, whichever gives more
 ``compute``     in forward and backward beyond that, and in the optimizer
 ``input``       in getting batches, beyond that
-``network``     in transfers, after all ranks had entered them. The transfer of a message counts for its sender too
+``network``     in transfers, after all ranks had entered them. The transfer of a message counts for both its ends, so
+                that of several receivers that wait for one sender, the sender has the most
 ``other``       in its steps, outside of these: logging, checkpoints, evaluation
 ==============  =====================================================================================================
 
@@ -57,6 +58,8 @@ class Straggler(NamedTuple):
         Its rows or elements divided by the median of the others.
     mine, others : StepTimes
         The sums of the rank, and the medians of those of the others.
+    network_s : dict from int to float
+        For each rank the time of its transfers in seconds, those of the messages that it sent included.
     """
 
     rank: int
@@ -67,6 +70,7 @@ class Straggler(NamedTuple):
     work: float
     mine: StepTimes
     others: StepTimes
+    network_s: dict[int, float]
 
     def __str__(self) -> str:
         more = ", ".join(f"{cause} {seconds:.3g} s" for cause, seconds in self.more_s.items())
@@ -89,14 +93,19 @@ class Straggler(NamedTuple):
                 f"{others.rows:g} and {others.elements:.4g}"
             )
         if self.cause == "input":
-            return f". It took {mine.input_s:.3g} s to get its batches; the median of the others is {others.input_s:.3g} s"
+            return f". It got its batches in {mine.input_s:.3g} s; the median of the others is {others.input_s:.3g} s"
         if self.cause == "other":
             return (
                 f". Its steps took {mine.other_s:.3g} s outside of forward, backward and optimizer; the median of the "
                 f"others is {others.other_s:.3g} s"
             )
         if self.cause == "network":
-            return ". Its transfers took longer after all ranks had entered them"
+            times, most = self.network_s, max(self.network_s, key=lambda r: self.network_s[r])
+            also = f". Rank {most} has the most: {times[most]:.3g} s" * (most != self.rank)
+            return (
+                f". Its transfers took {times[self.rank]:.3g} s after all ranks had entered them; the median of the "
+                f"others is {times[self.rank] - self.more_s['network']:.3g} s{also}"
+            )
         return ": it has spent no more time than the others in any phase"
 
 
@@ -141,7 +150,7 @@ def find_straggler(
     more["network"] = network_s[rank] - median(s for r, s in network_s.items() if r != rank)
     more["other"] = mine.other_s - others.other_s
     cause = max(more, key=lambda c: more[c])
-    return Straggler(rank, waited_s[rank], share, cause if more[cause] > 0 else "unknown", more, work, mine, others)
+    return Straggler(rank, waited_s[rank], share, cause if more[cause] > 0 else "unknown", more, work, mine, others, network_s)
 
 
 def waited_for(records: Sequence[RankRecord]) -> dict[int, float]:
@@ -176,7 +185,7 @@ def waited_for(records: Sequence[RankRecord]) -> dict[int, float]:
 
 
 def network_times(records: Sequence[RankRecord]) -> dict[int, float]:
-    """For each rank the seconds of transfers in its steps that blocked it, and those of its messages at the receiver."""
+    """For each rank the seconds of transfers in its steps, those of its messages at their receivers included."""
     total = {record.rank: 0.0 for record in records}
     for record in records:
         for c in calls_in_steps(record):
