@@ -150,7 +150,8 @@ def find_straggler(
     more["network"] = network_s[rank] - median(s for r, s in network_s.items() if r != rank)
     more["other"] = mine.other_s - others.other_s
     cause = max(more, key=lambda c: more[c])
-    return Straggler(rank, waited_s[rank], share, cause if more[cause] > 0 else "unknown", more, work, mine, others, network_s)
+    cause = cause if more[cause] > 0 else "unknown"
+    return Straggler(rank, waited_s[rank], share, cause, more, work, mine, others, network_s)
 
 
 def waited_for(records: Sequence[RankRecord]) -> dict[int, float]:

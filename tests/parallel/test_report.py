@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,11 +11,15 @@ import pytest
 
 import autograd as ag
 import collectives as cc
-from autograd import nn, optim
+from autograd import data, nn, optim
+from autograd.engine import events
+from autograd.errors import LayoutError, MeshError, OptionError, ReplicaMismatch
+from autograd.layouts.partition import proportional_parts
 from collectives.transports.protocol import Request
 from parallel import DataParallel
 from parallel.report import StepReport
 
+from ..collectives.launch import launch
 from .virtual_time import VirtualTime
 
 ROW_NS, INPUT_NS, OPTIMIZER_NS, TRANSFER_NS = 10_000, 20_000, 30_000, 5_000
@@ -247,3 +252,212 @@ def test_hidden_exposed_and_predicted_communication() -> None:
             assert transfer_s == pytest.approx(70e-6) and exposed_s == pytest.approx(20e-6)
             assert best_s == pytest.approx(20e-6) and limit_s == 0
         assert "hidden  71%, exposed 0.020 ms" in str(report)
+
+
+# -- shares --------------------------------------------------------------------------------------------------------
+
+X, Y = numpy.random.default_rng(5).normal(size=(23, 4)), numpy.random.default_rng(6).normal(size=(23, 3))
+
+
+def gradients(ranks: int, shares: Any, axes: Any = "dp", **sizes: int) -> Any:
+    """The gradients of every batch of an epoch, the rows, and the indices in their order."""
+
+    def program() -> Any:
+        with cc.Mesh(**(sizes or {"dp": ranks})) as mesh:
+            ag.random.seed(3)
+            layer = DataParallel(nn.Linear(4, 3, dtype="float64"), axes)
+            rows = data.TensorDataset(X, Y, numpy.arange(23))
+            loader = data.DataLoader(rows, 7, shuffle=True, key=ag.random.Key(1, "train"), axis=axes, shares=shares)
+            found = []
+            for x, y, index in loader:
+                for p in layer.parameters():
+                    p.zero_grad()
+                with ag.Tape() as tape:
+                    loss = cc.all_reduce(((layer(x) - y) ** 2).sum() / y.global_shape[0], axes, to=cc.I)
+                tape.backward(loss)
+                found.append(([p.grad.numpy() for p in layer.parameters()], index.numpy().tolist()))
+            assert mesh.ranks.size == ranks
+        return found
+
+    return cc.run(program, ranks)
+
+
+@pytest.mark.parametrize("shares", [[1.0, 3.0], [0.0, 1.0], [1.0, 1.0, 1.0], [0.2, 0.5, 0.3], [0, 0, 1], [5, 0, 1, 2, 3]])
+def test_gradients_do_not_depend_on_shares(shares: list[float]) -> None:
+    (serial,) = gradients(1, None)
+    ranks = gradients(len(shares), shares)
+    for i, (expected, order) in enumerate(serial):
+        assert [k for rank in ranks for k in rank[i][1]] == order, "the same global order"
+        for rank in ranks:
+            for g, e in zip(rank[i][0], expected, strict=True):
+                assert numpy.linalg.norm(g - e) <= 1e-12 * numpy.linalg.norm(e)
+    counts = [len(rank[0][1]) for rank in ranks]
+    assert counts == list(proportional_parts(7, shares))
+
+
+def test_shares_along_two_axes() -> None:
+    (serial,) = gradients(1, None)
+    ranks = gradients(4, [1, 2, 3, 0], ("a", "b"), a=2, b=2)
+    for i, (expected, order) in enumerate(serial):
+        assert [k for rank in ranks for k in rank[i][1]] == order
+        for g, e in zip(ranks[3][i][0], expected, strict=True):
+            assert numpy.linalg.norm(g - e) <= 1e-12 * numpy.linalg.norm(e)
+
+
+def test_shares_that_change_in_mid_epoch_keep_the_order() -> None:
+    def program() -> Any:
+        with cc.Mesh(dp=2):
+            rows = data.TensorDataset(numpy.arange(23))
+            loader = data.DataLoader(rows, 5, shuffle=True, key=ag.random.Key(1, "train"), axis="dp", num_workers=1)
+            found = []
+            for (x,) in loader:
+                found.append(x.numpy().tolist())
+                if len(found) == 2:
+                    break
+            loader.shares = [1.0, 4.0]
+            loader.load_state_dict(loader.state_dict())
+            return found + [x.numpy().tolist() for (x,) in loader]
+
+    first, second = cc.run(program, 2)
+    order = ag.random.permutation(ag.random.Key(1, "train"), 23).tolist()
+    assert [k for both in zip(first, second, strict=True) for part in both for k in part] == order
+    assert [len(part) for part in first] == [3, 3, 1, 1, 1]
+
+
+def test_wrong_shares_are_refused() -> None:
+    def program(shares: Any, axis: Any = "dp") -> None:
+        with cc.Mesh(dp=2) as mesh:
+            given = shares(mesh) if callable(shares) else shares
+            for (x,) in data.DataLoader(data.TensorDataset(X), 4, axis=axis, shares=given):
+                cc.all_reduce(x.sum(), "dp")
+
+    for wrong in ([1.0], [1.0, -1.0], [0, 0], [1.0, float("nan")], [1.0, float("inf")], []):
+        with pytest.raises(OptionError, match="one for each rank along 'dp'"):
+            cc.run(lambda wrong=wrong: program(wrong), 2)
+    with pytest.raises(LayoutError, match="depends on the rank"):
+        cc.run(lambda: program(lambda mesh: [1, mesh.axis("dp").rank + 1]), 2)
+    with pytest.raises(OptionError, match="no axis along which"):
+        cc.run(lambda: program([1.0, 1.0], ()), 2)
+    with pytest.raises(ReplicaMismatch):
+        cc.run(lambda: program(lambda mesh: [1.0, 1.0 + int(mesh.axis("dp").rank)]), 2)
+
+
+def test_shares_follow_the_measured_speed() -> None:
+    """Rank 1 takes twice as long for a row: 3 units of computation each, and the same input."""
+    time = VirtualTime(3, lambda rank, request: 0)
+
+    def program() -> Any:
+        report = train(time, factor=2.0 if cc.world().rank == 1 else 1.0, input_ns=0)
+        with cc.Mesh(dp=-1):
+            plain, smooth = report.shares("dp"), report.shares("dp", [1, 1, 1], smoothing=0.5)
+            for wrong in ([1, 1], [0, 0, 0], [1, 1, -1]):
+                with pytest.raises(OptionError, match="previous="):
+                    report.shares("dp", wrong)
+            with pytest.raises(OptionError, match="smoothing"):
+                report.shares("dp", smoothing=1)
+        return plain, smooth
+
+    found = cc.run(program, 3)
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] == pytest.approx([0.4, 0.2, 0.4])
+    assert found[0][1] == pytest.approx([(s + 1 / 3) / 2 for s in (0.4, 0.2, 0.4)])
+
+
+# -- mistakes, and worlds of other kinds ------------------------------------------------------------------------------
+
+
+def test_one_rank_and_no_mesh() -> None:
+    report = StepReport()
+    w = ag.Parameter([1.0, 2.0])
+    optimizer = optim.SGD([w], lr=0.1)
+    list(report.steps([1.0]))  # before the block: no effect
+    with report:
+        assert str(report) == "a step report whose block has not ended"
+        for x in report.steps([numpy.ones(2), numpy.ones(2)]):
+            with ag.Tape() as tape:
+                loss = (w * x).sum()
+            tape.backward(loss)
+            optimizer.step()
+    (mine,) = report.ranks
+    assert mine.steps == 2 and mine.total.rows == 4 and report.straggler is None
+    assert min(mine.median.forward_s, mine.median.backward_s, mine.median.optimizer_s) > 0
+    assert "1 rank, 2 steps" in str(report) and not events.spans
+    with pytest.raises(MeshError, match="entered before"), report:
+        pass
+    with pytest.raises(MeshError, match="no mesh"):
+        report.shares("dp")
+    with StepReport() as empty:
+        pass
+    assert "no steps" in str(empty)
+
+
+def test_a_step_that_raises() -> None:
+    report = StepReport()
+    with report:
+        for i in range(3):
+            with contextlib.suppress(ZeroDivisionError), report.step(rows=1), ag.Tape():
+                _ = 1 / (i - 1)
+        with contextlib.suppress(ZeroDivisionError):
+            for x in report.steps([1, 0, 1]):
+                _ = 1 / x
+    assert report.ranks[0].steps == 5 and report.ranks[0].total.rows == 3
+    failed = StepReport()
+    with pytest.raises(ZeroDivisionError), failed:
+        _ = 1 / 0
+    assert not failed.ranks and not events.spans and not events.listeners
+    with cc.Mesh(dp=1), pytest.raises(MeshError, match="has not ended, or it has raised"):
+        failed.shares("dp")
+
+
+def test_ranks_with_different_numbers_of_steps() -> None:
+    time = VirtualTime(3, lambda rank, request: 0)
+
+    def program() -> StepReport:
+        report = StepReport(clock=time.clock)
+        with time.synchronised():
+            cc.world().barrier()
+            with report:
+                for i in range(int(cc.world().rank) * 2):
+                    with report.step(rows=1):
+                        time.compute(1000)
+                        if i == 3:
+                            time.compute(10)
+                cc.world().barrier()
+        return report
+
+    first, *_ = cc.run(program, 3)
+    assert [r.steps for r in first.ranks] == [0, 2, 4] and "0 to 4 steps" in str(first) and first.straggler is None
+    assert [r.total.other_s for r in first.ranks] == pytest.approx([0, 2e-6, 4.01e-6])
+
+
+def test_a_timeline_inside_a_report_hides_nothing() -> None:
+    def program() -> Any:
+        with cc.Mesh(dp=2) as mesh, StepReport() as report:
+            group = mesh.axis("dp").group
+            with report.step():
+                group.all_reduce(numpy.ones(2))
+                with cc.timeline() as inner:
+                    group.all_reduce(numpy.ones(2))
+        return report, inner
+
+    report, inner = cc.run(program, 2)[0]
+    for found, calls in ((report.timeline.report, 2), (inner.report, 1)):
+        assert [row.calls for row in found.rows if row.axis == "dp" and row.call == "all_reduce"] == [calls] * 2
+
+
+def test_a_dry_world_is_refused() -> None:
+    def program() -> None:
+        with StepReport():
+            pass
+
+    with pytest.raises(MeshError, match="predict_step predicts a step"):
+        cc.dry(4, program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", ["compute", "input", "network", "uneven work"])
+def test_on_processes(cause: str) -> None:
+    """Rank 1 of three processes is slow, in real time."""
+    outcome = launch("report_program.py", 3, cause, limit_s=100)
+    assert outcome.code == 0 and not outcome.is_late, f"{outcome.out}\n{outcome.err}"
+    assert f"FOUND 1 {cause}\n" in outcome.out, outcome.out
