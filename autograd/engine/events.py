@@ -55,8 +55,8 @@ beside it: with the name of the operation, the operand (a Tensor or an array), a
 
 spans: list[tuple[int, Callable[[str, str, int], None]]] = []
 """(thread, listener) pairs. A listener is called as ``f("begin", name, 0)`` and ``f("end", name, rows)`` around the
-parts of a training step: "forward" (the block of a tape), "backward" (a sweep) and "optimizer" (`Optimizer.step`). The layers
-above add spans of their own, such as "step", which tells its rows at its end."""
+parts of a training step: "forward" (the block of a tape), "backward" (a sweep) and "optimizer" (`Optimizer.step`). The
+layers above add spans of their own, such as "step", which tells its rows at its end."""
 
 
 def emit_span(edge: str, name: str, rows: int = 0) -> None:

@@ -63,8 +63,8 @@ def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -
 def proportional_parts(extent: int, shares: Sequence[float]) -> tuple[int, ...]:
     """Extents of parts in proportion to `shares`, rounded by the method of largest remainders.
 
-    Each part gets the whole part of its proportion, and the rest goes to the largest fractions, the first of equal ones.
-    Equal shares give the rule of ``numpy.array_split``.
+    Each part gets the whole part of its proportion, and the rest goes to the largest fractions, of equal ones to
+    the first. Equal shares give the rule of ``numpy.array_split``.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 =============  ============================================================
 `step_report`  `StepReport`, which users call, and its table
 `phases`       the time of each phase of a step, from the records of a rank
+`drawing`      the drawing of a step
 `stragglers`   which rank the others wait for, and why
 =============  ============================================================
 """

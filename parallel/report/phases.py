@@ -39,7 +39,7 @@ class Buckets(NamedTuple):
     transfer_s : float
         The time of the transfers. That of one call is the least over the ranks.
     exposed_s : float
-        For how long the program was blocked by them.
+        For how long the program was blocked by them: while it started them, and while it waited for them.
     best_exposed_s : float
         The prediction of `data.overlap.simulate` from the times at which they started: with an ideal link that sends
         one bucket at a time while backward goes on.
@@ -185,7 +185,7 @@ def _buckets(started: list[tuple[float, CallRecord]], backward: float, transfers
     total = sum(took)
     return Buckets(
         total / 1e9,
-        sum(c.waited_ns + c.transferred_ns for _, c in started) / 1e9,
+        sum(c.returned - c.begin + c.waited_ns + c.transferred_ns for _, c in started) / 1e9,
         simulate([ready for ready, _ in started], took, backward).exposed_s / 1e9,
         max(0.0, total - backward) / 1e9,
     )

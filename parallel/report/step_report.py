@@ -19,6 +19,7 @@ from collectives.inspect.timeline import Timeline, broadcast_object
 from collectives.inspect.timeline_report import RankRecord
 from collectives.transports.protocol import Communicator
 
+from .drawing import plot_last_step
 from .phases import Buckets, StepTimes, medians, steps_of, transfer_times
 from .stragglers import Straggler, find_straggler, network_times, waited_for
 
@@ -278,6 +279,14 @@ class StepReport:
                 )
             found = smoothing * before / before.sum() + (1 - smoothing) * found
         return [float(share) for share in found]
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the last step of every rank as a PNG on rank 0; other ranks do nothing. Needs matplotlib."""
+        self._require_ended("plot")
+        assert self.timeline.report is not None
+        records = self.timeline.report.records
+        if records:
+            plot_last_step(records, path)
 
     def _require_ended(self, call: str) -> None:
         if not self.ranks:

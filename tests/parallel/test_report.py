@@ -282,7 +282,8 @@ def gradients(ranks: int, shares: Any, axes: Any = "dp", **sizes: int) -> Any:
     return cc.run(program, ranks)
 
 
-@pytest.mark.parametrize("shares", [[1.0, 3.0], [0.0, 1.0], [1.0, 1.0, 1.0], [0.2, 0.5, 0.3], [0, 0, 1], [5, 0, 1, 2, 3]])
+@pytest.mark.parametrize("shares", [[1.0, 3.0], [0.0, 1.0], [1.0, 1.0, 1.0], [0.2, 0.5, 0.3], [0, 0, 1],
+                                    [5, 0, 1, 2, 3]])  # fmt: skip
 def test_gradients_do_not_depend_on_shares(shares: list[float]) -> None:
     (serial,) = gradients(1, None)
     ranks = gradients(len(shares), shares)
@@ -446,12 +447,8 @@ def test_a_timeline_inside_a_report_hides_nothing() -> None:
 
 
 def test_a_dry_world_is_refused() -> None:
-    def program() -> None:
-        with StepReport():
-            pass
-
-    with pytest.raises(MeshError, match="predict_step predicts a step"):
-        cc.dry(4, program)
+    with cc.dry(4), pytest.raises(MeshError, match="predict_step predicts a step"), StepReport():
+        pass
 
 
 @pytest.mark.slow
