@@ -31,6 +31,7 @@ def plot_last_step(records: Sequence[RankRecord], path: str | os.PathLike[str]) 
             at = (k + 0.04 + 0.14 * (row % 8) / 8, 0.14 / 8)
             bars.append(([(c.begin, max(c.end or 0, c.wait))], at, "tab:green", "in flight" if row == 0 else ""))
         bars += [
+            ([(c.begin, c.returned) for c in flying], (k + 0.20, 0.18), "tab:cyan", "starting"),
             ([(c.wait, c.wait + c.waited_ns) for c in calls], (k + 0.20, 0.18), "tab:red", "waiting for another rank"),
             ([((c.end or 0) - c.transferred_ns, c.end or 0) for c in calls], (k + 0.20, 0.18), "tab:blue", "transfer"),
         ]
@@ -44,5 +45,5 @@ def plot_last_step(records: Sequence[RankRecord], path: str | os.PathLike[str]) 
     axes.set_xlim(0, (end - begin) / 1e6 * 1.01)
     axes.spines[["top", "right", "left"]].set_visible(False)
     handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-    figure.legend(handles.values(), handles, frameon=False, ncols=7, loc="outside lower center")
+    figure.legend(handles.values(), handles, frameon=False, ncols=8, loc="outside lower center")
     figure.savefig(path, dpi=150)
