@@ -20,11 +20,12 @@ from ..engine.pytree import tree_map
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, LayoutError, MeshError, OptionError, ShapeError, call_site
-from ..layouts.layout import C, Grid, I, Shard
+from ..layouts.layout import C, Grid, I, Label, Shard
+from ..layouts.partition import labels_of_parts
 from ..layouts.rank_values import rank_axes
 from ..random.keys import check_key
 from .datasets import Subset, TensorDataset, examples_of
-from .sampling import share
+from .sampling import parts_of
 
 __all__ = ["DataLoader"]
 
@@ -59,6 +60,12 @@ class DataLoader:
         The number of threads that load batches ahead. With 0 a batch is loaded when it is asked for.
     prefetch_factor : int
         The number of batches that each thread loads ahead.
+    shares : sequence of float, optional
+        A number of at least 0 for each rank of `axis`, the same on all ranks: the rows of a batch are divided in
+        proportion to them, as by `share`. `parallel.report.StepReport.shares` returns those of the measured speeds.
+        The attribute may be assigned, and holds from the next iteration on; to change it in mid-epoch,
+        ``loader.load_state_dict(loader.state_dict())`` and iterate again: the epoch continues. Batches and their order
+        do not depend on it, and a loss that is divided by the global number of rows has the same gradient.
     collate_fn : callable, optional
         Makes a batch from a list of examples, in place of `default_collate`. Each array of the batch has a first
         dimension of the length of the list, and for the rest the same shape on all ranks.
@@ -75,7 +82,7 @@ class DataLoader:
     ArgumentError
         The data set has no length or no ``__getitem__``.
     OptionError
-        A number is out of range, or `axis` is not stated on a mesh.
+        A number is out of range, `shares` is not a number for each rank, or `axis` is not stated on a mesh.
     MeshError
         `axis` is stated, and there is no mesh; or the mesh has changed since the iteration began.
     LayoutError
@@ -117,7 +124,7 @@ class DataLoader:
     def __init__(
         self, dataset: Any, batch_size: int = 1, shuffle: bool = False, *, axis: str | Sequence[str] | None = None,
         key: random.Key | None = None, drop_last: bool = False, num_workers: int = 0, prefetch_factor: int = 2,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None, shares: Sequence[float] | None = None,
     ):  # fmt: skip
         if isinstance(dataset, tuple) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             fix = f"fix: data.TensorDataset({'X, y' if isinstance(dataset, tuple) else 'X'}), or a list of examples"
@@ -133,6 +140,7 @@ class DataLoader:
         self.num_workers = _count("num_workers", num_workers, 0)
         self.prefetch_factor = _count("prefetch_factor", prefetch_factor, 1)
         self.collate_fn = collate_fn
+        self.shares = shares
         self.key: random.Key | None = None
         if self.shuffle:
             self.key = random.next_key("shuffle") if key is None else key
@@ -163,6 +171,8 @@ class DataLoader:
         if grid is not None:
             text = f"{n} examples{_digests(self.dataset)}, {self.batch_size} a batch, epoch {self.epoch} from "
             text += f"{self.position} on, {self.key!r}"
+            if self.shares is not None:
+                text += f", shares {[float(s) for s in self.shares]}"
             named = Leaf(np.frombuffer(text.encode(), np.uint8), grid.layout([I] * len(grid.names)), name=text)
             for declare in events.declarations:
                 declare("order", named)
@@ -171,10 +181,20 @@ class DataLoader:
             order = random.permutation(self.key.at(self.key.step + self.epoch), n)
         last = n - self.batch_size + 1 if self.drop_last else n
         whole = [order[i : i + self.batch_size] for i in range(self.position, last, self.batch_size)]
-        parts = {k: share(range(k), axes) if axes else range(k) for k in {len(rows) for rows in whole}}
-        mine = [rows[parts[len(rows)].start : parts[len(rows)].stop] for rows in whole]
+        if self.shares is not None and not axes:
+            raise OptionError(
+                f"DataLoader: shares={self.shares!r} was given, and no axis along which to divide the rows\n  fix: "
+                "axis=..., or leave shares out" + call_site()
+            )
+        parts = {k: parts_of(k, axes, self.shares, "DataLoader") if axes else ((k,), 0) for k in set(map(len, whole))}
+        mine = []
+        for rows in whole:
+            extents, place = parts[len(rows)]
+            start = sum(extents[:place])
+            mine.append(rows[start : start + extents[place]])
+        labels = partial(_labels, axes=axes, extents=None if self.shares is None else parts)
         self._latest = token = object()
-        return self._run(token, whole, mine, grid, axes)
+        return self._run(token, whole, mine, grid, labels)
 
     def _axes(self, grid: Grid | None) -> tuple[str, ...]:
         axes = (self.axis,) if isinstance(self.axis, str) else tuple(self.axis or ())
@@ -195,7 +215,7 @@ class DataLoader:
         return axes
 
     def _run(
-        self, token: object, whole: list[np.ndarray], mine: list[np.ndarray], grid: Grid | None, axes: tuple[str, ...]
+        self, token: object, whole: list[np.ndarray], mine: list[np.ndarray], grid: Grid | None, labels: Any
     ) -> Iterator[Any]:
         with closing(self._loaded(mine, whole)) as loaded:
             for rows, indices, values in zip(whole, mine, loaded, strict=True):
@@ -206,7 +226,7 @@ class DataLoader:
                     )
                 if token is self._latest:
                     self.position += len(rows)
-                yield tree_map(partial(_labelled, count=len(indices), total=len(rows), axes=axes), values)
+                yield tree_map(partial(_labelled, count=len(indices), total=len(rows), labels=labels), values)
         if token is self._latest:
             self.epoch, self.position = self.epoch + 1, 0
 
@@ -313,7 +333,22 @@ def _count(name: str, value: Any, least: int) -> int:
     return n
 
 
-def _labelled(x: Any, count: int, total: int, axes: tuple[str, ...]) -> Any:
+def _labels(
+    total: int, axes: tuple[str, ...], extents: dict[int, tuple[tuple[int, ...], int]] | None
+) -> tuple[dict[str, Label] | None, bool]:
+    """The labels of a batch of `total` rows, and whether its parts follow the rule for a stated global shape."""
+    grid = state.grid
+    if grid is None:
+        return None, False
+    labels: dict[str, Label] = {name: Shard(0) if name in axes else C for name in grid.names}
+    if extents is not None:
+        at = [grid.axis(name) for name in axes]
+        sizes, places = [grid.sizes[k] for k in at], [int(grid.place[k]) for k in at]
+        labels |= zip(axes, labels_of_parts(0, extents[total][0], sizes, places), strict=True)
+    return labels, bool(axes) and extents is None
+
+
+def _labelled(x: Any, count: int, total: int, labels: Any) -> Any:
     """The Tensor of an array of a batch with `count` rows on this rank, and `total` on all."""
     if x.__class__ in TENSORS:
         x = x.array
@@ -323,12 +358,8 @@ def _labelled(x: Any, count: int, total: int, axes: tuple[str, ...]) -> Any:
             f"DataLoader: collate_fn, or batch() of the data set, returned an array of shape {array.shape} for {count} "
             "examples; needed: a row for each" + call_site()
         )
-    grid = state.grid
-    if grid is None:
-        return make_leaf("DataLoader", array, None, False, None)
-    labels = {name: Shard(0) if name in axes else C for name in grid.names}
-    shape = (total, *array.shape[1:]) if axes else None
-    return make_leaf("DataLoader", array, labels, False, shape)
+    found, is_stated = labels(total)
+    return make_leaf("DataLoader", array, found, False, (total, *array.shape[1:]) if is_stated else None)
 
 
 def _digests(dataset: Any) -> str:

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "Listener", "besides", "constants", "declarations", "emit", "listeners", "listening", "objectives", "repeated",
-    "uses",
+    "Listener", "besides", "constants", "declarations", "emit", "emit_span", "listeners", "listening",
+    "listening_to_spans", "objectives", "repeated", "span", "spans", "uses",
 ]  # fmt: skip
 
 Listener = Callable[[str, str, str], None]
@@ -51,6 +51,41 @@ operation and the layout of its result. On axes where the result is R, I or P, a
 besides: list[Callable[[str, Any, Any], None]] = []
 """Called as ``f(name, x, out)`` where a Varying operand of an operation on elements has an element for each of a part
 beside it: with the name of the operation, the operand (a Tensor or an array), and the layout of the result."""
+
+
+spans: list[tuple[int, Callable[[str, str, int], None]]] = []
+"""(thread, listener) pairs. A listener is called as ``f("begin", name, 0)`` and ``f("end", name, rows)`` around the
+parts of a training step: "forward" (the block of a tape), "backward" (a sweep) and "optimizer" (`Optimizer.step`). The
+layers above add spans of their own, such as "step", which tells its rows at its end."""
+
+
+def emit_span(edge: str, name: str, rows: int = 0) -> None:
+    """Call this thread's listeners in `spans`. Callers test first that there are any."""
+    me = threading.get_ident()
+    for thread, listener in tuple(spans):
+        if thread == me:
+            listener(edge, name, rows)
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """Emit the begin and the end of a span around the block."""
+    emit_span("begin", name)
+    try:
+        yield
+    finally:
+        emit_span("end", name)
+
+
+@contextmanager
+def listening_to_spans(listener: Callable[[str, str, int], None]) -> Iterator[None]:
+    """Call `listener` for every span of this thread inside the block."""
+    entry = (threading.get_ident(), listener)
+    spans.append(entry)
+    try:
+        yield
+    finally:
+        spans.remove(entry)
 
 
 def compare(name: str, layout: Any, value: Any) -> None:

@@ -24,7 +24,7 @@ from ..layouts.messages import describe, own_part, require_one_number
 from ..layouts.rank_values import LocalCount, plain, rank_axes
 from . import events
 from .deferred import refuse_pending
-from .events import listeners, objectives
+from .events import listeners, objectives, spans
 from .recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, UNRECORDED, Node, Recording
 from .saved_arrays import refuse_write
 from .state import state
@@ -196,11 +196,15 @@ class Tape:
         self.recording = Recording(Tape) if self._outer is None else self._outer
         self.start = len(self.recording.nodes)
         state.recording = self.recording
+        if spans:
+            events.emit_span("begin", "forward")
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.end = len(self.recording.nodes)
         state.recording = self._outer
+        if spans:
+            events.emit_span("end", "forward")
         if state.pending:
             mine = [x for x in state.pending if x.tape is self.recording and x.place >= self.start]
             refuse_pending(mine, "the tape's block ends", kind is not None)
@@ -340,6 +344,8 @@ class Tape:
             inside, state.in_rules = state.in_rules, True
         else:
             state.recording = None
+        if spans:
+            events.emit_span("begin", "backward")
         try:
             sweep.run(nodes if over else nodes[start:end], release=not retain and not over)
         except BaseException:
@@ -349,6 +355,8 @@ class Tape:
             state.recording = active
             if record:
                 state.in_rules = inside
+            if spans:
+                events.emit_span("end", "backward")
         if done:
             recording.release()
         if places is not None:

@@ -6,6 +6,7 @@ Parts follow numpy's array_split rule, unless the ranks have agreed on other ext
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from ..errors import LayoutError, ShapeError, call_site
@@ -15,7 +16,7 @@ from .rank_values import LocalCount, rank_axes
 
 __all__ = [
     "extents_of_parts", "global_shape", "labels_of_parts", "level", "local_shape", "nested_parts", "parts",
-    "require_agreed", "require_fit",
+    "proportional_parts", "require_agreed", "require_fit",
 ]  # fmt: skip
 
 
@@ -56,6 +57,27 @@ def nested_parts(extent: int, sizes: Sequence[int], units: Sequence[int] = ()) -
     found = [extent]
     for size, unit in zip(sizes, units or [1] * len(sizes), strict=True):
         found = [n for whole in found for n in level(whole, size, unit)]
+    return tuple(found)
+
+
+def proportional_parts(extent: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """Extents of parts in proportion to `shares`, rounded by the method of largest remainders.
+
+    Each part gets the whole part of its proportion, and the rest goes to the largest fractions, of equal ones to
+    the first. Equal shares give the rule of ``numpy.array_split``.
+
+    Examples
+    --------
+    >>> proportional_parts(10, (2.0, 1.0, 1.0)), proportional_parts(5, (1, 1, 1)), proportional_parts(3, (0, 1, 1))
+    ((5, 3, 2), (2, 2, 1), (0, 2, 1))
+    """
+    exact = [Fraction(share) for share in shares]  # so that rounding errors decide nothing
+    total = sum(exact)
+    wanted = [extent * share / total for share in exact]
+    found = [int(n) for n in wanted]
+    largest = sorted(range(len(found)), key=lambda i: found[i] - wanted[i])
+    for i in largest[: extent - sum(found)]:
+        found[i] += 1
     return tuple(found)
 
 

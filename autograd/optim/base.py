@@ -13,6 +13,7 @@ import numpy as np
 from .. import notebook
 from ..arrays.device import is_inexact, move
 from ..arrays.shape_only import is_absent
+from ..engine import events
 from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
@@ -212,6 +213,13 @@ class Optimizer:
         ReplicaWarning
             At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
         """
+        if events.spans:
+            with events.span("optimizer"):
+                self._step()
+        else:
+            self._step()
+
+    def _step(self) -> None:
         mesh = state.mesh
         if self.schedule is not None:
             self.lr = follow(self, self.lr, self.steps)

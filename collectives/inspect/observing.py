@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
-from ..transports.protocol import Observer, Pending, observers, quietly
+from ..transports.protocol import Communicator, Observer, Pending, Request, observers, quietly
 
 __all__ = ["Observer", "Watched", "observing", "quietly"]
 
@@ -19,6 +19,8 @@ __all__ = ["Observer", "Watched", "observing", "quietly"]
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
     """Call `observer` for every call of this thread's communicators inside the block.
+
+    Inside the block of another observer both see each call: the `run` of the inner one calls the outer one.
 
     Parameters
     ----------
@@ -41,7 +43,7 @@ def observing(observer: Observer) -> Iterator[None]:
     """
     thread = get_ident()
     outer = observers.get(thread)
-    observers[thread] = observer
+    observers[thread] = observer if outer is None else _both(observer, outer)
     try:
         yield
     finally:
@@ -49,6 +51,13 @@ def observing(observer: Observer) -> Iterator[None]:
             del observers[thread]
         else:
             observers[thread] = outer
+
+
+def _both(inner: Observer, outer: Observer) -> Observer:
+    def observer(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+        return inner(group, request, started, lambda: outer(group, request, started, run))
+
+    return observer
 
 
 class Watched(Pending[Any]):

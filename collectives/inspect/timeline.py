@@ -1,6 +1,6 @@
 """A timeline of all ranks: operations, waits and transfers on one clock, as a trace for Perfetto and as a table.
 
-During the recording, each rank listens to its own operations (`autograd.events`) and its own communicators
+During the recording, each rank listens to its own operations and spans (`autograd.events`) and its own communicators
 (`observing`), and records times by its own clock. At the end, rank 0 collects the records of all ranks, corrects the
 clocks (`clocks`), and matches the calls: the n-th call of a channel on one rank belongs to the n-th call on the others.
 The time until the last rank has entered a call is waiting; the rest of the call is transfer.
@@ -26,9 +26,9 @@ from ..transports.request import Request, given_bytes, shown
 from ..world import world
 from .clocks import Clock, Offset, measure_offsets
 from .observing import Watched, observing
-from .timeline_report import MESSAGES, CallRecord, OperationRecord, RankRecord, Report, merged
+from .timeline_report import MESSAGES, CallRecord, OperationRecord, RankRecord, Report, SpanRecord, merged
 
-__all__ = ["Timeline", "timeline"]
+__all__ = ["Timeline", "broadcast_object", "timeline"]
 
 
 def timeline(path: str | os.PathLike[str] | None = None, *, clock: Clock = time.perf_counter_ns) -> Timeline:
@@ -89,6 +89,9 @@ class Timeline:
         self._calls: list[CallRecord] = []
         self._operations: list[OperationRecord] = []
         self._open: list[tuple[str, str, int]] = []
+        self._spans: list[SpanRecord] = []
+        self._open_spans: list[tuple[str, int, int]] = []
+        self._elements = 0  # of the results of all operations of forward
         self._counts: dict[Any, int] = {}
         self._exit: ExitStack | None = None
         self._channel: Communicator | None = None
@@ -105,7 +108,8 @@ class Timeline:
         self._channel.barrier()
         self._exit = ExitStack()
         self._exit.enter_context(observing(self._observe))
-        self._exit.enter_context(events.listening(self._hear))
+        self._exit.enter_context(events.listening(_Operations(self)))
+        self._exit.enter_context(events.listening_to_spans(self._hear_span))
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -115,13 +119,14 @@ class Timeline:
             return
         channel = self._channel
         ends = measure_offsets(channel, self._clock)
-        mine = RankRecord(channel.rank, socket.gethostname(), self._calls, self._operations)
+        mine = RankRecord(int(channel.rank), socket.gethostname(), self._calls, self._operations, self._spans)
         records = _gathered(channel, mine)
         if records is not None:
             self.report = merged(records, self._start, ends)
             if self.path is not None:
                 self.report.write(self.path)
-        self.report = _broadcast_summary(channel, self.report)
+        summary = broadcast_object(channel, None if self.report is None else self.report.summary())
+        self.report = self.report or summary
 
     def __str__(self) -> str:
         return "a timeline whose block has not ended" if self.report is None else str(self.report)
@@ -134,7 +139,8 @@ class Timeline:
             self.report.plot(path)
 
     # -- recording ---------------------------------------------------------------------------------------------
-    def _hear(self, phase: str, direction: str, name: str) -> None:
+    def hear(self, phase: str, direction: str, name: str) -> None:
+        """Record the begin or the end of an operation."""
         if phase == "begin":
             self._open.append((direction, name, self._clock()))
             return
@@ -144,6 +150,21 @@ class Timeline:
             direction_open, name_open, begin = self._open.pop()
             if (direction_open, name_open) == (direction, name):
                 self._operations.append(OperationRecord(name, direction, begin, end, depth))
+                return
+
+    def count(self, result: Any) -> None:
+        """Count the elements of the result of an operation."""
+        for y in result if isinstance(result, tuple | list) else (result,):
+            self._elements += int(getattr(getattr(y, "array", y), "size", 0))
+
+    def _hear_span(self, edge: str, name: str, rows: int) -> None:
+        if edge == "begin":
+            self._open_spans.append((name, self._clock(), self._elements))
+            return
+        while self._open_spans:  # spans that an error ended have no end event
+            name_open, begin, elements = self._open_spans.pop()
+            if name_open == name:
+                self._spans.append(SpanRecord(name, begin, self._clock(), self._elements - elements, rows))
                 return
 
     def _observe(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
@@ -156,11 +177,16 @@ class Timeline:
             record.end = record.returned
             return result
 
+        waits = False
+
         def began() -> None:
-            record.wait = self._clock()
+            nonlocal waits
+            record.wait, waits = self._clock(), True
 
         def ended() -> None:
             record.end = self._clock()
+            if not waits:  # a test has found it complete
+                record.wait = record.end
 
         record.pending = True
         return Watched(result, began, ended)
@@ -187,6 +213,23 @@ class Timeline:
         )  # fmt: skip
 
 
+class _Operations:
+    """The listener of a timeline to the operations of its thread."""
+
+    __slots__ = ("_timeline",)
+
+    def __init__(self, to: Timeline):
+        self._timeline = to
+
+    def __call__(self, phase: str, direction: str, name: str) -> None:
+        self._timeline.hear(phase, direction, name)
+
+    def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
+        self._timeline.hear(phase, direction, name)
+        if direction == "forward":
+            self._timeline.count(facts[2])
+
+
 # -- collecting the records --------------------------------------------------------------------------------------------
 
 
@@ -201,12 +244,10 @@ def _gathered(channel: Communicator, mine: RankRecord) -> list[RankRecord] | Non
     return [pickle.loads(whole[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
 
 
-def _broadcast_summary(channel: Communicator, report: Report | None) -> Report:
-    """Broadcast the summary from rank 0, which alone keeps the records."""
-    data = np.frombuffer(pickle.dumps(report.summary()) if report is not None else b"", np.uint8)
+def broadcast_object(channel: Communicator, value: Any) -> Any:
+    """Return rank 0's value on every rank of a channel."""
+    first = channel.index == 0
+    data = np.frombuffer(pickle.dumps(value) if first else b"", np.uint8)
     size = channel.broadcast(np.array([data.size], np.int64), 0)
-    received = channel.broadcast(data if report is not None else np.empty(int(size[0]), np.uint8), 0)
-    if report is not None:
-        return report
-    summary: Report = pickle.loads(received.tobytes())
-    return summary
+    received = channel.broadcast(data if first else np.empty(int(size[0]), np.uint8), 0)
+    return value if first else pickle.loads(received.tobytes())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .clocks import Offset, corrected
 
-__all__ = ["MESSAGES", "CallRecord", "OperationRecord", "RankRecord", "Report", "Row", "merged"]
+__all__ = ["MESSAGES", "CallRecord", "OperationRecord", "RankRecord", "Report", "Row", "SpanRecord", "merged"]
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class CallRecord:
         When the call was made, and when it returned.
     wait, end : float
         When the program began to wait for the result, and when it had it. For a blocking call, as `begin` and
-        `returned`.
+        `returned`. If a test found the call complete before the program waited, `end` is the time of that test.
     pending : bool
         Whether the call is nonblocking.
     last, ready : int or None, float
@@ -86,6 +86,19 @@ class OperationRecord(NamedTuple):
     depth: int
 
 
+class SpanRecord(NamedTuple):
+    """One span of the program on one rank: a tape's block ("forward"), a sweep ("backward"), "optimizer", "step", ...
+
+    `elements` counts the results of the operations of forward in it, `rows` the rows of a step's batch.
+    """
+
+    name: str
+    begin: float
+    end: float
+    elements: int
+    rows: int
+
+
 @dataclass
 class RankRecord:
     """The records of one rank."""
@@ -94,6 +107,7 @@ class RankRecord:
     host: str
     calls: list[CallRecord]
     operations: list[OperationRecord]
+    spans: list[SpanRecord] = field(default_factory=list)
 
 
 class Row(NamedTuple):
@@ -283,15 +297,20 @@ def merged(records: Sequence[RankRecord], starts: Sequence[Offset], ends: Sequen
             o._replace(begin=corrected(o.begin, start, end), end=corrected(o.end, start, end))
             for o in record.operations
         ]
-    times = [c.begin for r in records for c in r.calls] + [o.begin for r in records for o in r.operations]
+        record.spans = [
+            s._replace(begin=corrected(s.begin, start, end), end=corrected(s.end, start, end)) for s in record.spans
+        ]
+    times = [c.begin for r in records for c in r.calls]
+    times += [o.begin for r in records for o in r.operations] + [s.begin for r in records for s in r.spans]
     last = [t for r in records for c in r.calls for t in (c.returned, c.end) if t is not None]
-    last += [o.end for r in records for o in r.operations]
+    last += [o.end for r in records for o in r.operations] + [s.end for r in records for s in r.spans]
     zero = min(times, default=0.0)
     for record in records:
         for c in record.calls:
             c.begin, c.returned, c.wait = c.begin - zero, c.returned - zero, c.wait - zero
             c.end = None if c.end is None else c.end - zero
         record.operations = [o._replace(begin=o.begin - zero, end=o.end - zero) for o in record.operations]
+        record.spans = [s._replace(begin=s.begin - zero, end=s.end - zero) for s in record.spans]
     _match(records)
     errors = [max(a.error_ns, b.error_ns) / 1e9 for a, b in zip(starts, ends, strict=True)]
     span_s = (max(last, default=zero) - zero) / 1e9
