@@ -248,7 +248,7 @@ class Buckets:
         on_host = all(isinstance(p.array, np.ndarray | np.generic) for p in self._parameters)
         is_shared = (
             self.own_channel and on_host and self.reduction is None and group.library is not None
-            and group.algorithm in ("native", "shared", "auto") and len(set(group.hosts)) == 1
+            and group.algorithm in ("native", "shared", "auto") and is_on_one_host(group)
         )  # fmt: skip
         if is_shared:
             self.memory = shared_memory(group)
@@ -417,6 +417,11 @@ class _Filling:
         for b, bucket in enumerate(self.buckets):
             wait = self._wait.pop(b)
             yield from self._runs.results(bucket, self._used[b], None if wait is None else wait())
+
+
+def is_on_one_host(group: Communicator) -> bool:
+    """Whether the ranks of a group can share memory."""
+    return len(set(group.hosts)) == 1
 
 
 def _first_uses(sweep: Sweep, first: int, step: int) -> dict[int, int]:

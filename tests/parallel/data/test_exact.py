@@ -15,6 +15,9 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.engine.whole import whole_of
 from parallel import DataParallel
+from parallel.data import buckets
+
+from ...collectives.launch import launch_command
 
 WIDTH, CLASSES, ROWS, BATCH, STEPS = 7, 5, 23, 9, 20  # batches of 9, 9 and 5 rows
 
@@ -112,7 +115,11 @@ def assert_equal(ours: Any, theirs: Any) -> None:
         assert np.linalg.norm(parameters[name] - p) <= 1e-10 * np.linalg.norm(p), name
 
 
-def run(ranks: int, options: dict[str, Any], parts: int = 1, prepare: Any = None, objective: str = "I") -> list[Any]:
+def run(ranks: int, options: dict[str, Any], parts: int = 1, prepare: Any = None) -> list[Any]:
+    return cc.run(program_of(options, parts, prepare), ranks)
+
+
+def program_of(options: dict[str, Any], parts: int = 1, prepare: Any = None) -> Callable[[], Any]:
     def program() -> Any:
         with cc.Mesh(dp=-1) as mesh:
             module = make_model()
@@ -123,10 +130,9 @@ def run(ranks: int, options: dict[str, Any], parts: int = 1, prepare: Any = None
             def shared(a: np.ndarray) -> Any:
                 return cc.from_local(np.array_split(a, mesh.ranks.size)[mesh.ranks.index], {"dp": cc.Shard(0)})
 
-            to_one = (lambda loss: cc.all_reduce(loss, "dp", to=cc.I)) if objective == "I" else (lambda loss: loss)
-            return train(model, shared, to_one, parts)
+            return train(model, shared, lambda loss: cc.all_reduce(loss, "dp", to=cc.I), parts)
 
-    return cc.run(program, ranks)
+    return program
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -152,6 +158,28 @@ def test_another_collective_on_the_group_in_mid_network(ranks: int, mode: str) -
 
     for ours in run(ranks, MODES[mode], prepare=prepare):
         assert_equal(ours, serial())
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_over_mpi(ranks: int) -> None:
+    """All modes in one job, whose ranks share memory; and with requests that are started, as between hosts."""
+    found = launch_command(["-m", __name__], ranks, limit_s=100)
+    assert found.code == 0, found.out + found.err
+    assert found.out.count("equal") == ranks
+
+
+def main() -> None:
+    for started in (False, True):
+        for mode, options in MODES.items():
+            prepare = _without_shared_memory if started else None
+            assert_equal(program_of(options, prepare=prepare)(), serial())
+            assert_equal(program_of(options, 3, prepare)(), serial())
+    print("equal")
+
+
+def _without_shared_memory(module: Model, mesh: cc.Mesh) -> None:
+    """Let the ranks seem to be on hosts of their own."""
+    buckets.is_on_one_host = lambda group: False
 
 
 @pytest.mark.parametrize("mode", ["small buckets", "zero 2"])
@@ -186,3 +214,7 @@ def test_a_parameter_that_is_used_on_one_rank_only(mode: str) -> None:
             else:
                 g = p.grad.numpy()
                 assert np.linalg.norm(ours[name] - g) <= 1e-12 * np.linalg.norm(g), name
+
+
+if __name__ == "__main__":
+    main()
