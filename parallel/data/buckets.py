@@ -275,6 +275,10 @@ class Buckets:
             return np.zeros(size, like.dtype)
         return np.zeros_like(like, shape=size)
 
+    def kept_buffers(self) -> list[Any]:
+        """The buffers that are used again in every sweep."""
+        return [buffer.flat for kept in self._kept for buffer in kept]
+
     def bucket(self, index: int) -> Bucket:
         """A bucket whose buffer nobody uses."""
         assert self.places is not None

@@ -136,6 +136,15 @@ class DataParallel(Module):
     def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
         yield from self.module.named_buffer_owners(prefix)
 
+    def kept_buffers(self) -> list[Any]:
+        """The buffers of gradients that are kept from one backward pass to the next."""
+        layers = [] if self._layers is None else self._layers.entries
+        return [flat for entry in (*self._entries, *layers) for flat in entry.kept_buffers()]
+
+    def gathered_arrays(self) -> list[Any]:
+        """The memory into which layers are gathered (stage 3)."""
+        return [] if self._layers is None else self._layers.arena.buffers
+
     def _register(self) -> None:
         """Find all attributes that hold a parameter. A parameter that several attributes hold enters once."""
         index: dict[int, int] = {}
@@ -168,19 +177,20 @@ class DataParallel(Module):
         self._entries = [self._entry([k for k, p in enumerate(parameters) if not is_divided(p)])]
         self._entries.append(self._entry([k for k in wholes if k not in freed], wholes))
         if layers:
-            entries = [self._entry(layer.indices, wholes) for layer in layers]
+            entries = [self._entry(layer.indices, wholes, keeps_wholes=False) for layer in layers]
             self._layers = Layers(layers, entries, arena, parameters)
 
-    def _entry(self, indices: list[int], wholes: dict[int, Any] | None = None) -> Entry:
+    def _entry(self, indices: list[int], wholes: dict[int, Any] | None = None, keeps_wholes: bool = True) -> Entry:
         """The entry of some parameters; of divided ones, if the arrays for the whole ones are given."""
         options = self._buckets
         if wholes is None:
             return Entry(ENTRY, indices, lambda parameters: plan_entry(parameters, self.axis, **options))
         into = [wholes[k] for k in indices]
-        keeps = self.zero == 1
-        return Entry(SHARDED_ENTRY, indices, lambda parameters: plan_sharded_entry(
-            parameters, self.axis, into, keeps_gradients=keeps, **options
-        ))  # fmt: skip
+        kept: dict[str, Any] = {"keeps_gradients": self.zero == 1, "keeps_wholes": keeps_wholes}
+        return Entry(
+            SHARDED_ENTRY, indices,
+            lambda parameters: plan_sharded_entry(parameters, self.axis, into, **kept, **options),
+        )  # fmt: skip
 
     def _check(self, mesh: Mesh) -> None:
         """Compare the parameters between the ranks, at their first use."""
@@ -193,11 +203,12 @@ class DataParallel(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         if self._owners is None:
             self._register()
-        entered = self._entered or self._enter()
+        entered = self._enter() if self._entered is None else self._entered
         contexts = state.contexts
-        if entered and state.recording is not None:
+        if state.recording is not None:
+            tape: Any = next((x.tape for x in entered.values()), state.recording)
             again = {k: (x.array, x.layout, x.node) for k, x in entered.items()}
-            state.contexts = (*contexts, partial(self._reuse_entry, ref(next(iter(entered.values())).tape), again))
+            state.contexts = (*contexts, partial(self._reuse_entry, ref(tape), again))
         try:
             with self._inside(entered):
                 y: Tensor = self.module.forward(*args, **kwargs)  # or several

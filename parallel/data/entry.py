@@ -135,6 +135,11 @@ class Entry:
             self._plan = self._make(list(parameters))
         return self._plan
 
+    def kept_buffers(self) -> list[Any]:
+        """The buffers that its buckets keep."""
+        runs = None if self._plan is None else self._plan.call.runs
+        return runs.kept_buffers() if isinstance(runs, Buckets) else []
+
     def record(self, mesh: Mesh, parameters: Sequence[Any]) -> dict[int, Tensor]:
         """Record the entry, and return the entered parameters by their index."""
         if not self.indices:

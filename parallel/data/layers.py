@@ -92,8 +92,9 @@ class Arena:
         self._flat = {dtype: np.empty_like(like[dtype], shape=n) for dtype, n in sizes.items()}
 
     @property
-    def nbytes(self) -> int:
-        return sum(int(flat.nbytes) for flat in self._flat.values())
+    def buffers(self) -> list[Any]:
+        """One flat array for each dtype."""
+        return list(self._flat.values())
 
     def arrays(self, n: int) -> list[Any]:
         """The places of the n-th layer's parameters."""

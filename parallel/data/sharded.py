@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.engine.parameter import Parameter
+from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import I, Shard
@@ -82,7 +83,8 @@ def shard_parameter(p: Parameter, mesh: Mesh, on: Axis, whole: Any = None) -> Pa
     made.layout = layout
     made.is_transposed = p.is_transposed
     if whole is not None:
-        whole[...] = p.array
+        if not state.dry:
+            whole[...] = p.array
         made.array = whole[at : at + n]
     return made
 
@@ -176,6 +178,8 @@ class ShardedBuckets(Buckets):
         The arrays into which the parameters are gathered.
     keeps_gradients : bool
         Whether the whole gradients stay in the buckets (stage 1).
+    keeps_wholes : bool
+        Whether the whole parameters stay, and the parameters are views of them (stages 1 and 2).
     **options
         Those of `Buckets`.
     """
@@ -183,13 +187,20 @@ class ShardedBuckets(Buckets):
     keeps_parts = False
 
     def __init__(
-        self, parameters: Sequence[Parameter], on: Axis, wholes: list[Any], *, keeps_gradients: bool, **options: Any
+        self,
+        parameters: Sequence[Parameter],
+        on: Axis,
+        wholes: list[Any],
+        *,
+        keeps_gradients: bool,
+        keeps_wholes: bool,
+        **options: Any,
     ):
         super().__init__([_WholeShape(p) for p in parameters], on, **options)  # type: ignore[misc]  # see `_WholeShape`
         self.shards = parameters
         self.wholes = wholes
         self.keeps_gradients = keeps_gradients
-        self.keeps_wholes = all(p.array.base is whole for p, whole in zip(parameters, wholes, strict=True))
+        self.keeps_wholes = keeps_wholes
         self.gathered: Callable[[], None] | None = None  # takes the place of the all-gathers of `forward`
         self.extents = [self._extents_of(p) for p in parameters]
         self._mine = [each[on.group.index] for each in self.extents]
@@ -234,23 +245,19 @@ class ShardedBuckets(Buckets):
 
     def _start_gather(self, b: int) -> Callable[[], None]:
         indices, sections = self._gathers[b]
-        if self.group.dry:
-            pending = self.group.start(Request("all_gather", self._new(sections.size), counts=sections.counts))
-            return lambda: pending.wait() and None
         section = self._new(sections.size)
-        for j, i in enumerate(indices):
+        for j, i in enumerate(indices if not self.group.dry else ()):  # a dry run has no values
             p = self.shards[i]
             if self.keeps_wholes and p.array.base is not self.wholes[i] and not p.uses:
                 self._views[i][...] = p.array  # it was loaded, or assigned: let it be a part of the whole again
                 p.array = self._views[i]
             sections.part(section, j, self._mine[i])[...] = p.array
 
-        request = Request("all_gather", section, counts=sections.counts)
-        pending = self.group.start(request)
+        pending = self.group.start(Request("all_gather", section, counts=sections.counts))
 
         def finish() -> None:
             gathered = pending.wait()
-            for j, i in enumerate(indices):
+            for j, i in enumerate(indices if not self.group.dry else ()):
                 sections.read(gathered, j, self.wholes[i])
 
         return finish

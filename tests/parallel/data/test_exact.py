@@ -170,7 +170,7 @@ def test_over_mpi(ranks: int) -> None:
 
 def main() -> None:
     for started in (False, True):
-        for mode, options in MODES.items():
+        for options in MODES.values():
             prepare = _without_shared_memory if started else None
             assert_equal(program_of(options, prepare=prepare)(), serial())
             assert_equal(program_of(options, 3, prepare)(), serial())

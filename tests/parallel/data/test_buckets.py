@@ -1,0 +1,337 @@
+"""The edges of buckets and of sharded parameters: what they hold, when they are summed, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autograd as ag
+import autograd.numpy as anp
+import collectives as cc
+from autograd import nn, optim, random
+from autograd.engine import events
+from parallel import DataParallel, memory_of
+from parallel.data.buckets import lay_out
+
+
+def on(ranks: int, program: Callable[[cc.Mesh], Any]) -> list[Any]:
+    def rank_main() -> Any:
+        with cc.Mesh(dp=-1) as mesh:
+            return program(mesh)
+
+    return cc.run(rank_main, ranks)
+
+
+def stack(layers: int = 4, width: int = 8) -> nn.Sequential:
+    random.seed(1)
+    return nn.Sequential(*(nn.Linear(width, width, dtype=float) for _ in range(layers)))
+
+
+def rows_of(mesh: cc.Mesh, n: int = 12, width: int = 8, seed: int = 0) -> Any:
+    whole = np.random.default_rng(seed).normal(size=(n, width))
+    return cc.from_local(np.array_split(whole, mesh.ranks.size)[mesh.ranks.index], {"dp": cc.Shard(0)})
+
+
+def backward(model: Any, x: Any) -> None:
+    with ag.Tape() as tape:
+        loss = (model(x) ** 2).sum()
+    tape.backward(loss)
+
+
+def serial(module: nn.Module, n: int = 12, seed: int = 0) -> list[Any]:
+    with ag.Tape() as tape:
+        loss = (module(np.random.default_rng(seed).normal(size=(n, 8))) ** 2).sum()
+    tape.backward(loss)
+    return [p.grad.numpy() for p in module.parameters()]
+
+
+# -- layout ------------------------------------------------------------------------------------------------------------
+def test_the_first_bucket_is_smaller_and_dtypes_have_buckets_of_their_own() -> None:
+    shapes = [(10, 10), (10,), (40, 10), (3,)]
+    parameters = [ag.Parameter(np.zeros(s, "float32"), name=str(s)) for s in shapes]
+    parameters.append(ag.Parameter(np.zeros(5), name="double"))
+    places = lay_out(parameters, [4, 3, 2, 1, 0], bucket_bytes=1500, first_bucket_bytes=8)
+    assert [place.indices for place in places] == [(4,), (3,), (2,), (1, 0)]
+    assert {place.like.dtype.itemsize for place in places} == {4, 8}
+    assert places[3].offsets == (0, 16) and places[3].elements == 16 + 112, "gradients begin on cache lines"
+    assert places[3].size == places[3].elements + 2
+
+
+def test_buckets_follow_the_first_ranks_order_of_use() -> None:
+    class Reversed(nn.Module):
+        def __init__(self) -> None:
+            self.layers = nn.ModuleList([nn.Linear(8, 8, dtype=float) for _ in range(3)])
+
+        def forward(self, x: Any) -> Any:
+            for layer in reversed(list(self.layers)):  # the first one is used last
+                x = layer(x)
+            return x
+
+    def program(mesh: cc.Mesh) -> Any:
+        model = DataParallel(Reversed(), "dp", bucket_bytes=0)
+        backward(model, rows_of(mesh))
+        return [name.split(".")[1] for bucket in model._entries[0]._plan.call.runs.places for name in bucket.names]
+
+    for order in on(3, program):
+        assert order == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_a_bucket_is_started_while_backward_goes_on() -> None:
+    def program(mesh: cc.Mesh) -> Any:
+        model, seen = DataParallel(stack(), "dp", bucket_bytes=0), []
+        for _ in range(2):
+            seen.clear()
+            with events.listening(lambda phase, way, name: seen.append(name) if phase == "begin" else None):
+                backward(model, rows_of(mesh))
+        return seen
+
+    for seen in on(2, program):
+        sums = [i for i, name in enumerate(seen) if name == "gradient bucket"]
+        products = [i for i, name in enumerate(seen) if name in ("linear", "matmul")]
+        assert len(sums) == 8 and sum(i < products[-1] for i in sums) == 7, seen  # all but the first layer's weight
+
+
+# -- buffers -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("options", [{}, {"buffers": 2}, {"zero": 1}, {"zero": 2}], ids=str)
+def test_a_gradient_that_the_program_keeps_is_not_overwritten(options: Any) -> None:
+    def program(mesh: cc.Mesh) -> None:
+        model = DataParallel(stack(), "dp", **options)
+        kept, copies = [], []
+        for step in range(4):
+            backward(model, rows_of(mesh, seed=step))
+            kept.append([p.grad if step % 2 else p.grad.numpy()[1:] for p in model.parameters()])
+            copies.append([np.array(g.numpy() if step % 2 else g) for g in kept[-1]])
+            model.zero_grad()
+        for held, copied in zip(kept, copies, strict=True):
+            for g, value in zip(held, copied, strict=True):
+                assert np.array_equal(g.numpy() if isinstance(g, ag.Tensor) else g, value)
+
+    on(3, program)
+
+
+def test_gradients_are_views_of_one_buffer() -> None:
+    def program(mesh: cc.Mesh) -> Any:
+        model = DataParallel(stack(), "dp")
+        places = set()
+        for _ in range(3):
+            model.zero_grad()
+            backward(model, rows_of(mesh))
+            bases = {id(p.grad.numpy().base) for p in model.parameters()}
+            assert len(bases) == 1
+            places |= bases
+        return len(places)
+
+    assert on(2, program) == [1, 1]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_a_parameter_used_by_another_rank_in_each_step(zero: int) -> None:
+    """What an earlier step has left in a buffer does not count."""
+
+    class Choice(nn.Module):
+        def __init__(self) -> None:
+            self.weight, self.used = ag.Parameter(np.ones(5)), True
+
+        def forward(self, x: Any) -> Any:
+            return x * self.weight if self.used else x * 1.0
+
+    def program(mesh: cc.Mesh) -> Any:
+        module = Choice()
+        model, found = DataParallel(module, "dp", zero=zero), []
+        for step in range(5):
+            module.used = mesh.ranks.index == step % 4  # nobody in the fourth
+            model.zero_grad()
+            with ag.Tape() as tape:
+                x = ag.tensor(np.full(5, 1.0 + step), {"dp": cc.V})
+                loss = cc.declare_partial(model(x).sum(), "dp")
+            tape.backward(loss)
+            (p,) = model.parameters()
+            found.append(None if p.grad is None else p.grad.numpy().copy())
+        return found
+
+    for ours in on(3, program):
+        assert ours[3] is None
+        for step in (0, 1, 2, 4):
+            assert np.all(ours[step] == 1.0 + step)
+
+
+# -- recomputation, layers ---------------------------------------------------------------------------------------------
+class Checkpointed(nn.Module):
+    def __init__(self, inside: bool) -> None:
+        random.seed(1)
+        self.layers = nn.ModuleList([nn.Linear(8, 8, dtype=float) for _ in range(4)])
+        self.inside = inside
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = anp.tanh(ag.checkpoint(layer)(x) if self.inside else layer(x))
+        return x
+
+
+@pytest.mark.parametrize("options", [{"bucket_bytes": 0}, {"zero": 2}, {"zero": 3}], ids=str)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_checkpointed_layers(ranks: int, options: Any) -> None:
+    def program(mesh: cc.Mesh) -> Any:
+        model = DataParallel(Checkpointed(True), "dp", **options)
+        for _ in range(2):
+            model.zero_grad()
+            backward(model, rows_of(mesh))
+        return [cc.all_gather(p.grad, "dp").numpy() if "zero" in options else p.grad.numpy()
+                for p in model.parameters()]  # fmt: skip
+
+    for ours in on(ranks, program):
+        for g, expected in zip(ours, serial(Checkpointed(False)), strict=True):
+            assert np.linalg.norm(g - expected) <= 1e-12 * np.linalg.norm(expected)
+
+
+def test_a_layer_that_returns_a_view_of_its_parameter() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            self.weight = ag.Parameter(random.normal(random.Key(2, "w"), (8, 8), dtype=float))
+
+        def forward(self, x: Any) -> Any:
+            return self.weight.T
+
+    class Uses(nn.Module):
+        def __init__(self) -> None:
+            random.seed(1)
+            self.layers = nn.ModuleList([Rows(), nn.Linear(8, 8, dtype=float)])
+
+        def forward(self, x: Any) -> Any:
+            w = self.layers[0](x)
+            return self.layers[1](x) @ w
+
+    def program(mesh: cc.Mesh) -> Any:
+        model = DataParallel(Uses(), "dp", zero=3)
+        backward(model, rows_of(mesh))
+        return [cc.all_gather(p.grad, "dp").numpy() for p in model.parameters()]
+
+    for ours in on(2, program):
+        for g, expected in zip(ours, serial(Uses()), strict=True):
+            assert np.linalg.norm(g - expected) <= 1e-12 * np.linalg.norm(expected)
+
+
+def test_evaluation_between_forward_and_backward() -> None:
+    def program(mesh: cc.Mesh) -> Any:
+        model, x = DataParallel(stack(), "dp", zero=3), rows_of(mesh)
+        with ag.Tape() as tape:
+            loss = (model(x) ** 2).sum()
+        with ag.no_grad():
+            model(rows_of(mesh, seed=5))
+        tape.backward(loss)
+        return [cc.all_gather(p.grad, "dp").numpy() for p in model.parameters()]
+
+    for ours in on(3, program):
+        for g, expected in zip(ours, serial(stack()), strict=True):
+            assert np.linalg.norm(g - expected) <= 1e-12 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_a_state_that_is_loaded_and_evaluated(zero: int) -> None:
+    def program(mesh: cc.Mesh) -> None:
+        other = stack()
+        for p in other.parameters():
+            p.data = p.numpy() + 1.0
+        model, x = DataParallel(stack(), "dp", zero=zero), rows_of(mesh)
+        model.load_state_dict(other.state_dict())
+        with ag.no_grad():
+            ours, expected = model(x).numpy(), DataParallel(other, "dp")(x).numpy()
+        assert np.array_equal(ours, expected)
+        for name, value in model.state_dict().items():
+            assert np.array_equal(value, other.state_dict()[name])
+
+    on(3, program)
+
+
+# -- memory and bytes --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_memory_and_traffic_of_the_stages(ranks: int) -> None:
+    """Bytes per parameter, in float32 with Adam: 16, 8 + 8/N, 4 + 12/N, 16/N; sent: 2, 2, 2, 3 times the parameters."""
+    width, layers = 64, 8
+    n = layers * width * (width + 1)
+    formulas = [16.0, 8 + 8 / ranks, 4 + 12 / ranks, 16 / ranks]
+
+    def program(mesh: cc.Mesh) -> Any:
+        found = []
+        for zero in range(4):
+            random.seed(1)
+            model = DataParallel(nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))), "dp", zero=zero)
+            optimizer = optim.Adam(model.parameters())
+            x = cc.from_local(np.ones((2, width), "float32") * (1 + mesh.ranks.index), {"dp": cc.Shard(0)})
+            for _ in range(2):
+                optimizer.zero_grad()
+                backward(model, x)
+                optimizer.step()
+            memory = memory_of(model, optimizer)
+            assert memory.gathered == (4 * width * (width + 1) if zero == 3 else 0)
+            found.append(memory.total / n)
+        return found
+
+    for measured in on(ranks, program):
+        assert np.allclose(measured, formulas, rtol=0.05), (measured, formulas)
+
+    sent = []
+    for zero in range(4):
+        with cc.dry(ranks=ranks, mesh={"dp": ranks}) as run:
+            model = DataParallel(nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))), "dp", zero=zero)
+            before = {t: t.bytes for t in run.traffic()}
+            backward(model, ag.tensor(np.ones((2, width), "float32"), {"dp": cc.Shard(0)}))
+        ring = [p for p in run.predictions() if p.algorithm == "ring" and p.traffic.by != "exchange"]
+        assert before or not zero
+        each = [p.sent_bytes for p in ring if p.traffic.operation in ("all_reduce", "all_gather", "reduce_scatter")]
+        sent.append(sum(each) / (4 * n * (ranks - 1) / ranks))
+    assert np.allclose(sent, [2, 2, 2, 3], rtol=0.05), sent
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+def test_wrong_options() -> None:
+    with cc.Mesh(dp=1):
+        for options in ({"zero": 4}, {"zero": True}, {"bucket_bytes": -1}, {"buffers": 0}, {"bucket_bytes": 2.5}):
+            with pytest.raises(ag.errors.OptionError):
+                DataParallel(stack(), "dp", **options)  # wrong on purpose
+    with pytest.raises(ag.errors.MeshError):
+        DataParallel(stack(), "dp", zero=1)
+
+
+def test_a_second_derivative_through_freed_parameters_is_refused() -> None:
+    def program(mesh: cc.Mesh) -> None:
+        model, x = DataParallel(stack(2), "dp", zero=3), rows_of(mesh)
+        with ag.Tape(), ag.Tape() as inner:
+            loss = (model(x) ** 2).sum()
+            with pytest.raises(ag.TapeError, match="zero=2"):
+                inner.backward(loss, record=True, retain=True)
+
+    on(2, program)
+
+
+def test_a_dimension_that_another_axis_divides_is_refused() -> None:
+    def program() -> None:
+        with cc.Mesh(dp=2, tp=2):
+            module = nn.Linear(8, 8, dtype=float)
+            module.weight = ag.Parameter(np.ones((4, 8)), {"tp": cc.Shard(0)}, global_shape=(8, 8))
+            with pytest.raises(cc.LayoutError, match="axis 'tp'.*divided already"):
+                DataParallel(module, "dp", zero=2)
+
+    cc.run(program, 4)
+
+
+def test_wrong_places_of_accumulate() -> None:
+    def program(mesh: cc.Mesh) -> None:
+        model, x = DataParallel(stack(), "dp"), rows_of(mesh)
+        with ag.Tape(), pytest.raises(ag.TapeError, match="a tape is recording"), model.accumulate():
+            pass
+        with model.accumulate():
+            backward(model, x)
+            with pytest.raises(ag.TapeError, match="another block"), model.accumulate():
+                pass
+            assert all(p.grad is None for p in model.parameters()), "the gradients come at the end of the block"
+            optimizer = optim.SGD(model.parameters(), lr=0.1)
+            backward(model, x)
+            with pytest.raises(ag.SavedArrayError):
+                model.parameters()[0].data = np.zeros((8, 8))
+        optimizer.step()
+
+    on(2, program)
