@@ -45,7 +45,7 @@ import numpy as np
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.errors import DtypeError, OptionError, call_site
 from autograd.optim.hyperparameters import check_count, check_numbers
-from autograd.random import Key, normal, uniform
+from autograd.random import Key, integers
 from collectives.algorithms.steps import Steps, even_bounds
 from collectives.transports.protocol import Array, Communicator, Request
 from collectives.transports.request import whole_bytes
@@ -766,8 +766,9 @@ class RandomK(_Sparse):
         """The indices of the elements to send, and the lengths of the parts from which they are drawn."""
         bounds = np.array(even_bounds(size, count))
         lengths = np.diff(bounds)
-        within = (uniform(self.key.fold(name).at(step), count) * lengths).astype(np.int64)
-        return bounds[:-1] + within, lengths
+        # Integers, and not uniform numbers, because a mesh gives those a layout. Their products are below 2^63.
+        draws = integers(self.key.fold(name).at(step), count, 0, 2**31)
+        return bounds[:-1] + (draws * lengths >> 31), lengths
 
 
 def _index_dtype(elements: int) -> np.dtype[Any]:
@@ -887,7 +888,8 @@ class PowerSGD(Compression):
         q = self.state.get("factor", name, columns * rank, dtype).reshape(columns, rank)
         lost = ~q.any(axis=0)
         if lost.any():
-            q = np.where(lost, normal(self.key.fold(name).at(step), (columns, rank), dtype=dtype), q)
+            draws = integers(self.key.fold(name).at(step), (columns, rank), -(2**31), 2**31)
+            q = np.where(lost, draws.astype(dtype), q)
         return orthonormal(q)
 
 
