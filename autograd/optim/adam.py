@@ -60,7 +60,7 @@ class Adam(Optimizer):
     array([0.5])
     """
 
-    _saved = ("first", "second", "counts")
+    _saved: tuple[str, ...] = ("first", "second", "counts")
     _numbers = ("betas", "eps", "weight_decay")
     decoupled = False
 
