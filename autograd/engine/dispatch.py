@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.half import total
 from ..errors import ArgumentError, call_site
 from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import frozen
@@ -520,7 +521,7 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     have = ct.shape
     if have == shape:
         return ct
-    if len(have) == 2 and have[1:] == shape and type(ct) is np.ndarray and ct.dtype.kind == "f":  # a bias
+    if len(have) == 2 and have[1:] == shape and type(ct) is np.ndarray and ct.dtype in _BLAS:  # a bias
         return ones(have[0], ct.dtype).dot(ct)  # BLAS takes half the time of a sum over rows
     axes = _repeated.get((have, shape))
     if axes is None:
@@ -530,7 +531,7 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
             _repeated.clear()
         _repeated[have, shape] = axes
     if type(ct) is np.ndarray:
-        ct = _add_reduce(ct, axes)
+        ct = total(ct, axes)
         return ct if ct.shape == shape else ct.reshape(shape)
     extra = len(have) - len(shape)
     if axes[extra:]:  # not by a reshape, which cannot tell a part of extent 1 from a dimension of extent 1
@@ -550,4 +551,4 @@ def ones(n: int, dtype: Any) -> Any:
 
 _ones_made: dict[Any, Any] = {}
 _repeated: dict[Any, tuple[int, ...]] = {}  # (cotangent's shape, operand's shape) -> axes to sum over
-_add_reduce: Any = np.add.reduce  # ndarray.sum without its wrapper
+_BLAS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arrays.half import HALF, rounded, widened
 from .memory import keep_freed_memory
 
 __all__ = ["Kernel", "find", "keep_freed_memory", "register"]
@@ -81,8 +82,8 @@ def _load(kind: type, name: str) -> Kernel | None:
 def find(name: str, xs: Sequence[Any]) -> Kernel | None:
     """The kernel of an operation for these arrays, or None.
 
-    The arrays must have one type and one dtype, float32 or float64. Further arrays of integers or booleans (labels,
-    masks) are allowed.
+    The arrays must have one type and one dtype, float32 or float64, or float16 on the CPU, which is computed in
+    float32 and rounded once. Further arrays of integers or booleans (labels, masks) are allowed.
     """
     kind = type(xs[0])
     key = kind, name
@@ -91,8 +92,25 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
         return None
     dtype = xs[0].dtype
     if dtype != _F32 and dtype != _F64:
-        return None
+        if dtype != HALF or kind is not np.ndarray:
+            return None
+        kernel = _of_half(kernel)
     for x in xs[1:]:
         if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
             return None
     return kernel
+
+
+def _of_half(kernel: Kernel) -> Kernel:
+    """A kernel for float16: the one for float32 on converted arrays, with results rounded to float16."""
+
+    def forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+        y, kept = kernel.forward(tuple(map(widened, xs)), options, keep)
+        return rounded(y), kept
+
+    def backward(
+        ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+    ) -> Sequence[Any]:
+        return list(map(rounded, kernel.backward(widened(ct), kept, tuple(map(widened, xs)), options, wanted, last)))
+
+    return Kernel(forward, backward)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.half import HALF, rounded
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
@@ -182,6 +183,8 @@ where: Primitive = op(
 def _cast(x: Any, dtype: Any) -> Any:
     if x.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         x = x.real
+    if x.__class__ is np.ndarray and x.dtype == np.float32 and dtype == HALF:
+        return rounded(x)
     return x.astype(dtype)
 
 

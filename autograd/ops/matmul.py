@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from numpy import ndarray
 
+from ..arrays.half import HALF, product
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import op
 from ..layouts.layout import Mix, Sum
@@ -35,37 +35,37 @@ def _rows(x: Any) -> Any:
 def _adjoint_of_a(ct: Any, y: Any, a: Any, b: Any) -> Any:
     """``ct @ b.T``, summed over dimensions that were broadcast."""
     if b.ndim == 2 and ct.ndim == 2 and a.ndim == 2:
-        return ct @ b.T
+        return product(ct, b.T)
     if b.ndim == 2 and a.ndim > 2 and ct.__class__ is b.__class__ is ndarray:
-        return _rows(ct).dot(b.T).reshape(a.shape)
+        return product(_rows(ct), b.T).reshape(a.shape)
     if b.ndim == 1:
         return ct * b if a.ndim == 1 else ct[..., None] * b
     if a.ndim == 1:
-        g = b @ ct[..., None]
+        g = product(b, ct[..., None])
         g = g[..., 0]
     else:
-        g = ct @ swapaxes(b, -1, -2)
+        g = product(ct, swapaxes(b, -1, -2))
     return unbroadcast(g, a.shape)
 
 
 def _adjoint_of_b(ct: Any, y: Any, a: Any, b: Any) -> Any:
     """``a.T @ ct``, summed over dimensions that were broadcast."""
     if a.ndim == 2 and ct.ndim == 2 and b.ndim == 2:
-        return a.T @ ct
+        return product(a.T, ct)
     if b.ndim == 2 and a.ndim > 2 and ct.__class__ is a.__class__ is ndarray:
-        return _rows(a).T.dot(_rows(ct))  # one product instead of one per batch and their sum
+        return product(_rows(a).T, _rows(ct))  # one product instead of one per batch and their sum
     if a.ndim == 1:
         if b.ndim == 1:
             return ct * a
-        g = a[:, None] @ ct[..., None, :]
+        g = product(a[:, None], ct[..., None, :])
         return unbroadcast(g, b.shape)
     if b.ndim == 1:
-        g = swapaxes(a, -1, -2) @ ct[..., None]
+        g = product(swapaxes(a, -1, -2), ct[..., None])
         return unbroadcast(g[..., 0], b.shape)
-    return unbroadcast(swapaxes(a, -1, -2) @ ct, b.shape)
+    return unbroadcast(product(swapaxes(a, -1, -2), ct), b.shape)
 
 
-matmul = op("matmul", "a b", operator.matmul, (_adjoint_of_a, _adjoint_of_b), saves="01", dims=_dims, operands="x w")
+matmul = op("matmul", "a b", product, (_adjoint_of_a, _adjoint_of_b), saves="01", dims=_dims, operands="x w")
 
 
 # -- a linear layer ------------------------------------------------------------------------------------------
@@ -73,6 +73,8 @@ matmul = op("matmul", "a b", operator.matmul, (_adjoint_of_a, _adjoint_of_b), sa
 
 def _linear(x: Any, w: Any, b: Any) -> Any:
     if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape and x.ndim > 1:
+        if x.dtype is HALF:
+            return NotImplemented
         try:
             y = (x if x.ndim == 2 else _rows(x)).dot(w)  # one product, not one per batch; `dot` is cheaper than @
         except ValueError:  # the product says what does not fit

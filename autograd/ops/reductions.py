@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.half import total
 from ..engine.events import listeners
 from ..engine.primitive import op
 from ..engine.state import state
@@ -80,12 +81,11 @@ def broadcast_back(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
 
 
 _HOST = (np.ndarray, np.generic)
-_add_reduce: Any = np.add.reduce  # np.sum without the overhead of its wrapper
 
 
 def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
     if type(x) is np.ndarray:
-        return _add_reduce(x, axes, None, None, keepdims)
+        return total(x, axes, keepdims)
     return np.sum(x, axis=axes, keepdims=keepdims)
 
 

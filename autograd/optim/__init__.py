@@ -12,10 +12,11 @@ from .adam import Adam, AdamW
 from .adaptive import Adagrad, RMSprop
 from .base import Optimizer
 from .large_batch import LAMB, LARS
+from .mixed_precision import LossScaler, MasterWeights
 from .norms import clip_grad_norm_, clip_grad_value_, global_norm
 from .sgd import SGD
 
 __all__ = [
-    "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "clip_grad_norm_", "clip_grad_value_",
-    "global_norm", "schedules",
+    "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "LossScaler", "MasterWeights", "Optimizer", "RMSprop",
+    "clip_grad_norm_", "clip_grad_value_", "global_norm", "schedules",
 ]  # fmt: skip

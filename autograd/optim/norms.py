@@ -29,10 +29,16 @@ from ..layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 from ..layouts.messages import describe
 from .hyperparameters import check_numbers
 
-__all__ = ["Norm", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm", "local_norm", "norm_of"]
+__all__ = [
+    "Norm", "axes_of_parts", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm", "local_norm",
+    "masters", "norm_of",
+]  # fmt: skip
 
 Norm = Callable[[list[Tensor], float], float]
 """A function from a list of Tensors and the order of the norm to the norm of all their elements together."""
+
+masters: dict[int, Callable[[], Any]] = {}
+"""By the id of a parameter with a master weight, and of the master weight: a reference to the `MasterWeights`."""
 
 
 def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
@@ -60,8 +66,9 @@ def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
 def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
     """Return the norm of all elements of the Tensors together, over all ranks of the mesh.
 
-    Copies (R, I, C) count once. The parts of a Shard, and Varying values, are summed over the ranks: all ranks along
-    their axes call this together, with Tensors of the same layouts. All ranks get the same number, bitwise.
+    Copies (R, I, C) count once, and so does a Rooted value. The parts of a Shard, and Varying values, are summed over
+    the ranks: all ranks along their axes call this together, with Tensors of the same layouts. All ranks get the same
+    number, bitwise.
 
     Parameters
     ----------
@@ -76,7 +83,7 @@ def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
     Raises
     ------
     LayoutError
-        A Tensor is Partial or Rooted, or its mesh is not current.
+        A Tensor is Partial, or its mesh is not current.
 
     Examples
     --------
@@ -98,10 +105,10 @@ def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
 
 def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], norm_type: float) -> float:
     """`global_norm`, where `layouts` are those of all Tensors that any rank may give."""
-    by_axes: dict[tuple[str, ...], list[Any]] = {_axes_of_parts(layout): [] for layout in layouts}
+    by_axes: dict[tuple[str, ...], list[Any]] = {axes_of_parts("global_norm", layout): [] for layout in layouts}
     for x in tensors:
         _refuse_addends(x.layout)
-        by_axes.setdefault(_axes_of_parts(x.layout), []).append(x.array)
+        by_axes.setdefault(axes_of_parts("global_norm", x.layout), []).append(x.array)
     powers = []
     for axes, arrays in sorted(by_axes.items(), key=lambda item: item[0]):
         power = _power(arrays, norm_type)
@@ -110,14 +117,14 @@ def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], no
     return _root(_sum(powers, norm_type), norm_type)
 
 
-def _axes_of_parts(layout: Layout | None) -> tuple[str, ...]:
-    """The axes along which the ranks hold different elements: parts, or values of their own."""
+def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
+    """The axes along which the ranks hold different elements: parts, values of their own, or one rank holds all."""
     if layout is None:
         return ()
-    found = [axis for axis, label in layout.items() if label is V or type(label) is Shard]
+    found = [axis for axis, label in layout.items() if label is V or type(label) in (Shard, Rooted)]
     if found and state.grid is not layout.grid:
         raise LayoutError(
-            f"global_norm: a value is {layout!r}, and its mesh is not current: the ranks hold parts of it\n"
+            f"{caller}: a value is {layout!r}, and its mesh is not current: the ranks hold parts of it\n"
             "  fix: call it inside `with mesh:`, on all ranks" + call_site()
         )
     return tuple(found)
@@ -125,7 +132,7 @@ def _axes_of_parts(layout: Layout | None) -> tuple[str, ...]:
 
 def _refuse_addends(layout: Layout | None) -> None:
     for axis, label in () if layout is None else layout.items():
-        if label is P or isinstance(label, Rooted):
+        if label is P:
             raise LayoutError(
                 f"global_norm: a value is {label.word} on axis {axis!r}; needed: copies, parts, or values of each rank"
                 + call_site()
@@ -291,7 +298,8 @@ def clip_grad_norm_(
     scale = max_norm / (total + 1e-6)
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in gradients:
-            _replace(p, g, g.array * g.array.dtype.type(scale))
+            with np.errstate(invalid="ignore"):  # an infinite gradient becomes NaN
+                _replace(p, g, g.array * g.array.dtype.type(scale))
     return total
 
 
@@ -330,6 +338,10 @@ def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Lea
     for i, p in enumerate(given):
         if not isinstance(p, Leaf):
             raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters" + call_site())
+        holder = masters.get(id(p))
+        owner = None if holder is None else holder()
+        if owner is not None:
+            p = owner.master_of(p)
         g = p.grad
         if g is None or is_absent(g.array):
             continue

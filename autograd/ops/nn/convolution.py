@@ -13,6 +13,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.half import in_float32
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...engine.tensor import TENSORS, Tensor
@@ -45,6 +46,7 @@ def _shape_only_result(xs: Sequence[Any], shape: Shape) -> Any:
     return None
 
 
+@in_float32
 def _forward(x: Any, weight: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
     shape = (x.shape[0], weight.shape[0], *w.number)
@@ -52,6 +54,7 @@ def _forward(x: Any, weight: Any, geometry: Any, groups: int) -> Any:
     return dry if dry is not None else (_rows(weight, groups) @ _columns(x, w, groups)).reshape(shape)
 
 
+@in_float32
 def _cotangent_of_input(ct: Any, weight: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
     n, channels = ct.shape[0], weight.shape[1] * groups
@@ -63,6 +66,7 @@ def _cotangent_of_input(ct: Any, weight: Any, geometry: Any, groups: int) -> Any
     return folded(columns.reshape((n, channels, math.prod(w.kernel), *w.number)), w)
 
 
+@in_float32
 def _cotangent_of_weight(ct: Any, x: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
     n, out, channels = ct.shape[0], ct.shape[1], x.shape[1]

@@ -1,0 +1,453 @@
+"""Mixed precision: float16 parameters with float32 master weights, and dynamic loss scaling.
+
+A float16 number has 11 significant bits and lies between 6e-8 and 65504. Updates of a weight are often below its last
+bit, so the optimizer updates a float32 copy of it, the master weight, and the parameter is that copy rounded. Small
+gradients would become zero, so the loss is multiplied by a large number, the loss scale, and gradients are divided by
+it in float32. If a gradient overflows, all ranks skip the step, and the scale is reduced.
+
+On the CPU, products and sums of float16 are computed in float32 and rounded once, and so are sums over the ranks.
+Source: Micikevicius et al. 2018, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..arrays.device import move
+from ..arrays.half import HALF, rounded
+from ..arrays.shape_only import Shaped, is_absent
+from ..engine.parameter import Leaf, Parameter
+from ..engine.saved_arrays import step_check
+from ..engine.state import state
+from ..engine.tensor import TENSORS, Tensor
+from ..engine.whole import part_of, whole_of
+from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, call_site
+from ..layouts.rank_values import rank_axes
+from .base import Optimizer
+from .groups import split
+from .hyperparameters import check_count, check_numbers
+from .norms import axes_of_parts, masters
+
+__all__ = ["LossScaler", "MasterWeights"]
+
+_LARGEST_HALF = float(np.finfo(np.float16).max)
+
+
+class LossScaler:
+    """Dynamic loss scaling: the number by which a loss is multiplied so that float16 gradients do not underflow.
+
+    The scale is multiplied by `growth_factor` after `growth_interval` steps in a row without an overflow, and by
+    `backoff_factor` after each step with one. Powers of two scale exactly.
+
+    Parameters
+    ----------
+    init_scale : float
+        The first scale; the same on all ranks.
+    growth_factor, backoff_factor : float
+        Above 1, and below 1.
+    growth_interval : int
+        A number of steps.
+    min_scale, max_scale : float
+        The limits of the scale.
+
+    Attributes
+    ----------
+    value : float
+        The present scale.
+
+    Raises
+    ------
+    OptionError
+        A number is out of range.
+    LayoutError
+        A number depends on the rank.
+
+    Notes
+    -----
+    The defaults are those of torch's GradScaler, but for `init_scale`: 2**16 is above the largest float16, so the
+    cotangent of a float16 loss would overflow in the first step. `MasterWeights.step` calls `update`, and
+    nothing else changes the scale, so it is the same for all backward passes whose gradients are added in one step.
+
+    Examples
+    --------
+    >>> from autograd import optim
+    >>> scaler = optim.LossScaler(init_scale=8.0, growth_interval=2)
+    >>> for finite in (True, True, True, False):
+    ...     scaler.update(finite)
+    ...     print(scaler.value)
+    8.0
+    16.0
+    16.0
+    8.0
+    """
+
+    def __init__(
+        self, init_scale: float = 2.0**15, growth_factor: float = 2.0, backoff_factor: float = 0.5,
+        growth_interval: int = 2000, *, min_scale: float = 1.0, max_scale: float = 2.0**24,
+    ):  # fmt: skip
+        tiny = np.finfo(np.float32).tiny
+        check_numbers("LossScaler", 1.0, growth_factor=growth_factor)
+        check_numbers("LossScaler", float(tiny), 1.0, backoff_factor=backoff_factor)
+        check_numbers("LossScaler", float(tiny), min_scale=min_scale)
+        check_numbers("LossScaler", min_scale, max_scale=max_scale)
+        check_numbers("LossScaler", min_scale, math.nextafter(max_scale, math.inf), init_scale=init_scale)
+        check_count("LossScaler", 1, growth_interval=growth_interval)
+        for name, number in (("init_scale", init_scale), ("growth_interval", growth_interval)):
+            if axes := rank_axes(number):
+                raise LayoutError(
+                    f"LossScaler({name}={number!r})\n  axis {min(axes)!r}: it depends on the rank; needed: one number"
+                    + call_site()
+                )
+        self.value = float(init_scale)
+        self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
+        self.min_scale, self.max_scale = min_scale, max_scale
+        self.good_steps = 0  # since the scale last changed
+        self.was_used = False  # whether a loss was scaled since the last step
+        self.owner: Callable[[], Any] = lambda: None
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Return ``loss * value``, recorded on the tape; a float16 loss in float32.
+
+        Call it inside the tape's block, and `backward` on the result.
+
+        Raises
+        ------
+        ArgumentError
+            `loss` is no Tensor.
+        """
+        if loss.__class__ not in TENSORS:
+            raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor" + call_site())
+        self.was_used = True
+        return (loss.astype(np.float32) if loss.dtype == HALF else loss) * self.value
+
+    def update(self, finite: bool) -> None:
+        """Change the scale after a step; `finite` tells whether all gradients were, on all ranks.
+
+        Raises
+        ------
+        AnomalyError
+            Gradients are not finite, and the scale is `min_scale` already.
+        """
+        if finite:
+            self.good_steps += 1
+            if self.good_steps >= self.growth_interval:
+                self.value, self.good_steps = min(self.value * self.growth_factor, self.max_scale), 0
+            return
+        if self.value <= self.min_scale:
+            raise AnomalyError(
+                f"LossScaler: gradients are not finite at loss scale {self.value:g}, the least one, so that scaling "
+                "has not caused it\n  fix: look for NaN or infinity in the data, the model or the loss, as with "
+                "autograd.detect_anomaly\n  or:  LossScaler(min_scale=...), if gradients are that large" + call_site()
+            )
+        self.value, self.good_steps = max(self.value * self.backoff_factor, self.min_scale), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scale and the number of steps since it last changed."""
+        return {"value": self.value, "good_steps": self.good_steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Set the state from a `state_dict`."""
+        if set(state_dict) != {"value", "good_steps"}:
+            raise OptionError(
+                f"LossScaler.load_state_dict: {sorted(state_dict)} was given; needed: ['good_steps', 'value']"
+                + call_site()
+            )
+        check_numbers("LossScaler", value=state_dict["value"])
+        self.value, self.good_steps = float(state_dict["value"]), int(state_dict["good_steps"])
+
+    def __repr__(self) -> str:
+        return f"LossScaler(value={self.value:g}, good_steps={self.good_steps})"
+
+
+class MasterWeights:
+    """An optimizer of float16 parameters: it updates float32 copies of them, the master weights, and rounds these.
+
+    Multiply the loss by the loss scale with `scale`. `step` divides the gradients by it in float32, updates the master
+    weights, and copies them to the parameters. If a gradient is infinite or NaN on any rank, the step changes nothing
+    on all ranks, and the scale is reduced.
+
+    Parameters
+    ----------
+    optimizer : callable
+        The class of the optimizer, such as `optim.AdamW`; called with the master weights.
+    params : iterable of Parameter, or of dict
+        Parameters, or groups of them: see `Optimizer`. Those of another dtype than float16 are updated directly.
+    *args, **kwargs
+        Further arguments of the optimizer.
+    scaler : LossScaler, optional
+        Of this optimizer alone. By default ``LossScaler()``.
+
+    Attributes
+    ----------
+    optimizer : Optimizer
+        The optimizer of the master weights.
+    parameters : list of Parameter
+        The master weights, of the layouts of the parameters.
+    scaler : LossScaler
+    skipped : int
+        The number of steps that were skipped.
+
+    Raises
+    ------
+    ArgumentError
+        `params` are no Parameters.
+    OptionError
+        A parameter has master weights already, or `scaler` belongs to another optimizer.
+
+    Notes
+    -----
+    `clip_grad_norm_` and `clip_grad_value_` may be given the parameters or the master weights: both clip the unscaled
+    float32 gradients, to which they move the gradients of all parameters first, as `unscale` does. Between `unscale`
+    and `step` ``p.grad`` is None, and the gradient is that of the master weight.
+
+    The ranks agree along the axes on which a parameter is Varying, sharded or rooted, by one control message of a
+    number per rank. Where all parameters are Invariant there is none: an infinite or NaN addend makes the sum infinite
+    or NaN, so all ranks see it.
+
+    A parameter that is assigned (``p.data = ...``, ``module.load_state_dict``) gives its master weight the new value.
+
+    Examples
+    --------
+    >>> import autograd as ag, numpy
+    >>> from autograd import optim
+    >>> w = ag.Parameter(numpy.ones(2, "float16"))
+    >>> opt = optim.MasterWeights(optim.SGD, [w], lr=2.0**-12)
+    >>> for _ in range(2):
+    ...     with ag.Tape() as tape:
+    ...         loss = opt.scale(w.sum())
+    ...     tape.backward(loss); _ = opt.step()
+    >>> w.numpy(), opt.parameters[0].numpy()
+    (array([0.9995, 0.9995], dtype=float16), array([0.9995117, 0.9995117], dtype=float32))
+    """
+
+    def __init__(
+        self, optimizer: Callable[..., Optimizer], params: Iterable[Leaf] | Iterable[dict[str, Any]], *args: Any,
+        scaler: LossScaler | None = None, **kwargs: Any,
+    ):  # fmt: skip
+        groups = split("MasterWeights", params)
+        self._held: list[Parameter] = []
+        made: list[dict[str, Any]] = []
+        for members, own in groups:
+            for p in members:
+                self._check(p)
+                self._held.append(p)  # type: ignore[arg-type]
+            made.append({"params": [_master(p) for p in members], **own})
+        self.parameters: list[Leaf] = [m for each in made for m in each["params"]]
+        plain = len(made) == 1 and len(made[0]) == 1
+        self.optimizer = optimizer(self.parameters if plain else made, *args, **kwargs)
+        self.scaler = LossScaler() if scaler is None else scaler
+        if not isinstance(self.scaler, LossScaler):
+            raise ArgumentError(f"MasterWeights: scaler={scaler!r} was given; needed: a LossScaler" + call_site())
+        if self.scaler.owner() is not None:
+            raise OptionError(
+                "MasterWeights: the LossScaler belongs to another optimizer, whose step would change the scale of "
+                "these gradients\n  fix: a LossScaler for each, or one optimizer with groups of parameters"
+                + call_site()
+            )
+        self.scaler.owner = weakref.ref(self)
+        self.skipped = 0
+        self._known = [p.array for p in self._held]  # to see that a parameter was assigned
+        self._is_finite = True
+        self._places = {id(p): i for each in (self._held, self.parameters) for i, p in enumerate(each)}
+        masters.update(dict.fromkeys(self._places, weakref.ref(self)))
+        weakref.finalize(self, _forget, tuple(self._places)).atexit = False
+
+    def _check(self, p: Any) -> None:
+        name = getattr(p, "name", "") or f"parameter {len(self._held)}"
+        if not isinstance(p, Parameter):
+            raise ArgumentError(f"MasterWeights: {type(p).__name__} was given; needed: Parameters" + call_site())
+        if any(p is other for other in self._held):
+            raise OptionError(f"MasterWeights: {name} was given twice; needed: each parameter once" + call_site())
+        known = masters.get(id(p))
+        if known is not None and known() is not None:
+            raise OptionError(
+                f"MasterWeights: {name} has a master weight of another optimizer; needed: one, or the parameter would "
+                "follow the one that was updated last\n  fix: give model.parameters() to one optimizer" + call_site()
+            )
+
+    @property
+    def lr(self) -> float:
+        """The learning rate; see `Optimizer`."""
+        return self.optimizer.lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.optimizer.lr = value
+
+    @property
+    def param_groups(self) -> list[Any]:
+        """The groups of master weights; see `Optimizer`."""
+        return self.optimizer.param_groups
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that were not skipped."""
+        return self.optimizer.steps
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Return the loss times the loss scale, recorded on the tape; see `LossScaler.scale`."""
+        return self.scaler.scale(loss)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradients of all parameters and master weights to None."""
+        self.optimizer.zero_grad(set_to_none)
+        for p in self._held:
+            p.zero_grad()
+        self._is_finite = True
+
+    def unscale(self) -> None:
+        """Move the gradients of the parameters, divided by the loss scale, to the master weights, in float32.
+
+        They are added to what is there; the parameters' gradients are then None. It needs no communication, and calling
+        it twice is harmless. `step` and the clipping functions call it.
+        """
+        for i, (p, master) in enumerate(zip(self._held, self.parameters, strict=True)):
+            if p.array is not self._known[i]:
+                self._known[i], master.array = p.array, _widened(p.array)
+            master.layout, master.name = p.layout, p.name
+            g = p.grad
+            if g is None or is_absent(g.array):
+                continue
+            p.zero_grad()
+            wide = g.array if g.array.dtype != HALF else g.array.astype(np.float32)
+            wide = wide / wide.dtype.type(self.scaler.value)
+            self._is_finite = self._is_finite and (type(wide) is Shaped or bool(np.isfinite(wide).all()))
+            known = master.grad
+            master.grad = Tensor(wide if known is None else known.array + wide, g.layout)
+
+    def master_of(self, p: Leaf) -> Leaf:
+        """Return the master weight of a parameter, with the unscaled gradient."""
+        self.unscale()
+        return self.parameters[self._places[id(p)]]
+
+    def step(self) -> bool:
+        """Update the parameters, or skip the step on all ranks. All ranks of the mesh call it.
+
+        Returns
+        -------
+        bool
+            Whether the parameters were updated. The gradients are removed in both cases.
+
+        Raises
+        ------
+        OptionError
+            The loss was not scaled, or a weight has grown beyond the largest float16.
+        AnomalyError
+            Gradients are not finite at the least loss scale.
+
+        See also `Optimizer.step`.
+        """
+        self.unscale()
+        has_gradient = any(m.grad is not None for m in self.parameters)
+        finite, scaled = self._agreed(self._is_finite, self.scaler.was_used or not has_gradient)
+        if not scaled:
+            raise OptionError(
+                "MasterWeights.step: the loss of these gradients was not scaled, and they would be divided by the loss "
+                f"scale {self.scaler.value:g}\n  fix: loss = opt.scale(loss), inside the tape's block" + call_site()
+            )
+        if finite:
+            for p in self._held:
+                step_check(p)
+            self.optimizer.step()
+            for i, (p, master) in enumerate(zip(self._held, self.parameters, strict=True)):
+                self._known[i] = _copy(master, p)
+        else:
+            self.skipped += 1
+        self.zero_grad()
+        self.scaler.was_used = False
+        self.scaler.update(finite)
+        return finite
+
+    def _agreed(self, finite: bool, scaled: bool) -> tuple[bool, bool]:
+        """Whether the gradients are finite on all ranks, and the loss was scaled on any rank."""
+        grid = state.grid
+        if grid is None:
+            return finite, scaled
+        found = {axis for p in self._held for axis in axes_of_parts("MasterWeights.step", p.labelled(grid))}
+        axes = [name for name in grid.names if name in found]
+        if not axes:
+            return finite, scaled
+        call = f"agreement on an overflow (axis={'*'.join(axes)!r})"
+        codes = [int(code) for code in state.mesh.numbers_of_all(finite + 2 * scaled, axes, call)]
+        return all(code & 1 for code in codes), any(code & 2 for code in codes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the optimizer, the master weights and the state of the scaler; see `Optimizer`."""
+        whole = [
+            None if is_absent(m.array) else whole_of(m.array, p.layout, "MasterWeights.state_dict", p.name)
+            for p, m in zip(self._held, self.parameters, strict=True)
+        ]
+        return {"optimizer": self.optimizer.state_dict(), "masters": whole, "scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Set the state, and the parameters from the master weights.
+
+        Raises
+        ------
+        OptionError, ShapeError
+            Entries are missing or unknown, or shapes differ.
+        """
+        if set(state_dict) != {"optimizer", "masters", "scaler"} or len(state_dict["masters"]) != len(self._held):
+            raise OptionError(
+                f"MasterWeights.load_state_dict: {sorted(state_dict)} was given; needed: ['masters', 'optimizer', "
+                f"'scaler'], with {len(self._held)} masters" + call_site()
+            )
+        self.optimizer.load_state_dict(state_dict["optimizer"])
+        self.scaler.load_state_dict(state_dict["scaler"])
+        for i, (p, master, value) in enumerate(
+            zip(self._held, self.parameters, state_dict["masters"], strict=True)
+        ):  # fmt: skip
+            if value is not None and not is_absent(p.array):
+                step_check(p)
+                part = part_of(value, p.array, p.layout, "MasterWeights.load_state_dict", p.name)
+                master.array = move(np.array(part, _wide_dtype(p.array.dtype)), p.array)
+                self._known[i] = _copy(master, p)
+        self.zero_grad()
+
+    def __repr__(self) -> str:
+        return f"MasterWeights({self.optimizer!r}, {self.scaler!r})"
+
+
+def _wide_dtype(dtype: Any) -> Any:
+    return np.dtype(np.float32) if dtype == HALF else dtype
+
+
+def _widened(array: Any) -> Any:
+    """A float16 array in float32; an array of another dtype itself, which the optimizer updates in place."""
+    return array.astype(np.float32) if array.dtype == HALF else array
+
+
+def _master(p: Leaf) -> Parameter:
+    master = Parameter(np.zeros((), _wide_dtype(p.array.dtype)), name=p.name, requires_grad=p.requires_grad)
+    master.array, master.layout = _widened(p.array), p.layout
+    return master
+
+
+def _copy(master: Leaf, p: Leaf) -> Any:
+    """Give a parameter the value of its master weight, rounded, and return its array."""
+    if p.array is master.array or is_absent(p.array) or type(p.array) is Shaped:
+        return p.array
+    value = master.array
+    if p.array.dtype == HALF and value.dtype != HALF:
+        value = rounded(value)
+        if not np.isfinite(value).all():
+            raise OptionError(
+                f"MasterWeights.step: {p.name or 'a parameter'} of shape {p.array.shape} has a weight of "
+                f"{float(np.abs(master.array).max()):g}; the largest float16 is {_LARGEST_HALF:g}\n  fix: a smaller "
+                "learning rate or more weight decay\n  or:  keep this parameter in float32" + call_site()
+            )
+    if isinstance(p.array, np.generic):
+        p.array = value
+    else:
+        p.array[...] = value
+    return p.array
+
+
+def _forget(ids: tuple[int, ...]) -> None:
+    for each in ids:
+        masters.pop(each, None)
