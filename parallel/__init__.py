@@ -1,6 +1,7 @@
 """Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones.
 
-`RunLog` and `Progress` record a training run.
+`DataParallel` divides batches, and on request the parameters. Compressions, `LocalSGD` and `ParameterServer` send less.
+`StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a training run.
 """
 
 from __future__ import annotations
@@ -12,32 +13,44 @@ import autograd
 
 from .data.data_parallel import DataParallel
 from .data.entry import enter
-from .data.local_sgd import DiLoCo, LocalSGD
-from .data.memory import Memory, memory_of
-from .data.parameter_server import ParameterServer
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
+    from .data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
+    from .data.local_sgd import DiLoCo, LocalSGD
+    from .data.memory import Memory, memory_of
+    from .data.one_bit_adam import OneBitAdam
+    from .data.parameter_server import ParameterServer
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
 
     __version__: str
 
-_LATER = {"Progress": "runs", "RunLog": "runs", "StepReport": "report", "plot_log": "runs", "read_log": "runs"}
+_LATER = {
+    "data.compression": ("Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"),
+    "data.local_sgd": ("DiLoCo", "LocalSGD"),
+    "data.memory": ("Memory", "memory_of"),
+    "data.one_bit_adam": ("OneBitAdam",),
+    "data.parameter_server": ("ParameterServer",),
+    "report": ("StepReport",),
+    "runs": ("Progress", "RunLog", "plot_log", "read_log"),
+}
+_MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "DataParallel", "DiLoCo", "LocalSGD", "Memory", "ParameterServer", "Progress", "Report", "RunLog", "StepReport",
-    "VerifyError", "enter", "memory_of", "plot_log", "read_log", "verify",
+    "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "OneBit", "OneBitAdam",
+    "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "StepReport", "TopK", "VerifyError",
+    "enter", "memory_of", "plot_log", "read_log", "verify",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Load the version, and the names of `report` and `runs`, at first use."""
+    """Load the version, and the names of `_LATER`, at first use."""
     if name == "__version__":
         return autograd.__version__
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module 'parallel' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    found = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
     return found
 
 

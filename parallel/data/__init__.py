@@ -1,7 +1,17 @@
 """Data parallelism: each rank runs the whole module on its part of the batch.
 
-`entry` records how parameters enter a computation, and synchronises their gradients by the adjoint of that operation.
-`data_parallel` is the module that applies it.
+==================  ================================================================================================
+`data_parallel`     `DataParallel`, the module that applies the rest
+`entry`             how parameters enter a computation; the adjoint of the entry sums their gradients
+`buckets`           the sums, in flat buffers that start while backward goes on
+`sharded`           parameters of which each rank owns a part (ZeRO)
+`layers`            layers whose parameters are gathered where they are called, and freed afterwards
+`memory`            the bytes that a model and its optimizer take
+`compression`       sums that send less; `error_feedback` keeps what they leave out; `one_bit_adam` is an optimizer
+`local_sgd`         copies that are averaged every few steps; `own_copies` labels them
+`parameter_server`  asynchronous training and bounded staleness
+`overlap`           a model of the overlap of communication and backward
+==================  ================================================================================================
 """
 
 from __future__ import annotations
