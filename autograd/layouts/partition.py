@@ -6,7 +6,6 @@ Parts follow numpy's array_split rule, unless the ranks have agreed on other ext
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 from ..errors import LayoutError, ShapeError, call_site
@@ -71,6 +70,8 @@ def proportional_parts(extent: int, shares: Sequence[float]) -> tuple[int, ...]:
     >>> proportional_parts(10, (2.0, 1.0, 1.0)), proportional_parts(5, (1, 1, 1)), proportional_parts(3, (0, 1, 1))
     ((5, 3, 2), (2, 2, 1), (0, 2, 1))
     """
+    from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
+
     exact = [Fraction(share) for share in shares]  # so that rounding errors decide nothing
     total = sum(exact)
     wanted = [extent * share / total for share in exact]
