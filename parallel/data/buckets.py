@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.events import listeners
@@ -316,7 +317,7 @@ class Buckets:
 
     def results(self, bucket: Bucket, used: list[float], answer: Any) -> Iterator[tuple[int, Any]]:
         """Yield the index and the gradient of each parameter that some rank has used. `answer` is that of the wait."""
-        used = used if self.group.dry else bucket.flags.tolist()
+        used = used if self.group.dry else to_host(bucket.flags).tolist()
         for i, part, is_used in zip(bucket.indices, bucket.parts(), used, strict=True):
             if is_used:
                 yield i, part if part.shape else part[()]

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.arrays.device import to_host
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
@@ -291,7 +292,7 @@ class ShardedBuckets(Buckets):
     def results(self, bucket: Bucket, used: list[float], section: Any) -> Iterator[tuple[int, Any]]:
         sections, group = self._by_bucket[bucket.index], self.group
         if not group.dry:
-            used = section[sections.elements :].tolist()
+            used = to_host(section[sections.elements :]).tolist()
             if self.keeps_gradients:  # then the part of the sum needs no memory of its own
                 at = group.index * sections.size
                 bucket.flat[at : at + sections.size] = section

@@ -86,7 +86,7 @@ def test_its_bytes_are_those_that_a_ring_sends() -> None:
     def sent() -> dict[str, tuple[int, int]]:
         with cc.Mesh(dp=4, tp=2, algorithm="ring") as mesh:
             model = train(4, 2, mesh=mesh)
-            channels = {"dp": [model._plan.call.runs.group.traffic], "tp": []}  # of the gradients
+            channels = {"dp": [model._entries[0]._plan.call.runs.group.traffic], "tp": []}  # of the gradients
             for axis in mesh.names:
                 channels[axis].append(mesh.axis(axis).group.traffic)
             return {a: (sum(t.messages for t in of), sum(t.bytes for t in of)) for a, of in channels.items()}
