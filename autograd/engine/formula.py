@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.half import product
 from .broadcasting import broadcast
 
 __all__ = ["docstring", "expression", "source"]
 
 _OPERATORS = {operator.add: "a + b", operator.sub: "a - b", operator.mul: "a * b", operator.truediv: "a / b",
-              operator.matmul: "a @ b", operator.neg: "-a", operator.eq: "a == b", operator.ne: "a != b",
+              product: "a @ b", operator.neg: "-a", operator.eq: "a == b", operator.ne: "a != b",
               operator.lt: "a < b", operator.le: "a <= b", operator.gt: "a > b", operator.ge: "a >= b"}  # fmt: skip
 _DEPTH = 4  # of helper functions that are put in place of their calls
 
