@@ -159,12 +159,20 @@ class _Sections:
         return section[at : at + rows * self.rows[j]].reshape(rows, *self.shapes[j][1:])
 
 
-class _WholeShape:
-    """What `lay_out` reads of a parameter: its name, and its array, of the shape of the whole."""
+def _extents_of(p: Parameter, on: Axis) -> tuple[int, ...]:
+    """The rows of a divided parameter on each rank of the axis."""
+    assert p.layout is not None
+    grid, label = p.layout.grid, p.layout[on.names[0]]
+    assert isinstance(label, Shard) and label.extent is not None
+    return nested_parts(label.extent, [grid.sizes[grid.axis(name)] for name in on.names])
 
-    def __init__(self, p: Parameter):
+
+class _Gathered:
+    """What `lay_out` reads of a parameter: its name, and an array of the shape that it has when it is gathered."""
+
+    def __init__(self, p: Parameter, rows: int):
         self.name = p.name
-        self.array = np.broadcast_to(np.empty_like(p.array, shape=()), p.global_shape)
+        self.array = np.broadcast_to(np.empty_like(p.array, shape=()), (rows, *p.array.shape[1:]))
 
 
 class ShardedBuckets(Buckets):
@@ -197,13 +205,15 @@ class ShardedBuckets(Buckets):
         keeps_wholes: bool,
         **options: Any,
     ):
-        super().__init__([_WholeShape(p) for p in parameters], on, **options)  # type: ignore[misc]  # see `_WholeShape`
+        extents = [_extents_of(p, on) for p in parameters]
+        shapes: list[Any] = [_Gathered(p, sum(each)) for p, each in zip(parameters, extents, strict=True)]
+        super().__init__(shapes, on, **options)
         self.shards = parameters
         self.wholes = wholes
         self.keeps_gradients = keeps_gradients
         self.keeps_wholes = keeps_wholes
         self.gathered: Callable[[], None] | None = None  # takes the place of the all-gathers of `forward`
-        self.extents = [self._extents_of(p) for p in parameters]
+        self.extents = extents
         self._mine = [each[on.group.index] for each in self.extents]
         self._views = [
             whole[sum(each[: on.group.index]) :][:n]
@@ -214,11 +224,6 @@ class ShardedBuckets(Buckets):
             for place in lay_out(self._parameters, range(len(parameters)), *self._limits)
         ]
         self._by_bucket: list[_Sections] = []
-
-    def _extents_of(self, p: Parameter) -> tuple[int, ...]:
-        assert p.layout is not None
-        grid = p.layout.grid
-        return nested_parts(p.global_shape[0], [grid.sizes[grid.axis(name)] for name in self.on.names])
 
     def _sections(self, indices: Sequence[int], flags: int) -> _Sections:
         shapes = [self._parameters[i].array.shape for i in indices]
