@@ -3,13 +3,14 @@
     mpiexec -n 4 python benchmarks/compression.py              # most useful on several hosts with a slow network
 
 Trains a classifier of the digits, and a small GPT on the text of this project's documentation, with each method and
-each seed; `exact` is the all-reduce of the gradients. All methods of a seed have the same model, batches and optimizer:
-SGD with momentum for the digits, Adam for the GPT (`OneBitAdam` for 1 bit). The goal is the final loss of exact training:
-the mean of its last `--window` steps. A method has reached it at the first step at which the mean of its last
-`--window` losses is not above the goal; it may take 1.5 times the steps of exact training.
+each seed; `exact` is the all-reduce of the gradients. All methods of a seed have the same model, batches and
+optimizer: SGD with momentum for the digits, Adam for the GPT (`OneBitAdam` for 1 bit). The goal is the final loss of
+exact training: the mean of its last `--window` steps. A run has reached it at the first step at which the mean of its
+last `--window` losses is not above the goal; a method may take 1.5 times the steps that exact training takes.
 
 The bytes are those of the requests that a rank passes to its communicator, as a ring or direct messages send them,
-beside `Compression.bytes_sent`. Times are medians of the steps after the warm-up, on the slowest rank.
+beside `Compression.bytes_sent`. Between the ranks of one host, exact sums use shared memory and send nothing. Times are
+medians of the steps after the warm-up, on the slowest rank.
 """
 
 from __future__ import annotations
@@ -188,18 +189,22 @@ def program(options: argparse.Namespace) -> None:
                     run = exact if name == "exact" else train(case, name, seed, more, options)
                     steps = at if name == "exact" else reached(run["losses"], goal, options.window)
                     slower = steps / at if steps else float("inf")
-                    off = run["bytes"] / run["formula"] - 1 if run["formula"] else 0.0
+                    off = run["bytes"] / run["formula"] - 1
                     gain = exact["step_s"] / run["step_s"]
                     if first:
                         print(
                             f"{case:7} seed {seed}  {name:9} goal {goal:.4f} after {steps or '-':>5} steps, "
-                            f"{slower:5.2f} times exact; {run['bytes'] / 1e3:9.1f} kB a step, {off:+.2%} of the formula; "
-                            f"{1e3 * run['step_s']:7.2f} ms a step, {gain:5.2f} times as fast; to the goal "
+                            f"{slower:5.2f} times exact; {run['bytes'] / 1e3:9.1f} kB a step, {off:+7.2%} of the "
+                            f"formula; {1e3 * run['step_s']:7.2f} ms a step, {gain:5.2f} times as fast; to the goal "
                             f"{gain / slower:5.2f}", flush=True,
                         )  # fmt: skip
                     key = f"{case} {name} seed {seed}"
                     figures[f"{key}: steps"] = {"ours": steps, "peer": at, "ratio": 1 / slower}
-                    figures[f"{key}: bytes"] = {"ours": run["bytes"], "peer": run["formula"], "ratio": 1 / (1 + off)}
+                    figures[f"{key}: bytes"] = {
+                        "ours": run["bytes"],
+                        "peer": run["formula"],
+                        "ratio": 1 / (1 + off) if off > -1 else None,
+                    }
                     figures[f"{key}: step_s"] = {"ours": run["step_s"], "peer": exact["step_s"], "ratio": gain}
     if first and options.json:
         print(json.dumps(figures))
