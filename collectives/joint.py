@@ -195,9 +195,7 @@ class Joint(Step):
             elif leaves_too and places[i] == _LEAF:
                 operands[i].adopt(g, sweep)
 
-    def _recorded(
-        self, cotangents: list[Any], call: JointCall, sweep: Sweep, step: int
-    ) -> Iterator[tuple[int, Any]]:
+    def _recorded(self, cotangents: list[Any], call: JointCall, sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
         """The adjoints of a recorded sweep, as Tensors, one operand after another."""
         on, first = call.on, step - len(cotangents)
         used = used_on_any(cotangents, on.group, on)

@@ -497,8 +497,8 @@ class OneBit(_Quantised):
     block : int
         The most elements that have one scale. A block does not extend over two parameters.
     momentum : float
-        Compress the moving average of the gradients in the place of the gradients, as 1-bit Adam does: the decay rate
-        beta1 of the optimizer. See the notes, and `OneBitAdam`.
+        Compress the moving average of the gradients in the place of the gradients, as 1-bit Adam does: the momentum of
+        `SGD`, or beta1 of `OneBitAdam`. See the notes.
     start_step : int
         The number of exact reductions before the first compressed one. 1-bit Adam uses about a sixth of all steps.
 
@@ -516,7 +516,9 @@ class OneBit(_Quantised):
 
     So an optimizer that computes ``m = b m + (1 - b) g`` has m_new as its moving average (Tang et al. 2021,
     algorithm 1), and ``.grad`` still is an approximation of the sum of gradients, with the error of m divided by 1 - b.
-    Clipping by a norm would see this error: do not clip after `start_step`.
+    Clipping by a norm would see this error: do not clip after `start_step`. The momentum of `SGD`, ``u = b u + g``, is
+    m / (1 - b). So this is better than the compression of gradients for SGD with momentum, too, which would add the
+    errors of 1 / (1 - b) steps.
 
     Examples
     --------

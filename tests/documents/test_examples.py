@@ -183,3 +183,17 @@ def test_digits_default_dtype_is_float32() -> None:
     found = re.search(r"largest relative difference (\S+), tolerance 1e-05: passed", out)
     assert found is not None
     assert 1e-9 < float(found[1]) < 1e-5
+
+
+# -- 10_compression ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_compression_trains_with_fewer_bytes(tmp_path: Path) -> None:
+    ended = run_example("10_compression.py", "threads", 3, "--epochs", "6", "--plot", str(tmp_path / "losses.png"))
+    found = re.findall(r"^(.+?) +loss of the last epoch ([\d.]+) +([\d.]+) MB sent$", ended.out, re.MULTILINE)
+    assert len(found) == 9 and found[0][0] == "exact" and float(found[0][1]) < 0.2
+    for name, loss, megabytes in found[1:]:
+        assert float(loss) < 0.6, name
+        assert float(megabytes) < 0.51 * float(found[0][2]), name
+    assert (tmp_path / "losses.png").stat().st_size > 10_000

@@ -30,6 +30,7 @@ from ...grouped import each
 
 Array = Any
 
+
 def named(c: Case) -> str:
     return f"{c.operation} {c.label}"
 

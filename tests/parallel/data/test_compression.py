@@ -72,7 +72,9 @@ def make_reference(name: str, ranks: int) -> Any:
 def gradients(rank: int, step: int) -> list[np.ndarray]:
     """Flat gradients of all parameters: multiples of 2^-30, so that their sums are exact in float64."""
     generator = np.random.default_rng([rank, step])
-    return [np.round(2**30 * generator.normal(size=size) * 10.0 ** (i % 3)) / 2**30 for i, size in enumerate(SIZES)]
+    found = [np.round(2**30 * generator.normal(size=size) * 10.0 ** (i % 3)) / 2**30 for i, size in enumerate(SIZES)]
+    found[2][1::3] = 0  # elements that never have a gradient
+    return found
 
 
 def bucket_of(parts: list[np.ndarray], chosen: list[int] | None = None, dtype: Any = float, used: Any = None) -> Bucket:
@@ -212,25 +214,26 @@ def test_factors_of_zeros_are_drawn_again() -> None:
 
     def program() -> Any:
         method, group, results = PowerSGD(rank=2), cc.world(), []
-        for scale in (1.0, 0.0, 0.0, 1.0, 1.0, 1.0):
+        for scale in (0.0, 1.0):
             bucket = bucket_of([scale * g for g in gradients(group.index, 0)])
             finish(method.reduce(bucket, group))
             results.append(float(np.abs(bucket.parts()[0]).max()))
         return results
 
-    (first, *_, last), _ = cc.run(program, 2)
-    assert last > first / 2
+    first, second = cc.run(program, 2)[0]
+    assert first == 0 and second > 0.1
 
 
 def test_small_gradients_do_not_underflow() -> None:
     def program() -> Any:
-        method, group = PowerSGD(rank=1), cc.world()
+        method, group, results = PowerSGD(rank=1), cc.world(), []
         for _ in range(3):
             bucket = bucket_of([1e-30 * g for g in gradients(group.index, 0)], dtype=np.float32)
             finish(method.reduce(bucket, group))
-        return float(np.abs(bucket.parts()[0]).max())
+            results.append(float(np.abs(bucket.parts()[0]).max()))
+        return results
 
-    assert cc.run(program, 2)[0] > 1e-31
+    assert min(cc.run(program, 2)[0]) > 1e-31
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
