@@ -86,6 +86,7 @@ def plot(found: list[Memory], formulas: list[float], numbers: int, ranks: int, f
         bottom += heights
     for stage, formula in enumerate(formulas):
         axes.plot([stage - 0.4, stage + 0.4], [formula] * 2, "k--", label="formula" if stage == 0 else None)
+    axes.set_ylim(0, 17.5)
     axes.set_xticks(range(4), [f"stage {stage}" for stage in range(4)])
     axes.set_ylabel("bytes per parameter on a rank")
     axes.set_title(f"Model state in float32 with Adam on {ranks} ranks")
