@@ -42,8 +42,8 @@ def rounded(x: Any) -> Any:
     """
     if x is None:
         return None
-    tiny = np.abs(x) < _LEAST_NORMAL
-    if tiny.any():  # NumPy takes 50 times as long for a number that it rounds to a subnormal one
+    if x.__class__ is ndarray and (tiny := np.abs(x) < _LEAST_NORMAL).any():
+        # NumPy takes 50 times as long for a number that it rounds to a subnormal one
         x = np.copysign(np.where(tiny, (x + _SPACED) - _SPACED, x), x)
     with np.errstate(over="ignore"):  # an overflow is what loss scaling looks for
         return x.astype(HALF)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
-from ..layouts.layout import V
+from ..layouts.layout import I, Rooted, V
 from .adam import Adam
 from .base import Optimizer, decrease
 from .hyperparameters import check_numbers
@@ -21,8 +21,11 @@ __all__ = ["LAMB", "LARS"]
 
 
 def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> float:
-    x = [Tensor(array, p.layout)]
-    if norm is None and (p.layout is None or V in p.layout.labels):
+    layout = p.layout
+    if layout is not None and layout.rooted:  # only the root updates it, and it needs nothing of the other ranks
+        layout = layout.replace([axis for axis, label in layout.items() if isinstance(label, Rooted)], I)
+    x = [Tensor(array, layout)]
+    if norm is None and (layout is None or V in layout.labels):
         return local_norm(x)  # which refuses Varying: the ranks may have different parameters
     return norm_of(norm, x)
 

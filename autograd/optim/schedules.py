@@ -19,12 +19,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from ..errors import OptionError, call_site
+from ..errors import LayoutError, OptionError, call_site
+from ..layouts.rank_values import rank_axes
 from .hyperparameters import check_count, check_numbers
 
 __all__ = [
     "Schedule", "chained_lr", "constant_lr", "cosine_annealing_lr", "cosine_annealing_warm_restarts", "exponential_lr",
-    "lambda_lr", "linear_lr", "multi_step_lr", "one_cycle_lr", "sequential_lr", "step_lr", "warmup_cosine",
+    "lambda_lr", "linear_lr", "linear_scaling", "multi_step_lr", "one_cycle_lr", "sequential_lr", "step_lr",
+    "warmup_cosine",
 ]  # fmt: skip
 
 Schedule = Callable[[int], float]
@@ -56,6 +58,67 @@ def linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, t
     check_numbers("linear_lr", lr=lr, start_factor=start_factor, end_factor=end_factor)
     check_count("linear_lr", 1, total_iters=total_iters)
     return lambda step: lr * (start_factor + (end_factor - start_factor) * min(step, total_iters) / total_iters)
+
+
+def linear_scaling(
+    base_lr: float, base_batch: int, batch: int, warmup_steps: int = 0, *,
+    after: Callable[[float], Schedule] | None = None,
+) -> Schedule:  # fmt: skip
+    """Return the schedule of the linear scaling rule: a rate in proportion to the batch, reached by a gradual warm-up.
+
+    The rate grows linearly from `base_lr` at the first step to ``base_lr * batch / base_batch`` after `warmup_steps`.
+
+    Parameters
+    ----------
+    base_lr : float
+        The rate that is right for `base_batch`.
+    base_batch, batch : int
+        Examples in a global batch: those for which `base_lr` was found, and those of this run, over all ranks. The loss
+        is the mean over the batch.
+    warmup_steps : int
+        The number of steps from the first rate to the full one.
+    after : callable, optional
+        Makes the schedule that follows the warm-up from the full rate; its steps count from the end of the warm-up. By
+        default the rate is constant.
+
+    Raises
+    ------
+    LayoutError
+        A number depends on the rank: `batch` is the global one.
+
+    Notes
+    -----
+    Source: Goyal et al. 2017, section 2.1 (the rule) and 2.2 (gradual warm-up); they warm up for 5 epochs. The rule is
+    for SGD. It holds while the batch is smaller than the gradient noise scale: see `parallel.NoiseScale`.
+
+    Examples
+    --------
+    >>> from autograd.optim import schedules as s
+    >>> rate = s.linear_scaling(0.1, base_batch=32, batch=128, warmup_steps=3)
+    >>> [round(rate(step), 3) for step in range(5)]
+    [0.1, 0.2, 0.3, 0.4, 0.4]
+    >>> rate = s.linear_scaling(0.1, 32, 128, 3, after=lambda lr: s.cosine_annealing_lr(lr, 4))
+    >>> [round(rate(step), 3) for step in range(3, 8)]
+    [0.4, 0.341, 0.2, 0.059, 0.0]
+    """
+    check_numbers("linear_scaling", base_lr=base_lr)
+    check_count("linear_scaling", 1, base_batch=base_batch, batch=batch)
+    check_count("linear_scaling", warmup_steps=warmup_steps)
+    for name, number in (("base_batch", base_batch), ("batch", batch)):
+        if axes := rank_axes(number):
+            raise LayoutError(
+                f"linear_scaling({name}={number!r})\n  axis {min(axes)!r}: it depends on the rank; needed: the number "
+                "of examples in a global batch, over all ranks" + call_site()
+            )
+    full = base_lr * int(batch) / int(base_batch)
+    then = constant_lr(full) if after is None else after(full)
+
+    def rate(step: int) -> float:
+        if step < warmup_steps:
+            return base_lr + (full - base_lr) * step / warmup_steps
+        return then(step - warmup_steps)
+
+    return rate
 
 
 def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule:

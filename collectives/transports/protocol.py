@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy import empty, ndarray
 
+from autograd.arrays import half
 from autograd.arrays.shape_only import Shaped
 from autograd.errors import CollectiveMismatch, DtypeError, MeshError
 from autograd.layouts.rank_values import EVERY_AXIS, RankInt
@@ -297,9 +298,9 @@ class Communicator:
 
         def rounded(y: Any) -> Any:
             if in_place:
-                request.x[...] = y
+                request.x[...] = half.rounded(y)
                 return request.x
-            return None if y is None else y.astype(_HALF)
+            return half.rounded(y)
 
         if not started:
             y = self._run(request, x, out)

@@ -11,7 +11,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import optim
-from collectives import I, R, V
+from collectives import I, R, Rooted, Shard, V
 from collectives.checks import modes
 
 pytestmark = pytest.mark.timeout(60)
@@ -109,6 +109,69 @@ def test_off_compares_no_norm() -> None:
         assert clip(counts_copies_twice)[0][0] > 0
     finally:
         cc.check(mode)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, math.inf])
+def test_clipping_a_mix_of_layouts_counts_each_logical_element_once(order: float) -> None:
+    """I, Shard on each axis and on both, V, V and Shard, Rooted, Rooted and Shard, and one without a gradient."""
+    rng = np.random.default_rng(0)
+    whole = {name: rng.normal(size=(7,)) for name in ("i", "s", "t", "both", "root", "root_t")}
+    own, own_t = rng.normal(size=(2, 4)), rng.normal(size=(2, 7))
+    elements = np.concatenate([*whole.values(), own.ravel(), own_t.ravel()])
+    norm = float(np.linalg.norm(elements, order))
+
+    def body(mesh: Any) -> Any:
+        dp, tp = int(mesh.axis("dp").rank), int(mesh.axis("tp").rank)
+
+        def part(x: Any, axis: str, rank: int) -> Any:
+            return np.array_split(x, mesh.axis(axis).size)[rank]
+
+        shard, root = Shard(0), Rooted(1)
+        given: list[tuple[Any, dict[str, Any]]] = [
+            (whole["i"], {}), (part(whole["s"], "dp", dp), {"dp": shard}), (part(whole["t"], "tp", tp), {"tp": shard}),
+            (part(part(whole["both"], "dp", dp), "tp", tp), {"dp": shard, "tp": shard}),
+            (own[dp], {"dp": V}), (part(own_t[dp], "tp", tp), {"dp": V, "tp": shard}),
+            (whole["root"], {"dp": root}), (part(whole["root_t"], "tp", tp), {"dp": root, "tp": shard}),
+            (whole["i"], {}),
+        ]  # fmt: skip
+        ps = [ag.Parameter(np.zeros_like(g), layout) for g, layout in given]
+        for p, (g, layout) in zip(ps[:-1], given, strict=False):
+            p.labelled(mesh.grid)
+            if dp == 1 or not any(isinstance(label, Rooted) for label in layout.values()):
+                p.grad = ag.tensor(g.copy(), p.layout)
+        found = optim.clip_grad_norm_(ps, 1.0, order)
+        return found, [None if p.grad is None else p.grad.numpy().copy() for p in ps], [g for g, _ in given]
+
+    for found, clipped, given in on(body, dp=2, tp=3):
+        assert math.isclose(found, norm, rel_tol=1e-12)
+        assert clipped[-1] is None
+        for have, g in zip(clipped[:-1], given, strict=False):
+            if have is not None:
+                np.testing.assert_allclose(have, g / (norm + 1e-6), rtol=1e-12)
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.LARS(p, 0.1), lambda p: optim.LAMB(p, 0.1)])
+def test_a_rooted_parameter_is_stepped_by_its_root_alone(make: Any) -> None:
+    def body(mesh: Any) -> Any:
+        w = ag.Parameter(A.copy(), {"pp": Rooted(1)})
+        optimizer = make([w])
+        for _ in range(2):
+            w.zero_grad()
+            with ag.Tape() as tape:
+                loss = cc.broadcast((w * w * w).sum(), "pp", root=1, to=I)
+            tape.backward(loss)
+            optimizer.step()
+        return None if int(mesh.axis("pp").rank) != 1 else w.numpy()
+
+    def alone(mesh: Any) -> Any:
+        w = ag.Parameter(A.copy())
+        optimizer = make([w])
+        for _ in range(2):
+            w.grad = ag.tensor(3 * w.numpy() ** 2, {"pp": I})
+            optimizer.step()
+        return w.numpy()
+
+    np.testing.assert_allclose(on(body, pp=3)[1], on(alone, pp=1)[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("make", [lambda p: optim.LARS(p, 0.1), lambda p: optim.LAMB(p, 0.1)])

@@ -327,3 +327,21 @@ def test_sgd_of_a_large_parameter_is_sgd(dtype: str, large: str) -> None:
         expected = expected - 0.1 * v
         assert abs(w.numpy() - expected).max() <= 20 * numpy.finfo(dtype).eps * abs(expected).max()
         assert numpy.array_equal(w.grad.numpy(), g)
+
+
+def test_linear_scaling() -> None:
+    rate = schedules.linear_scaling(0.1, 256, 1024, 4)
+    assert [rate(step) for step in range(7)] == pytest.approx([0.1, 0.175, 0.25, 0.325, 0.4, 0.4, 0.4])
+    assert schedules.linear_scaling(0.1, 256, 64)(0) == pytest.approx(0.025)
+    then = schedules.linear_scaling(0.1, 1, 2, 2, after=lambda lr: schedules.step_lr(lr, 1, 0.5))
+    assert [then(step) for step in range(5)] == pytest.approx([0.1, 0.15, 0.2, 0.1, 0.05])
+
+    def program() -> None:
+        with cc.Mesh(dp=2) as mesh:
+            schedules.linear_scaling(0.1, 1, mesh.ranks.rank + 1)
+
+    with pytest.raises(LayoutError, match="linear_scaling.batch=.*\n.*it depends on the rank"):
+        cc.run(program, 2)
+    for wrong in ({"base_lr": math.nan}, {"base_batch": 0}, {"batch": 0}, {"warmup_steps": -1}):
+        with pytest.raises(RingtapeError, match="linear_scaling"):
+            schedules.linear_scaling(**({"base_lr": 0.1, "base_batch": 1, "batch": 1} | wrong))
