@@ -53,7 +53,7 @@ class GPT(NamedTuple):
 
 
 class Small(NamedTuple):
-    """Many small parameters, whose dot product with a constant is the loss: a step is almost only communication."""
+    """Many small parameters with given cotangents: a step is the synchronisation of their gradients and nothing else."""
 
     parameters: int = 200
     elements: int = 256
@@ -91,10 +91,10 @@ def weights(case: MLP | GPT | Small) -> dict[str, Array]:
 
 
 def batches(case: MLP | GPT | Small, rank: int) -> list[tuple[Array, Array]]:
-    """The inputs and labels of a rank."""
+    """The inputs and labels of a rank; of small parameters, the cotangents."""
     rng = np.random.default_rng([1, rank])
     if isinstance(case, Small):
-        return [(rng.standard_normal(case.parameters * case.elements).astype(np.float32), np.zeros(1, np.int64))]
+        return [(rng.standard_normal((case.parameters, case.elements)).astype(np.float32), np.zeros(1, np.int64))]
     if isinstance(case, MLP):
         return [(rng.standard_normal((case.batch, case.widths[0])).astype(np.float32),
                  rng.integers(0, case.widths[-1], case.batch)) for _ in range(BATCHES)]  # fmt: skip
@@ -122,7 +122,7 @@ def arguments() -> argparse.Namespace:
     """The command line of a worker."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=CASES, required=True)
-    parser.add_argument("--mode", default="", help="a form of the library")
+    parser.add_argument("--mode", default="", help="the size of buckets in bytes, or of ringtape an algorithm")
     parser.add_argument("--connect", required=True, help="the driver's socket, a file")
     parser.add_argument("--token", default="")
     parser.add_argument("--cores", default="", help="rank r runs on the r-th core of this list")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import statistics
 import time
 from typing import Any
 
@@ -12,9 +12,12 @@ from data_parallel_case import BETAS, CASES, EPS, GPT, MLP, RATE, Small, Worker,
 import autograd as ag
 import collectives as cc
 from autograd import kernels, nn, ops, optim
+from collectives.algorithms.steps import finish, give, take
+from collectives.inspect.observing import observing
 from parallel import DataParallel
 
 Array = Any
+LINK_BYTES = 8 << 20
 
 
 class Weights(nn.Module):
@@ -53,27 +56,30 @@ class GPTModel(Weights):
 
 
 class SmallModel(Weights):
-    def forward(self, x: Any, y: Any) -> Any:
-        return (ops.concatenate(list(self.parameters())) * x).sum()
+    def forward(self) -> Any:
+        return list(vars(self).values())
 
 
 def build(args: Any) -> Worker:
     case = CASES[args.case]
     world = cc.world()
     use_core(args, world.rank)
-    mesh = cc.Mesh(dp=-1)
+    is_size = args.mode.isdigit()
+    mesh = cc.Mesh(dp=-1, algorithm="native" if is_size or not args.mode else args.mode)
     mesh.__enter__()  # for the life of the process
     kernels.keep_freed_memory()
     cls = {"mlp": MLPModel, "gpt": GPTModel, "small": SmallModel}[args.case]
-    options = {"bucket_bytes": int(args.mode)} if args.mode else {}
+    options = {"bucket_bytes": int(args.mode)} if is_size else {}
     model = DataParallel(cls(weights(case)), "dp", **options)
     parameters = model.parameters()
     optimizer = optim.Adam(parameters, lr=RATE, betas=BETAS, eps=EPS)
-    layout = {"dp": cc.V} if isinstance(case, Small) else {"dp": cc.Shard(0)}
-    data = [tuple(cc.from_local(a, layout) for a in pair) for pair in batches(case, world.rank)]
-    rows = world.size * (case.batch if isinstance(case, MLP) else case.batch * case.context if isinstance(case, GPT) else 1)
+    given = batches(case, world.rank)
+    if isinstance(case, Small):
+        cotangents = [ag.tensor(a, {"dp": cc.P}) for a in given[0][0]]
+    else:
+        data = [tuple(cc.from_local(a, {"dp": cc.Shard(0)}) for a in pair) for pair in given]
+        rows = world.size * given[0][1].size
     clock = time.perf_counter
-    parts: list[list[float]] = []
 
     def step(i: int) -> Any:
         x, y = data[i % len(data)]
@@ -85,15 +91,15 @@ def build(args: Any) -> Worker:
         return loss
 
     def exchange(i: int) -> Any:
-        """A step without the optimizer."""
-        x, y = data[i % len(data)]
+        """Sum given cotangents of the parameters over the ranks, and return their sum."""
         optimizer.zero_grad()
         with ag.Tape() as tape:
-            loss = cc.declare_partial(model(x, y), "dp")
-        tape.backward(loss)
-        return loss / rows
+            inside = model()
+        tape.backward(inside, cotangents)
+        return parameters
 
-    def timed_step(i: int) -> None:
+    def timed_step(i: int) -> tuple[float, float, float, float]:
+        """The times at which the parts of a step begin, and its end."""
         x, y = data[i % len(data)]
         begin = clock()
         optimizer.zero_grad()
@@ -103,19 +109,55 @@ def build(args: Any) -> Worker:
         tape.backward(loss)
         backward = clock()
         optimizer.step()
-        parts.append([forward - begin, backward - forward, clock() - backward])
+        return begin, forward, backward, clock()
 
     def profile(count: int) -> Any:
-        parts.clear()
+        return numpy.median([numpy.diff(timed_step(i)) for i in range(count)], axis=0).tolist()
+
+    def ready(count: int) -> Any:
+        """Of each step: the time of forward, when each bucket was complete, its bytes, and the time of the rest."""
+        found = []
         for i in range(count):
-            timed_step(i)
-        return numpy.median(parts, axis=0).tolist()
+            seen: list[tuple[float, int]] = []
+
+            def observe(group: Any, request: Any, started: bool, run: Any) -> Any:
+                if started and request.call == "all_reduce":
+                    seen.append((clock(), request.x.nbytes))
+                return run()
+
+            with observing(observe):
+                _, forward, backward, end = times = timed_step(i)
+            found.append((forward - times[0], [t - forward for t, _ in seen], [n for _, n in seen], end - backward))
+        return found
+
+    def link() -> Any:
+        """Bytes per second and latency in seconds of messages between the first two ranks."""
+
+        def there(x: Any) -> None:  # the receiver answers, so that the time includes the arrival
+            if world.rank == 0:
+                finish(give(world, x, 1))
+                world.recv(numpy.empty(1, x.dtype), 1)
+            elif world.rank == 1:
+                finish(take(world, numpy.empty_like(x), 0))
+                world.send(x[:1], 0)
+
+        def took(x: Any) -> float:
+            world.barrier()
+            begin = clock()
+            there(x)
+            return clock() - begin
+
+        long, short = (numpy.zeros(n, numpy.uint8) for n in (LINK_BYTES, 1))
+        latency = statistics.median(took(short) for _ in range(20)) / 2
+        return LINK_BYTES / (statistics.median(took(long) for _ in range(5)) - latency), latency
 
     def total(loss: Any) -> float:
+        if isinstance(case, Small):
+            return sum(float(p.grad.data.sum(dtype="f8")) for p in loss)
         return float(world.all_reduce(numpy.array([float(loss.local)]))[0])
 
     chosen = exchange if isinstance(case, Small) else step
-    return Worker(world.rank, world.size, "ringtape", chosen, total, world.barrier, {"profile": profile})
+    return Worker(world.rank, world.size, "ringtape", chosen, total, world.barrier, {"profile": profile, "ready": ready, "link": link})
 
 
 if __name__ == "__main__":
