@@ -225,6 +225,9 @@ class Primitive:
         self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
         self.promotes, self.ranked, self.beside, self.neutral_zero = promotes, ranked, beside, neutral_zero
         self.signatures: dict[Any, Signature] = {}
+        # By operand: a function of an array, the cotangent and the operands, which writes the adjoint to the array. It
+        # returns False if it cannot. With it a gradient is computed in its bucket.
+        self.write_adjoint: dict[int, Callable[..., bool]] = {}
         self.call, self.pull = self.bind()
         self.__call__ = self.call
         registry[name] = self

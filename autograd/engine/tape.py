@@ -41,7 +41,7 @@ class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places before the interval."""
 
     __slots__ = (
-        "begun", "changed", "cts", "fresh", "later", "left", "outside", "record", "recording", "start", "stops",
+        "begun", "changed", "cts", "fresh", "into", "later", "left", "outside", "record", "recording", "start", "stops",
         "wanted",
     )  # fmt: skip
 
@@ -57,6 +57,7 @@ class Sweep:
         self.later: dict[int, tuple[Any, Any]] = {}  # by id: leaves, and what is added at the end; None for a fresh one
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
         self.begun: dict[Any, Any] = {}  # of the layers above: what their functions of `Recording.on_sweep` have begun
+        self.into: dict[int, tuple[int, Any]] = {}  # by place: an operand, and the array for its only cotangent
         self.stops: list[tuple[int, Callable[[], None]]] = []  # functions, called once the node at a place is done
 
     @property
@@ -116,11 +117,20 @@ class Sweep:
         """Call functions, each once the node at its place is done: all cotangents for earlier places have arrived."""
         self.stops = sorted([*self.stops, *calls], key=lambda stop: stop[0])
 
+    def _pull_into(self, node: Node, ct: Any, i: int, out: Any) -> Node:
+        """Write the cotangent of the i-th operand to `out`; return the node without that operand, or `node` itself."""
+        op, y, arrays, parents, options, shapes, signature = node
+        is_plain = shapes is None and not options and (signature is None or signature.checked)
+        if not is_plain or ct.__class__ is not np.ndarray or not op.write_adjoint[i](out, ct, *arrays):
+            return node
+        self.add(parents[i], out)
+        return op, y, arrays, (*parents[:i], -1, *parents[i + 1 :]), options, shapes, signature
+
     def run(self, left: list[Node | None], release: bool) -> None:
         """Replay `left` from its end, which empties it; if it is a copy, `release` the recording's nodes."""
         self.left = left
         next_ct, next_node, cts = self.cts.pop, left.pop, self.cts
-        stops = self.stops
+        stops, into = self.stops, self.into
         if not (release or self.wanted is not None or state.poke is not None or listeners or stops):
             while cts:
                 ct = next_ct()
@@ -139,6 +149,8 @@ class Sweep:
                 self.wanted[self.place] = ct
             if ct is not None or op.communicates:
                 events.emit("begin", "backward", op.name, node, ct, self)
+                if into and ct is not None and len(cts) + self.start in into:
+                    node = self._pull_into(node, ct, *into[len(cts) + self.start])
                 op.pull(node, ct, self)
                 events.emit("end", "backward", op.name, node, ct, self)
                 if state.poke is not None:

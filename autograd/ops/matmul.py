@@ -103,6 +103,14 @@ def _linear_adjoint_of_w(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
     return x.T.dot(ct) if ct.ndim == 2 else _rows(x).T.dot(_rows(ct))
 
 
+def _write_adjoint_of_w(out: Any, ct: Any, x: Any, w: Any, *_: Any) -> bool:
+    """Write ``x.T @ ct``, summed over all dimensions but the last, to `out`, if that is possible."""
+    if x.__class__ is not ndarray or w.ndim != 2 or x.ndim < 2 or not ct.dtype == x.dtype == out.dtype != HALF:
+        return False
+    (x.T if x.ndim == 2 else _rows(x).T).dot(ct if ct.ndim == 2 else _rows(ct), out)
+    return True
+
+
 def _linear_adjoint_of_b(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
     """``ct``, summed over all dimensions but the last."""
     if ct.__class__ is not ndarray:
@@ -130,3 +138,5 @@ Its word is "N N N": because b is added, it is linear in none of its operands al
 the contracted dimension may not be sharded. Where the layouts need that, or where a listener records events,
 ``matmul(x, w) + b`` runs instead.
 """
+
+matmul.write_adjoint[1] = linear.write_adjoint[1] = _write_adjoint_of_w

@@ -19,6 +19,7 @@ kept a gradient, is not overwritten: that sweep takes another one.
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -244,8 +245,6 @@ class Buckets:
                 group.agree(f"order of the gradients of {n} parameters (axis={'*'.join(self.on.names)!r})")
             mine = np.array(order, np.int64)
             order = group.run(Request("broadcast", mine if group.index == 0 else None, out=mine)).tolist()
-        self.places = lay_out(self._parameters, order, *self._limits)
-        self._at = {i: (b, j) for b, place in enumerate(self.places) for j, i in enumerate(place.indices)}
         on_host = all(isinstance(p.array, np.ndarray | np.generic) for p in self._parameters)
         is_shared = (
             self.own_channel and on_host and self.reduction is None and group.library is not None
@@ -254,6 +253,10 @@ class Buckets:
         if is_shared:
             self.memory = shared_memory(group)
         self.is_early = self.own_channel and not is_shared
+        # Where nothing overlaps, several buckets would only wait for the other ranks more often.
+        limits = (sys.maxsize, sys.maxsize) if is_shared and self._limits[0] and self.keeps_gradients else self._limits
+        self.places = lay_out(self._parameters, order, *limits)
+        self._at = {i: (b, j) for b, place in enumerate(self.places) for j, i in enumerate(place.indices)}
         self._settle()
         self._kept = [[] for _ in self.places]
         for _ in range(self._buffers if self.keeps_gradients and not group.dry else 0):
@@ -302,7 +305,9 @@ class Buckets:
 
     def write(self, bucket: Bucket, j: int, ct: Any) -> None:
         """Copy the cotangent of the j-th parameter of a bucket into its buffer; None stands for zeros."""
-        bucket.parts()[j][...] = 0 if ct is None else ct
+        part = bucket.parts()[j]
+        if ct is not part:  # else an operation has written it there
+            part[...] = 0 if ct is None else ct
 
     def start(self, bucket: Bucket, used: list[float]) -> Callable[[], Any] | None:
         """Start the sum of a complete bucket. Return a function that waits for it, or None if it is done."""
@@ -326,11 +331,15 @@ class Buckets:
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         uses = _first_uses(sweep, first, step)
         if self.places is None:
-            by_use = sorted(range(step - first), key=lambda i: -uses.get(first + i, -1))
-            self._lay_out(by_use)
+            self._lay_out(sorted(range(step - first), key=lambda i: -uses[first + i][0] if first + i in uses else 1))
         filling = sweep.begun[step] = _Filling(self, sweep, first)
         filling.announce()
-        sweep.stop_at([(place, partial(filling.arrived, k - first)) for k, place in uses.items()])
+        sweep.stop_at([(use.place, partial(filling.arrived, k - first)) for k, use in uses.items()])
+        if self.keeps_parts and not self.group.dry:
+            nodes = sweep.recording.nodes
+            for k, use in uses.items():
+                if use.is_only and use.operand in getattr(nodes[use.place][0], "write_adjoint", ()):  # type: ignore[index]
+                    sweep.into[use.place] = use.operand, filling.part(k - first)
         for k in range(first, step):
             if k not in uses:
                 filling.arrived(k - first)
@@ -372,6 +381,11 @@ class _Filling:
             n = sum(map(len, self._used))
             named = f"axis={'*'.join(runs.on.names)!r} buckets={len(self.buckets)}"
             group.agree(f"gradients of {n} parameters ({named}) in a backward sweep")
+
+    def part(self, i: int) -> Any:
+        """The place of the i-th parameter's gradient in its bucket."""
+        b, j = self._runs._at[i]
+        return self.buckets[b].parts()[j]
 
     def arrived(self, i: int) -> None:
         """Take the cotangent of the i-th parameter, which is complete, from the sweep."""
@@ -429,17 +443,25 @@ def is_on_one_host(group: Communicator) -> bool:
     return len(set(group.hosts)) == 1
 
 
-def _first_uses(sweep: Sweep, first: int, step: int) -> dict[int, int]:
-    """The places `first` to `step` - 1 that later nodes use, each with the place of the first of these nodes."""
+class _Use(NamedTuple):
+    """The first of the nodes that use an entered parameter: its place, which operand it is, and whether it is alone."""
+
+    place: int
+    operand: int
+    is_only: bool
+
+
+def _first_uses(sweep: Sweep, first: int, step: int) -> dict[int, _Use]:
+    """The places `first` to `step` - 1 that later nodes use, each with the first use."""
     nodes, found = sweep.recording.nodes, {}
     for place in range(sweep.start + len(sweep.cts) - 1, step, -1):
         node = nodes[place]
         if node is None:
             continue
-        for parent in node[3]:
+        for i, parent in enumerate(node[3]):
             if first <= parent < step:
-                found[parent] = place
+                found[parent] = _Use(place, i, parent not in found)
         reads = getattr(node[0], "reads", None)
         if reads is not None:
-            found.update((parent, place) for parent in reads(node) if first <= parent < step)
+            found.update((parent, _Use(place, -1, False)) for parent in reads(node) if first <= parent < step)
     return found

@@ -335,3 +335,22 @@ def test_wrong_places_of_accumulate() -> None:
         optimizer.step()
 
     on(2, program)
+
+
+def test_a_product_writes_its_gradient_into_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    write = ag.registry["linear"].write_adjoint[1]
+    for name in ("linear", "matmul"):
+        monkeypatch.setitem(ag.registry[name].write_adjoint, 1, lambda *args: written.append(write(*args)) or written[-1])
+
+    def program(mesh: cc.Mesh) -> Any:
+        model = DataParallel(stack(), "dp")
+        for _ in range(3):  # in the first sweep the signatures are checked
+            model.zero_grad()
+            backward(model, rows_of(mesh))
+        return [p.grad.numpy().copy() for p in model.parameters()]
+
+    for ours in on(2, program):
+        for g, expected in zip(ours, serial(stack()), strict=True):
+            assert np.linalg.norm(g - expected) <= 1e-13 * np.linalg.norm(expected)
+    assert written == [True] * 16, "4 layers, on 2 ranks, in the last 2 sweeps"
